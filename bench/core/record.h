@@ -1,0 +1,80 @@
+// Everything a run writes down. Field names are those of results/schema.json.
+//
+// Unknown is std::nullopt (null in the file), never 0.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/workload.h"
+
+namespace headroom {
+
+enum class Contract { kExact, kAutocast };
+enum class Outcome { kOk, kSkipped, kFailed };
+enum class Verdict { kPass, kFail, kNotRun };
+std::string_view to_string(Contract contract);  ///< "exact", "autocast"
+std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
+std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
+
+struct Block {
+  std::int64_t order = 0;  ///< position among all blocks of its (workload, precision)
+  std::int64_t steps = 0;
+  double device_seconds = 0, wall_seconds = 0, cpu_seconds = 0;  ///< of the whole block
+};
+
+/// Median and 95 % interval of a step, in seconds.
+struct StepSeconds {
+  double median = 0, low = 0, high = 0;
+};
+
+struct LossCurve {
+  std::uint64_t seed = 0;
+  std::vector<std::int64_t> steps;  ///< every step to 100, then every tenth
+  std::vector<float> values;        ///< mean cross-entropy before the update of that step
+  double last_mean = 0;             ///< over the last 312 steps (all of them if fewer)
+  std::optional<double> held_out_accuracy;  ///< fraction right after the last step
+};
+
+struct Check {
+  std::string name;    ///< "step_update", "ten_steps", "losses_finite", "curve"
+  std::string tensor;  ///< "weight1", ...; empty if the check is not about one tensor
+  std::vector<std::int64_t> steps;
+  double error = 0;    ///< median over `steps` where there are several
+  double worst = 0;    ///< largest over `steps`
+  double bound = 0;
+  bool passed = false;
+};
+
+struct Verification {
+  Verdict verdict = Verdict::kNotRun;
+  std::vector<Check> checks;
+};
+
+struct Record {
+  std::string workload, backend;
+  Precision precision = Precision::kFp32;
+  Contract contract = Contract::kExact;
+  Outcome outcome = Outcome::kOk;
+  std::string message;  ///< why skipped or failed; else the backend's note
+  std::optional<double> setup_seconds;
+  std::vector<Block> blocks;
+  std::optional<StepSeconds> step_seconds;   ///< device time
+  std::optional<double> wall_step_seconds;   ///< median
+  std::optional<double> cpu_step_seconds;    ///< median
+  std::optional<double> fraction_of_floor, joules_per_step;
+  std::optional<std::int64_t> peak_device_bytes;
+  std::vector<LossCurve> losses;
+  Verification verification;
+};
+
+struct DeviceInfo {
+  std::string name, uuid, driver;  ///< driver: as NVIDIA writes it, "580.159.04"; empty if not known
+  int index = 0, sm_count = 0, compute_major = 0, compute_minor = 0;
+  std::int64_t memory_bytes = 0, l2_bytes = 0;
+};
+
+}  // namespace headroom

@@ -1,0 +1,40 @@
+// The contract of every backend: one network on one device, ready to train.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/parameters.h"
+
+namespace headroom {
+
+/// Times of one block of consecutive steps, in seconds.
+struct Timing {
+  double device_seconds = 0;  ///< between two device events (CPU backends: a steady clock)
+  double wall_seconds = 0;    ///< steady clock, from the first call to the end of the last step
+  double cpu_seconds = 0;     ///< all threads of the worker process
+};
+
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+
+  /// Trains steps first_step to first_step + count - 1; step s uses batch s mod batches. Returns when the
+  /// device has finished them.
+  virtual Timing train(std::int64_t first_step, std::int64_t count) = 0;
+
+  /// Mean cross-entropy over the batch before the update of each step. Kept for the last kKeptLosses trained steps.
+  virtual std::vector<float> losses(std::int64_t first_step, std::int64_t count) = 0;
+  static constexpr std::int64_t kKeptLosses = std::int64_t{1} << 20;
+
+  virtual Parameters parameters() = 0;
+  virtual void set_parameters(const Parameters& parameters) = 0;
+
+  /// Device bytes held by this trainer at its peak; -1 if not known.
+  virtual std::int64_t peak_device_bytes() { return -1; }
+  /// What a reader of the record should know, such as which strategy was picked; empty for nothing.
+  virtual std::string note() { return {}; }
+};
+
+}  // namespace headroom

@@ -1,0 +1,62 @@
+// The worker's end of the protocol (PROTOCOL.md): a table of backends in, a process that serves them out.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dataset.h"
+#include "core/oracle.h"
+#include "core/record.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+
+namespace headroom {
+
+/// What a backend is given to make a trainer. `data` and `initial` outlive the trainer.
+struct TrainerRequest {
+  const Workload& workload;
+  Precision precision;
+  DatasetView data;
+  const Parameters& initial;
+  int device;                ///< CUDA device index, -1 for none
+  std::string cache_folder;  ///< where compiled code may be kept; empty for nowhere
+};
+
+struct BackendPrecision {
+  Precision precision;
+  Contract contract = Contract::kExact;
+  /// Why this machine cannot run it; nullopt if it can.
+  std::optional<std::string> unavailable;
+};
+
+/// Writes reference points for `steps` and returns their losses; see `reference` in PROTOCOL.md.
+using ReferenceFunction = std::function<void(const TrainerRequest&, const std::vector<std::int64_t>& steps,
+                                             std::int64_t free_steps,
+                                             const std::function<void(const ReferencePoint&)>& point,
+                                             const std::function<void(const Parameters&)>& after_free_steps)>;
+
+/// One row of a worker's table.
+struct Backend {
+  std::string name;
+  std::vector<BackendPrecision> precisions;
+  /// Throws UnsupportedError if the workload does not fit, OutOfMemoryError, or any other exception for a failure.
+  std::function<std::unique_ptr<Trainer>(const TrainerRequest&)> make_trainer;
+  ReferenceFunction reference = nullptr;
+};
+
+struct WorkerDescription {
+  std::string name;
+  std::map<std::string, std::string> software;
+  std::optional<DeviceInfo> device;
+  std::vector<Backend> backends;
+};
+
+/// Parses `--device N` and serves until standard input ends; `describe(device)` is called once, for `hello`.
+/// Returns the process's exit code. A duplicate backend name throws std::logic_error.
+int serve(int argc, char** argv, const std::function<WorkerDescription(int device)>& describe);
+
+}  // namespace headroom

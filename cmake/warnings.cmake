@@ -1,0 +1,19 @@
+# Warnings are errors in our code; what we include from elsewhere is included as system headers.
+add_library(headroom_warnings INTERFACE)
+target_compile_options(headroom_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+
+# headroom_library(NAME folder-sources... USES other headroom targets): a static library whose users see this
+# folder's headers as "folder/header.h" and those of what it uses, and no others.
+function(headroom_library name)
+  cmake_parse_arguments(LIBRARY "" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_library(${name} STATIC ${LIBRARY_SOURCES})
+  target_link_libraries(${name} PUBLIC ${LIBRARY_USES} PRIVATE headroom_warnings ${LIBRARY_LINKS})
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  # Each target sees only its own folder: a link farm with one entry stands in for the common parent.
+  set(view ${CMAKE_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${view})
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${view}/${folder} SYMBOLIC)
+  target_include_directories(${name} PUBLIC ${view})
+endfunction()
