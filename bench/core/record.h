@@ -13,10 +13,12 @@
 
 namespace headroom {
 
-enum class Contract { kExact, kAutocast };
+/// Which roundings a backend promises: the precision contract's, those of PyTorch's autocast, or a vendor library's tf32,
+/// whose input rounding is the library's own.
+enum class Contract { kExact, kAutocast, kLibrary };
 enum class Outcome { kOk, kSkipped, kFailed };
 enum class Verdict { kPass, kFail, kNotRun };
-std::string_view to_string(Contract contract);  ///< "exact", "autocast"
+std::string_view to_string(Contract contract);  ///< "exact", "autocast", "library"
 std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
 std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
 
