@@ -1,4 +1,7 @@
 // The driver's end of the worker protocol (PROTOCOL.md): one child process behind a typed interface.
+//
+// A worker leads a process group of its own: a Ctrl-C at the terminal reaches the driver alone, which then
+// ends its workers, and ending a worker also ends what it has started.
 #pragma once
 
 #include <chrono>
@@ -6,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,13 +17,15 @@
 #include "core/record.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "worker/float_file.h"
+#include "worker/messages.h"
 
 namespace headroom {
 
 /// The worker answered that a call failed; the worker goes on.
 class WorkerCallError : public std::runtime_error {
  public:
-  enum class Kind { kUnsupported, kOutOfMemory, kInput, kFailed };
+  using Kind = CallErrorKind;
   WorkerCallError(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   Kind kind() const { return kind_; }
 
@@ -28,52 +34,29 @@ class WorkerCallError : public std::runtime_error {
 };
 
 /// The worker died, hung past its time limit, or wrote something that is not an answer. It has been ended.
+/// The message is one line: the worker's name, what happened, and the last lines of its log.
 class WorkerLostError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 struct WorkerCommand {
-  std::string name;                          ///< for messages: "cuda", "libtorch", "python"
-  std::vector<std::string> arguments;        ///< program first; `--device N` is appended
+  std::string name;                                ///< for messages: "cuda", "libtorch", "python"
+  std::vector<std::string> arguments;              ///< program first; `--device N` is appended
   std::map<std::string, std::string> environment;  ///< added to this process's environment
-  std::filesystem::path log_file;            ///< the worker's standard error; its last lines go into messages
-};
-
-struct OfferedPrecision {
-  Contract contract = Contract::kExact;
-  std::optional<std::string> unavailable;
-};
-struct OfferedBackend {
-  std::string name;
-  std::map<Precision, OfferedPrecision> precisions;
-};
-struct WorkerHello {
-  std::string worker;
-  std::map<std::string, std::string> software;
-  std::optional<DeviceInfo> device;
-  std::vector<OfferedBackend> backends;
-};
-
-/// Files that hold one data set, as prepare() wants them.
-struct DataFiles {
-  std::filesystem::path features, labels;
-  std::int64_t samples = 0;
-  int feature_count = 0;
-};
-
-struct Prepared {
-  double setup_seconds = 0;
-  std::string note;
+  /// The worker's standard error is appended to it; empty: this process's standard error.
+  std::filesystem::path log_file;
 };
 
 struct TimeLimits {
-  std::chrono::seconds hello{120}, prepare{600}, train{600}, other{300};
+  std::chrono::milliseconds hello{120'000}, prepare{600'000}, train{600'000}, other{300'000};
 };
 
 class WorkerClient {
  public:
   /// Starts the process. Throws WorkerLostError if it cannot be started.
+  /// The worker also ends when the calling thread does (PR_SET_PDEATHSIG), so start workers from a lasting
+  /// thread.
   WorkerClient(WorkerCommand command, int device, TimeLimits limits = {});
   ~WorkerClient();  ///< closes its input, waits a moment, then kills it and its children
   WorkerClient(const WorkerClient&) = delete;
@@ -85,7 +68,9 @@ class WorkerClient {
                    const DataFiles& data, const std::filesystem::path& parameters_file,
                    const std::string& cache_folder);
   Timing train(std::int64_t first_step, std::int64_t count);
-  std::vector<float> losses(std::int64_t first_step, std::int64_t count, const std::filesystem::path& scratch);
+  /// `scratch` is a file that this call may write; it is removed again.
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count,
+                            const std::filesystem::path& scratch);
   void parameters(const std::filesystem::path& file);
   void set_parameters(const std::filesystem::path& file);
   std::vector<double> reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
@@ -99,14 +84,15 @@ class WorkerClient {
   void kill();
 
  private:
-  struct Process;
+  class Process;
+  template <typename Answer>
+  Answer call(Call request, std::chrono::milliseconds limit);
+  [[noreturn]] void lose(const std::string& what);
+
   WorkerCommand command_;
   TimeLimits limits_;
   std::unique_ptr<Process> process_;
+  std::int64_t next_id_ = 1;
 };
-
-/// Writes and reads flat fp32 files (parameters, losses). Throw std::runtime_error that names the file.
-void write_floats(const std::filesystem::path& file, std::span<const float> values);
-std::vector<float> read_floats(const std::filesystem::path& file, std::int64_t count);
 
 }  // namespace headroom

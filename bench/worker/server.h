@@ -33,19 +33,21 @@ struct BackendPrecision {
   std::optional<std::string> unavailable;
 };
 
-/// Writes reference points for `steps` and returns their losses; see `reference` in PROTOCOL.md.
-using ReferenceFunction = std::function<void(const TrainerRequest&, const std::vector<std::int64_t>& steps,
-                                             std::int64_t free_steps,
-                                             const std::function<void(const ReferencePoint&)>& point,
-                                             const std::function<void(const Parameters&)>& after_free_steps)>;
+/// Follows a reference from `initial` and hands out its points at `steps`, in order, and the parameters after
+/// `free_steps` steps (0: not asked for); see `reference` in PROTOCOL.md.
+using ReferenceFunction =
+    std::function<void(const TrainerRequest&, const std::vector<std::int64_t>& steps, std::int64_t free_steps,
+                       const std::function<void(const ReferencePoint&)>& point,
+                       const std::function<void(const Parameters&)>& after_free_steps)>;
 
 /// One row of a worker's table.
 struct Backend {
   std::string name;
   std::vector<BackendPrecision> precisions;
-  /// Throws UnsupportedError if the workload does not fit, OutOfMemoryError, or any other exception for a failure.
+  /// Throws UnsupportedError if the workload does not fit, OutOfMemoryError, or any other exception for a
+  /// failure. Null for a backend that only answers `reference`.
   std::function<std::unique_ptr<Trainer>(const TrainerRequest&)> make_trainer;
-  ReferenceFunction reference = nullptr;
+  ReferenceFunction reference = nullptr;  ///< only `oracle-cuda` has one
 };
 
 struct WorkerDescription {
@@ -55,8 +57,9 @@ struct WorkerDescription {
   std::vector<Backend> backends;
 };
 
-/// Parses `--device N` and serves until standard input ends; `describe(device)` is called once, for `hello`.
-/// Returns the process's exit code. A duplicate backend name throws std::logic_error.
+/// Parses `--device N` and serves until standard input ends. `describe(device)` is called once, before
+/// anything is read; if it throws, every call is answered with its message. Returns the process's exit code:
+/// 2 for wrong arguments. A duplicate backend name throws std::logic_error.
 int serve(int argc, char** argv, const std::function<WorkerDescription(int device)>& describe);
 
 }  // namespace headroom

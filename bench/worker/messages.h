@@ -1,0 +1,142 @@
+// The messages of the worker protocol (PROTOCOL.md) as types, and their one-line JSON form.
+//
+// This is the only place that knows the JSON of the protocol, and the JSON library stays behind it: what is
+// read is checked field by field, so both ends handle values that are known to be whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/record.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+
+namespace headroom {
+
+inline constexpr int kProtocolVersion = 1;
+/// A longer line is not an answer and not a request.
+inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
+
+// What the calls ask and answer.
+
+struct OfferedPrecision {
+  Contract contract = Contract::kExact;
+  std::optional<std::string> unavailable;
+};
+struct OfferedBackend {
+  std::string name;
+  std::map<Precision, OfferedPrecision> precisions;
+};
+struct WorkerHello {
+  std::string worker;
+  std::map<std::string, std::string> software;
+  std::optional<DeviceInfo> device;
+  std::vector<OfferedBackend> backends;
+};
+
+/// Files that hold one data set, as prepare() wants them.
+struct DataFiles {
+  std::filesystem::path features;  ///< fp32 [samples, feature_count]
+  std::filesystem::path labels;    ///< int32 [samples]
+  std::int64_t samples = 0;
+  int feature_count = 0;
+};
+
+struct Prepared {
+  double setup_seconds = 0;
+  std::string note;
+};
+
+struct HelloCall {
+  std::int64_t protocol = kProtocolVersion;
+};
+struct PrepareCall {
+  std::string backend;
+  Workload workload;  ///< its data set specification stays behind: `data` says all a worker needs
+  Precision precision = Precision::kFp32;
+  DataFiles data;
+  std::filesystem::path parameters_file;
+  std::string cache_folder;  ///< empty for nowhere
+};
+struct TrainCall {
+  std::int64_t first_step = 0;
+  std::int64_t count = 0;
+};
+struct LossesCall {
+  std::int64_t first_step = 0;
+  std::int64_t count = 0;
+  std::filesystem::path file;
+};
+struct ParametersCall {
+  std::filesystem::path file;
+};
+struct SetParametersCall {
+  std::filesystem::path file;
+};
+struct ReferenceCall {
+  std::vector<std::int64_t> steps;
+  std::int64_t free_steps = 0;
+  std::filesystem::path folder;
+};
+struct ReleaseCall {};
+using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, ParametersCall, SetParametersCall,
+                          ReferenceCall, ReleaseCall>;
+
+struct Request {
+  std::int64_t id = 0;
+  Call call;
+};
+
+struct Nothing {};
+struct ValueCount {
+  std::int64_t count = 0;
+};
+struct ReferenceLosses {
+  std::vector<double> losses;
+};
+struct PeakMemory {
+  std::optional<std::int64_t> peak_device_bytes;
+};
+using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, ReferenceLosses, PeakMemory>;
+
+enum class CallErrorKind { kUnsupported, kOutOfMemory, kInput, kFailed };
+struct CallError {
+  CallErrorKind kind = CallErrorKind::kFailed;
+  std::string message;  ///< one line
+};
+
+/// A line that is not the message it should be; the text says which field is wrong and what it should be.
+class MessageError : public std::runtime_error {
+ public:
+  explicit MessageError(const std::string& message, std::optional<std::int64_t> id = std::nullopt)
+      : std::runtime_error(message), id_(id) {}
+  std::optional<std::int64_t> id() const { return id_; }  ///< of the request, if that much could be read
+
+ private:
+  std::optional<std::int64_t> id_;
+};
+
+// Lines are without their newline, both ways. Reading throws MessageError.
+
+std::string_view name_of(const Call& call);  ///< "train"
+std::string write_request(const Request& request);
+Request read_request(std::string_view line);
+
+/// Throws MessageError if the result holds a number that is not finite: JSON has none.
+std::string write_answer(std::int64_t id, const Result& result);
+std::string write_error(std::optional<std::int64_t> id, const CallError& error);
+/// The answer to request `id`, which asked for an Answer; an Answer is one of the alternatives of Result.
+template <typename Answer>
+std::variant<Answer, CallError> read_answer(std::string_view line, std::int64_t id);
+
+/// The text on one line: control characters become spaces, and what is over `longest` bytes is cut off.
+std::string one_line(std::string_view text, std::size_t longest = 2000);
+
+}  // namespace headroom
