@@ -1,0 +1,44 @@
+// Names of the enumerations as the results file spells them.
+#include "core/record.h"
+
+#include <stdexcept>
+
+namespace headroom {
+
+std::string_view to_string(Contract contract) {
+  switch (contract) {
+    case Contract::kExact:
+      return "exact";
+    case Contract::kAutocast:
+      return "autocast";
+    case Contract::kLibrary:
+      return "library";
+  }
+  throw std::logic_error("to_string: not a Contract");
+}
+
+std::string_view to_string(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOk:
+      return "ok";
+    case Outcome::kSkipped:
+      return "skipped";
+    case Outcome::kFailed:
+      return "failed";
+  }
+  throw std::logic_error("to_string: not an Outcome");
+}
+
+std::string_view to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return "pass";
+    case Verdict::kFail:
+      return "fail";
+    case Verdict::kNotRun:
+      return "not_run";
+  }
+  throw std::logic_error("to_string: not a Verdict");
+}
+
+}  // namespace headroom
