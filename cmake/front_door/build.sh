@@ -1,0 +1,86 @@
+# Configures and builds in build/; does nothing when nothing changed.
+# shellcheck shell=bash
+
+# build_targets driver|programs|everything
+build_targets() {
+  case $1 in
+    driver) set_up driver ;;
+    *) set_up all ;;
+  esac
+  nothing_to_do "$1" || with_lock "$build/lock" configure_and_build "$1"
+}
+
+target_of() {
+  case $1 in driver) echo headroom ;; programs) echo programs ;; everything) echo all ;; esac
+}
+
+configuration() {
+  local generator=Ninja
+  [ -n "$ninja" ] || generator="Unix Makefiles"
+  printf '%s\n' -S "$root" -B "$build" -G "$generator" -DCMAKE_BUILD_TYPE=Release
+  [ -z "$ninja" ] || printf '%s\n' "-DCMAKE_MAKE_PROGRAM=$ninja"
+  if [ "$level" = driver ]; then
+    printf '%s\n' -DHEADROOM_CUDA=OFF -DHEADROOM_TORCH=OFF -DHEADROOM_TESTS=OFF
+  else
+    # TORCH_CUDA_ARCH_LIST only keeps PyTorch's CMake files from looking for a GPU; our kernels name their own targets.
+    printf '%s\n' -DHEADROOM_CUDA=ON -DHEADROOM_TORCH=ON -DHEADROOM_TESTS=ON \
+      "-DCMAKE_PREFIX_PATH=$torch_folder/share/cmake" "-DPython_EXECUTABLE=$python" \
+      "-DCMAKE_CUDA_COMPILER=$toolkit/bin/nvcc" "-DCUDAToolkit_ROOT=$toolkit" "-DCUDA_TOOLKIT_ROOT_DIR=$toolkit" \
+      "-DTORCH_CUDA_ARCH_LIST=8.0+PTX"
+  fi
+}
+
+configured() { [ -e "$build/configuration" ] && [ "$(configuration)" = "$(cat "$build/configuration")" ]; }
+
+nothing_to_do() {
+  [ -n "$ninja" ] && configured &&
+    [[ $("$ninja" -C "$build" -n "$(target_of "$1")" 2>&1) == *"no work to do"* ]]
+}
+
+configure_and_build() {
+  local log=$build/build.log arguments
+  : >"$log"
+  if ! configured; then
+    # A cache of another compiler, generator or toolkit does not take new ones.
+    rm -rf "$build/configuration" "$build/CMakeCache.txt" "$build/CMakeFiles"
+    readarray -t arguments < <(configuration)
+    step "configuring" "$log" "$cmake" "${arguments[@]}" || exit 1
+    configuration >"$build/configuration"
+  fi
+  step "building $(target_of "$1")" "$log" "$cmake" --build "$build" --target "$(target_of "$1")" -j "$(jobs_at_once)" ||
+    exit 1
+  [ "$level" = driver ] || write_build_record "$1"
+}
+
+# The compiler takes up to 2 GB for a file that includes PyTorch.
+jobs_at_once() {
+  awk -v cores="$(nproc)" '/^MemAvailable/ { jobs = int($2 / 2e6); print jobs < 1 ? 1 : jobs < cores ? jobs : cores }' \
+    /proc/meminfo
+}
+
+# What a moved build folder must tell about itself. In bin/, so that this folder alone can be moved. The digest says of
+# which kernels the tests are, so a build without tests has none.
+write_build_record() {
+  local digest=''
+  [ "$1" != everything ] || digest=$("$python" "$front_door/verification.py" digest "$root")
+  printf '%s\n' "build_torch_version=$torch_version" "build_kernel_digest=$digest" >"$build/bin/build-record.new"
+  mv "$build/bin/build-record.new" "$build/bin/build-record"
+}
+
+# use_build FOLDER: a build made elsewhere, as it is.
+use_build() {
+  [ -x "$1/bin/headroom" ] || fail "--build $1: there is no bin/headroom in it; expected a build folder of ./headroom"
+  build=$(cd "$1" && pwd)
+  build_torch_version='' build_kernel_digest=''
+  # shellcheck source=/dev/null
+  [ ! -e "$build/bin/build-record" ] || . "$build/bin/build-record"
+  use_existing_python
+  [ "$build_torch_version" = "$torch_version" ] ||
+    say "--build $1 was made with PyTorch ${build_torch_version:-(not recorded)}, but $python has $torch_version:" \
+      "the libtorch rows may fail"
+}
+
+export_for_programs() {
+  export HEADROOM_ROOT=$root HEADROOM_BUILD=$build HEADROOM_PYTHON=$python
+  export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path
+}

@@ -1,0 +1,254 @@
+# Chooses the Python, PyTorch and CUDA toolkit to build and run with, installs what is missing from PyPI into an
+# environment under the user's cache folder, and remembers the choice in build/set-up.
+#
+# An environment is named by a digest of everything that went into it, so that another clone finds it; it counts as
+# finished when its last file, `complete`, is there.
+# shellcheck shell=bash
+
+requirements=$root/cmake/requirements
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/headroom
+
+# What a choice depends on; a saved choice is used while this stays the same.
+set_up_inputs() {
+  local asked=${HEADROOM_PYTHON:-}
+  # Inside a run our own choice is in the variable.
+  [ "$asked" != "${python:-}" ] || asked=${python_asked:-}
+  printf '%s|' "$asked" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}" "${CUDA_HOME:-}" "$cache" \
+    "$(command -v python3)" "$(command -v nvcc)" "$(cat "$requirements"/*.txt | sha256sum)"
+}
+
+# set_up driver|all: sets python, cmake, ninja, clang_format, ruff, torch_version, torch_folder, torch_library_path
+# and toolkit, from the saved choice when it still holds. `driver` needs no PyTorch and no CUDA.
+set_up() {
+  local needed=$1 saved=$build/set-up
+  level='' python='' python_asked='' inputs='' toolkit='' torch_folder='' torch_version='' torch_library_path=''
+  cmake='' ninja='' clang_format='' ruff=''
+  # shellcheck source=/dev/null
+  [ ! -e "$saved" ] || . "$saved"
+  if [ "$inputs" = "$(set_up_inputs)" ] && [ -x "$python" ] && [ -x "$cmake" ] &&
+    { [ "$level" = all ] || [ "$needed" = driver ]; }; then
+    return
+  fi
+  need_packages build
+  if [ "$needed" = all ]; then choose_everything; else choose_build_tools; fi
+  level=$needed
+  python_asked=${HEADROOM_PYTHON:-}
+  inputs=$(set_up_inputs)
+  mkdir -p "$build" || fail "$build cannot be written"
+  declare -p level python python_asked inputs toolkit torch_folder torch_version torch_library_path \
+    cmake ninja clang_format ruff | sed 's/^declare -- //' >"$saved.new"
+  mv "$saved.new" "$saved"
+}
+
+# The Python to begin with: base_python, and in base_why where it was found.
+choose_base_python() {
+  if [ -n "${HEADROOM_PYTHON:-}" ]; then
+    base_python=$HEADROOM_PYTHON base_why="HEADROOM_PYTHON"
+  elif [ -n "${VIRTUAL_ENV:-}" ]; then
+    base_python=$VIRTUAL_ENV/bin/python base_why="the active virtual environment"
+  elif [ -n "${CONDA_PREFIX:-}" ] && [ -x "$CONDA_PREFIX/bin/python" ]; then
+    base_python=$CONDA_PREFIX/bin/python base_why="the active conda environment"
+  else
+    base_python=$(command -v python3) || fail "python3 is not there; install it (Debian, Ubuntu: python3 python3-venv)"
+    base_why="python3 on PATH"
+  fi
+  inspect_python "$base_python"
+  [ -n "$base_is_new_enough" ] ||
+    fail "$base_python ($base_why) is Python $base_version; 3.10 or newer is needed (HEADROOM_PYTHON names another)"
+}
+
+inspect_python() {
+  local facts
+  base_executable='' base_version='' base_is_new_enough='' base_has_matplotlib='' base_sites='' missing_tools=''
+  torch_folder='' torch_version='' torch_cuda='' torch_problem='' torch_library_path=''
+  facts=$("$1" "$front_door/inspect_python.py" "$requirements/tools.txt") || fail "$1 does not run as a Python"
+  eval "$facts"
+}
+
+# A CUDA toolkit of at least 12.8 and of the major version $1, in `toolkit`; empty when there is none.
+choose_toolkit() {
+  local major=$1 folder version where
+  toolkit=''
+  while IFS='|' read -r where folder; do
+    [ -x "$folder/bin/nvcc" ] || continue
+    version=$("$folder/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    if [ "${version%%.*}" != "$major" ] || [ "${version%%.*}" -lt 13 ] && [ "${version#*.}" -lt 8 ]; then
+      say "CUDA toolkit $version in $folder ($where): not used, 12.8 or newer of CUDA $major is needed"
+    elif [ ! -e "$folder/include/cublas_v2.h" ] || [ ! -d "$folder/lib64" ]; then
+      say "CUDA toolkit $version in $folder ($where): not used, it lacks the libraries that PyTorch's headers need"
+    else
+      toolkit=$folder
+      say "CUDA toolkit $version: $folder ($where)"
+      return
+    fi
+  done < <(toolkit_candidates)
+}
+
+toolkit_candidates() {
+  local nvcc
+  [ -z "${CUDA_HOME:-}" ] || printf 'CUDA_HOME|%s\n' "$CUDA_HOME"
+  nvcc=$(command -v nvcc) && printf 'nvcc on PATH|%s\n' "$(dirname "$(dirname "$(readlink -f "$nvcc")")")"
+  [ -z "$torch_folder" ] || printf 'beside PyTorch|%s\n' "$(dirname "$torch_folder")/nvidia/cu${torch_cuda%%.*}"
+}
+
+# PyTorch, toolkit and tools: those that are there, the rest from PyPI.
+choose_everything() {
+  choose_base_python
+  local why=$torch_problem
+  if [ -z "$why" ]; then
+    choose_toolkit "${torch_cuda%%.*}"
+    [ -n "$toolkit" ] || [ "${torch_cuda%%.*}" = 13 ] || why="no CUDA ${torch_cuda%%.*} toolkit for its PyTorch (CUDA_HOME)"
+  fi
+  if [ -z "$why" ]; then
+    python=$base_python
+    say "PyTorch $torch_version: $base_python ($base_why)"
+    complete_existing_python
+  else
+    torch_folder=''
+    choose_toolkit 13
+    say "PyTorch $(pinned torch): from PyPI, because $base_python ($base_why) cannot be used: $why"
+    install_pytorch
+  fi
+  find_build_tools "$(dirname "$python")"
+}
+
+pinned() { sed -n "s/^$1\(\[.*\]\)\?==//p" "$requirements"/*.txt; }
+
+# No PyTorch there: one environment with everything.
+install_pytorch() {
+  local files=(torch tools) gigabytes=5 download=2.0
+  if [ -z "$toolkit" ]; then
+    files+=(toolkit)
+    gigabytes=6 download=2.3
+  fi
+  make_environment "$(cd "$requirements" && cat "${files[@]/%/.txt}")" '' "$gigabytes" \
+    "PyTorch, ${toolkit:+}$([ -n "$toolkit" ] || echo 'the CUDA toolkit, ')build and test tools (downloads about $download GB)"
+  [ "$environment_made" = yes ] || exit 2
+  inspect_python "$python"
+  [ -n "$toolkit" ] || toolkit=$(dirname "$torch_folder")/nvidia/cu13
+}
+
+# PyTorch is there: an environment on top of it with only what is missing.
+complete_existing_python() {
+  local wanted=$missing_tools
+  [ -n "$toolkit" ] || wanted+=$'\n'$(cat "$requirements/toolkit.txt")
+  [ -n "$wanted" ] || return 0
+  make_environment "$wanted" "$base_sites" 1 "what is missing beside it: $(names_of "$wanted")"
+  if [ "$environment_made" = yes ]; then
+    [ -n "$toolkit" ] || toolkit=$environment/toolkit
+  elif [ -n "$toolkit" ]; then
+    say "goes on without: $(names_of "$missing_tools")"
+    python=$base_python
+  else
+    exit 2
+  fi
+}
+
+# The names in a list of requirements, on one line.
+names_of() { printf '%s\n' "$1" | sed 's/[[=].*//' | tr '\n' ' '; }
+
+# For list and report: cmake and ninja that are there, else those of any finished environment, else a small one.
+choose_build_tools() {
+  choose_base_python
+  torch_folder='' torch_version='' torch_library_path=''
+  python=$base_python
+  if grep -q -E '^(cmake|ninja)=' <<<"$missing_tools"; then
+    tools_environment
+  fi
+  find_build_tools "$(dirname "$python")"
+}
+
+tools_environment() {
+  local finished
+  for finished in "$cache"/env-*/complete; do
+    python=$(dirname "$finished")/bin/python
+    [ ! -x "$(dirname "$finished")/bin/cmake" ] || return 0
+  done
+  make_environment "$(cat "$requirements/tools.txt")" '' 1 "build and test tools (downloads about 0.2 GB)"
+  [ "$environment_made" = yes ] || exit 2
+}
+
+# find_build_tools FOLDER: programs in FOLDER or on PATH.
+find_build_tools() {
+  cmake=$(find_program "$1" cmake)
+  ninja=$(find_program "$1" ninja)
+  clang_format=$(find_program "$1" clang-format)
+  ruff=$(find_program "$1" ruff)
+  [ -n "$cmake" ] || fail "cmake 3.28 or newer is not there and could not be installed"
+  ! grep -q '^clang-format=' <<<"$missing_tools" || [ "$clang_format" = "$1/clang-format" ] || clang_format=''
+  ! grep -q '^ruff=' <<<"$missing_tools" || [ "$ruff" = "$1/ruff" ] || ruff=''
+}
+
+find_program() { if [ -x "$1/$2" ]; then echo "$1/$2"; else command -v "$2"; fi || true; }
+
+# make_environment REQUIREMENTS SITES GIGABYTES WHAT: sets environment, python and environment_made (yes, or nothing when
+# it failed). SITES: package folders of an existing Python that the environment also sees.
+make_environment() {
+  local wanted=$1 sites=$2
+  environment=$cache/env-$(printf '%s\n' "$wanted" "$sites" "$base_executable" "$base_version" | sha256sum | cut -c 1-12)
+  python=$environment/bin/python environment_made=yes
+  [ ! -e "$environment/complete" ] || return 0
+  with_lock "$cache/lock" install_environment "$@" || environment_made=''
+}
+
+install_environment() {
+  local wanted=$1 sites=$2 gigabytes=$3 what=$4 log=$environment.log pip=()
+  [ ! -e "$environment/complete" ] || return 0
+  need_space "$cache" "$gigabytes" "set-up"
+  say "installs from PyPI into $environment: $what"
+  rm -rf "$environment"
+  : >"$log"
+  # A private folder for downloads: /tmp may be small. No pip cache: it would keep all a second time.
+  mkdir -p "$environment/download"
+  printf '%s\n' "$wanted" >"$environment/requirements.txt"
+  step "Python environment" "$log" "$base_executable" -m venv "$environment" || return 1
+  [ -z "$sites" ] || printf '%s\n' "$sites" >"$("$python" -c 'import site; print(site.getsitepackages()[0])')/existing.pth"
+  [ -z "$sites" ] || pip=(--retries 1)
+  step "PyPI packages" "$log" env TMPDIR="$environment/download" "$python" -m pip install --no-cache-dir \
+    --disable-pip-version-check "${pip[@]}" -r "$environment/requirements.txt" || return 1
+  rm -rf "$environment/download"
+  complete_toolkit "$sites" || return 1
+  date -u +%FT%TZ >"$environment/complete.new"
+  mv "$environment/complete.new" "$environment/complete"
+}
+
+# The toolkit's wheels lack what CMake looks for: `lib64` and libraries without a version in their name. With an existing
+# PyTorch its CUDA wheels lie elsewhere, so both are joined in one folder of links.
+complete_toolkit() {
+  local packages folder library site
+  grep -q '^cuda-toolkit' "$environment/requirements.txt" || return 0
+  packages=$("$python" -c 'import site; print(site.getsitepackages()[0])')
+  folder=$packages/nvidia/cu13
+  if [ -n "$1" ]; then
+    while read -r site; do
+      [ ! -d "$site/nvidia/cu13" ] || cp -rsn "$site/nvidia/cu13/." "$folder/"
+    done <<<"$1"
+    ln -s "$folder" "$environment/toolkit"
+  fi
+  ln -sfn lib "$folder/lib64"
+  for library in "$folder"/lib/lib*.so.*; do
+    [ -e "${library%%.so.*}.so" ] || ln -s "$(basename "$library")" "${library%%.so.*}.so"
+  done
+}
+
+# For report: a Python with matplotlib, in `python`.
+set_up_plots() {
+  need_packages plots
+  choose_base_python
+  python=$base_python
+  if [ -z "$base_has_matplotlib" ]; then tools_environment; fi
+}
+
+# For --build: a Python with PyTorch, in `python`; nothing is installed and no compiler is needed.
+use_existing_python() {
+  choose_base_python
+  [ -n "$torch_folder" ] || fail "$base_python ($base_why): $torch_problem; HEADROOM_PYTHON names another Python"
+  python=$base_python cmake='' ninja=''
+  find_formatters
+}
+
+find_formatters() {
+  clang_format='' ruff=''
+  grep -q '^clang-format=' <<<"$missing_tools" || clang_format=$(find_program "$(dirname "$python")" clang-format)
+  grep -q '^ruff=' <<<"$missing_tools" || ruff=$(find_program "$(dirname "$python")" ruff)
+}

@@ -1,0 +1,77 @@
+# System packages: what is missing is found by looking for the thing itself, not for a package's name, so that a
+# compiler or library that was installed otherwise counts too.
+# shellcheck shell=bash
+
+# package | what must be there: a command, or a file below one of the usual prefixes
+system_packages() {
+  cat <<'LIST'
+g++|command c++
+git|command git
+libbenchmark-dev|header benchmark/benchmark.h
+nlohmann-json3-dev|header nlohmann/json.hpp
+libcli11-dev|header CLI/CLI.hpp
+libfmt-dev|header fmt/core.h
+libgtest-dev|header gtest/gtest.h
+libgmock-dev|header gmock/gmock.h
+zlib1g-dev|header zlib.h
+LIST
+}
+
+# Python packages of the system; with a Python of one's own none is needed.
+python_packages() {
+  cat <<'LIST'
+python3|command python3
+python3-venv|module ensurepip
+ca-certificates|file /etc/ssl/certs/ca-certificates.crt
+LIST
+}
+
+is_there() {
+  local kind=$1 name=$2
+  case $kind in
+    command) command -v "$name" >/dev/null ;;
+    header) [ -e "/usr/include/$name" ] || [ -e "/usr/local/include/$name" ] ;;
+    module) python3 -c "import $name" 2>/dev/null ;;
+    file) [ -e "$name" ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ;;
+  esac
+}
+
+missing_packages() {
+  local package probe kind name
+  while IFS='|' read -r package probe; do
+    read -r kind name <<<"$probe"
+    is_there "$kind" "$name" || printf '%s ' "$package"
+  done
+}
+
+# need_packages python|build: installs what is missing, or prints the command that would and exits with code 2.
+need_packages() {
+  local missing
+  missing=$(if [ "$1" = build ]; then system_packages; fi | missing_packages; python_packages | missing_packages)
+  missing=${missing% }
+  [ -n "$missing" ] || return 0
+  local as_root=() command="apt-get install -y --no-install-recommends $missing"
+  if [ "$(id -u)" -ne 0 ]; then
+    as_root=(sudo -n)
+    command="sudo $command"
+  fi
+  command -v apt-get >/dev/null ||
+    fail "these are missing (names as in Debian), please install them: $missing"
+  [ ${#as_root[@]} -eq 0 ] || sudo -n true 2>/dev/null ||
+    fail "system packages are missing and this user may not install them; run: $command"
+  with_lock "$cache/lock" install_packages "$missing" "${as_root[@]}"
+}
+
+# install_packages "NAME ..." [SUDO...]
+install_packages() {
+  local log=$cache/packages.log names size
+  read -ra names <<<"$1"
+  shift
+  : >"$log"
+  step "package lists" "$log" "$@" apt-get update || exit 2
+  size=$(apt-get install --print-uris -qq -y --no-install-recommends "${names[@]}" 2>/dev/null |
+    awk '{ bytes += $3 } END { printf "%.0f", bytes / 1e6 }')
+  say "installs system packages (downloads $size MB): ${names[*]}"
+  step "system packages" "$log" "$@" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${names[@]}" || exit 2
+}
