@@ -1,0 +1,1 @@
+"""The Python worker: PyTorch's own modes behind the worker protocol (bench/worker/PROTOCOL.md)."""

@@ -1,0 +1,151 @@
+"""The table of backends of this worker, and what this machine's PyTorch can run of it.
+
+The table is read without PyTorch: where that is missing or too old every backend is listed with the reason.
+"""
+
+import errno
+import gc
+import importlib
+import platform
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+from headroom_worker.device import device_description
+from headroom_worker.protocol import Trainer, TrainerRequest, WorkerError, one_line
+
+OLDEST_TORCH = (2, 6)
+# What PyTorch's autograd promises: fp32 as in the contract, its libraries' tf32, autocast in 16 bits.
+AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One row: `module` has make_trainer(request, torch_device)."""
+
+    name: str
+    module: str
+    contracts: dict[str, str]
+    runs_on_cpu: tuple[str, ...]  # precisions
+
+
+BACKENDS = (
+    Backend("pytorch-eager", "headroom_worker.pytorch_eager", AUTOGRAD_CONTRACTS, runs_on_cpu=("fp32",)),
+)
+
+
+def import_torch() -> tuple[ModuleType | None, str | None]:
+    """PyTorch, or the reason why there is none to use."""
+    try:
+        import numpy  # noqa: F401 (PyTorch imports without it, this worker's arrays do not)
+        import torch
+    except ImportError as error:
+        return None, one_line(f"PyTorch cannot be imported by this Python: {error}")
+    except Exception as error:  # a broken installation fails in many ways
+        return None, one_line(f"PyTorch cannot be imported: {type(error).__name__}: {error}")
+    version = str(getattr(torch, "__version__", "0"))
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if numbers < OLDEST_TORCH:
+        return None, f"PyTorch {version} is too old: {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer is needed"
+    return torch, None
+
+
+class PyTorchBackends:
+    """What protocol.py serves: the table on device `device` (CUDA index, -1 for the CPU)."""
+
+    def __init__(self, device: int):
+        self._device = device
+        self._torch, self._missing = import_torch()
+        self._by_name = {backend.name: backend for backend in BACKENDS}
+        if len(self._by_name) != len(BACKENDS):
+            raise ValueError("backends.py: two backends have the same name")
+        if self._missing is None and device >= 0:
+            self._missing = self._no_cuda_reason()
+
+    def _no_cuda_reason(self) -> str | None:
+        if not self._torch.cuda.is_available():
+            build = "" if self._torch.version.cuda else ", and is a build without CUDA"
+            return f"PyTorch {self._torch.__version__} finds no CUDA device{build}"
+        if self._device >= self._torch.cuda.device_count():
+            return f"no CUDA device {self._device}: there are {self._torch.cuda.device_count()}"
+        return None
+
+    def _unavailable(self, backend: Backend, precision: str) -> str | None:
+        if self._missing is not None:
+            return self._missing
+        if self._device < 0:
+            return None if precision in backend.runs_on_cpu else "no CUDA device"
+        if precision in ("tf32", "bf16"):
+            major, minor = self._torch.cuda.get_device_capability(self._device)
+            if major < 8:
+                return f"{precision} needs compute capability 8.0, this device has {major}.{minor}"
+        return None
+
+    def hello(self) -> dict:
+        software = {"python": platform.python_version()}
+        if self._torch is not None:
+            software["torch"] = str(self._torch.__version__)
+            if self._torch.version.cuda:
+                software["torch_cuda"] = str(self._torch.version.cuda)
+        on_gpu = self._missing is None and self._device >= 0
+        return {
+            "worker": "python",
+            "software": software,
+            "device": device_description(self._torch, self._device) if on_gpu else None,
+            "backends": [
+                {
+                    "name": backend.name,
+                    "precisions": {
+                        precision: {
+                            "contract": contract,
+                            "unavailable": self._unavailable(backend, precision),
+                        }
+                        for precision, contract in backend.contracts.items()
+                    },
+                }
+                for backend in BACKENDS
+            ],
+        }
+
+    def prepare(self, request: TrainerRequest) -> Trainer:
+        backend = self._by_name.get(request.backend)
+        if backend is None:
+            known = ", ".join(self._by_name)
+            raise WorkerError("input", f"backend: unknown backend '{request.backend}', expected {known}")
+        if request.precision not in backend.contracts:
+            known = ", ".join(backend.contracts)
+            raise WorkerError(
+                "input", f"precision: unknown precision '{request.precision}', expected {known}"
+            )
+        reason = self._unavailable(backend, request.precision)
+        if reason is not None:
+            raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
+        if device.type == "cuda":
+            self._torch.cuda.set_device(device)
+            self._torch.cuda.reset_peak_memory_stats(device)
+        return importlib.import_module(backend.module).make_trainer(request, device)
+
+    def error_kind(self, error: Exception) -> str:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return "out_of_memory"
+        if self._torch is not None and isinstance(error, self._torch.cuda.OutOfMemoryError):
+            return "out_of_memory"
+        # cuBLAS handles and the CPU allocator report theirs as a plain RuntimeError.
+        words = (
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUDA error: out of memory",
+            "DefaultCPUAllocator: can't allocate",
+        )
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in words):
+            return "out_of_memory"
+        return "failed"
+
+    def free_memory(self) -> None:
+        """Gives back what a released or failed trainer held, so that the next one is measured alone."""
+        gc.collect()
+        if self._missing is None and self._device >= 0:
+            try:
+                self._torch.cuda.empty_cache()
+            except RuntimeError as error:  # a dead context: the next call says so
+                print(f"empty_cache: {error}", file=sys.stderr)

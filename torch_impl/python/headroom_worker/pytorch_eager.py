@@ -1,0 +1,49 @@
+"""`pytorch-eager`: the training step as a PyTorch user writes it.
+
+fp16 uses the contract's static loss scale instead of GradScaler: a careful user's choice, cheaper, and it
+never skips a step. The learning rate takes the scale out again.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from headroom_worker.protocol import TrainerRequest
+from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
+
+
+class EagerTrainer(TorchTrainer):
+    def __init__(self, request: TrainerRequest, device: torch.device):
+        super().__init__(request, device)
+        # Defaults: on CUDA they pick the multi-tensor ("foreach") update.
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=request.learning_rate / self.scale)
+        self.step = self.step_plain if self.autocast_type is None else self.step_autocast
+        if self.scale != 1.0:
+            self.note = f"static loss scale {self.scale:g}"
+
+    def run_steps(self, first_step: int, count: int) -> None:
+        for step in range(first_step, first_step + count):
+            first = step % self.batches * self.batch_size
+            batch = slice(first, first + self.batch_size)
+            self.loss_slots[step % KEPT_LOSSES] = self.step(self.features[batch], self.labels[batch])
+
+    def step_plain(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """features [batch, inputs], labels [batch]; returns the loss before the update, on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(self.network(features), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def step_autocast(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """As step_plain, with 16-bit products; features are 16-bit already."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, dtype=self.autocast_type):
+            loss = F.cross_entropy(self.network(features), labels)
+        scaled = loss * self.scale if self.scale != 1.0 else loss
+        scaled.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def make_trainer(request: TrainerRequest, device: torch.device) -> EagerTrainer:
+    return EagerTrainer(request, device)

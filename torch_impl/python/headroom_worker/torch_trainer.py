@@ -1,0 +1,125 @@
+"""What every PyTorch backend has in common: network, resident data, loss slots, timing.
+
+Losses go to a ring of 2^20 floats on the device: copying one to the host inside a block would wait for the
+device at every step.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from headroom_worker.protocol import Timing, TrainerRequest, WorkerError
+
+KEPT_LOSSES = 2**20
+AUTOCAST_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def set_precision_switches(precision: str) -> None:
+    """Every switch of PyTorch that changes a product's arithmetic, set rather than left at a default."""
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    matmul.allow_fp16_reduced_precision_reduction = False
+    matmul.allow_bf16_reduced_precision_reduction = False
+    if hasattr(matmul, "allow_fp16_accumulation"):  # PyTorch 2.7
+        matmul.allow_fp16_accumulation = False
+
+
+def make_network(widths: tuple[int, ...]) -> nn.Sequential:
+    """Linear, ReLU, ..., Linear; its parameters() are in the order of the flat array."""
+    modules: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(widths):
+        modules += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def loss_scale(precision: str, batch_size: int) -> float:
+    """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by."""
+    return 16.0 * (1 << (batch_size - 1).bit_length()) if precision == "fp16" else 1.0
+
+
+class TorchTrainer:
+    """One network on one device. A backend adds `run_steps`, the only code that is timed."""
+
+    note = ""
+
+    def __init__(self, request: TrainerRequest, device: torch.device):
+        set_precision_switches(request.precision)
+        self.device = device
+        self.batch_size = request.batch_size
+        self.batches = request.batches
+        self.autocast_type = AUTOCAST_TYPES.get(request.precision)
+        self.scale = loss_scale(request.precision, request.batch_size)
+
+        with torch.device("meta"):  # no initial values: they come from the request
+            network = make_network(request.widths)
+        self.network = network.to_empty(device=device)
+        self.set_parameters(request.parameters)
+
+        # Rounded on the host, so that the device never holds both copies.
+        features = torch.from_numpy(request.features).to(self.autocast_type or torch.float32, copy=True)
+        self.features = features.to(device)  # [samples, inputs]
+        self.labels = torch.from_numpy(request.labels).to(torch.int64).to(device)  # [samples]
+
+        self.loss_slots = torch.full((KEPT_LOSSES,), float("nan"), device=device)
+        self._slot_steps = np.full(KEPT_LOSSES, -1, dtype=np.int64)  # which step's loss a slot holds
+        if device.type == "cuda":
+            self._begin, self._end = (
+                torch.cuda.Event(enable_timing=True),
+                torch.cuda.Event(enable_timing=True),
+            )
+        self._synchronize()
+
+    def run_steps(self, first_step: int, count: int) -> None:
+        raise NotImplementedError
+
+    def train(self, first_step: int, count: int) -> Timing:
+        timing = self._timed(lambda: self.run_steps(first_step, count))
+        kept = np.arange(first_step + max(0, count - KEPT_LOSSES), first_step + count)
+        self._slot_steps[kept % KEPT_LOSSES] = kept
+        return timing
+
+    def _timed(self, run: Callable[[], None]) -> Timing:
+        cpu, wall = time.process_time(), time.perf_counter()
+        if self.device.type == "cuda":
+            self._begin.record()
+            run()
+            self._end.record()
+            self._end.synchronize()
+        else:
+            run()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        device = self._begin.elapsed_time(self._end) * 1e-3 if self.device.type == "cuda" else wall
+        return Timing(device_seconds=device, wall_seconds=wall, cpu_seconds=cpu)
+
+    def losses(self, first_step: int, count: int) -> np.ndarray:
+        if count > KEPT_LOSSES:
+            raise WorkerError("input", f"losses: {count} asked for, the last {KEPT_LOSSES} are kept")
+        steps = np.arange(first_step, first_step + count)
+        held = self._slot_steps[steps % KEPT_LOSSES] == steps
+        if not held.all():
+            raise WorkerError("input", f"losses: step {steps[~held][0]} was not trained or is no longer kept")
+        return self.loss_slots.cpu().numpy()[steps % KEPT_LOSSES]
+
+    def parameters(self) -> np.ndarray:
+        with torch.no_grad():
+            return torch.cat([tensor.reshape(-1) for tensor in self.network.parameters()]).cpu().numpy()
+
+    def set_parameters(self, values: np.ndarray) -> None:
+        """Copies in place: optimizers and captured graphs keep pointing at the same memory."""
+        flat, begin = torch.from_numpy(np.ascontiguousarray(values)), 0
+        with torch.no_grad():
+            for tensor in self.network.parameters():
+                tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
+                begin += tensor.numel()
+
+    def peak_device_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
