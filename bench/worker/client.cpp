@@ -1,9 +1,11 @@
 #include "worker/client.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +30,9 @@ constexpr std::size_t kLogBytes = 4096;
 
 /// Something went wrong on the line; WorkerClient adds the worker's name, its fate and its log.
 struct LineError {
+  enum class Kind { kClosed, kTimeout, kOther };
   std::string what;
+  Kind kind = Kind::kOther;
 };
 
 class Descriptor {
@@ -228,6 +232,9 @@ void WorkerClient::Process::run_child(char* const* arguments, char* const* envir
   const int safe_report = ::fcntl(report, F_DUPFD_CLOEXEC, 3);
   if (::dup2(safe_input, STDIN_FILENO) >= 0 && ::dup2(safe_output, STDOUT_FILENO) >= 0 &&
       (safe_error < 0 || ::dup2(safe_error, STDERR_FILENO) >= 0)) {
+    // Whatever this program has inherited or left open stays here; kernels before 5.11 cannot, and it does
+    // not matter.
+    ::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
     ::execvpe(arguments[0], arguments, environment);
   }
   const int code = errno;
@@ -244,11 +251,11 @@ void WorkerClient::Process::write_line(std::string line, Deadline deadline) {
     if (written >= 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
-      if (Clock::now() >= deadline) throw LineError{"did not read a request in time"};
+      if (Clock::now() >= deadline) throw LineError{"", LineError::Kind::kTimeout};
       pollfd waiting{to_worker_.number(), POLLOUT, 0};
       ::poll(&waiting, 1, 100);
     } else if (errno == EPIPE) {
-      throw LineError{"closed its input"};
+      throw LineError{"closed its input", LineError::Kind::kClosed};
     } else if (errno != EINTR) {
       throw LineError{std::string("cannot be written to: ") + std::strerror(errno)};
     }
@@ -273,18 +280,18 @@ std::string WorkerClient::Process::read_line(Deadline deadline) {
     if (got > 0) {
       unread_.append(bytes, static_cast<std::size_t>(got));
     } else if (got == 0) {
-      throw LineError{"closed its output"};
+      throw LineError{"closed its output", LineError::Kind::kClosed};
     } else if (errno == EAGAIN) {
       // The output stays open while a process that the worker started lives, so its own end is looked for
       // too.
       const bool exited = has_exited();
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-      if (left <= 0) throw LineError{"timeout"};
+      if (left <= 0) throw LineError{"", LineError::Kind::kTimeout};
       pollfd waiting{from_worker_.number(), POLLIN, 0};
       const int ready =
           ::poll(&waiting, 1, exited ? 0 : static_cast<int>(std::min<long long>(left + 1, 100)));
-      if (exited && ready == 0) throw LineError{"closed its output"};
+      if (exited && ready == 0) throw LineError{"closed its output", LineError::Kind::kClosed};
     } else if (errno != EINTR) {
       throw LineError{std::string("cannot be read from: ") + std::strerror(errno)};
     }
@@ -386,7 +393,7 @@ Answer WorkerClient::call(Call request, std::chrono::milliseconds limit) {
       throw WorkerCallError(error->kind, error->message);
     return std::get<Answer>(std::move(answer));
   } catch (const LineError& error) {
-    if (error.what == "timeout") {
+    if (error.kind == LineError::Kind::kTimeout) {
       lose("gave no answer to '" + name + "' within " + seconds_text(limit) + " and was ended");
     }
     // Its output ends a moment before it does.

@@ -1,0 +1,166 @@
+// headroom-fault-worker: backends that do nothing, that train wrongly, and that misbehave as a process.
+//
+// The tests of the protocol and of the driver start it. It is a worker like any other: whatever it does
+// wrong, it does behind serve().
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+
+#include "core/error.h"
+#include "faulty_trainers.h"
+#include "worker/server.h"
+
+namespace headroom {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Trains nothing and takes a fixed time for each step, so that what a block takes beyond that is the cost of
+/// the driver and of the protocol.
+class EmptyTrainer : public Trainer {
+ public:
+  static constexpr auto kStep = std::chrono::microseconds(10);
+
+  explicit EmptyTrainer(const TrainerRequest& request)
+      : parameters_(request.initial), loss_(std::log(static_cast<float>(request.workload.classes()))) {}
+
+  Timing train(std::int64_t, std::int64_t count) override {
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point end = start + count * kStep;
+    while (Clock::now() < end) {
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    return {seconds, seconds, seconds};
+  }
+  std::vector<float> losses(std::int64_t, std::int64_t count) override {
+    return std::vector<float>(static_cast<std::size_t>(count), loss_);
+  }
+  Parameters parameters() override { return parameters_; }
+  void set_parameters(const Parameters& parameters) override { parameters_ = parameters; }
+  std::int64_t peak_device_bytes() override { return 4096; }
+
+ private:
+  Parameters parameters_;
+  float loss_;
+};
+
+/// An empty trainer with something else to do before it trains.
+class MisbehavingTrainer : public EmptyTrainer {
+ public:
+  MisbehavingTrainer(const TrainerRequest& request, void (*misbehave)())
+      : EmptyTrainer(request), misbehave_(misbehave) {}
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    misbehave_();
+    return EmptyTrainer::train(first_step, count);
+  }
+
+ private:
+  void (*misbehave_)();
+};
+
+class NonFiniteTimeTrainer : public EmptyTrainer {
+ public:
+  using EmptyTrainer::EmptyTrainer;
+  Timing train(std::int64_t, std::int64_t) override {
+    return {std::numeric_limits<double>::quiet_NaN(), 1, 1};
+  }
+};
+
+/// serve() has moved the protocol away from descriptor 1; only malice finds it again.
+void write_rubbish() {
+  constexpr std::string_view rubbish = "Segmentation fault (core dumped)\n";
+  for (int descriptor = 3; descriptor < 64; ++descriptor) {
+    struct stat status{};
+    const bool pipe = ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
+    if (!pipe || (::fcntl(descriptor, F_GETFL) & O_ACCMODE) != O_WRONLY) continue;
+    if (::write(descriptor, rubbish.data(), rubbish.size()) < 0) std::abort();
+  }
+}
+
+void print() {
+  std::printf("{\"id\": 1, \"ok\": true}\n");
+  std::fflush(stdout);
+  std::cout << "a library says hello" << std::endl;
+}
+
+void die() {
+  std::cerr << "about to abort\n";
+  std::abort();
+}
+
+void hang() {
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+using MakeTrainer = std::function<std::unique_ptr<Trainer>(const TrainerRequest&)>;
+
+MakeTrainer faulty(Fault fault) {
+  return [fault](const TrainerRequest& request) { return make_faulty_trainer(request, fault); };
+}
+
+MakeTrainer misbehaving(void (*misbehave)()) {
+  return [misbehave](const TrainerRequest& request) {
+    return std::make_unique<MisbehavingTrainer>(request, misbehave);
+  };
+}
+
+WorkerDescription describe(int) {
+  const std::vector<std::pair<std::string, MakeTrainer>> rows = {
+      {"empty", [](const TrainerRequest& request) { return std::make_unique<EmptyTrainer>(request); }},
+      {"oracle-honest", faulty(Fault::kNone)},
+      {"fault-learning-rate", faulty(Fault::kLearningRate)},
+      {"fault-frozen-layer", faulty(Fault::kFrozenLayer)},
+      {"fault-bias", faulty(Fault::kNoBiasUpdate)},
+      {"fault-shifted-batches", faulty(Fault::kShiftedBatches)},
+      {"fault-nan", faulty(Fault::kNan)},
+      {"fault-dies", misbehaving(die)},
+      {"fault-hangs", misbehaving(hang)},
+      {"fault-rubbish", misbehaving(write_rubbish)},
+      {"fault-prints", misbehaving(print)},
+      {"fault-throws", misbehaving([] { throw std::runtime_error("two\nlines"); })},
+      {"fault-times",
+       [](const TrainerRequest& request) { return std::make_unique<NonFiniteTimeTrainer>(request); }},
+      {"fault-out-of-memory",
+       [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
+         throw OutOfMemoryError("asked for 1 TB, 1 GB is free");
+       }},
+      {"fault-dies-in-prepare",
+       [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
+         die();
+         return nullptr;
+       }},
+      {"fault-unsupported",
+       [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
+         throw UnsupportedError("widths must be even");
+       }},
+  };
+  WorkerDescription description{"fault", {{"fault", "1"}}, std::nullopt, {}};
+  for (const auto& [name, make_trainer] : rows) {
+    Backend& backend = description.backends.emplace_back();
+    backend.name = name;
+    for (const Precision precision : kAllPrecisions) {
+      backend.precisions.push_back({precision, Contract::kExact, std::nullopt});
+    }
+    backend.make_trainer = make_trainer;
+  }
+  description.backends.push_back({"fault-unavailable",
+                                  {{Precision::kFp32, Contract::kExact, "no such device in this machine"}},
+                                  nullptr,
+                                  nullptr});
+  return description;
+}
+
+}  // namespace
+}  // namespace headroom
+
+int main(int argc, char** argv) { return headroom::serve(argc, argv, headroom::describe); }

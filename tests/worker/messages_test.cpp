@@ -1,0 +1,138 @@
+// The messages' JSON form: what is written is read back, and what is not whole is refused by field.
+#include "worker/messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace headroom {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename Answer>
+std::string refusal(const std::string& line) {
+  try {
+    read_answer<Answer>(line, 1);
+  } catch (const MessageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string request_refusal(const std::string& line) {
+  try {
+    read_request(line);
+  } catch (const MessageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string timing_line(const std::string& device_seconds) {
+  return R"({"id": 1, "ok": true, "result": {"device_seconds": )" + device_seconds +
+         R"(, "wall_seconds": 1.5, "cpu_seconds": 2}})";
+}
+
+TEST(Messages, PrepareIsReadBackAsWritten) {
+  PrepareCall call;
+  call.backend = "cuda-layered";
+  call.workload.name = "mlp-7x5x3-b2";
+  call.workload.widths = {7, 5, 3};
+  call.workload.batch_size = 2;
+  call.workload.optimizer.learning_rate = 0.1;
+  call.workload.seed = std::numeric_limits<std::uint64_t>::max();
+  call.precision = Precision::kBf16;
+  call.data = {"/dev/shm/a b", "/dev/shm/\"c\"", 11, 7};
+  call.parameters_file = "/dev/shm/p";
+  const Request request = read_request(write_request({42, call}));
+  EXPECT_EQ(request.id, 42);
+  const auto& read = std::get<PrepareCall>(request.call);
+  EXPECT_EQ(read.backend, call.backend);
+  EXPECT_EQ(read.workload.name, call.workload.name);
+  EXPECT_EQ(read.workload.widths, call.workload.widths);
+  EXPECT_EQ(read.workload.batch_size, call.workload.batch_size);
+  EXPECT_EQ(read.workload.optimizer.learning_rate, call.workload.optimizer.learning_rate);
+  EXPECT_EQ(read.workload.seed, call.workload.seed);
+  EXPECT_EQ(read.precision, call.precision);
+  EXPECT_EQ(read.data.features, call.data.features);
+  EXPECT_EQ(read.data.labels, call.data.labels);
+  EXPECT_EQ(read.data.samples, call.data.samples);
+  EXPECT_EQ(read.parameters_file, call.parameters_file);
+  EXPECT_EQ(read.cache_folder, "");
+}
+
+TEST(Messages, ATimeIsReadBackToTheLastBit) {
+  const Timing timing{0.1 + 0.2, 1e-9, 12345.678901234567};
+  const auto read = std::get<Timing>(read_answer<Timing>(write_answer(1, timing), 1));
+  EXPECT_EQ(read.device_seconds, timing.device_seconds);
+  EXPECT_EQ(read.wall_seconds, timing.wall_seconds);
+  EXPECT_EQ(read.cpu_seconds, timing.cpu_seconds);
+}
+
+TEST(Messages, HelloIsReadBackAsWritten) {
+  WorkerHello hello{"cuda", {{"nvcc", "13.0"}}, DeviceInfo{}, {}};
+  hello.device->name = "NVIDIA H200";
+  hello.device->memory_bytes = 150'000'000'000;
+  hello.backends.push_back({"cuda-layered", {{Precision::kFp16, {Contract::kAutocast, "no \"device\"\n"}}}});
+  const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
+  EXPECT_EQ(read.worker, "cuda");
+  EXPECT_EQ(read.software, hello.software);
+  EXPECT_EQ(read.device->name, "NVIDIA H200");
+  EXPECT_EQ(read.device->memory_bytes, 150'000'000'000);
+  const OfferedPrecision offered = read.backends.at(0).precisions.at(Precision::kFp16);
+  EXPECT_EQ(offered.contract, Contract::kAutocast);
+  EXPECT_EQ(offered.unavailable, "no \"device\"");
+}
+
+TEST(Messages, AnErrorIsReadBackOnOneLine) {
+  const auto answer = read_answer<Timing>(write_error(1, {CallErrorKind::kOutOfMemory, "no\nroom \xff"}), 1);
+  EXPECT_EQ(std::get<CallError>(answer).kind, CallErrorKind::kOutOfMemory);
+  EXPECT_THAT(std::get<CallError>(answer).message, HasSubstr("no room "));
+}
+
+TEST(Messages, NumbersThatAreNotFiniteAreRefused) {
+  EXPECT_EQ(refusal<Timing>(timing_line("0.25")), "accepted");
+  EXPECT_THAT(refusal<Timing>(timing_line("NaN")), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal<Timing>(timing_line("Infinity")), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal<Timing>(timing_line("1e999")), HasSubstr("not JSON"));
+  EXPECT_EQ(refusal<Timing>(timing_line("null")), "result.device_seconds: expected a number, found null");
+  EXPECT_EQ(refusal<Timing>(timing_line("-1.0")),
+            "result.device_seconds: expected a finite number, not negative, found -1.0");
+  EXPECT_EQ(refusal<Timing>(timing_line("\"1\"")), "result.device_seconds: expected a number, found \"1\"");
+  EXPECT_THROW(write_answer(1, Timing{std::numeric_limits<double>::quiet_NaN(), 0, 0}), MessageError);
+}
+
+TEST(Messages, AnAnswerThatIsNotWholeIsRefusedByField) {
+  EXPECT_THAT(refusal<Timing>("[]"), HasSubstr("expected an object, found []"));
+  EXPECT_EQ(refusal<Timing>("{}"), "id: missing");
+  EXPECT_EQ(refusal<Timing>(R"({"id": null, "ok": true})"), "id: expected 1, found null");
+  EXPECT_EQ(refusal<Timing>(R"({"id": 1.0, "ok": true})"), "id: expected 1, found 1.0");
+  EXPECT_EQ(refusal<Timing>(R"({"id": 1, "ok": 1})"), "ok: expected true or false, found 1");
+  EXPECT_EQ(refusal<Timing>(R"({"id": 1, "ok": true, "result": {"device_seconds": 1}})"),
+            "result.wall_seconds: missing");
+  EXPECT_EQ(refusal<Timing>(R"({"id": 1, "ok": false, "error": {"kind": "sad", "message": ""}})"),
+            "error.kind: expected unsupported, out_of_memory, input or failed, found \"sad\"");
+  EXPECT_EQ(refusal<ValueCount>(R"({"id": 1, "ok": true, "result": {"count": 1.5}})"),
+            "result.count: expected a whole number, 0 or more, found 1.5");
+}
+
+TEST(Messages, ARequestThatIsNotWholeIsRefusedByField) {
+  EXPECT_THAT(request_refusal("hello"), HasSubstr("not JSON: 'hello'"));
+  EXPECT_EQ(request_refusal(R"({"id": 1, "call": "dance"})"),
+            "call: expected a call of the protocol, found 'dance'");
+  EXPECT_EQ(request_refusal(R"({"id": 1, "call": "train", "first_step": 0, "count": 0})"),
+            "count: expected a whole number, 1 to 2305843009213693951, found 0");
+  EXPECT_EQ(
+      request_refusal(R"({"id": 1, "call": "reference", "steps": [0, 0], "free_steps": 0, "folder": "x"})"),
+      "steps[]: expected a whole number, 1 or more, found 0");
+}
+
+TEST(Messages, OneLineHasNoControlCharactersAndAnEnd) {
+  EXPECT_EQ(one_line("a\nb\tc\x1b[31m\n"), "a b c [31m");
+  EXPECT_EQ(one_line("abcdef", 3), "abc...");
+}
+
+}  // namespace
+}  // namespace headroom
