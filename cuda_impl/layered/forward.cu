@@ -1,0 +1,110 @@
+// Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
+//
+// A block owns 32 x 32, 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs);
+// product.cuh says how it walks along the inputs.
+//   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
+//   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); x once a block,
+//   from L2
+// The sum, the bias and the comparison with zero are fp32; the only rounding is that of the stored value, and
+// the backward pass takes its ReLU mask from there.
+#include "layered/kernels.h"
+#include "layered/product.cuh"
+
+namespace headroom::layered {
+namespace {
+
+template <class Format, class Tile>
+using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
+
+template <class Format, class Tile>
+__global__ void __launch_bounds__(kThreads) forward_kernel(
+    Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
+    const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
+    const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
+    float* logits /* [batch, out], or null */, std::int64_t pitch) {
+  const std::int64_t batch = inputs.outer, out = weights.outer;
+  if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
+  Forward<Format, Tile>::run(
+      inputs, weights, std::int64_t{blockIdx.x} * Tile::kRows, std::int64_t{blockIdx.y} * Tile::kColumns, 0,
+      in, [](const typename Format::Value*, std::int64_t) {},
+      [&](std::int64_t row, std::int64_t column, float4 sum) {
+        if (row >= batch || column >= out) return;
+        const float4 shift = *reinterpret_cast<const float4*>(bias + column);
+        sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
+        if (logits != nullptr) {
+          store_quad(logits + row * pitch + column, sum);
+          return;
+        }
+        // The comparison is written so that NaN stays NaN and is seen in the loss.
+        sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+        sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+        store_rounded_quad<Format>(hidden + row * pitch + column, sum);
+      });
+}
+
+template <class Format, class Tile>
+void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
+            Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
+            float* logits, std::int64_t batch, std::int64_t pitch, Stream& stream) {
+  const dim3 grid(static_cast<unsigned>(tiles(batch, Tile::kRows)),
+                  static_cast<unsigned>(tiles(weights.rows, Tile::kColumns)));
+  launch_product(forward_kernel<Format, Tile>, grid, Forward<Format, Tile>::shared_bytes(weights.columns),
+                 stream, Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
+                 Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
+                 bias, hidden, logits, pitch);
+}
+
+template <class Format>
+void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
+             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
+             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, Stream& stream) {
+  require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
+                weights.columns);
+  require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
+  require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
+                "forward: rows of the inputs", inputs.rows, batch);
+  switch (choose_batch_tile(batch, out)) {
+    case TileChoice::kShort:
+      return launch<Format, typename Tiles<Format>::Short>(inputs, state, weights, bias, hidden, logits,
+                                                           batch, pitch, stream);
+    case TileChoice::kWide:
+      return launch<Format, typename Tiles<Format>::Wide>(inputs, state, weights, bias, hidden, logits, batch,
+                                                          pitch, stream);
+    case TileChoice::kLarge:
+      return launch<Format, typename Tiles<Format>::Large>(inputs, state, weights, bias, hidden, logits,
+                                                           batch, pitch, stream);
+  }
+}
+
+}  // namespace
+
+template <class Format>
+void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
+                    Matrix<const typename Format::Value> weights, const float* bias,
+                    Matrix<typename Format::Value> hidden, Stream& stream) {
+  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
+                  hidden.pitch, stream);
+}
+
+template <class Format>
+void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
+                    Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
+                    Stream& stream) {
+  forward<Format>(inputs, state, weights, bias, nullptr, logits.data, logits.rows, logits.columns,
+                  logits.pitch, stream);
+}
+
+#define HEADROOM_INSTANTIATE(Format)                                                                     \
+  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                    \
+                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>, \
+                                       Stream&);                                                         \
+  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                    \
+                                       Matrix<const Format::Value>, const float*, Matrix<float>, Stream&);
+HEADROOM_INSTANTIATE(Fp32)
+HEADROOM_INSTANTIATE(Tf32)
+HEADROOM_INSTANTIATE(Fp16)
+HEADROOM_INSTANTIATE(Bf16)
+#undef HEADROOM_INSTANTIATE
+
+}  // namespace headroom::layered

@@ -1,0 +1,89 @@
+// Gradient of a layer's inputs: dx = (d * W) where the stored input is positive, rounded for the next layer
+// down.
+//
+// A block owns 32 x 32, 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's
+// inputs) and walks down all rows of W, so no sum crosses blocks; product.cuh says how.
+//   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
+//   out:   dx [batch, in]
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); d once a block,
+//   from L2
+// The mask is the ReLU's derivative and belongs to the layer below: applied here, where dx is in registers
+// anyway.
+#include "layered/kernels.h"
+#include "layered/product.cuh"
+
+namespace headroom::layered {
+namespace {
+
+template <class Format, class Tile>
+using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
+
+template <class Format, class Tile>
+__global__ void __launch_bounds__(kThreads)
+    input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
+                          Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
+                          const typename Format::Value* hidden /* [batch, in] */,
+                          typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch) {
+  const std::int64_t batch = gradient.outer, in = weights.outer;
+  Backward<Format, Tile>::run(
+      gradient, weights, std::int64_t{blockIdx.x} * Tile::kRows, std::int64_t{blockIdx.y} * Tile::kColumns, 0,
+      out, [](const typename Format::Value*, std::int64_t) {},
+      [&](std::int64_t row, std::int64_t column, float4 sum) {
+        if (row >= batch || column >= in) return;
+        const typename Format::Value* active = hidden + row * pitch + column;
+        if (!(to_float(active[0]) > 0)) sum.x = 0;
+        if (!(to_float(active[1]) > 0)) sum.y = 0;
+        if (!(to_float(active[2]) > 0)) sum.z = 0;
+        if (!(to_float(active[3]) > 0)) sum.w = 0;
+        store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
+      });
+}
+
+template <class Format, class Tile>
+void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
+            Matrix<const typename Format::Value> hidden, Matrix<typename Format::Value> input_gradient,
+            Stream& stream) {
+  const dim3 grid(static_cast<unsigned>(tiles(gradient.rows, Tile::kRows)),
+                  static_cast<unsigned>(tiles(weights.columns, Tile::kColumns)));
+  launch_product(input_gradient_kernel<Format, Tile>, grid,
+                 Backward<Format, Tile>::shared_bytes(weights.rows), stream,
+                 Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
+                 Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
+                 hidden.data, input_gradient.data, input_gradient.pitch);
+}
+
+}  // namespace
+
+template <class Format>
+void input_gradient(Matrix<const typename Format::Value> gradient,
+                    Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
+                    Matrix<typename Format::Value> input_gradient, Stream& stream) {
+  require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
+                weights.rows);
+  require_equal("input gradient: columns of the hidden activations against those of the weights",
+                hidden.columns, weights.columns);
+  require_equal("input gradient: columns of the result against those of the weights", input_gradient.columns,
+                weights.columns);
+  require_equal("input gradient: rows of the hidden activations against the batch", hidden.rows,
+                gradient.rows);
+  require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
+  switch (choose_batch_tile(gradient.rows, weights.columns)) {
+    case TileChoice::kShort:
+      return launch<Format, typename Tiles<Format>::Short>(gradient, weights, hidden, input_gradient, stream);
+    case TileChoice::kWide:
+      return launch<Format, typename Tiles<Format>::Wide>(gradient, weights, hidden, input_gradient, stream);
+    case TileChoice::kLarge:
+      return launch<Format, typename Tiles<Format>::Large>(gradient, weights, hidden, input_gradient, stream);
+  }
+}
+
+#define HEADROOM_INSTANTIATE(Format)                                                             \
+  template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>, \
+                                       Matrix<const Format::Value>, Matrix<Format::Value>, Stream&);
+HEADROOM_INSTANTIATE(Fp32)
+HEADROOM_INSTANTIATE(Tf32)
+HEADROOM_INSTANTIATE(Fp16)
+HEADROOM_INSTANTIATE(Bf16)
+#undef HEADROOM_INSTANTIATE
+
+}  // namespace headroom::layered

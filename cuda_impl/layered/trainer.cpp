@@ -1,0 +1,341 @@
+// The training step as a sequence of kernels (kernels.h), captured once and replayed.
+//
+// Weights, gradients and 16-bit weight copies of all layers lie in three buffers of the same order, so that
+// one update serves the network. A captured step cannot be told which batch it trains: a counter on the
+// device moves on with every step. Weight gradients run on a second stream beside the chain of input
+// gradients, which is what the next layer waits for.
+#include "layered/trainer.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <ctime>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+#include "device/device.h"
+#include "device/memory.h"
+#include "device/stream.h"
+#include "layered/kernels.h"
+
+namespace headroom {
+namespace {
+
+using namespace layered;
+
+constexpr int kStepsPerGraph =
+    8;  // a graph launch costs about 7 us of the host's time; eight short steps hide it
+constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+
+double process_cpu_seconds() {
+  std::timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Where a layer lies in the buffers of parameters: weight [out, in] padded, then bias [padded(out)].
+struct LayerPlace {
+  std::int64_t in = 0, out = 0;
+  std::int64_t weight = 0, bias = 0, end = 0;
+};
+
+std::vector<LayerPlace> place_layers(const std::vector<int>& widths) {
+  std::vector<LayerPlace> places;
+  std::int64_t begin = 0;
+  for (std::size_t layer = 0; layer + 1 < widths.size(); ++layer) {
+    LayerPlace place{.in = widths[layer], .out = widths[layer + 1], .weight = begin};
+    place.bias = place.weight + place.out * padded(place.in);
+    place.end = begin = place.bias + padded(place.out);
+    places.push_back(place);
+  }
+  return places;
+}
+
+template <class Format>
+class LayeredTrainer : public Trainer {
+ public:
+  using Value = typename Format::Value;
+  static constexpr bool kCopiesWeights = sizeof(Value) == 2;
+
+  LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial)
+      : widths_(workload.widths),
+        batch_(workload.batch_size),
+        batches_(data.batches(workload.batch_size)),
+        learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
+        layers_(place_layers(workload.widths)) {
+    DeviceMemory::reset_peak();
+    if (Format::kPrecision == Precision::kFp16)
+      loss_scale_ = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(workload.batch_size)));
+    allocate();
+    upload(data);
+    set_parameters(initial);
+    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
+    many_steps_ = Graph::capture(stream_, [&] {
+      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
+    });
+    stream_.synchronize();
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    if (first_step < 0 || count < 0)
+      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
+                                  std::to_string(count) + "; neither may be negative");
+    const auto wall_begin = std::chrono::steady_clock::now();
+    const double cpu_begin = process_cpu_seconds();
+    begin_.record(stream_);
+    if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_);
+    for (std::int64_t left = count; left > 0;) {
+      const bool many = left >= kStepsPerGraph;
+      (many ? many_steps_ : one_step_).launch(stream_);
+      left -= many ? kStepsPerGraph : 1;
+    }
+    end_.record(stream_);
+    const double device_seconds = seconds_between(begin_, end_);
+    if (first_step > next_step_ || first_step < kept_from_) kept_from_ = first_step;
+    next_step_ = first_step + count;
+    return {
+        .device_seconds = device_seconds,
+        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
+        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    const std::int64_t oldest = std::max(kept_from_, next_step_ - kKeptLosses);
+    if (count < 0 || first_step < oldest || first_step + count > next_step_)
+      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
+                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
+                       " to " + std::to_string(next_step_ - 1));
+    std::vector<float> result(static_cast<std::size_t>(count));
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t slot = (first_step + done) % kKeptLosses;
+      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
+      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
+                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
+                                 stream_.get()));
+      done += run;
+    }
+    stream_.synchronize();
+    return result;
+  }
+
+  Parameters parameters() override {
+    Parameters result(widths_);
+    for (int layer = 0; layer < result.layers(); ++layer) {
+      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
+      copy_rows(result.weight(layer).data(), place.in, masters_.data() + place.weight, padded(place.in),
+                place.in, place.out, cudaMemcpyDeviceToHost);
+      copy_rows(result.bias(layer).data(), place.out, masters_.data() + place.bias, padded(place.out),
+                place.out, 1, cudaMemcpyDeviceToHost);
+    }
+    stream_.synchronize();
+    return result;
+  }
+
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    for (int layer = 0; layer < parameters.layers(); ++layer) {
+      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
+      copy_rows(masters_.data() + place.weight, padded(place.in), parameters.weight(layer).data(), place.in,
+                place.in, place.out, cudaMemcpyHostToDevice);
+      copy_rows(masters_.data() + place.bias, padded(place.out), parameters.bias(layer).data(), place.out,
+                place.out, 1, cudaMemcpyHostToDevice);
+    }
+    if constexpr (kCopiesWeights)
+      round_weights<Format>(masters_.data(), copies_.data(), masters_.size(), stream_);
+    stream_.synchronize();
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+ private:
+  void allocate() {
+    const std::int64_t parameters = layers_.back().end;
+    masters_ = zeros<float>(parameters);
+    gradients_ = zeros<float>(parameters);
+    if constexpr (kCopiesWeights) copies_ = zeros<Value>(parameters);
+    std::int64_t split_values = 0;
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      const LayerPlace& place = layers_[layer];
+      if (layer + 1 < layers_.size()) hidden_.push_back(zeros<Value>(batch_ * padded(place.out)));
+      output_gradients_.push_back(zeros<Value>(batch_ * padded(place.out)));
+      splits_.push_back(weight_gradient_splits(Format::kPrecision, batch_, place.out, place.in));
+      if (splits_.back() > 1)
+        split_values = std::max(split_values, splits_.back() * (place.end - place.weight));
+    }
+    split_sums_ = zeros<float>(split_values);
+    logits_ = zeros<float>(batch_ * padded(widths_.back()));
+    row_losses_ = zeros<float>(batch_);
+    losses_ = zeros<float>(kKeptLosses);
+    state_ = zeros<StepState>(1);
+  }
+
+  template <class T>
+  static DeviceBuffer<T> zeros(std::int64_t size) {
+    DeviceBuffer<T> buffer(size);
+    buffer.fill_bytes(0);
+    return buffer;
+  }
+
+  /// The whole data set onto the device, rounded once: the first product then reads what it would read
+  /// anyway.
+  void upload(const DatasetView& data) {
+    const std::int64_t samples = batches_ * batch_;
+    inputs_ = DeviceBuffer<Value>(samples * padded(data.feature_count));
+    labels_ = DeviceBuffer<std::int32_t>(samples);
+    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    const std::int64_t row_bytes =
+        std::int64_t{data.feature_count} * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t rows_at_once = std::clamp<std::int64_t>(kUploadBytes / row_bytes, 1, samples);
+    DeviceBuffer<float> staged(rows_at_once * data.feature_count);
+    for (std::int64_t row = 0; row < samples; row += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, samples - row);
+      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * data.feature_count,
+                                 static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice,
+                                 stream_.get()));
+      round_rows<Format>(staged.data(),
+                         matrix(inputs_.data() + row * padded(data.feature_count), rows, data.feature_count),
+                         stream_);
+      stream_.synchronize();
+    }
+  }
+
+  /// `rows` rows of `columns` floats, each side with its own pitch.
+  void copy_rows(float* destination, std::int64_t destination_pitch, const float* source,
+                 std::int64_t source_pitch, std::int64_t columns, std::int64_t rows, cudaMemcpyKind kind) {
+    const auto bytes = [](std::int64_t values) { return static_cast<std::size_t>(values) * sizeof(float); };
+    CUDA_CHECK(cudaMemcpy2DAsync(destination, bytes(destination_pitch), source, bytes(source_pitch),
+                                 bytes(columns), static_cast<std::size_t>(rows), kind, stream_.get()));
+  }
+
+  const Value* weights_for_products() const {
+    if constexpr (kCopiesWeights)
+      return copies_.data();
+    else
+      return masters_.data();
+  }
+  Matrix<const Value> weights(std::size_t layer) const {
+    return matrix(weights_for_products() + layers_[layer].weight, layers_[layer].out, layers_[layer].in);
+  }
+  const float* bias(std::size_t layer) const { return masters_.data() + layers_[layer].bias; }
+  /// What layer `layer` reads: the whole data set for the first, the layer below's activations for the
+  /// others.
+  Matrix<const Value> layer_inputs(std::size_t layer) const {
+    const std::int64_t columns = layers_[layer].in;
+    return layer == 0 ? matrix<const Value>(inputs_.data(), batches_ * batch_, columns)
+                      : matrix<const Value>(hidden_[layer - 1].data(), batch_, columns);
+  }
+  const StepState* batch_of(std::size_t layer) const { return layer == 0 ? state_.data() : nullptr; }
+  Matrix<Value> output_gradient(std::size_t layer) {
+    return matrix(output_gradients_[layer].data(), batch_, layers_[layer].out);
+  }
+  static Matrix<const Value> readable(Matrix<Value> m) { return {m.data, m.rows, m.columns, m.pitch}; }
+
+  /// One step, from the batch that the device's counter names to the counter's next value.
+  void queue_step() {
+    const std::size_t last = layers_.size() - 1;
+    for (std::size_t layer = 0; layer < last; ++layer)
+      forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
+                             matrix(hidden_[layer].data(), batch_, layers_[layer].out), stream_);
+    const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
+    forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, stream_);
+    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, labels_.data(),
+                          state_.data(), loss_scale_ / static_cast<float>(batch_), output_gradient(last),
+                          row_losses_.data(), stream_);
+    for (std::size_t layer = last; layer > 0; --layer) {
+      queue_weight_gradient(layer);
+      input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
+                             output_gradient(layer - 1), stream_);
+    }
+    queue_weight_gradient(0);
+    // Behind the last kernel that reads the counter, beside the update.
+    gradients_done_.record(side_stream_);
+    finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
+                side_stream_);
+    step_finished_.record(side_stream_);
+
+    gradients_done_.hold(stream_);
+    update<Format>(masters_.data(), gradients_.data(), kCopiesWeights ? copies_.data() : nullptr,
+                   masters_.size(), learning_rate_, 1.0f / loss_scale_, stream_);
+    step_finished_.hold(stream_);
+  }
+
+  /// On the second stream, as soon as the gradient of the layer's outputs is there.
+  void queue_weight_gradient(std::size_t layer) {
+    const LayerPlace& place = layers_[layer];
+    output_gradient_done_.record(stream_);
+    output_gradient_done_.hold(side_stream_);
+    const int splits = splits_[layer];
+    const std::int64_t stride = place.end - place.weight;
+    float* target = splits > 1 ? split_sums_.data() : gradients_.data() + place.weight;
+    weight_gradient<Format>(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
+                            matrix(target, place.out, place.in), target + (place.bias - place.weight), splits,
+                            stride, side_stream_);
+    if (splits > 1)
+      sum_splits(target, splits, stride, gradients_.data() + place.weight, stride, side_stream_);
+  }
+
+  const std::vector<int> widths_;
+  const std::int64_t batch_, batches_;
+  const float learning_rate_;
+  float loss_scale_ = 1;
+  const std::vector<LayerPlace> layers_;
+
+  Stream stream_, side_stream_;
+  Event begin_, end_;
+  Event output_gradient_done_{Event::Kind::kOrder}, gradients_done_{Event::Kind::kOrder},
+      step_finished_{Event::Kind::kOrder};
+
+  DeviceBuffer<Value> inputs_;         // [batches * batch, in]
+  DeviceBuffer<std::int32_t> labels_;  // [batches * batch]
+  DeviceBuffer<float> masters_, gradients_;
+  DeviceBuffer<Value> copies_;               // the masters as they enter products; 16-bit formats only
+  std::vector<DeviceBuffer<Value>> hidden_;  // of each layer but the last [batch, out]
+  std::vector<DeviceBuffer<Value>> output_gradients_;  // of each layer [batch, out]
+  std::vector<int> splits_;                            // of each layer's weight gradient
+  DeviceBuffer<float> split_sums_;                     // partial sums of one layer at a time
+  DeviceBuffer<float> logits_, row_losses_, losses_;
+  DeviceBuffer<StepState> state_;
+
+  Graph one_step_, many_steps_;
+  std::int64_t next_step_ = 0;  // what the device's counter says
+  std::int64_t kept_from_ = 0;  // losses from here to next_step_ are in losses_
+};
+
+}  // namespace
+
+std::optional<std::string> layered_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  const DeviceInfo info = device_info(device);
+  if (info.compute_major < 8)
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 8.0";
+  return std::nullopt;
+}
+
+std::unique_ptr<Trainer> make_layered_trainer(const Workload& workload, Precision precision,
+                                              const DatasetView& data, const Parameters& initial,
+                                              int device) {
+  validate(workload);
+  if (const auto reason = layered_unavailable(device)) throw UnsupportedError("cuda-layered: " + *reason);
+  if (data.feature_count != workload.inputs())
+    throw InputError("cuda-layered: data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError("cuda-layered: batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  use_device(device);
+  switch (precision) {
+    case Precision::kFp32:
+      return std::make_unique<LayeredTrainer<Fp32>>(workload, data, initial);
+    case Precision::kTf32:
+      return std::make_unique<LayeredTrainer<Tf32>>(workload, data, initial);
+    case Precision::kFp16:
+      return std::make_unique<LayeredTrainer<Fp16>>(workload, data, initial);
+    case Precision::kBf16:
+      return std::make_unique<LayeredTrainer<Bf16>>(workload, data, initial);
+  }
+  throw std::logic_error("make_layered_trainer: not a Precision");
+}
+
+}  // namespace headroom

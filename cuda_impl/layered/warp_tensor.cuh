@@ -1,0 +1,139 @@
+// A warp's share of a tile product on the tensor cores: mma.sync, the instruction of sm_80 and newer.
+//
+// One instruction multiplies a 16 x inner by an inner x 8 fragment (inner: 16 values of 16 bits, 8 of tf32)
+// and adds in fp32. Which lane holds which element is fixed by the instruction; with group = lane / 4 and
+// member = lane % 4 a lane's sums are (group, 2 member), (group, 2 member + 1) and the same 8 rows below.
+// 16-bit fragments come by ldmatrix, which moves four 8 x 8 blocks at once and can transpose them; tf32 has
+// no such help and is read one value at a time, rounded to nearest on the way.
+#pragma once
+
+#include "layered/formats.h"
+#include "layered/staging.cuh"
+
+namespace headroom::layered {
+
+__device__ inline void load_blocks(unsigned (&blocks)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ inline void load_blocks_transposed(unsigned (&blocks)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ inline unsigned round_to_tf32(float value) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(rounded) : "f"(value));
+  return rounded;
+}
+
+template <class Format>
+__device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (Format::kPrecision == Precision::kTf32) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else if constexpr (Format::kPrecision == Precision::kFp16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+template <class Format, Storage kStorageA, Storage kStorageB, class TileA, class TileB, int kWarpRows,
+          int kWarpColumns>
+class WarpTensor {
+ public:
+  using Value = typename Format::Value;
+  static constexpr int kInnerStep = 32 / static_cast<int>(sizeof(Value));
+  static constexpr int kFragmentRows = kWarpRows / 16;
+  static constexpr int kFragmentColumns = kWarpColumns / 8;
+  static_assert(kFragmentColumns % 2 == 0, "B fragments are loaded in pairs");
+
+  /// Adds the product of kInnerStep inner indices from `inner`; the warp's part begins at (row, column).
+  __device__ void multiply(const Value* a, const Value* b, int row, int column, int inner) {
+    unsigned b_fragments[kFragmentColumns / 2][4];
+#pragma unroll
+    for (int pair = 0; pair < kFragmentColumns / 2; ++pair)
+      load_b_pair(b_fragments[pair], b, column + 16 * pair, inner);
+#pragma unroll
+    for (int i = 0; i < kFragmentRows; ++i) {
+      unsigned a_fragment[4];
+      load_a(a_fragment, a, row + 16 * i, inner);
+#pragma unroll
+      for (int j = 0; j < kFragmentColumns; ++j)
+        multiply_add<Format>(sums_[i][j], a_fragment, b_fragments[j / 2][j % 2 * 2],
+                             b_fragments[j / 2][j % 2 * 2 + 1]);
+    }
+  }
+
+  /// Writes the warp's sums to `tile`, row-major with `pitch`.
+  __device__ void store(float* tile, int pitch, int row, int column) const {
+    const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+    const int member = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < kFragmentRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kFragmentColumns; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float* destination = tile + (row + 16 * i + 8 * half + group) * pitch + column + 8 * j + 2 * member;
+          *reinterpret_cast<float2*>(destination) =
+              make_float2(sums_[i][j][2 * half], sums_[i][j][2 * half + 1]);
+        }
+  }
+
+ private:
+  /// 16 rows x kInnerStep: blocks (rows 0-7, inner first half), (rows 8-15, first), (0-7, second), (8-15,
+  /// second).
+  __device__ static void load_a(unsigned (&fragment)[4], const Value* tile, int row, int inner) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (sizeof(Value) == 2) {
+      const int block = lane / 8, line = lane % 8;
+      if constexpr (kStorageA == Storage::kInnerContiguous)
+        load_blocks(fragment, tile + TileA::at(row + block % 2 * 8 + line, inner + block / 2 * 8));
+      else
+        load_blocks_transposed(fragment, tile + TileA::at(row + block % 2 * 8, inner + block / 2 * 8 + line));
+    } else {
+      const int group = lane / 4, member = lane % 4;
+#pragma unroll
+      for (int block = 0; block < 4; ++block)
+        fragment[block] =
+            round_to_tf32(tile[TileA::at(row + block % 2 * 8 + group, inner + block / 2 * 4 + member)]);
+    }
+  }
+
+  /// kInnerStep x 16 columns, two fragments: blocks (inner first half, columns 0-7), (second, 0-7), (first,
+  /// 8-15), (second, 8-15).
+  __device__ static void load_b_pair(unsigned (&fragments)[4], const Value* tile, int column, int inner) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (sizeof(Value) == 2) {
+      const int block = lane / 8, line = lane % 8;
+      if constexpr (kStorageB == Storage::kInnerContiguous)
+        load_blocks(fragments, tile + TileB::at(column + block / 2 * 8 + line, inner + block % 2 * 8));
+      else
+        load_blocks_transposed(fragments,
+                               tile + TileB::at(column + block / 2 * 8, inner + block % 2 * 8 + line));
+    } else {
+      const int group = lane / 4, member = lane % 4;
+#pragma unroll
+      for (int block = 0; block < 4; ++block)
+        fragments[block] =
+            round_to_tf32(tile[TileB::at(column + block / 2 * 8 + group, inner + block % 2 * 4 + member)]);
+    }
+  }
+
+  float sums_[kFragmentRows][kFragmentColumns][4] = {};
+};
+
+}  // namespace headroom::layered

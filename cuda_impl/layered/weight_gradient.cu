@@ -1,0 +1,144 @@
+// Gradients of a layer's weights and biases: dW = d^T * x and db = column sums of d, over the batch.
+//
+// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along the
+// samples of its part of the batch; the blocks of the first column also add up db from the slabs of d that
+// they stage anyway.
+//   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
+//   out:   dW [out, in] fp32, db [out] fp32
+//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 the writing is
+//   everything.
+// A narrow network with a large batch has fewer tiles than the GPU has multiprocessors: then the batch is cut
+// into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save that
+// pass and give other bits every time.
+#include <algorithm>
+
+#include "layered/kernels.h"
+#include "layered/product.cuh"
+
+namespace headroom::layered {
+namespace {
+
+template <class Format, class Tile>
+using Outer = Product<Format, Tile, Storage::kOuterContiguous, Storage::kOuterContiguous>;
+
+template <class Format, class Tile>
+__global__ void __launch_bounds__(kThreads)
+    weight_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
+                           Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] */,
+                           const StepState* state, std::int64_t batch, std::int64_t split_batch,
+                           float* weight_gradient /* [out, in] */, std::int64_t pitch,
+                           float* bias_gradient /* [out] */, std::int64_t split_stride) {
+  using P = Outer<Format, Tile>;
+  const std::int64_t out = gradient.outer, in = inputs.outer;
+  if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
+  weight_gradient += blockIdx.z * split_stride;
+  bias_gradient += blockIdx.z * split_stride;
+  const std::int64_t begin = blockIdx.z * split_batch;
+  const std::int64_t end = begin + split_batch < batch ? begin + split_batch : batch;
+  const std::int64_t first_output = std::int64_t{blockIdx.y} * Tile::kRows;
+
+  // Thread i < kRows keeps the bias gradient of output first_output + i.
+  const bool sums_bias = blockIdx.x == 0 && threadIdx.x < Tile::kRows;
+  float bias_sum = 0;
+  P::run(
+      gradient, inputs, first_output, std::int64_t{blockIdx.x} * Tile::kColumns, begin, end,
+      [&](const typename Format::Value* slab, std::int64_t) {
+        if (!sums_bias) return;
+        for (int sample = 0; sample < P::kInner; ++sample)  // samples past the end are zero
+          bias_sum += to_float(slab[P::TileA::at(static_cast<int>(threadIdx.x), sample)]);
+      },
+      [&](std::int64_t row, std::int64_t column, float4 sum) {
+        if (row < out && column < in) store_quad(weight_gradient + row * pitch + column, sum);
+      });
+  if (sums_bias && first_output + threadIdx.x < out) bias_gradient[first_output + threadIdx.x] = bias_sum;
+}
+
+template <class Format, class Tile>
+void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> inputs,
+            const StepState* state, Matrix<float> weight_gradient, float* bias_gradient, int splits,
+            std::int64_t split_stride, Stream& stream) {
+  const std::int64_t batch = gradient.rows;
+  const std::int64_t split_batch = tiles(batch, splits);
+  const dim3 grid(static_cast<unsigned>(tiles(inputs.columns, Tile::kColumns)),
+                  static_cast<unsigned>(tiles(gradient.columns, Tile::kRows)), static_cast<unsigned>(splits));
+  launch_product(weight_gradient_kernel<Format, Tile>, grid, Outer<Format, Tile>::shared_bytes(split_batch),
+                 stream, Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.columns},
+                 Operand<typename Format::Value>{inputs.data, inputs.pitch, inputs.columns}, state, batch,
+                 split_batch, weight_gradient.data, weight_gradient.pitch, bias_gradient, split_stride);
+}
+
+/// The large tile from half a block a multiprocessor on, or where the batch can be split to make as many.
+bool use_large_tile(std::int64_t batch, std::int64_t out, std::int64_t in) {
+  const std::int64_t large_tiles = tiles(out, 128) * tiles(in, 128);
+  return large_tiles * 2 >= multiprocessors() || (batch >= 4096 && out >= 128 && in >= 128);
+}
+
+/// Adds up the parts of one quad in their order.
+__global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t split_stride, float* sum,
+                                  std::int64_t count) {
+  const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
+  if (first >= count) return;
+  float4 total = *reinterpret_cast<const float4*>(parts + first);
+  for (int split = 1; split < splits; ++split) {
+    const float4 part = *reinterpret_cast<const float4*>(parts + split * split_stride + first);
+    total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+  }
+  *reinterpret_cast<float4*>(sum + first) = total;
+}
+
+}  // namespace
+
+int weight_gradient_splits(Precision precision, std::int64_t batch, std::int64_t out, std::int64_t in) {
+  const bool large = use_large_tile(batch, out, in);
+  const std::int64_t blocks = large ? tiles(out, 128) * tiles(in, 128) : tiles(out, 32) * tiles(in, 64);
+  if (blocks >= multiprocessors()) return 1;
+  const std::int64_t wanted = tiles(2 * multiprocessors(), static_cast<int>(blocks));
+  // A part of fewer samples is mostly start and end; half as many hold as many bytes in fp32 and tf32.
+  const std::int64_t least = precision == Precision::kFp32 || precision == Precision::kTf32 ? 256 : 512;
+  const std::int64_t splits = std::max<std::int64_t>(1, std::min(wanted, batch / least));
+  // As many parts as are not empty once the batch is divided evenly.
+  return static_cast<int>(tiles(batch, static_cast<int>(tiles(batch, static_cast<int>(splits)))));
+}
+
+template <class Format>
+void weight_gradient(Matrix<const typename Format::Value> gradient,
+                     Matrix<const typename Format::Value> inputs, const StepState* state,
+                     Matrix<float> weight_gradient, float* bias_gradient, int splits,
+                     std::int64_t split_stride, Stream& stream) {
+  require_equal("weight gradient: rows of the result against columns of the gradient", weight_gradient.rows,
+                gradient.columns);
+  require_equal("weight gradient: columns of the result against those of the inputs", weight_gradient.columns,
+                inputs.columns);
+  require_shape(state != nullptr ? inputs.rows >= gradient.rows : inputs.rows == gradient.rows,
+                "weight gradient: rows of the inputs", inputs.rows, gradient.rows);
+  require_shape(splits >= 1 && splits <= 65535, "weight gradient: splits of the batch, 65535 at most", splits,
+                1);
+  if (use_large_tile(gradient.rows, gradient.columns, inputs.columns))
+    launch<Format, typename Tiles<Format>::Large>(gradient, inputs, state, weight_gradient, bias_gradient,
+                                                  splits, split_stride, stream);
+  else
+    launch<Format, typename Tiles<Format>::Wide>(gradient, inputs, state, weight_gradient, bias_gradient,
+                                                 splits, split_stride, stream);
+}
+
+void sum_splits(const float* parts, int splits, std::int64_t split_stride, float* sum, std::int64_t count,
+                Stream& stream) {
+  require_shape(count % 4 == 0, "sum of splits: values, a multiple of 4", count, tiles(count, 4) * 4);
+  require_shape(split_stride % 4 == 0, "sum of splits: stride, a multiple of 4", split_stride,
+                tiles(split_stride, 4) * 4);
+  sum_splits_kernel<<<static_cast<unsigned>(tiles(count, 4 * 256)), 256, 0, stream.get()>>>(
+      parts, splits, split_stride, sum, count);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+#define HEADROOM_INSTANTIATE(Format)                                                                \
+  template void weight_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,   \
+                                        const StepState*, Matrix<float>, float*, int, std::int64_t, \
+                                        Stream&);
+HEADROOM_INSTANTIATE(Fp32)
+HEADROOM_INSTANTIATE(Tf32)
+HEADROOM_INSTANTIATE(Fp16)
+HEADROOM_INSTANTIATE(Bf16)
+#undef HEADROOM_INSTANTIATE
+
+}  // namespace headroom::layered
