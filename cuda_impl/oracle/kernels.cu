@@ -1,0 +1,199 @@
+// Plain double-precision kernels of the reference step. Clarity first; they only have to finish in seconds.
+//
+// One product kernel serves all three products through strides: a block owns 32 x 64 elements and stages 16
+// inner indices of both factors in shared memory, a thread keeps 2 x 4 sums. Which thread loads what follows
+// the stride that is 1, so that both storage orders are read in whole lines.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "device/check.h"
+#include "oracle/kernels.h"
+
+namespace headroom::oracle {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = 32, kColumns = 64, kInner = 16;
+
+std::int64_t pieces(std::int64_t extent, std::int64_t size) { return (extent + size - 1) / size; }
+
+/// Nearest with kBits bits after the leading one, in fp32's range; below it (2^-126) exactness is no concern
+/// here.
+template <int kBits, bool kTiesToEven>
+__device__ double round_mantissa(double value) {
+  constexpr int kShift = 52 - kBits;
+  const unsigned long long bits = static_cast<unsigned long long>(__double_as_longlong(value));
+  const unsigned long long magnitude = bits & 0x7fffffffffffffffull;
+  if (magnitude >= 0x7ff0000000000000ull) return value;
+  const unsigned long long half = 1ull << (kShift - 1);
+  const unsigned long long bias = kTiesToEven ? half - 1 + ((magnitude >> kShift) & 1) : half;
+  const unsigned long long rounded = (magnitude + bias) & ~((1ull << kShift) - 1);
+  return __longlong_as_double(static_cast<long long>(rounded | (bits & 0x8000000000000000ull)));
+}
+
+__device__ double rounded(double value, Rounding rounding) {
+  switch (rounding) {
+    case Rounding::kTf32:
+      return round_mantissa<10, true>(value);
+    case Rounding::kFp16:
+      return static_cast<double>(__half2float(__double2half(value)));
+    case Rounding::kBf16:
+      return round_mantissa<7, true>(value);
+    case Rounding::kBf16Weight:
+      return round_mantissa<7, false>(value);
+    case Rounding::kNone:
+      break;
+  }
+  return value;
+}
+
+/// Copies kOuter x kInner elements from (outer_begin, inner_begin) to tile[inner][outer]; outside is zero.
+template <int kOuter>
+__device__ void stage(double (&tile)[kInner][kOuter + 1], Factor factor, std::int64_t outer_begin,
+                      std::int64_t outer_end, std::int64_t inner_begin, std::int64_t inner_end) {
+  for (int index = static_cast<int>(threadIdx.x); index < kOuter * kInner; index += kThreads) {
+    const int outer = factor.inner_stride == 1 ? index / kInner : index % kOuter;
+    const int inner = factor.inner_stride == 1 ? index % kInner : index / kOuter;
+    const bool inside = outer_begin + outer < outer_end && inner_begin + inner < inner_end;
+    tile[inner][outer] = inside ? factor.data[(outer_begin + outer) * factor.outer_stride +
+                                              (inner_begin + inner) * factor.inner_stride]
+                                : 0.0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    product_kernel(Factor a, Factor b, double* c, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                   const double* bias, double scale) {
+  __shared__ double a_tile[kInner][kRows + 1];
+  __shared__ double b_tile[kInner][kColumns + 1];
+  const std::int64_t row_begin = std::int64_t{blockIdx.x} * kRows,
+                     column_begin = std::int64_t{blockIdx.y} * kColumns;
+  const int thread_row = static_cast<int>(threadIdx.x) / 16,
+            thread_column = static_cast<int>(threadIdx.x) % 16;
+  double sums[2][4] = {};
+  for (std::int64_t k = 0; k < inner; k += kInner) {
+    stage<kRows>(a_tile, a, row_begin, rows, k, inner);
+    stage<kColumns>(b_tile, b, column_begin, columns, k, inner);
+    __syncthreads();  // the slab is complete
+#pragma unroll
+    for (int i = 0; i < kInner; ++i)
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+#pragma unroll
+        for (int column = 0; column < 4; ++column)
+          sums[row][column] += a_tile[i][thread_row + 16 * row] * b_tile[i][thread_column + 16 * column];
+    __syncthreads();  // everybody is done with it
+  }
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < 4; ++j) {
+      const std::int64_t row = row_begin + thread_row + 16 * i,
+                         column = column_begin + thread_column + 16 * j;
+      if (row < rows && column < columns)
+        c[row * columns + column] = sums[i][j] * scale + (bias != nullptr ? bias[column] : 0.0);
+    }
+}
+
+__device__ std::int64_t thread_index() { return std::int64_t{blockIdx.x} * kThreads + threadIdx.x; }
+
+__global__ void round_values_kernel(const double* from, double* to, std::int64_t count, Rounding rounding) {
+  const std::int64_t i = thread_index();
+  if (i < count) to[i] = rounded(from[i], rounding);
+}
+
+__global__ void widen_and_round_kernel(const float* from, double* to, std::int64_t count, Rounding rounding) {
+  const std::int64_t i = thread_index();
+  if (i < count) to[i] = rounded(static_cast<double>(from[i]), rounding);
+}
+
+__global__ void narrow_kernel(const double* from, float* to, std::int64_t count, double factor) {
+  const std::int64_t i = thread_index();
+  if (i < count) to[i] = static_cast<float>(from[i] * factor);
+}
+
+__global__ void activate_kernel(double* values, std::int64_t count, Rounding rounding) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] = rounded(values[i] < 0 ? 0 : values[i], rounding);
+}
+
+__global__ void mask_kernel(double* gradient, const double* activations, std::int64_t count) {
+  const std::int64_t i = thread_index();
+  if (i < count && !(activations[i] > 0)) gradient[i] = 0;
+}
+
+/// A thread owns a sample.
+__global__ void loss_kernel(const double* logits, const std::int32_t* labels, double* gradient,
+                            double* row_losses, std::int64_t batch, std::int64_t classes, double scale) {
+  const std::int64_t row = thread_index();
+  if (row >= batch) return;
+  const double* logit = logits + row * classes;
+  double highest = logit[0];
+  for (std::int64_t i = 1; i < classes; ++i) highest = logit[i] > highest ? logit[i] : highest;
+  double sum = 0;
+  for (std::int64_t i = 0; i < classes; ++i) sum += exp(logit[i] - highest);
+  for (std::int64_t i = 0; i < classes; ++i)
+    gradient[row * classes + i] = (exp(logit[i] - highest) / sum - (i == labels[row] ? 1.0 : 0.0)) * scale;
+  row_losses[row] = log(sum) - (logit[labels[row]] - highest);
+}
+
+__global__ void column_sums_kernel(const double* values, double* sums, std::int64_t rows,
+                                   std::int64_t columns, double scale) {
+  const std::int64_t column = thread_index();
+  if (column >= columns) return;
+  double sum = 0;
+  for (std::int64_t row = 0; row < rows; ++row) sum += values[row * columns + column];
+  sums[column] = sum * scale;
+}
+
+__global__ void descend_kernel(double* parameters, const double* gradient, std::int64_t count,
+                               double learning_rate) {
+  const std::int64_t i = thread_index();
+  if (i < count) parameters[i] -= learning_rate * gradient[i];
+}
+
+template <class... Parameters, class... Arguments>
+void launch_elementwise(void (*kernel)(Parameters...), std::int64_t count, Stream& stream,
+                        Arguments... arguments) {
+  if (count == 0) return;
+  kernel<<<static_cast<unsigned>(pieces(count, kThreads)), kThreads, 0, stream.get()>>>(arguments...);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void product(Factor a, Factor b, double* c, std::int64_t rows, std::int64_t columns, std::int64_t inner,
+             const double* bias, double scale, Stream& stream) {
+  const dim3 grid(static_cast<unsigned>(pieces(rows, kRows)),
+                  static_cast<unsigned>(pieces(columns, kColumns)));
+  product_kernel<<<grid, kThreads, 0, stream.get()>>>(a, b, c, rows, columns, inner, bias, scale);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void round_values(const double* from, double* to, std::int64_t count, Rounding rounding, Stream& stream) {
+  launch_elementwise(round_values_kernel, count, stream, from, to, count, rounding);
+}
+void widen_and_round(const float* from, double* to, std::int64_t count, Rounding rounding, Stream& stream) {
+  launch_elementwise(widen_and_round_kernel, count, stream, from, to, count, rounding);
+}
+void narrow(const double* from, float* to, std::int64_t count, double factor, Stream& stream) {
+  launch_elementwise(narrow_kernel, count, stream, from, to, count, factor);
+}
+void activate(double* values, std::int64_t count, Rounding rounding, Stream& stream) {
+  launch_elementwise(activate_kernel, count, stream, values, count, rounding);
+}
+void mask(double* gradient, const double* activations, std::int64_t count, Stream& stream) {
+  launch_elementwise(mask_kernel, count, stream, gradient, activations, count);
+}
+void loss(const double* logits, const std::int32_t* labels, double* gradient, double* row_losses,
+          std::int64_t batch, std::int64_t classes, double scale, Stream& stream) {
+  launch_elementwise(loss_kernel, batch, stream, logits, labels, gradient, row_losses, batch, classes, scale);
+}
+void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
+                 Stream& stream) {
+  launch_elementwise(column_sums_kernel, columns, stream, values, sums, rows, columns, scale);
+}
+void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
+             Stream& stream) {
+  launch_elementwise(descend_kernel, count, stream, parameters, gradient, count, learning_rate);
+}
+
+}  // namespace headroom::oracle

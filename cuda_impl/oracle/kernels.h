@@ -1,0 +1,43 @@
+// The oracle's operations on the device, all in double precision and without padding. Asynchronous on
+// `stream`.
+#pragma once
+
+#include <cstdint>
+
+#include "device/stream.h"
+
+namespace headroom::oracle {
+
+/// What a value is rounded to on its way into a product (core/precision_rounding.h).
+enum class Rounding { kNone, kTf32, kFp16, kBf16, kBf16Weight };
+
+/// A factor of a product: element (outer, inner) lies at outer * outer_stride + inner * inner_stride.
+struct Factor {
+  const double* data;
+  std::int64_t outer_stride, inner_stride;
+};
+
+/// c[row, column] = scale * sum over inner of a(row, inner) * b(column, inner), plus bias[column] if not
+/// null.
+void product(Factor a, Factor b, double* c /* [rows, columns] */, std::int64_t rows, std::int64_t columns,
+             std::int64_t inner, const double* bias, double scale, Stream& stream);
+
+/// Rounds `count` values; `to` may be `from`.
+void round_values(const double* from, double* to, std::int64_t count, Rounding rounding, Stream& stream);
+void widen_and_round(const float* from, double* to, std::int64_t count, Rounding rounding, Stream& stream);
+void narrow(const double* from, float* to, std::int64_t count, double factor, Stream& stream);
+/// values = round(max(values, 0)); NaN stays.
+void activate(double* values, std::int64_t count, Rounding rounding, Stream& stream);
+/// gradient = 0 where the activation is not positive.
+void mask(double* gradient, const double* activations, std::int64_t count, Stream& stream);
+/// gradient = (softmax(logits) - one-hot) * scale; row_losses [batch].
+void loss(const double* logits /* [batch, classes] */, const std::int32_t* labels, double* gradient,
+          double* row_losses, std::int64_t batch, std::int64_t classes, double scale, Stream& stream);
+/// sums[column] = scale * sum over rows of values[row, column].
+void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
+                 Stream& stream);
+/// parameters -= learning_rate * gradient.
+void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
+             Stream& stream);
+
+}  // namespace headroom::oracle
