@@ -1,0 +1,56 @@
+// The worker program of the hand-written kernels: which backends it offers, and whether this machine can run
+// them.
+#include <array>
+#include <vector>
+
+#include "device/device.h"
+#include "layered/trainer.h"
+#include "oracle/reference.h"
+#include "worker/server.h"
+
+namespace headroom {
+namespace {
+
+std::vector<BackendPrecision> all_precisions(const std::optional<std::string>& unavailable) {
+  std::vector<BackendPrecision> precisions;
+  for (const Precision precision : kAllPrecisions)
+    precisions.push_back({.precision = precision, .contract = Contract::kExact, .unavailable = unavailable});
+  return precisions;
+}
+
+WorkerDescription describe(int device) {
+  const auto missing = device_missing(device);
+  WorkerDescription description;
+  description.name = "cuda";
+  description.software = {{"cuda_runtime", cuda_runtime_version()}, {"nvcc", HEADROOM_NVCC_VERSION}};
+  if (!missing) description.device = device_info(device);
+  description.backends = {
+      {.name = "cuda-layered",
+       .precisions = all_precisions(layered_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
+                                         request.device);
+           }},
+      {.name = "oracle-cuda",
+       .precisions = all_precisions(missing),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_device_oracle_trainer(request.workload, request.precision, request.data,
+                                               request.initial, request.device);
+           },
+       .reference =
+           [](const TrainerRequest& request, const std::vector<std::int64_t>& steps, std::int64_t free_steps,
+              const std::function<void(const ReferencePoint&)>& point,
+              const std::function<void(const Parameters&)>& after_free_steps) {
+             follow_reference_on_device(request.workload, request.precision, request.data, request.initial,
+                                        request.device, steps, free_steps, point, after_free_steps);
+           }},
+  };
+  return description;
+}
+
+}  // namespace
+}  // namespace headroom
+
+int main(int argc, char** argv) { return headroom::serve(argc, argv, headroom::describe); }

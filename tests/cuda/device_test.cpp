@@ -1,0 +1,141 @@
+// The CUDA wrappers: errors, memory that is counted, and clean answers on a machine without a GPU.
+#include "device/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/error.h"
+#include "device/check.h"
+#include "device/memory.h"
+#include "device/stream.h"
+
+namespace headroom {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+#define HEADROOM_NEEDS_DEVICE() \
+  if (const auto missing = device_missing(0)) GTEST_SKIP() << *missing
+
+template <class Error>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Check, ErrorShowsTheCallItsPlaceAndCudasWords) {
+  EXPECT_THAT(
+      message_of<CudaError>([] { check_cuda(cudaErrorInvalidValue, "call(1)", "/a/b/c/file.cu", 7); }),
+      AllOf(HasSubstr("call(1)"), HasSubstr("c/file.cu:7"), HasSubstr("cudaErrorInvalidValue"),
+            HasSubstr("invalid argument"), testing::Not(HasSubstr("/a/b"))));
+}
+
+TEST(Check, OutOfMemoryHasItsOwnType) {
+  EXPECT_THROW(check_cuda(cudaErrorMemoryAllocation, "call", "file", 1), OutOfMemoryError);
+}
+
+TEST(DriverVersion, IsReadFromBothKindsOfText) {
+  EXPECT_EQ(parse_driver_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Oct 7"),
+            "580.159.04");
+  EXPECT_EQ(
+      parse_driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release"),
+      "570.86.15");
+  EXPECT_EQ(parse_driver_version("something else"), "");
+}
+
+TEST(DeviceMissing, SaysThatMinusOneIsNoDevice) { EXPECT_EQ(device_missing(-1), "no CUDA device"); }
+
+TEST(DeviceMissing, NamesAnIndexThatIsTooLarge) {
+  const auto reason = device_missing(1000);
+  ASSERT_TRUE(reason.has_value());
+  EXPECT_THAT(*reason, HasSubstr("no CUDA device"));
+}
+
+TEST(DeviceInfo, ThrowsUnsupportedWhereTheDeviceIsMissing) {
+  EXPECT_THROW(device_info(1000), UnsupportedError);
+  EXPECT_THROW(use_device(-1), UnsupportedError);
+}
+
+TEST(DeviceInfo, SmallNamesTheDevice) {
+  HEADROOM_NEEDS_DEVICE();
+  const DeviceInfo info = device_info(0);
+  EXPECT_FALSE(info.name.empty());
+  EXPECT_THAT(info.uuid, StartsWith("GPU-"));
+  EXPECT_EQ(info.uuid.size(), 40u);
+  EXPECT_FALSE(info.driver.empty());
+  EXPECT_GT(info.sm_count, 0);
+  EXPECT_GT(info.memory_bytes, 0);
+  EXPECT_GT(info.l2_bytes, 0);
+}
+
+TEST(DeviceBuffer, OfNothingIsNothing) {
+  DeviceBuffer<float> empty(0);
+  EXPECT_EQ(empty.data(), nullptr);
+  EXPECT_TRUE(empty.to_host().empty());
+}
+
+TEST(DeviceBuffer, SmallCopiesThereAndBackAndMoves) {
+  HEADROOM_NEEDS_DEVICE();
+  const std::vector<int> values = {3, 1, 4, 1, 5};
+  DeviceBuffer<int> buffer(5);
+  buffer.copy_from(values);
+  DeviceBuffer<int> moved = std::move(buffer);
+  EXPECT_EQ(buffer.data(), nullptr);
+  EXPECT_EQ(moved.to_host(), values);
+  EXPECT_THROW(moved.copy_from(std::vector<int>{1}), std::invalid_argument);
+}
+
+TEST(DeviceMemory, SmallCountsWhatIsHeldAndThePeak) {
+  HEADROOM_NEEDS_DEVICE();
+  const std::int64_t before = DeviceMemory::held_bytes();
+  DeviceMemory::reset_peak();
+  {
+    DeviceBuffer<double> buffer(1000);
+  }
+  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+  EXPECT_EQ(DeviceMemory::peak_bytes(), before + 8000);
+}
+
+TEST(DeviceMemory, TooLargeARequestIsOutOfMemoryAndTheNextOneWorks) {
+  HEADROOM_NEEDS_DEVICE();
+  EXPECT_THAT(message_of<OutOfMemoryError>([] { DeviceBuffer<char> buffer(std::int64_t{1} << 50); }),
+              HasSubstr("1125899906842624 bytes"));
+  DeviceBuffer<int> buffer(1);
+  buffer.fill_bytes(0);
+  EXPECT_EQ(buffer.to_host(), std::vector<int>{0});
+}
+
+TEST(Graph, SmallReplaysWhatWasCaptured) {
+  HEADROOM_NEEDS_DEVICE();
+  Stream stream;
+  DeviceBuffer<unsigned char> buffer(16);
+  buffer.fill_bytes(0);
+  Graph graph =
+      Graph::capture(stream, [&] { CUDA_CHECK(cudaMemsetAsync(buffer.data(), 7, 16, stream.get())); });
+  stream.synchronize();
+  EXPECT_EQ(buffer.to_host(), std::vector<unsigned char>(16, 0));
+  graph.launch(stream);
+  stream.synchronize();
+  EXPECT_EQ(buffer.to_host(), std::vector<unsigned char>(16, 7));
+}
+
+TEST(Graph, SmallCaptureThatThrowsLeavesTheStreamUsable) {
+  HEADROOM_NEEDS_DEVICE();
+  Stream stream;
+  EXPECT_THROW(Graph::capture(stream, [] { throw std::runtime_error("mine"); }), std::runtime_error);
+  Event start, end;
+  start.record(stream);
+  end.record(stream);
+  EXPECT_GE(seconds_between(start, end), 0.0);
+}
+
+}  // namespace
+}  // namespace headroom
