@@ -1,0 +1,157 @@
+// Who is compared with whom, and the sentence about it.
+#include "analysis/speedup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace headroom {
+namespace {
+
+bool begins_with(std::string_view text, std::string_view beginning) {
+  return text.substr(0, beginning.size()) == beginning;
+}
+
+std::optional<double> ratio(const Record* slower, const Record& faster) {
+  if (slower == nullptr || !counts(faster)) return std::nullopt;
+  return slower->step_seconds->median / faster.step_seconds->median;
+}
+
+const Record* find(const std::vector<Record>& records, const Record& like, std::string_view backend) {
+  for (const Record& record : records) {
+    if (record.workload == like.workload && record.precision == like.precision && record.backend == backend &&
+        counts(record)) {
+      return &record;
+    }
+  }
+  return nullptr;
+}
+
+// "9.8 times", two significant digits at least.
+std::string times(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, value < 10 ? "%.2f" : value < 100 ? "%.1f" : "%.0f", value);
+  return text;
+}
+
+std::string count_of(std::size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+// The fastest of `family` in each (workload, precision), against the best PyTorch there.
+struct Comparison {
+  const Record* record = nullptr;
+  double speedup = 0;
+  std::string rival;
+};
+
+std::vector<Comparison> fastest_against_best(const std::vector<SpeedupRow>& rows,
+                                             bool (*family)(std::string_view)) {
+  std::map<std::pair<std::string, Precision>, Comparison> fastest;
+  for (const SpeedupRow& row : rows) {
+    if (!row.over_best_pytorch || !family(row.record->backend)) continue;
+    Comparison& best = fastest[{row.record->workload, row.record->precision}];
+    if (*row.over_best_pytorch > best.speedup) best = {row.record, *row.over_best_pytorch, row.best_pytorch};
+  }
+  std::vector<Comparison> result;
+  for (auto& [key, comparison] : fastest) result.push_back(comparison);
+  return result;
+}
+
+std::string our_sentence(const std::vector<Comparison>& comparisons) {
+  const auto [low, high] =
+      std::minmax_element(comparisons.begin(), comparisons.end(),
+                          [](const auto& a, const auto& b) { return a.speedup < b.speedup; });
+  std::set<std::string> names, workloads;
+  std::set<Precision> precisions;
+  for (const Comparison& comparison : comparisons) {
+    names.insert(comparison.record->backend);
+    workloads.insert(comparison.record->workload);
+    precisions.insert(comparison.record->precision);
+  }
+  const std::string who = names.size() == 1 ? *names.begin() : "the fastest of our kernels";
+  const auto where = [](const Comparison& comparison) {
+    return comparison.record->workload + " " + std::string(to_string(comparison.record->precision));
+  };
+  if (comparisons.size() == 1) {
+    return who + " trains " + where(*low) + " " + times(low->speedup) +
+           " times as fast as the best PyTorch (" + low->rival + ").";
+  }
+  return who + " trains " + times(low->speedup) + " (" + where(*low) + ") to " + times(high->speedup) + " (" +
+         where(*high) + ") times as fast as the best PyTorch of the same run, over " +
+         count_of(workloads.size(), "workload") + " and " + count_of(precisions.size(), "precision") + ".";
+}
+
+std::string pytorch_sentence(const std::vector<SpeedupRow>& rows) {
+  for (const SpeedupRow& row : rows) {
+    if (!row.is_best_pytorch) continue;
+    std::string text = row.record->backend + " is the fastest PyTorch here";
+    if (row.over_pytorch_eager && row.record->backend != "pytorch-eager") {
+      text += ", " + times(*row.over_pytorch_eager) + " times as fast as pytorch-eager";
+    }
+    return text + " (" + row.record->workload + ", " + std::string(to_string(row.record->precision)) +
+           "); none of our kernels ran, so there is no speed-up to report.";
+  }
+  return "No record ran and passed its checks, so there is no speed-up to report.";
+}
+
+}  // namespace
+
+bool is_pytorch(std::string_view backend) {
+  return begins_with(backend, "pytorch-") || begins_with(backend, "libtorch-");
+}
+bool is_ours(std::string_view backend) { return backend == "cuda" || begins_with(backend, "cuda-"); }
+bool is_oracle(std::string_view backend) { return backend == "oracle" || begins_with(backend, "oracle-"); }
+
+bool counts(const Record& record) {
+  return record.outcome == Outcome::kOk && record.verification.verdict == Verdict::kPass &&
+         record.step_seconds && std::isfinite(record.step_seconds->median) && record.step_seconds->median > 0;
+}
+
+const Record* best_pytorch(const std::vector<Record>& records, const std::string& workload,
+                           Precision precision) {
+  const Record* best = nullptr;
+  for (const Record& record : records) {
+    if (record.workload != workload || record.precision != precision || !is_pytorch(record.backend) ||
+        !counts(record)) {
+      continue;
+    }
+    if (best == nullptr || record.step_seconds->median < best->step_seconds->median) best = &record;
+  }
+  return best;
+}
+
+std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
+  std::vector<SpeedupRow> rows;
+  for (const Record& record : records) {
+    const Record* best = best_pytorch(records, record.workload, record.precision);
+    SpeedupRow row{.record = &record,
+                   .is_best_pytorch = best == &record,
+                   .best_pytorch = best == nullptr ? "" : best->backend,
+                   .over_best_pytorch = {},
+                   .over_pytorch_eager = {}};
+    if (!is_oracle(record.backend)) {
+      row.over_best_pytorch = ratio(best, record);
+      row.over_pytorch_eager = ratio(find(records, record, "pytorch-eager"), record);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string finding(const std::vector<Record>& records) {
+  const std::vector<SpeedupRow> rows = speedup_rows(records);
+  const std::vector<Comparison> ours = fastest_against_best(rows, is_ours);
+  std::string text = ours.empty() ? pytorch_sentence(rows) : our_sentence(ours);
+  const auto failed =
+      static_cast<std::size_t>(std::count_if(records.begin(), records.end(), [](const Record& record) {
+        return record.outcome == Outcome::kFailed || record.verification.verdict == Verdict::kFail;
+      }));
+  if (failed > 0) text += " " + count_of(failed, "record") + " failed.";
+  return text;
+}
+
+}  // namespace headroom

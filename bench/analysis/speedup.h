@@ -1,0 +1,40 @@
+// Speed-ups between the records of one results file, and what they say in one sentence.
+//
+// Only records of the same workload and precision are compared, and only if both ran and passed their checks.
+// The oracles are the yardstick of the checks, never a competitor.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/record.h"
+
+namespace headroom {
+
+bool is_pytorch(std::string_view backend);  ///< pytorch-* and libtorch-*
+bool is_ours(std::string_view backend);     ///< cuda and cuda-*
+bool is_oracle(std::string_view backend);   ///< oracle and oracle-*
+/// Ran, has a time, and passed its checks.
+bool counts(const Record& record);
+
+/// The fastest PyTorch record of a workload and precision that counts; null if there is none. The pointer is
+/// into `records`.
+const Record* best_pytorch(const std::vector<Record>& records, const std::string& workload,
+                           Precision precision);
+
+/// One line of the table that a run ends with, in the order of the records.
+struct SpeedupRow {
+  const Record* record = nullptr;
+  bool is_best_pytorch = false;
+  std::string best_pytorch;                 ///< its backend; empty if there is none
+  std::optional<double> over_best_pytorch;  ///< its time / this time
+  std::optional<double> over_pytorch_eager;
+};
+std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records);
+
+/// One sentence (and a second one about failures, if any): what the run found.
+std::string finding(const std::vector<Record>& records);
+
+}  // namespace headroom
