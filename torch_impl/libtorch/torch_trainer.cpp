@@ -1,0 +1,176 @@
+#include "libtorch/torch_trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <ctime>
+#include <limits>
+
+namespace headroom::libtorch {
+namespace {
+
+at::ScalarType input_type(Precision precision) {
+  switch (precision) {
+    case Precision::kFp16:
+      return at::kHalf;
+    case Precision::kBf16:
+      return at::kBFloat16;
+    case Precision::kFp32:
+    case Precision::kTf32:
+      break;
+  }
+  return at::kFloat;
+}
+
+/// Every switch of PyTorch that changes a product's arithmetic, set rather than left at a default.
+void set_precision_switches(Precision precision) {
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuBLAS(precision == Precision::kTf32);
+  context.setAllowTF32CuDNN(precision == Precision::kTf32);
+  context.setAllowFP16ReductionCuBLAS(false);
+  context.setAllowBF16ReductionCuBLAS(false);
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
+  context.setAllowFP16AccumulationCuBLAS(false);
+#endif
+}
+
+double process_cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// A host tensor over memory that is only read.
+at::Tensor host_tensor(const void* data, at::IntArrayRef shape, at::ScalarType type) {
+  return at::from_blob(const_cast<void*>(data), shape, at::TensorOptions().dtype(type));
+}
+
+at::Device torch_device(int device) {
+  return device < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device));
+}
+
+}  // namespace
+
+double loss_scale(Precision precision, int batch_size) {
+  return precision == Precision::kFp16 ? 16.0 * std::bit_ceil(static_cast<unsigned>(batch_size)) : 1.0;
+}
+
+TorchTrainer::TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device)
+    : workload_(workload),
+      precision_(precision),
+      device_(torch_device(device)),
+      scale_(loss_scale(precision, workload.batch_size)),
+      batches_(data.batches(workload.batch_size)) {
+  set_precision_switches(precision);
+  if (device_.is_cuda()) {
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device_);
+    c10::cuda::CUDACachingAllocator::resetPeakStats(device_.index());
+    begin_.emplace(at::kCUDA,
+                   c10::EventFlag::BACKEND_DEFAULT);  // with timing, which PyTorch's default is without
+    end_.emplace(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+  }
+  // Rounded on the host, so that the device never holds both copies; copied always, so that the rows that
+  // need no rounding do not train from a mapped file.
+  features_ = host_tensor(data.features, {data.samples, data.feature_count}, at::kFloat)
+                  .to(input_type(precision))
+                  .to(device_, input_type(precision), /*non_blocking=*/false, /*copy=*/true);
+  labels_ = host_tensor(data.labels, {data.samples}, at::kInt).to(at::kLong).to(device_);
+  losses_ = at::full({kKeptLosses}, std::numeric_limits<float>::quiet_NaN(),
+                     at::TensorOptions().dtype(at::kFloat).device(device_));
+}
+
+TorchTrainer::~TorchTrainer() {
+  features_.reset();
+  labels_.reset();
+  losses_.reset();
+  if (!device_.is_cuda()) return;
+  try {
+    c10::cuda::CUDACachingAllocator::emptyCache();  // other workers share the device
+  } catch (const std::exception&) {                 // after a CUDA error there is nothing left to give back
+  }
+}
+
+Timing TorchTrainer::train(std::int64_t first_step, std::int64_t count) {
+  return with_errors_of_ours([&] {
+    const double cpu_start = process_cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    Timing timing;
+    if (device_.is_cuda()) {
+      const c10::Stream stream = c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device_);
+      begin_->record(stream);
+      run_steps(first_step, count);
+      end_->record(stream);
+      end_->synchronize();
+    } else {
+      run_steps(first_step, count);
+    }
+    timing.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    timing.cpu_seconds = process_cpu_seconds() - cpu_start;
+    timing.device_seconds = device_.is_cuda() ? begin_->elapsedTime(*end_) * 1e-3 : timing.wall_seconds;
+    return timing;
+  });
+}
+
+std::vector<float> TorchTrainer::losses(std::int64_t first_step, std::int64_t count) {
+  if (count > kKeptLosses) throw InputError("losses: at most " + std::to_string(kKeptLosses) + " are kept");
+  return with_errors_of_ours([&] {
+    const at::Tensor slots = at::arange(first_step, first_step + count, at::TensorOptions().dtype(at::kLong))
+                                 .remainder(kKeptLosses)
+                                 .to(device_);
+    const at::Tensor values = losses_.index_select(0, slots).cpu();
+    return std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + count);
+  });
+}
+
+Parameters TorchTrainer::parameters() {
+  return with_errors_of_ours([&] {
+    Parameters result(workload_.widths);
+    auto next = result.flat().begin();
+    for (const at::Tensor& tensor : parameter_tensors()) {
+      const at::Tensor values = tensor.detach().cpu().contiguous();
+      next = std::copy_n(values.const_data_ptr<float>(), values.numel(), next);
+    }
+    return result;
+  });
+}
+
+void TorchTrainer::set_parameters(const Parameters& parameters) {
+  with_errors_of_ours([&] {
+    const c10::AutoGradMode no_gradient(false);
+    const float* next = parameters.flat().data();
+    for (const at::Tensor& tensor : parameter_tensors()) {
+      tensor.copy_(host_tensor(next, tensor.sizes(), at::kFloat));
+      next += tensor.numel();
+    }
+  });
+}
+
+std::int64_t TorchTrainer::peak_device_bytes() {
+  if (!device_.is_cuda()) return -1;
+  return with_errors_of_ours([&] {
+    constexpr auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(device_.index()).allocated_bytes[all].peak;
+  });
+}
+
+at::Tensor TorchTrainer::features(std::int64_t step) const {
+  return features_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
+}
+
+at::Tensor TorchTrainer::labels(std::int64_t step) const {
+  return labels_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
+}
+
+at::Tensor TorchTrainer::loss_slot(std::int64_t step) const { return losses_.select(0, step % kKeptLosses); }
+
+}  // namespace headroom::libtorch

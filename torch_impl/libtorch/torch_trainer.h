@@ -1,0 +1,82 @@
+// What every LibTorch row has in common: PyTorch's switches, resident data, loss slots and timing.
+//
+// Losses go to a ring of 2^20 floats on the device: copying one to the host inside a block would wait for the
+// device at every step. A row adds run_steps(), the only code that is timed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "core/dataset.h"
+#include "core/error.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+
+namespace headroom::libtorch {
+
+/// fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by; else 1.
+double loss_scale(Precision precision, int batch_size);
+
+class TorchTrainer : public Trainer {
+ public:
+  /// `device` as in TrainerRequest: a CUDA device, or -1 for the CPU.
+  TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device);
+  ~TorchTrainer() override;
+  TorchTrainer(const TorchTrainer&) = delete;
+  TorchTrainer& operator=(const TorchTrainer&) = delete;
+
+  // PyTorch's errors leave these as this project's: OutOfMemoryError, or std::runtime_error without its
+  // backtrace.
+  Timing train(std::int64_t first_step, std::int64_t count) final;
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) final;
+  Parameters parameters() final;
+  void set_parameters(
+      const Parameters& parameters) final;  ///< in place: captured graphs keep their addresses
+  std::int64_t peak_device_bytes() final;
+
+ protected:
+  /// Enqueues the steps. Errors may be PyTorch's own.
+  virtual void run_steps(std::int64_t first_step, std::int64_t count) = 0;
+  /// weight1 [out, in], bias1 [out], weight2, ...: fp32, on the device.
+  virtual std::vector<at::Tensor> parameter_tensors() = 0;
+
+  at::Device device() const { return device_; }
+  const Workload& workload() const { return workload_; }
+  Precision precision() const { return precision_; }
+  double scale() const { return scale_; }  ///< of the loss, before its gradient is taken
+  /// [batch, inputs], in the type of the first product, and [batch] int64, of step `step`.
+  at::Tensor features(std::int64_t step) const;
+  at::Tensor labels(std::int64_t step) const;
+  /// Where the loss of `step` goes: one fp32 on the device.
+  at::Tensor loss_slot(std::int64_t step) const;
+
+ private:
+  Workload workload_;
+  Precision precision_;
+  at::Device device_;
+  double scale_;
+  std::int64_t batches_;
+  at::Tensor features_;  // [samples, inputs], in the type of the first product
+  at::Tensor labels_;    // [samples], int64
+  at::Tensor losses_;    // [kKeptLosses], slot: step mod kKeptLosses
+  std::optional<c10::Event> begin_, end_;
+};
+
+/// Runs `work` and turns PyTorch's errors into this project's.
+template <typename Work>
+decltype(auto) with_errors_of_ours(Work&& work) {
+  try {
+    return work();
+  } catch (const c10::OutOfMemoryError& error) {
+    throw OutOfMemoryError(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
+}
+
+}  // namespace headroom::libtorch
