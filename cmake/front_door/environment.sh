@@ -114,15 +114,14 @@ choose_everything() {
 
 pinned() { sed -n "s/^$1\(\[.*\]\)\?==//p" "$requirements"/*.txt; }
 
-# No PyTorch there: one environment with everything.
+# No PyTorch there: one environment with everything. While it installs, the downloaded files need room too.
 install_pytorch() {
-  local files=(torch tools) gigabytes=5 download=2.0
+  local files=(torch tools) what="PyTorch, build and test tools (downloads about 2.8 GB)"
   if [ -z "$toolkit" ]; then
     files+=(toolkit)
-    gigabytes=6 download=2.3
+    what="PyTorch, the CUDA toolkit, build and test tools (downloads about 3 GB)"
   fi
-  make_environment "$(cd "$requirements" && cat "${files[@]/%/.txt}")" '' "$gigabytes" \
-    "PyTorch, ${toolkit:+}$([ -n "$toolkit" ] || echo 'the CUDA toolkit, ')build and test tools (downloads about $download GB)"
+  make_environment "$(cd "$requirements" && cat "${files[@]/%/.txt}")" '' 9 "$what"
   [ "$environment_made" = yes ] || exit 2
   inspect_python "$python"
   [ -n "$toolkit" ] || toolkit=$(dirname "$torch_folder")/nvidia/cu13
