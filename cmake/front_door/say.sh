@@ -19,7 +19,7 @@ step() {
   "$@" >>"$log" 2>&1 </dev/null 9>&- &
   local child=$!
   # A background child of a script ignores Ctrl-C, so it is passed on by hand.
-  trap 'kill -TERM '"$child"' 2>/dev/null; wait '"$child"' 2>/dev/null; say "interrupted"; exit 130' INT TERM
+  trap 'kill -TERM '"$child"' 2>/dev/null; wait '"$child"' 2>/dev/null || true; say "interrupted"; exit 130' INT TERM
   show_progress "$title" "$log" "$child" "$started"
   wait "$child" || status=$?
   trap - INT TERM

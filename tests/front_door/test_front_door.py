@@ -1,0 +1,341 @@
+"""The front door, in a copy that holds nothing but itself: no network, no compiler, a cache of its own.
+
+PyTorch and the test programs are stand-ins of a few lines; what is tested is what the scripts decide.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Stands for python3 in an installation: `-m venv` copies itself, `-m pip` does what the file `pip` says.
+STAND_IN_PYTHON = """#!/usr/bin/env bash
+echo "$2" >>"$STAND_IN/calls"
+case "$1 $2" in
+  "-m venv") mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+  "-m pip") . "$STAND_IN/pip" ;;
+esac
+"""
+
+TEST_PROGRAM = """#!/usr/bin/env bash
+for argument in "$@"; do
+  case $argument in --gtest_output=xml:*) report=${argument#--gtest_output=xml:} ;; esac
+done
+echo '<testsuites><testsuite tests="5" failures="1" skipped="2" errors="0"/></testsuites>' >"$report"
+exit 1
+"""
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A checkout with the front door alone."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    shutil.copy(REPOSITORY / "headroom", root)
+    for folder in ("cmake/front_door", "cmake/requirements"):
+        shutil.copytree(REPOSITORY / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture
+def environment(tmp_path):
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HEADROOM_PYTHON": sys.executable}
+
+
+def run(root, environment, *arguments):
+    return subprocess.run(
+        [root / "headroom", *arguments],
+        env=environment,
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], "unknown command 'rnu'; known: run, list, report, test, clean"),
+        (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --build"),
+        (["test", "--sanitize"], "--sanitize goes with --gpu"),
+        (["test", "--build"], "--build needs a folder"),
+        (["run", "--build", "nowhere"], "--build nowhere: there is no bin/headroom in it"),
+        (["clean", "--all"], "unknown option '--all'; known: --yes"),
+    ],
+)
+def test_wrong_usage_gets_one_line_and_exit_code_2(copy, environment, arguments, message):
+    result = run(copy, environment, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_help_needs_nothing_and_names_every_command(copy, environment):
+    result = run(copy, environment, "--help")
+    assert result.returncode == 0
+    for command in ("run", "list", "report", "test", "clean"):
+        assert f"\n  {command} " in result.stdout
+    assert run(copy, environment).returncode == 2
+    assert not Path(environment["XDG_CACHE_HOME"]).exists()
+
+
+def test_clean_says_what_and_asks_before_it_removes(copy, environment):
+    made = [copy / "build", Path(environment["XDG_CACHE_HOME"]) / "headroom"]
+    for folder in made:
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x" * 100_000)
+    results = copy / "results"
+    results.mkdir()
+    unasked = run(copy, environment, "clean")
+    assert unasked.returncode == 2
+    assert all(folder.exists() for folder in made)
+    agreed = run(copy, environment, "clean", "--yes")
+    assert agreed.returncode == 0
+    for folder in made:
+        assert any(line.split()[-1] == str(folder) for line in agreed.stderr.splitlines())
+        assert not folder.exists()
+    assert results.exists()
+    assert "nothing to remove" in run(copy, environment, "clean", "--yes").stderr
+
+
+class Installation:
+    """make_environment with a stand-in for Python."""
+
+    def __init__(self, root, environment, folder):
+        self.root, self.folder = root, folder
+        self.environment = environment | {"STAND_IN": str(folder)}
+        folder.mkdir()
+        (folder / "python").write_text(STAND_IN_PYTHON)
+        (folder / "python").chmod(0o755)
+        self.pip("true")
+
+    def pip(self, script):
+        (self.folder / "pip").write_text(script + "\n")
+
+    def start(self, gigabytes=0):
+        script = f"""
+            set -euo pipefail
+            root={self.root} front_door={self.root}/cmake/front_door build={self.root}/build
+            . "$front_door/say.sh"; . "$front_door/environment.sh"
+            base_executable={self.folder}/python base_version=3.11.0
+            make_environment "package==1" "" {gigabytes} "a test"
+            echo "made:$environment_made"
+        """
+        return subprocess.Popen(
+            ["bash", "-c", script],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, **how):
+        process = self.start(**how)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output.strip(), errors
+
+    def calls(self):
+        path = self.folder / "calls"
+        return path.read_text().split() if path.exists() else []
+
+    def finished(self):
+        return list(Path(self.environment["XDG_CACHE_HOME"]).glob("headroom/env-*/complete"))
+
+
+@pytest.fixture
+def installation(copy, environment, tmp_path):
+    return Installation(copy, environment, tmp_path / "stand-in")
+
+
+def test_a_finished_environment_is_used_again(installation):
+    assert installation.run()[:2] == (0, "made:yes")
+    assert installation.run()[:2] == (0, "made:yes")
+    assert installation.calls() == ["venv", "pip"]
+
+
+def test_a_failed_installation_shows_the_log_and_is_begun_anew(installation):
+    installation.pip("echo no such package; exit 1")
+    status, output, errors = installation.run()
+    assert output == "made:"
+    assert "no such package" in errors
+    assert not installation.finished()
+    installation.pip("true")
+    assert installation.run()[1] == "made:yes"
+    assert len(installation.finished()) == 1
+
+
+def test_an_interrupted_installation_is_not_taken_for_a_finished_one(installation):
+    installation.pip("exec sleep 60")
+    process = installation.start()
+    deadline = time.monotonic() + 30
+    while "pip" not in installation.calls() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not installation.finished()
+    installation.pip("true")
+    assert installation.run()[1] == "made:yes"
+
+
+def test_two_installations_at_once_are_one(installation):
+    installation.pip("sleep 1")
+    processes = [installation.start() for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert outputs == ["made:yes", "made:yes"]
+    assert installation.calls() == ["venv", "pip"]
+
+
+def test_a_full_disk_is_noticed_before_anything_is_installed(installation):
+    status, output, errors = installation.run(gigabytes=10**9)
+    assert status == 2
+    assert "GB of free disk" in errors
+    assert installation.calls() == []
+
+
+def pretend_pytorch(folder, version="2.11.0+cu130", cuda="'13.0'", abi=1):
+    """A package that looks like PyTorch to inspect_python.py."""
+    torch = folder / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "share/cmake/Torch").mkdir(parents=True)
+    (torch / "__init__.py").write_text("")
+    (torch / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda}\n")
+    (torch / "share/cmake/Torch/TorchConfig.cmake").write_text(f"-D_GLIBCXX_USE_CXX11_ABI={abi}\n")
+    return torch
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({}, ""),
+        ({"version": "2.6.0+cu126", "cuda": "'12.6'"}, ""),
+        ({"version": "2.5.1+cu124", "cuda": "'12.4'"}, "older than 2.6"),
+        ({"version": "2.11.0+cpu", "cuda": "None"}, "no CUDA build"),
+        ({"abi": 0}, "from before C++11"),
+    ],
+)
+def test_which_existing_pytorch_is_used(copy, tmp_path, facts, problem):
+    pretend_pytorch(tmp_path / "packages", **facts)
+    result = subprocess.run(
+        [sys.executable, copy / "cmake/front_door/inspect_python.py", copy / "cmake/requirements/tools.txt"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "packages")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("torch_problem=")]
+    assert problem in line if problem else line == "torch_problem=''"
+
+
+@pytest.fixture
+def moved_build(tmp_path, environment):
+    """A build folder from elsewhere: a driver that shows how it was called, one test program, a record."""
+    environment["PYTHONPATH"] = str(tmp_path / "packages")
+    pretend_pytorch(tmp_path / "packages")
+    binaries = tmp_path / "moved" / "bin"
+    binaries.mkdir(parents=True)
+    for name, text in (
+        ("headroom", '#!/bin/sh\necho "$@"; env | grep ^HEADROOM_ | sort\n'),
+        ("some_test", TEST_PROGRAM),
+    ):
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+    (binaries / "test-programs").write_text("some_test core\n")
+    (binaries / "build-record").write_text("build_torch_version=2.11.0+cu130\nbuild_kernel_digest=0\n")
+    return binaries.parent
+
+
+def test_a_moved_build_runs_as_it_is(copy, environment, moved_build, tmp_path):
+    result = run(copy, environment, "run", "--suite", "quick", "--build", str(moved_build))
+    assert result.returncode == 0
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "run --suite quick"
+    assert f"HEADROOM_ROOT={copy}" in lines
+    assert f"HEADROOM_PYTHON={sys.executable}" in lines
+    library_path = next(line for line in lines if line.startswith("HEADROOM_TORCH_LIBRARY_PATH="))
+    assert str(tmp_path / "packages/torch/lib") in library_path
+    assert not (copy / "build").exists()
+
+
+def test_another_pytorch_than_the_builds_is_told_in_one_line(copy, environment, moved_build):
+    record = moved_build / "bin/build-record"
+    record.write_text(record.read_text().replace("2.11.0", "2.9.0"))
+    result = run(copy, environment, "list", "--build", str(moved_build))
+    assert result.returncode == 0
+    (line,) = result.stderr.splitlines()
+    assert "2.9.0+cu130" in line and "2.11.0+cu130" in line
+
+
+def test_the_tests_of_a_moved_build_are_counted(copy, environment, moved_build):
+    for folder in ("bench", "cuda_impl", "torch_impl", "tests"):
+        (copy / folder).mkdir()
+    (copy / "bench/one.cpp").write_text("int one() { return 1; }\n")
+    (copy / "tests/test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    result = run(copy, environment, "test", "--build", str(moved_build))
+    assert result.returncode == 1
+    assert "FAILED  some_test: 2 passed, 1 failed, 2 skipped" in result.stdout
+    assert "no record of a GPU run" in result.stdout
+    passed, _, failed, _, skipped, _ = result.stdout.splitlines()[-1].replace(",", "").split()
+    assert int(passed) >= 3
+    assert int(failed) >= 1
+    assert int(skipped) >= 2
+
+
+def verification(root, *arguments):
+    script = REPOSITORY / "cmake/front_door/verification.py"
+    return subprocess.run(
+        [sys.executable, script, *arguments, root], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_kernel_digest_follows_the_kernels_and_nothing_else(tmp_path):
+    (tmp_path / "cuda_impl").mkdir()
+    kernel = tmp_path / "cuda_impl/kernel.cu"
+    kernel.write_text("1")
+    first = verification(tmp_path, "digest")
+    (tmp_path / "cuda_impl/notes.md").write_text("notes")
+    (tmp_path / "other.cu").write_text("2")
+    assert verification(tmp_path, "digest") == first
+    kernel.write_text("2")
+    second = verification(tmp_path, "digest")
+    assert second != first
+    kernel.rename(tmp_path / "cuda_impl/renamed.cu")
+    assert verification(tmp_path, "digest") not in (first, second)
+
+
+def test_a_verification_record_is_current_until_a_kernel_changes(tmp_path):
+    (tmp_path / "cuda_impl").mkdir()
+    (tmp_path / "cuda_impl/kernel.cu").write_text("1")
+    record = tmp_path / "results/verification/gpu.json"
+    record.parent.mkdir(parents=True)
+    digest = verification(tmp_path, "digest")
+    record.write_text(json.dumps({"device": "GPU", "date": "2026-01-01", "kernel_digest": digest}))
+    assert verification(tmp_path, "status").endswith("GPU, 2026-01-01: current")
+    (tmp_path / "cuda_impl/kernel.cu").write_text("2")
+    assert "of older kernels" in verification(tmp_path, "status")
+
+
+def test_counts_are_summed_and_a_missing_report_is_a_failure(tmp_path):
+    (tmp_path / "gtest.xml").write_text(
+        '<testsuites tests="3"><testsuite tests="2" failures="1" skipped="1" errors="0"/>'
+        '<testsuite tests="1" failures="0" skipped="0" errors="0"/></testsuites>'
+    )
+    (tmp_path / "ctest.xml").write_text('<testsuite tests="4" failures="0" disabled="1" skipped="1"/>')
+    (tmp_path / "cut.xml").write_text("<testsuites><testsuite tests=")
+    script = REPOSITORY / "cmake/front_door/junit_counts.py"
+    files = [tmp_path / name for name in ("gtest.xml", "ctest.xml", "cut.xml", "missing.xml")]
+    result = subprocess.run([sys.executable, script, *files], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["3", "3", "3"]
