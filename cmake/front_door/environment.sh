@@ -85,10 +85,12 @@ choose_toolkit() {
 }
 
 toolkit_candidates() {
-  local nvcc
+  local nvcc beside
   [ -z "${CUDA_HOME:-}" ] || printf 'CUDA_HOME|%s\n' "$CUDA_HOME"
   nvcc=$(command -v nvcc) && printf 'nvcc on PATH|%s\n' "$(dirname "$(dirname "$(readlink -f "$nvcc")")")"
-  [ -z "$torch_folder" ] || printf 'beside PyTorch|%s\n' "$(dirname "$torch_folder")/nvidia/cu${torch_cuda%%.*}"
+  # PyPI's, as our own set-up completes it (complete_toolkit).
+  beside=$(dirname "$torch_folder")/nvidia/cu${torch_cuda%%.*}
+  [ ! -d "$beside/lib64" ] || printf 'beside PyTorch|%s\n' "$beside"
 }
 
 # PyTorch, toolkit and tools: those that are there, the rest from PyPI.
@@ -144,7 +146,7 @@ complete_existing_python() {
 }
 
 # The names in a list of requirements, on one line.
-names_of() { printf '%s\n' "$1" | sed 's/[[=].*//' | tr '\n' ' '; }
+names_of() { printf '%s\n' "$1" | sed '/^$/d; s/[=[].*//' | tr '\n' ' '; }
 
 # For list and report: cmake and ninja that are there, else those of any finished environment, else a small one.
 choose_build_tools() {
@@ -218,9 +220,10 @@ complete_toolkit() {
   grep -q '^cuda-toolkit' "$environment/requirements.txt" || return 0
   packages=$("$python" -c 'import site; print(site.getsitepackages()[0])')
   folder=$packages/nvidia/cu13
+  mkdir -p "$folder"
   if [ -n "$1" ]; then
     while read -r site; do
-      [ ! -d "$site/nvidia/cu13" ] || cp -rsn "$site/nvidia/cu13/." "$folder/"
+      [ ! -d "$site/nvidia/cu13" ] || cp -rsn "$site/nvidia/cu13/." "$folder/" || return 1
     done <<<"$1"
     ln -s "$folder" "$environment/toolkit"
   fi
@@ -228,6 +231,7 @@ complete_toolkit() {
   for library in "$folder"/lib/lib*.so.*; do
     [ -e "${library%%.so.*}.so" ] || ln -s "$(basename "$library")" "${library%%.so.*}.so"
   done
+  [ -x "$folder/bin/nvcc" ]
 }
 
 # For report: a Python with matplotlib, in `python`.

@@ -1,4 +1,4 @@
-"""A wrong include does not build: each is tried with the flags of a file in the folder that must not see it."""
+"""A wrong include does not build: each is tried with the flags of a file in the folder it is wrong in."""
 
 import json
 import os
