@@ -111,7 +111,7 @@ choose_everything() {
     say "PyTorch $(pinned torch): from PyPI, because $base_python ($base_why) cannot be used: $why"
     install_pytorch
   fi
-  find_build_tools "$(dirname "$python")"
+  find_build_tools
 }
 
 pinned() { sed -n "s/^$1\(\[.*\]\)\?==//p" "$requirements"/*.txt; }
@@ -156,7 +156,7 @@ choose_build_tools() {
   if grep -q -E '^(cmake|ninja)=' <<<"$missing_tools"; then
     tools_environment
   fi
-  find_build_tools "$(dirname "$python")"
+  find_build_tools
 }
 
 tools_environment() {
@@ -169,18 +169,34 @@ tools_environment() {
   [ "$environment_made" = yes ] || exit 2
 }
 
-# find_build_tools FOLDER: programs in FOLDER or on PATH.
+# Programs beside the chosen Python, beside the one it was made from, or on PATH; formatters of another version than
+# the pinned one would disagree and are not used.
 find_build_tools() {
-  cmake=$(find_program "$1" cmake)
-  ninja=$(find_program "$1" ninja)
-  clang_format=$(find_program "$1" clang-format)
-  ruff=$(find_program "$1" ruff)
-  [ -n "$cmake" ] || fail "cmake 3.28 or newer is not there and could not be installed"
-  ! grep -q '^clang-format=' <<<"$missing_tools" || [ "$clang_format" = "$1/clang-format" ] || clang_format=''
-  ! grep -q '^ruff=' <<<"$missing_tools" || [ "$ruff" = "$1/ruff" ] || ruff=''
+  cmake=$(find_program cmake)
+  ninja=$(find_program ninja)
+  lacks cmake "$cmake" && fail "cmake 3.28 or newer is not there and could not be installed"
+  [ -n "$cmake" ] || fail "cmake is neither on PATH nor beside $python"
+  find_formatters
 }
 
-find_program() { if [ -x "$1/$2" ]; then echo "$1/$2"; else command -v "$2"; fi || true; }
+find_formatters() {
+  clang_format=$(find_program clang-format)
+  ruff=$(find_program ruff)
+  lacks clang-format "$clang_format" && clang_format=''
+  lacks ruff "$ruff" && ruff=''
+  return 0
+}
+
+# lacks TOOL PATH: the base Python lacks the pinned TOOL, and PATH is not in our environment either.
+lacks() { grep -q "^$1=" <<<"$missing_tools" && [[ $2 != "$cache"/* ]]; }
+
+find_program() {
+  local folder
+  for folder in "$(dirname "$python")" "$(dirname "$base_python")"; do
+    [ ! -x "$folder/$1" ] || { echo "$folder/$1"; return; }
+  done
+  command -v "$1" || true
+}
 
 # make_environment REQUIREMENTS SITES GIGABYTES WHAT: sets environment, python and environment_made (yes, or nothing when
 # it failed). SITES: package folders of an existing Python that the environment also sees.
@@ -248,10 +264,4 @@ use_existing_python() {
   [ -n "$torch_folder" ] || fail "$base_python ($base_why): $torch_problem; HEADROOM_PYTHON names another Python"
   python=$base_python cmake='' ninja=''
   find_formatters
-}
-
-find_formatters() {
-  clang_format='' ruff=''
-  grep -q '^clang-format=' <<<"$missing_tools" || clang_format=$(find_program "$(dirname "$python")" clang-format)
-  grep -q '^ruff=' <<<"$missing_tools" || ruff=$(find_program "$(dirname "$python")" ruff)
 }
