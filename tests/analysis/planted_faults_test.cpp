@@ -1,0 +1,295 @@
+// The checks of a whole trainer: an honest one passes in every precision, and each planted fault is caught.
+//
+// The trainer is not the oracle with a fault in it but a second, plain implementation that accumulates in
+// fp32, in another order, with fp32 masters: what a real backend does. So the tests also show the room
+// between honest and faulty.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "analysis/verification.h"
+#include "core/dataset.h"
+#include "core/oracle.h"
+#include "core/precision_rounding.h"
+
+namespace headroom {
+namespace {
+
+struct Fault {
+  double learning_rate_factor = 1;
+  int frozen_layer = -1;        // neither its weight nor its bias is updated
+  int layer_without_bias = -1;  // its bias is not updated
+  std::int64_t batch_shift = 0;
+  bool nan = false;                 // one weight becomes NaN
+  std::int64_t only_from_call = 0;  // the learning rate is wrong from this call of train() on
+};
+
+class PlainTrainer {
+ public:
+  PlainTrainer(const Workload& workload, Precision precision, const DatasetView& data, const Fault& fault)
+      : workload_(workload),
+        precision_(precision),
+        data_(data),
+        fault_(fault),
+        parameters_(workload.widths) {}
+
+  void set_parameters(const Parameters& parameters) { parameters_ = parameters; }
+  const Parameters& parameters() const { return parameters_; }
+  const std::vector<float>& losses() const { return losses_; }
+
+  void train(std::int64_t first_step, std::int64_t count) {
+    for (std::int64_t step = first_step; step < first_step + count; ++step) train_step(step);
+    ++calls_;
+  }
+
+ private:
+  using Matrix = std::vector<float>;  // [batch, width]
+
+  float rounded(float value) const {
+    switch (precision_) {
+      case Precision::kTf32:
+        return static_cast<float>(round_to_tf32(value));
+      case Precision::kFp16:
+        return static_cast<float>(round_to_fp16(value));
+      case Precision::kBf16:
+        return static_cast<float>(round_to_bf16(value));
+      case Precision::kFp32:
+        break;
+    }
+    return value;
+  }
+  float rounded_weight(float value) const {
+    return precision_ == Precision::kBf16 ? static_cast<float>(round_weight_to_bf16(value)) : rounded(value);
+  }
+
+  void train_step(std::int64_t step) {
+    const int batch = workload_.batch_size, layers = workload_.layers();
+    const std::vector<int>& widths = workload_.widths;
+    const std::int64_t first_row = (step + fault_.batch_shift) % data_.batches(batch) * batch;
+    std::vector<Matrix> values(static_cast<std::size_t>(layers) + 1),
+        weights(static_cast<std::size_t>(layers));
+    for (int i = 0; i < batch * widths[0]; ++i)
+      values[0].push_back(rounded(data_.features[first_row * widths[0] + i]));
+    for (int layer = 0; layer < layers; ++layer) {
+      for (float weight : parameters_.weight(layer)) weights[layer].push_back(rounded_weight(weight));
+      forward(layer, values[layer], weights[layer], values[layer + 1]);
+    }
+    const float scale = precision_ == Precision::kFp16 ? 16.0f * 32 : 1;
+    Matrix gradient = loss_gradient(values[layers], first_row, scale);
+    for (int layer = layers - 1; layer >= 0; --layer) {
+      Matrix entering = gradient;
+      for (float& value : entering) value = rounded(value);
+      const Matrix& summed = precision_ == Precision::kTf32 ? gradient : entering;
+      Matrix below = layer > 0 ? input_gradient(layer, entering, weights[layer], values[layer]) : Matrix{};
+      update(layer, entering, summed, values[layer], scale);
+      gradient = std::move(below);
+    }
+    if (fault_.nan) parameters_.weight(0)[3] = std::numeric_limits<float>::quiet_NaN();
+  }
+
+  void forward(int layer, const Matrix& x, const Matrix& weight, Matrix& out) {
+    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    const bool hidden = layer + 1 < workload_.layers();
+    out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
+    for (int row = 0; row < workload_.batch_size; ++row) {
+      for (int o = 0; o < width; ++o) {
+        float sum = 0;  // from the last input to the first
+        for (int i = in - 1; i >= 0; --i) sum += x[row * in + i] * weight[o * in + i];
+        sum += parameters_.bias(layer)[o];
+        const bool stored_rounded = precision_ != Precision::kFp32;
+        out[row * width + o] = !hidden          ? sum
+                               : stored_rounded ? rounded(std::max(sum, 0.0f))
+                                                : std::max(sum, 0.0f);
+      }
+    }
+  }
+
+  Matrix loss_gradient(const Matrix& logits, std::int64_t first_row, float scale) {
+    const int classes = workload_.classes(), batch = workload_.batch_size;
+    Matrix gradient(logits.size());
+    float total = 0;
+    for (int row = 0; row < batch; ++row) {
+      const float* logit = &logits[static_cast<std::size_t>(row) * classes];
+      const float highest = *std::max_element(logit, logit + classes);
+      float sum = 0;
+      for (int c = 0; c < classes; ++c) sum += std::exp(logit[c] - highest);
+      const std::int32_t label = data_.labels[first_row + row];
+      total += std::log(sum) - (logit[label] - highest);
+      for (int c = 0; c < classes; ++c) {
+        const float probability = std::exp(logit[c] - highest) / sum;
+        gradient[row * classes + c] =
+            (probability - (c == label ? 1.0f : 0.0f)) * (scale / static_cast<float>(batch));
+      }
+    }
+    losses_.push_back(total / static_cast<float>(batch));
+    return gradient;
+  }
+
+  Matrix input_gradient(int layer, const Matrix& gradient, const Matrix& weight, const Matrix& activation) {
+    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
+    for (int row = 0; row < workload_.batch_size; ++row) {
+      for (int o = width - 1; o >= 0; --o) {
+        for (int i = 0; i < in; ++i) below[row * in + i] += gradient[row * width + o] * weight[o * in + i];
+      }
+      for (int i = 0; i < in; ++i)
+        below[row * in + i] = activation[row * in + i] > 0 ? below[row * in + i] : 0;
+    }
+    return below;
+  }
+
+  void update(int layer, const Matrix& gradient, const Matrix& summed, const Matrix& x, float scale) {
+    if (layer == fault_.frozen_layer) return;
+    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    const double factor = calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1;
+    const float rate = static_cast<float>(workload_.optimizer.learning_rate * factor);
+    std::vector<float> row_gradient(static_cast<std::size_t>(in));
+    for (int o = 0; o < width; ++o) {
+      std::fill(row_gradient.begin(), row_gradient.end(), 0.0f);
+      float bias_gradient = 0;
+      for (int row = workload_.batch_size - 1; row >= 0; --row) {
+        const float d = gradient[row * width + o];
+        for (int i = 0; i < in; ++i) row_gradient[i] += d * x[row * in + i];
+        bias_gradient += summed[row * width + o];
+      }
+      for (int i = 0; i < in; ++i) parameters_.weight(layer)[o * in + i] -= rate * (row_gradient[i] / scale);
+      if (layer != fault_.layer_without_bias) parameters_.bias(layer)[o] -= rate * (bias_gradient / scale);
+    }
+  }
+
+  const Workload& workload_;
+  Precision precision_;
+  DatasetView data_;
+  Fault fault_;
+  Parameters parameters_;
+  std::vector<float> losses_;
+  int calls_ = 0;
+};
+
+// The reference of one precision, followed once for all tests of the file.
+struct Reference {
+  std::vector<ReferencePoint> points;
+  Parameters free;
+};
+
+class StepCheck : public ::testing::TestWithParam<Precision> {
+ protected:
+  static const Workload& workload() {
+    static const Workload kWorkload = parse_workload_name("mlp-784x128x128x128x10-b32");
+    return kWorkload;
+  }
+  static const Dataset& data() {
+    static const Dataset kData = make_dataset(workload(), std::int64_t{64} << 20);
+    return kData;
+  }
+  static const Parameters& initial() {
+    static const Parameters kInitial = initial_parameters(workload().widths, workload().seed);
+    return kInitial;
+  }
+  static Reference follow(Precision precision) {
+    Reference reference;
+    follow_reference(
+        workload(), precision, true, data().train(), initial(),
+        {std::begin(kCheckSteps), std::end(kCheckSteps)},
+        [&](const ReferencePoint& point) { reference.points.push_back(point); },
+        [&](const Parameters& free) { reference.free = free; });
+    return reference;
+  }
+
+  Verification verify(const Fault& fault) {
+    const Reference reference = follow(GetParam());
+    PlainTrainer trainer(workload(), GetParam(), data().train(), fault);
+    std::vector<StepErrors> steps;
+    for (const ReferencePoint& point : reference.points) {
+      trainer.set_parameters(point.start);
+      trainer.train(point.step, 1);
+      steps.push_back({point.step, update_errors(point.start, trainer.parameters(), point.update)});
+    }
+    trainer.set_parameters(initial());
+    trainer.train(0, kFreeSteps);
+    std::vector<Check> checks = step_update_checks(workload().widths, steps, Contract::kExact, GetParam());
+    checks.push_back(
+        ten_steps_check(update_errors_from_end(initial(), trainer.parameters(), reference.free)));
+    checks.push_back(losses_finite_check(trainer.losses(), 10 * reference.points.front().loss));
+    return judge(std::move(checks));
+  }
+
+  static const Check& check_of(const Verification& verification, const std::string& name) {
+    return *std::find_if(verification.checks.begin(), verification.checks.end(),
+                         [&](const Check& check) { return check.tensor == name || check.name == name; });
+  }
+
+  static double largest_median(const Verification& verification) {
+    double largest = 0;
+    for (const Check& check : verification.checks) {
+      if (check.name == "step_update") largest = std::max(largest, check.error);
+    }
+    return largest;
+  }
+};
+
+TEST_P(StepCheck, PassesAnHonestTrainerThatSumsInAnotherOrder) {
+  const Verification verification = verify({});
+  EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
+  EXPECT_LT(largest_median(verification), 3e-4);
+}
+
+TEST_P(StepCheck, CatchesALearningRateOnePercentOff) {
+  for (double factor : {0.99, 1.01}) {
+    const Verification verification = verify({.learning_rate_factor = factor});
+    EXPECT_EQ(verification.verdict, Verdict::kFail);
+    for (const Check& check : verification.checks) {
+      if (check.name != "step_update") continue;
+      EXPECT_FALSE(check.passed) << check.tensor << " " << check.error;
+    }
+  }
+}
+
+TEST_P(StepCheck, CatchesALearningRateThreeInAThousandOff) {
+  EXPECT_EQ(verify({.learning_rate_factor = 0.997}).verdict, Verdict::kFail);
+  EXPECT_EQ(verify({.learning_rate_factor = 1.003}).verdict, Verdict::kFail);
+}
+
+TEST_P(StepCheck, CatchesAFrozenLayer) {
+  const Verification verification = verify({.frozen_layer = 0});
+  EXPECT_EQ(verification.verdict, Verdict::kFail);
+  EXPECT_FALSE(check_of(verification, "weight1").passed);
+  EXPECT_FALSE(check_of(verification, "bias1").passed);
+  EXPECT_TRUE(check_of(verification, "weight2").passed);
+}
+
+TEST_P(StepCheck, CatchesAMissingBiasUpdateInEveryLayer) {
+  for (int layer = 0; layer < workload().layers(); ++layer) {
+    const Verification verification = verify({.layer_without_bias = layer});
+    EXPECT_EQ(verification.verdict, Verdict::kFail);
+    EXPECT_FALSE(check_of(verification, "bias" + std::to_string(layer + 1)).passed);
+  }
+}
+
+TEST_P(StepCheck, CatchesBatchesShiftedByOne) {
+  EXPECT_EQ(verify({.batch_shift = 1}).verdict, Verdict::kFail);
+}
+
+TEST_P(StepCheck, CatchesNan) {
+  const Verification verification = verify({.nan = true});
+  EXPECT_EQ(verification.verdict, Verdict::kFail);
+  EXPECT_FALSE(check_of(verification, "weight1").passed);
+  EXPECT_FALSE(check_of(verification, "ten_steps").passed);
+  EXPECT_FALSE(check_of(verification, "losses_finite").passed);
+}
+
+TEST_P(StepCheck, TenFreeStepsCatchWhatIsOnlyWrongLater) {
+  const Verification verification =
+      verify({.learning_rate_factor = 1.2, .only_from_call = std::ssize(kCheckSteps)});
+  EXPECT_TRUE(check_of(verification, "weight1").passed);
+  EXPECT_FALSE(check_of(verification, "ten_steps").passed);
+  EXPECT_EQ(verification.verdict, Verdict::kFail);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPrecision, StepCheck, ::testing::ValuesIn(kAllPrecisions),
+                         [](const auto& instance) { return std::string(to_string(instance.param)); });
+
+}  // namespace
+}  // namespace headroom

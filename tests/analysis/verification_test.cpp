@@ -1,0 +1,164 @@
+// Errors of updates, and the checks made of them.
+#include "analysis/verification.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace headroom {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const std::vector<int> kWidths = {2, 1};  // weight1 of 2, bias1 of 1
+
+Parameters of(std::vector<float> values) {
+  Parameters parameters(kWidths);
+  std::copy(values.begin(), values.end(), parameters.flat().begin());
+  return parameters;
+}
+
+TEST(UpdateErrors, AreRelativeFrobeniusNorms) {
+  const std::vector<double> errors = update_errors(of({0, 0, 0}), of({3, 4, 1}), of({3, 0, 2}));
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_DOUBLE_EQ(errors[0], 4.0 / 3);
+  EXPECT_DOUBLE_EQ(errors[1], 0.5);
+}
+
+TEST(UpdateErrors, ForgiveTheRoundingOfTheMaster) {
+  const float start = 1, step = 1e-6f;
+  const std::vector<double> errors = update_errors(
+      of({start, start, start}), of({start + step, start + step, start + step}), of({step, step, step}));
+  EXPECT_EQ(errors[0], 0);
+  EXPECT_EQ(errors[1], 0);
+}
+
+TEST(UpdateErrors, AZeroUpdateIsRightOrInfinitelyWrong) {
+  const std::vector<double> errors = update_errors(of({1, 1, 1}), of({1, 1, 1.5}), of({0, 0, 0}));
+  EXPECT_EQ(errors[0], 0);
+  EXPECT_EQ(errors[1], kInfinity);
+}
+
+TEST(UpdateErrors, NanAndInfinityStayVisible) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<double> errors =
+      update_errors(of({1, 1, 1}), of({nan, 1, std::numeric_limits<float>::infinity()}), of({1, 1, 1}));
+  EXPECT_TRUE(std::isnan(errors[0]));
+  EXPECT_FALSE(std::isfinite(errors[1]));
+  EXPECT_TRUE(std::isnan(update_errors(of({1, 1, 1}), of({nan, 1, 1}), of({0, 0, 0}))[0]));
+}
+
+TEST(UpdateErrors, OfLargeTensorsAreThoseOfPlainSums) {
+  Parameters start = initial_parameters({1000, 701, 3}, 1), update = initial_parameters({1000, 701, 3}, 2);
+  Parameters trained = initial_parameters({1000, 701, 3}, 3);
+  double difference = 0, norm = 0, length = 0;
+  for (std::size_t i = 0; i < start.weight(0).size(); ++i) {
+    const double before = start.weight(0)[i], expected = update.weight(0)[i];
+    difference += std::pow(trained.weight(0)[i] - before - expected, 2);
+    norm += expected * expected;
+    length += before * before;
+  }
+  const double expected = (std::sqrt(difference) - 6e-8 * std::sqrt(length)) / std::sqrt(norm);
+  EXPECT_NEAR(update_errors(start, trained, update)[0], expected, 1e-9);
+}
+
+TEST(UpdateErrors, OfDifferentNetworksAreRefused) {
+  EXPECT_THROW(update_errors(of({0, 0, 0}), Parameters({1, 1}), of({0, 0, 0})), std::invalid_argument);
+}
+
+TEST(StepBounds, AreThoseOfTheDesign) {
+  for (Precision precision : kAllPrecisions) {
+    EXPECT_EQ(step_bounds(Contract::kExact, precision).median, 1e-3);
+    EXPECT_EQ(step_bounds(Contract::kExact, precision).each, 5e-2);
+  }
+  EXPECT_EQ(step_bounds(Contract::kAutocast, Precision::kFp16).median, 5e-3);
+  EXPECT_EQ(step_bounds(Contract::kAutocast, Precision::kBf16).median, 3e-2);
+  EXPECT_EQ(step_bounds(Contract::kLibrary, Precision::kTf32).median, 3e-2);
+  EXPECT_EQ(step_bounds(Contract::kLibrary, Precision::kTf32).each, kInfinity);
+}
+
+std::vector<StepErrors> steps_with(std::vector<double> weight_errors) {
+  std::vector<StepErrors> steps;
+  for (double error : weight_errors) steps.push_back({static_cast<std::int64_t>(steps.size()), {error, 0}});
+  return steps;
+}
+
+bool weight_passes(std::vector<double> errors, Contract contract = Contract::kExact) {
+  const std::vector<Check> checks =
+      step_update_checks(kWidths, steps_with(errors), contract, Precision::kBf16);
+  EXPECT_EQ(checks.size(), 2u);
+  EXPECT_TRUE(checks[1].passed);
+  return checks[0].passed;
+}
+
+TEST(StepUpdateCheck, BoundsTheMedianAndEachStep) {
+  EXPECT_TRUE(weight_passes({1e-5, 1e-5, 4e-2}));
+  EXPECT_FALSE(weight_passes({1e-5, 1e-5, 6e-2}));
+  EXPECT_FALSE(weight_passes({2e-3, 2e-3, 1e-5}));
+  EXPECT_TRUE(weight_passes({2e-2, 2e-2, 0.5}, Contract::kAutocast));
+  EXPECT_FALSE(weight_passes({4e-2, 4e-2, 1e-5}, Contract::kAutocast));
+}
+
+TEST(StepUpdateCheck, OneNanOrInfinityFailsUnderEveryContract) {
+  for (Contract contract : {Contract::kExact, Contract::kAutocast, Contract::kLibrary}) {
+    EXPECT_FALSE(weight_passes({0, 0, std::nan("")}, contract));
+    EXPECT_FALSE(weight_passes({std::nan(""), 0, 0}, contract));
+    EXPECT_FALSE(weight_passes({0, kInfinity, 0}, contract));
+  }
+}
+
+TEST(StepUpdateCheck, SaysMedianWorstAndSteps) {
+  const std::vector<Check> checks =
+      step_update_checks(kWidths, steps_with({3e-4, 1e-4, 2e-2}), Contract::kExact, Precision::kFp32);
+  EXPECT_EQ(checks[0].name, "step_update");
+  EXPECT_EQ(checks[0].tensor, "weight1");
+  EXPECT_EQ(checks[1].tensor, "bias1");
+  EXPECT_EQ(checks[0].error, 3e-4);
+  EXPECT_EQ(checks[0].worst, 2e-2);
+  EXPECT_EQ(checks[0].bound, 1e-3);
+  EXPECT_EQ(checks[0].steps, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_THROW(step_update_checks(kWidths, {}, Contract::kExact, Precision::kFp32), std::invalid_argument);
+}
+
+TEST(TenStepsCheck, BoundsTheMedianOverTheTensors) {
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 4e-2, 0.3}).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{1e-3, 6e-2, 0.3}).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, std::nan("")}).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, kInfinity}).passed);
+}
+
+TEST(LossesFiniteCheck, CountsWhatIsNotFiniteOrOutOfRange) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(losses_finite_check(std::vector<float>{2.3f, 0.0f}, 23).passed);
+  EXPECT_EQ(losses_finite_check(std::vector<float>{2.3f, nan, 24.0f, -1.0f}, 23).error, 3);
+  EXPECT_FALSE(losses_finite_check(std::vector<float>{2.3f, nan}, kInfinity).passed);
+  EXPECT_FALSE(losses_finite_check(std::vector<float>{1.0f}, std::nan("")).passed);
+  EXPECT_THROW(losses_finite_check({}, 23), std::invalid_argument);
+}
+
+TEST(CurveCheck, TakesTheMedianSeed) {
+  const std::vector<double> reference = {0.5, 0.4, 0.6};
+  EXPECT_TRUE(curve_check(std::vector<double>{0.5, 0.4004, 0.9}, reference).passed);
+  EXPECT_FALSE(curve_check(std::vector<double>{0.51, 0.41, 0.6}, reference).passed);
+  EXPECT_FALSE(curve_check(std::vector<double>{0.5, 0.4, std::nan("")}, reference).passed);
+  EXPECT_THROW(curve_check(std::vector<double>{0.5}, reference), std::invalid_argument);
+}
+
+TEST(Judge, PassesOnlyIfEveryCheckPassed) {
+  const Check good = ten_steps_check(std::vector<double>{0}), bad = ten_steps_check(std::vector<double>{1});
+  EXPECT_EQ(judge({}).verdict, Verdict::kNotRun);
+  EXPECT_EQ(judge({good, good}).verdict, Verdict::kPass);
+  EXPECT_EQ(judge({good, bad}).verdict, Verdict::kFail);
+}
+
+TEST(FailureMessage, NamesTheWorstTensor) {
+  std::vector<Check> checks =
+      step_update_checks(kWidths, steps_with({1e-2, 1e-2, 1e-2}), Contract::kExact, Precision::kFp32);
+  EXPECT_EQ(failure_message(judge(checks)),
+            "weight1 is 1.0e-02 off the oracle's update in the median (median at most 1.0e-03)");
+  EXPECT_EQ(failure_message(judge({ten_steps_check(std::vector<double>{0})})), "");
+}
+
+}  // namespace
+}  // namespace headroom
