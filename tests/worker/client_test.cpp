@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/oracle.h"
 #include "scratch.h"
 
 namespace headroom {
@@ -134,6 +135,27 @@ TEST_F(Client, ReleaseReportsPeakMemoryOnceAndLeavesNoTrainer) {
   EXPECT_EQ(worker.release(), 4096);
   EXPECT_EQ(worker.release(), std::nullopt);
   EXPECT_THAT(message_of<WorkerCallError>([&] { worker.train(0, 1); }), HasSubstr("no trainer is prepared"));
+}
+
+TEST_F(Client, AReferenceWritesItsPointsAndReturnsTheirLosses) {
+  WorkerClient worker(fault_worker(), -1);
+  scratch_.prepare(worker, "reference");
+  const std::vector<std::int64_t> steps = {0, 3, 9};
+  const std::vector<double> losses = worker.reference(steps, kFreeSteps, scratch_.folder);
+  ASSERT_EQ(losses.size(), steps.size());
+  const std::int64_t count = scratch_.workload.parameter_count();
+  for (const std::int64_t step : steps) {
+    const std::string ending = "-" + std::to_string(step) + ".f32";
+    EXPECT_EQ(read_floats(scratch_.folder / ("start" + ending), count).size(),
+              static_cast<std::size_t>(count));
+    EXPECT_EQ(read_floats(scratch_.folder / ("update" + ending), count).size(),
+              static_cast<std::size_t>(count));
+  }
+  EXPECT_EQ(read_floats(scratch_.folder / "free.f32", count).size(), static_cast<std::size_t>(count));
+  EXPECT_GT(losses[0], 0);
+  scratch_.prepare(worker, "empty");
+  EXPECT_THAT(message_of<WorkerCallError>([&] { worker.reference(steps, 0, scratch_.folder); }),
+              HasSubstr("backend empty is no reference"));
 }
 
 TEST_F(Client, OneCallTakesLessThanAMillisecond) {

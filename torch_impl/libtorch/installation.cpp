@@ -22,7 +22,7 @@ std::map<std::string, std::string> software() {
   const at::CUDAHooksInterface& cuda = at::detail::getCUDAHooks();
   if (cuda.hasCUDART()) {
     const long number = cuda.versionCUDART();
-    versions["torch_cuda_runtime"] = std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+    versions["torch_cuda"] = std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   }
   if (cuda.hasCuDNN()) versions["cudnn"] = cudnn_version(cuda.versionCuDNN());
   return versions;

@@ -8,7 +8,7 @@
 
 namespace headroom::libtorch {
 
-/// "torch", and what it was built with: "torch_cuda_runtime" and "cudnn".
+/// "torch", and what it was built with: "torch_cuda" and "cudnn".
 std::map<std::string, std::string> software();
 
 /// Why PyTorch cannot use CUDA device `device`; nullopt if it can. Never throws.
