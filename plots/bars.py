@@ -1,0 +1,201 @@
+"""Step times of one workload as horizontal bars, a panel a precision, where workloads are no width series.
+
+The axis is linear and begins at zero, so that lengths can be compared by eye; exact values stand beside them.
+The oracle has no bar where that would squeeze the others: it is far slower, and no competitor.
+"""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from notes import record_notes
+from results_file import PRECISIONS, Results, Row, Workload, is_oracle, is_pytorch
+from style import (
+    ALARM,
+    FAINT,
+    INK,
+    MUTED,
+    Page,
+    backend_order,
+    format_ratio,
+    format_seconds,
+    look_of,
+    shortened,
+)
+
+TEXT_SIZE = 8.6  # points
+BAR_INCHES = 0.3
+
+
+def draw_bars(results: Results, workload: Workload) -> Page | None:
+    """None if no record of the workload was timed or failed: then there is only a list of reasons."""
+    rows = [row for row in results.rows if row.workload.name == workload.name]
+    precisions = [
+        precision
+        for precision in PRECISIONS
+        if any(row.precision == precision and (row.timed or row.state == "failed") for row in rows)
+    ]
+    if not precisions:
+        return None
+    panels = {
+        precision: _ordered([row for row in rows if row.precision == precision]) for precision in precisions
+    }
+    elsewhere = [row for row in rows if row.precision not in precisions]
+    notes = ["Bars: median of the blocks' device time per step; black lines: its 95 % interval."]
+    if any(is_oracle(row.backend) and row.timed for row in rows):
+        notes.append("The oracle is the double-precision reference of the checks, not a competitor.")
+    notes += record_notes(results, elsewhere, where=lambda row: "")
+    notes += [
+        note for note in record_notes(results, _inside(panels), lambda row: "") if not note.startswith("Skip")
+    ]
+    names = [row.backend for panel in panels.values() for row in panel]
+    title = f"Time of a training step: {shortened(workload.name, 90)}"
+    shape = f"{'-'.join(map(str, workload.widths))}, batch {workload.batch_size}"
+    subtitle = f"{results.device} · {', '.join(precisions)} · {shape} · shorter is faster"
+    page = Page(
+        title,
+        subtitle,
+        _unique(notes),
+        panel_width=7.2,
+        row_heights=[BAR_INCHES * len(panel) + 0.08 for panel in panels.values()],
+        columns=1,
+        left=0.4 + max(len(shortened(name, 32)) for name in names) * TEXT_SIZE * 0.6 / 72,
+        right=0.25,
+        gap=0.5,
+        foot=0.62,
+    )
+    shown = _inside(panels)
+    competing = [row.median for row in shown if row.timed and not is_oracle(row.backend)]
+    longest = max(competing, default=max((row.median for row in shown if row.timed), default=1.0))
+    all_axes = [row[0] for row in page.axes]
+    texts = {precision: [_bar_text(results, row) for row in panel] for precision, panel in panels.items()}
+    words = [(row, text) for name in panels for row, text in zip(panels[name], texts[name], strict=True)]
+    limit = _limit(all_axes[0], words, longest)
+    for axes, (precision, panel) in zip(all_axes, panels.items(), strict=True):
+        _draw_panel(axes, precision, panel, texts[precision], limit, names)
+    for axes in all_axes[:-1]:
+        axes.tick_params(labelbottom=False)
+    all_axes[-1].set_xlabel("time of a step")
+    return page
+
+
+def _inside(panels: dict[str, list[Row]]) -> list[Row]:
+    return [row for panel in panels.values() for row in panel]
+
+
+def _unique(notes: list[str]) -> list[str]:
+    return list(dict.fromkeys(notes))
+
+
+def _ordered(rows: list[Row]) -> list[Row]:
+    """Fastest first; then what failed, then what was skipped."""
+    rank = {"ok": 0, "unverified": 0, "failed": 1, "skipped": 2}
+    return sorted(rows, key=lambda row: (rank[row.state], row.median or 1e300, backend_order(row.backend)))
+
+
+def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
+    """Time in bold, what it means, colour."""
+    if row.state == "skipped":
+        return "", f"skipped: {row.message}", MUTED
+    if row.state == "failed":
+        time = f"{format_seconds(row.median)}, " if row.timed else ""
+        return "", f"{time}FAILED: {row.message}", ALARM
+    if not row.timed:
+        return "", "not timed", MUTED
+    parts = []
+    base = results.baselines(row)
+    if not is_oracle(row.backend):
+        if "best" in base and not is_pytorch(row.backend):
+            parts.append(f"{format_ratio(base['best'].median / row.median)} vs best PyTorch")
+        if base.get("best") is row:
+            parts.append("best PyTorch")
+        if "eager" in base and base["eager"] is not row:
+            parts.append(f"{format_ratio(base['eager'].median / row.median)} vs pytorch-eager")
+    else:
+        parts.append("reference of the checks")
+    if row.state == "unverified":
+        parts.append("not verified")
+    return format_seconds(row.median), ", ".join(parts), INK
+
+
+def _text_inches(text: str) -> float:
+    return len(text) * TEXT_SIZE * 0.6 / 72
+
+
+def _has_bar(row: Row, longest: float) -> bool:
+    return row.timed and not (is_oracle(row.backend) and row.median > 1.5 * longest)
+
+
+def _limit(axes: Axes, bars: list[tuple[Row, tuple[str, str, str]]], longest: float) -> float:
+    """The axis' end: every bar and the words beside it fit; long messages are cut later."""
+    width = axes.get_position().width * axes.figure.get_figwidth()
+    limit = longest * 1.02
+    for row, (time, meaning, _) in bars:
+        if _has_bar(row, longest):
+            words = min(_text_inches(f"{time}   {meaning}") + 0.2, 0.62 * width)
+            limit = max(limit, row.median * width / (width - words))
+    return limit
+
+
+def _draw_panel(
+    axes: Axes,
+    precision: str,
+    rows: list[Row],
+    texts: list[tuple[str, str, str]],
+    limit: float,
+    names: list[str],
+) -> None:
+    width = axes.get_position().width * axes.figure.get_figwidth()
+    axes.set_title(precision, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=5)
+    axes.set_xlim(0, limit)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    for place, (row, (time, meaning, color)) in enumerate(zip(rows, texts, strict=True)):
+        look = look_of(row.backend, names)
+        length = row.median if _has_bar(row, limit) else 0.0
+        if length:
+            failed, hollow = row.state == "failed", row.state != "ok"
+            axes.barh(
+                place,
+                length,
+                height=0.62,
+                facecolor="white" if hollow else look.color,
+                edgecolor=ALARM if failed else look.color,
+                hatch="////" if failed else None,
+                linewidth=1.0,
+                zorder=3,
+            )
+            axes.plot([row.low, row.high], [place, place], color="#000000", linewidth=1.4, zorder=4)
+        room = width * (1 - length / limit) - 0.1
+        words = f"{time}   {meaning}".strip() if time else meaning
+        if row.timed and not length:
+            words += " (no bar: too long)"
+        words = shortened(words, max(12, int(room / _text_inches("0"))))
+        axes.annotate(
+            words,
+            xy=(max(length, row.high) if length else 0.0, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            fontsize=TEXT_SIZE,
+            color=color,
+            zorder=5,
+        )
+    axes.set_yticks(range(len(rows)), [shortened(row.backend, 32) for row in rows])
+    for label, row in zip(axes.get_yticklabels(), rows, strict=True):
+        label.set_color(MUTED if row.state == "skipped" else look_of(row.backend, names).ink)
+        label.set_fontsize(TEXT_SIZE)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", length=3)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, limit)))
+    axes.grid(True, axis="x")
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_color(FAINT)
+
+
+def _tick(value: float, limit: float) -> str:
+    """All ticks of an axis in the unit of its end."""
+    unit, scale = next(
+        ((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if limit >= s), ("ns", 1e-9)
+    )
+    return f"{value / scale:.4g} {unit}" if value else "0"

@@ -1,0 +1,376 @@
+"""plots/figures.py as a program, on made-up results: what is drawn, what is said, and how bad input ends."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import jsonschema
+import made_up_results as made_up
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "plots" / "figures.py"
+SCHEMA = json.loads((ROOT / "results" / "schema.json").read_text())
+SERIES = "784-H-H-H-10-b32"
+
+
+def run(folder: Path, *documents, output: str = "figures", prelude: str = "") -> subprocess.CompletedProcess:
+    files = []
+    for index, document in enumerate(documents):
+        files.append(folder / f"run{index}.json")
+        files[-1].write_text(document if isinstance(document, str) else json.dumps(document))
+    arguments = [*map(str, files), "-o", str(folder / output)]
+    if prelude:
+        start = f"import runpy, sys\nsys.path.insert(0, {str(PROGRAM.parent)!r})\nsys.argv = {[str(PROGRAM), *arguments]!r}\n"
+        command = [
+            sys.executable,
+            "-c",
+            f"{start}{prelude}\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')",
+        ]
+    else:
+        command = [sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def drawn(folder: Path, *documents) -> dict[str, str]:
+    """Runs the program; name of each figure to all of its text. Checks what holds for every figure."""
+    for document in documents:
+        errors = [error.message for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(document)]
+        assert errors == [], "the made-up results are not valid themselves"
+    done = run(folder, *documents)
+    assert done.returncode == 0, done.stderr
+    paths = [Path(line) for line in done.stdout.splitlines()]
+    assert sorted(paths) == sorted((folder / "figures").iterdir())
+    texts = {}
+    for path in paths:
+        if path.suffix == ".svg":
+            tree = ElementTree.parse(path)  # well formed
+            texts[path.stem] = "\n".join(
+                "".join(node.itertext()) for node in tree.iter() if node.tag.endswith("}text")
+            )
+            assert 3000 < path.stat().st_size < 1_000_000
+        else:
+            assert path.read_bytes().startswith(b"\x89PNG")
+            assert 10_000 < path.stat().st_size < 1_000_000
+    assert len(paths) == 2 * len(texts)
+    return texts
+
+
+def one_line(done: subprocess.CompletedProcess) -> str:
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def small(precision: str = "fp32", device: str | None = made_up.DEVICE) -> dict:
+    """One workload, three backends in one precision."""
+    document = made_up.empty_document(device)
+    entry = made_up.workload((784, 128, 10))
+    document["workloads"].append(entry)
+    for backend, seconds in (("pytorch-eager", 1e-3), ("libtorch-eager", 8e-4), ("cuda-layered", 4e-5)):
+        document["records"].append(made_up.record(entry["name"], backend, precision, seconds))
+    return document
+
+
+def test_a_width_series_gives_time_and_both_speed_ups(tmp_path):
+    texts = drawn(tmp_path, made_up.width_series(3, floors=True))
+    time, best, eager = (
+        texts[f"{name}-{SERIES}"] for name in ("step-time", "speedup-best-pytorch", "speedup-pytorch-eager")
+    )
+    for text in (time, best, eager):
+        assert made_up.DEVICE in text
+        assert "784-H-H-H-10, batch 32" in text
+        assert all(f"\n{precision}\n" in text for precision in made_up.PRECISIONS)
+        assert all(f"\n{width}\n" in text for width in (128, 256, 512, 1024, 2048, 4096, 8192))
+        assert "autocast in fp16, bf16" in text
+    assert all(
+        word in time for word in ("pytorch-eager", "libtorch-eager", "cuda-layered", "floor", " µs", " ms")
+    )
+    assert "cuda-layered" in best
+    assert "libtorch-eager at every H" in best
+    assert all(word in eager for word in ("cuda-layered", "libtorch-eager", "×"))
+
+
+def test_a_single_workload_gives_bars_with_times_and_ratios_of_the_same_precision(tmp_path):
+    document = small()
+    for record in small("tf32")["records"]:
+        record["step_seconds"] = {"median": 1e-5, "low": 1e-5, "high": 1e-5}
+        document["records"].append(record)
+    (text,) = drawn(tmp_path, document).values()
+    assert all(word in text for word in ("40.0 µs", "20× vs best PyTorch", "25× vs pytorch-eager", "1.00 ms"))
+    assert text.count("1.00× vs pytorch-eager") == 2  # tf32, where all are equal
+
+
+def test_without_a_gpu_the_title_names_the_cpu_and_skipped_rows_their_reason(tmp_path):
+    document = small(device=None)
+    name = document["workloads"][0]["name"]
+    document["records"][2] = made_up.record(name, "cuda-layered", "fp32", None)
+    document["records"].append(made_up.record(name, "cuda-layered", "bf16", None))
+    document["records"].append(made_up.record(name, "oracle", "fp32", 1.0))
+    (text,) = drawn(tmp_path, document).values()
+    assert "CPU: made-up CPU" in text
+    assert "skipped: no CUDA device" in text
+    assert "Skipped: cuda-layered bf16: no CUDA device." in text
+    assert "not a competitor" in text
+
+
+@pytest.mark.parametrize("outcome", ["ok", "failed"])
+def test_a_failed_verification_is_drawn_as_failed_and_has_no_speed_up(tmp_path, outcome):
+    document = small()
+    document["records"][2] = {**made_up.failed(document["records"][2]), "outcome": outcome}
+    (text,) = drawn(tmp_path, document).values()
+    assert "FAILED: step_update of weight1" in text
+    assert "Failed" in text
+    assert "vs best PyTorch" not in text
+
+
+def test_a_failed_pytorch_row_is_no_baseline(tmp_path):
+    document = small()
+    document["records"][1] = made_up.failed(document["records"][1])
+    (text,) = drawn(tmp_path, document).values()
+    assert "25× vs best PyTorch" in text
+
+
+def test_failures_in_a_series_are_named_with_their_width(tmp_path):
+    document = made_up.width_series(3, precisions=("fp16",))
+    for index, record in enumerate(document["records"]):
+        if (
+            record["backend"] == "cuda-layered"
+            and "-512x" not in record["workload"]
+            and "x512x" in record["workload"]
+        ):
+            document["records"][index] = made_up.failed(record)
+        if record["backend"] == "libtorch-eager" and "x8192x" in record["workload"]:
+            nothing = {"step_seconds": None, "verification": {"verdict": "not_run", "checks": []}}
+            document["records"][index] = {
+                **record,
+                **nothing,
+                "outcome": "failed",
+                "message": "out of memory",
+            }
+    for text in drawn(tmp_path, document).values():
+        assert "cuda-layered fp16 (H 512): step_update of weight1" in text
+        assert "libtorch-eager fp16 (H 8192): out of memory." in text
+
+
+def test_rows_that_were_not_verified_say_so(tmp_path):
+    document = small()
+    document["records"][2]["verification"] = {"verdict": "not_run", "checks": []}
+    (text,) = drawn(tmp_path, document).values()
+    assert "Not verified (hollow): cuda-layered fp32." in text
+
+
+def test_loss_curves_have_a_panel_a_precision_and_the_difference_to_eager(tmp_path):
+    document = small()
+    document["records"] += small("bf16")["records"]
+    made_up.with_losses(document, seeds=3, steps=800)
+    texts = drawn(tmp_path, document)
+    text = texts["loss-mlp-784x128x10-b32"]
+    assert all(
+        word in text for word in ("\nfp32\n", "\nbf16\n", "loss (nats)", "difference to", "training step")
+    )
+    assert all(word in text for word in ("cuda-layered", "seeds 1, 2, 3", "92.0 %", made_up.DEVICE))
+
+
+def test_losses_that_are_not_finite_and_lonely_seeds_are_shown(tmp_path):
+    document = made_up.with_losses(small(), seeds=2, steps=300)
+    document["records"][2]["losses"][0]["values"][50] = None
+    document["records"][2]["losses"][0]["last_mean"] = None
+    document["records"][1]["losses"][0]["seed"] = 77
+    text = drawn(tmp_path, document)["loss-mlp-784x128x10-b32"]
+    assert "Loss not finite: cuda-layered fp32" in text
+    assert "77" in text
+
+
+def test_losses_without_eager_fp32_have_no_difference(tmp_path):
+    document = made_up.with_losses(small("bf16"), steps=300)
+    text = drawn(tmp_path, document)["loss-mlp-784x128x10-b32"]
+    assert "No difference is drawn" in text
+
+
+def test_names_are_text_and_never_markup_or_paths(tmp_path):
+    document = small()
+    evil = '<script>alert("1")</script> $x_1$ & ../../etc'
+    document["workloads"][0]["name"] = evil
+    for record in document["records"]:
+        record["workload"] = evil
+    document["records"][2]["backend"] = "<b>cuda</b>"
+    document["records"][1]["message"] = "<i>note</i>"
+    texts = drawn(tmp_path, document)
+    ((name, text),) = texts.items()
+    assert evil in text
+    assert "<b>cuda</b>" in text
+    assert "/" not in name
+    assert "<script" not in (tmp_path / "figures" / f"{name}.svg").read_text()
+
+
+def test_unknown_backends_and_ten_lines_are_drawn(tmp_path):
+    document = made_up.width_series(10, precisions=("tf32",))
+    for record in document["records"]:
+        record["backend"] = record["backend"].replace("cublaslt-graph", "another-graph")
+    texts = drawn(tmp_path, document)
+    assert "another-graph" in texts[f"step-time-{SERIES}"]
+    assert all(backend in texts[f"step-time-{SERIES}"] for backend in ("pytorch-compile", "cuda-resident"))
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    document = made_up.with_losses(small(), steps=200)
+    for folder in ("first", "second"):
+        assert run(tmp_path, document, output=folder).returncode == 0
+    for path in (tmp_path / "first").iterdir():
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
+
+
+def test_parts_of_a_suite_make_one_series_but_speed_ups_stay_inside_a_file(tmp_path):
+    whole = made_up.width_series(3, precisions=("fp32",))
+    first, second = copy.deepcopy(whole), copy.deepcopy(whole)
+    names = [entry["name"] for entry in whole["workloads"]]
+    for document, kept in ((first, names[:4]), (second, names[4:])):
+        document["workloads"] = [entry for entry in document["workloads"] if entry["name"] in kept]
+        document["records"] = [entry for entry in document["records"] if entry["workload"] in kept]
+    second["records"] = [entry for entry in second["records"] if "torch" not in entry["backend"]]
+    texts = drawn(tmp_path, first, second)
+    assert "\n8192\n" in texts[f"step-time-{SERIES}"]
+    assert (
+        "its baseline has no result: cuda-layered fp32 at H 2048" in texts[f"speedup-best-pytorch-{SERIES}"]
+    )
+
+
+def test_an_interrupted_run_is_called_partial(tmp_path):
+    document = small()
+    document["run"].update(complete=False, finished_utc=None)
+    (text,) = drawn(tmp_path, document).values()
+    assert "Partial: the run of run0.json did not finish." in text
+
+
+def test_only_skipped_records_are_said_and_not_drawn(tmp_path):
+    document = small()
+    name = document["workloads"][0]["name"]
+    document["records"] = [made_up.record(name, "cuda-layered", "fp32", None)]
+    done = run(tmp_path, document)
+    assert done.returncode == 0
+    assert "not drawn" in one_line(done)
+    document["records"] = []
+    assert "no records" in one_line(run(tmp_path, document))
+
+
+def changed(path: str, value: object) -> dict:
+    document = small()
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    target = document
+    for key in parents:
+        target = target[key]
+    target[last] = value
+    return document
+
+
+BAD_FILES = {
+    "truncated": (lambda: json.dumps(small())[:-200], "not valid JSON"),
+    "empty": (lambda: "", "not valid JSON"),
+    "a list": (lambda: "[]", "expected an object"),
+    "NaN": (lambda: json.dumps(small()).replace("4e-05", "NaN", 1), "not valid JSON"),
+    "infinite": (lambda: json.dumps(small()).replace("4e-05", "1e999", 1), "records[2].step_seconds.median"),
+    "deeply nested": (lambda: "[" * 100_000, "not valid JSON"),
+    "another version": (lambda: changed("schema_version", 2), "schema_version: expected 1, found 2"),
+    "null median": (lambda: changed("records.0.step_seconds.median", None), "records[0].step_seconds.median"),
+    "zero median": (lambda: changed("records.0.step_seconds.median", 0), "positive"),
+    "unknown workload": (lambda: changed("records.0.workload", "mlp"), "records[0].workload"),
+    "unknown precision": (lambda: changed("records.0.precision", "fp8"), "records[0].precision"),
+    "no records": (lambda: {k: v for k, v in small().items() if k != "records"}, "records: missing"),
+    "record as text": (lambda: changed("records.0", "x"), "records[0]: expected an object"),
+    "widths as text": (lambda: changed("workloads.0.widths", "784x10"), "workloads[0].widths"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_file(tmp_path, name):
+    make, words = BAD_FILES[name]
+    done = run(tmp_path, make())
+    assert done.returncode == 2
+    line = one_line(done)
+    assert words in line
+    assert "run0.json" in line
+    assert not (tmp_path / "figures").exists()
+
+
+def test_bad_combinations_of_files(tmp_path):
+    done = run(tmp_path, small(), small(device="another GPU"))
+    assert (done.returncode, "another GPU" in one_line(done)) == (2, True)
+    done = run(tmp_path, small(), small())
+    assert (done.returncode, "is already in" in one_line(done)) == (2, True)
+    done = run(tmp_path, small(), changed("workloads.0.batch_size", 64))
+    assert (done.returncode, "is another workload in" in one_line(done)) == (2, True)
+
+
+def test_a_missing_file_and_an_output_that_cannot_be_written(tmp_path):
+    arguments = [sys.executable, str(PROGRAM), str(tmp_path / "none.json"), "-o", str(tmp_path / "out")]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert (done.returncode, "none.json: cannot be read" in one_line(done)) == (2, True)
+    (tmp_path / "taken").write_text("a file")
+    done = run(tmp_path, small(), output="taken")
+    assert (done.returncode, "taken: cannot be written" in one_line(done)) == (2, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    done = run(tmp_path, small(), output="locked")
+    assert (done.returncode, "cannot be written" in one_line(done)) == (2, True)
+
+
+def test_without_matplotlib_it_says_so_and_exits_3(tmp_path):
+    done = run(tmp_path, small(), prelude="sys.modules['matplotlib'] = None")
+    assert (done.returncode, "matplotlib" in one_line(done)) == (3, True)
+
+
+def test_labels_are_spread_without_overlap_and_stay_in_order():
+    from line_labels import spread
+
+    random = np.random.default_rng()
+    for _ in range(200):
+        count = int(random.integers(1, 11))
+        wanted = np.sort(random.uniform(0, 300, count)).tolist()
+        placed = spread(wanted, 11.0, 0.0, 300.0)
+        assert np.all(np.diff(placed) >= 11.0 - 1e-9), wanted
+        assert min(placed) >= -1e-9, wanted
+        assert max(placed) <= 300 + 1e-9, wanted
+    assert spread([10.0, 50.0], 11.0, 0.0, 100.0) == [10.0, 50.0]
+
+
+def test_numbers_are_written_as_a_reader_expects():
+    from style import format_ratio, format_seconds
+
+    seconds = {
+        1.5: "1.50 s",
+        1e-3: "1.00 ms",
+        0.9999e-3: "1.00 ms",
+        123.4e-6: "123 µs",
+        24e-6: "24.0 µs",
+        5e-7: "500 ns",
+    }
+    assert {value: format_seconds(value) for value in seconds} == seconds
+    ratios = {
+        0.5: "0.50×",
+        1.0: "1.00×",
+        1.18: "1.18×",
+        1.97: "2.0×",
+        8.14: "8.1×",
+        23.4: "23×",
+        167.2: "167×",
+    }
+    assert {value: format_ratio(value) for value in ratios} == ratios
+
+
+def test_the_example_of_the_schema_is_drawn(tmp_path):
+    example = json.loads((Path(__file__).parent / "data" / "example-results.json").read_text())
+    texts = drawn(tmp_path, example)
+    assert "FAILED: verification failed: step_update of bias1" in texts["step-time-mlp-784x128x10-b32"]
