@@ -197,7 +197,7 @@ def _draw_difference(axes: Axes, rows: list[Row], reference: Row, names: list[st
     axes.axhline(0.0, color=MUTED, linewidth=1.0)
     axes.set_ylabel("difference to\npytorch-eager fp32 (nats)", fontsize=8)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
-    axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True, steps=[1, 2, 5, 10]))
     for row in rows:
         band = difference_band(row, reference) if row is not reference else None
         if band is not None:

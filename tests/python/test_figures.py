@@ -28,7 +28,8 @@ def run(folder: Path, *documents, output: str = "figures", prelude: str = "") ->
         files[-1].write_text(document if isinstance(document, str) else json.dumps(document))
     arguments = [*map(str, files), "-o", str(folder / output)]
     if prelude:
-        start = f"import runpy, sys\nsys.path.insert(0, {str(PROGRAM.parent)!r})\nsys.argv = {[str(PROGRAM), *arguments]!r}\n"
+        start = f"import runpy, sys\nsys.argv = {[str(PROGRAM), *arguments]!r}\n"
+        start += f"sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
         command = [
             sys.executable,
             "-c",
@@ -143,11 +144,7 @@ def test_a_failed_pytorch_row_is_no_baseline(tmp_path):
 def test_failures_in_a_series_are_named_with_their_width(tmp_path):
     document = made_up.width_series(3, precisions=("fp16",))
     for index, record in enumerate(document["records"]):
-        if (
-            record["backend"] == "cuda-layered"
-            and "-512x" not in record["workload"]
-            and "x512x" in record["workload"]
-        ):
+        if record["backend"] == "cuda-layered" and "x512x" in record["workload"]:
             document["records"][index] = made_up.failed(record)
         if record["backend"] == "libtorch-eager" and "x8192x" in record["workload"]:
             nothing = {"step_seconds": None, "verification": {"verdict": "not_run", "checks": []}}
