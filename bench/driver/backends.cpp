@@ -1,0 +1,110 @@
+#include "driver/backends.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace headroom {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string prepended(const std::string& first, const std::string& variable) {
+  const std::string rest = environment(variable.c_str());
+  return rest.empty() ? first : first + ":" + rest;
+}
+
+}  // namespace
+
+std::string_view to_string(Family family) {
+  switch (family) {
+    case Family::kReference:
+      return "reference";
+    case Family::kPytorch:
+      return "pytorch";
+    case Family::kLibtorch:
+      return "libtorch";
+    case Family::kCuda:
+      return "cuda";
+    case Family::kOther:
+      break;
+  }
+  return "other";
+}
+
+Installation find_installation() {
+  Installation installation;
+  std::error_code ignored;
+  installation.program_folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  installation.root = environment("HEADROOM_ROOT");
+  if (installation.root.empty()) {
+    fs::path folder = installation.program_folder;
+    while (folder.has_relative_path() && !fs::exists(folder / "bench" / "suites", ignored))
+      folder = folder.parent_path();
+    installation.root = folder.has_relative_path() ? folder : fs::current_path(ignored);
+  }
+  installation.python = environment("HEADROOM_PYTHON");
+  if (installation.python.empty()) installation.python = "python3";
+  installation.torch_library_path = environment("HEADROOM_TORCH_LIBRARY_PATH");
+  return installation;
+}
+
+std::vector<BackendRow> backend_table() {
+  return {
+      {"oracle", "oracle", Family::kReference, "CPU, double precision with the contract's roundings"},
+      {"oracle-cuda", "cuda", Family::kReference, "the same arithmetic on the GPU, for large workloads"},
+      {"pytorch-eager", "python", Family::kPytorch, "PyTorch from Python, operation by operation"},
+      {"libtorch-eager", "libtorch", Family::kLibtorch, "PyTorch from C++, operation by operation"},
+      {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
+  };
+}
+
+std::vector<WorkerProgram> worker_programs(const Installation& installation,
+                                           const std::vector<WorkerOption>& options) {
+  std::vector<WorkerProgram> programs;
+  const auto add_native = [&](const char* name, const char* program) -> WorkerProgram& {
+    const fs::path path = installation.program_folder / program;
+    WorkerProgram& added = programs.emplace_back(WorkerProgram{name, {path.string()}, {}, {}});
+    if (access(path.c_str(), X_OK) != 0) added.missing = fmt::format("{} was not built", program);
+    return added;
+  };
+  add_native("oracle", "headroom-oracle-worker");
+  add_native("cuda", "headroom-cuda-worker");
+  WorkerProgram& libtorch = add_native("libtorch", "headroom-torch-worker");
+  if (!installation.torch_library_path.empty()) {
+    libtorch.environment["LD_LIBRARY_PATH"] = prepended(installation.torch_library_path, "LD_LIBRARY_PATH");
+  }
+  const fs::path package = installation.root / "torch_impl" / "python";
+  WorkerProgram& python = programs.emplace_back();
+  python.name = "python";
+  python.command = {installation.python, "-m", "headroom_worker"};
+  python.environment["PYTHONPATH"] = prepended(package.string(), "PYTHONPATH");
+  std::error_code ignored;
+  if (!fs::exists(package / "headroom_worker", ignored)) {
+    python.missing = "torch_impl/python/headroom_worker was not found; set HEADROOM_ROOT to the checkout";
+  }
+
+  for (const WorkerOption& option : options) {
+    const auto same_name = [&](const auto& other) { return other.name == option.name; };
+    if (std::count_if(options.begin(), options.end(), same_name) > 1) {
+      throw InputError(fmt::format("--worker {}: the name is there twice", option.name));
+    }
+    const auto found = std::find_if(programs.begin(), programs.end(), same_name);
+    WorkerProgram& program = found == programs.end() ? programs.emplace_back() : *found;
+    program.name = option.name;
+    program.command = option.command;
+    program.missing.reset();
+  }
+  return programs;
+}
+
+}  // namespace headroom

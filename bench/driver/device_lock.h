@@ -1,0 +1,25 @@
+// One run at a time on a device: two disturb each other's times.
+//
+// An advisory lock on a file in /tmp that is named by the device; the kernel drops it when the process ends.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace headroom {
+
+class DeviceLock {
+ public:
+  DeviceLock() = default;
+  ~DeviceLock();
+  DeviceLock(const DeviceLock&) = delete;
+  DeviceLock& operator=(const DeviceLock&) = delete;
+
+  /// True if this process holds the lock of `device` now; false if another one does.
+  bool try_acquire(const std::string& device, const std::filesystem::path& folder = "/tmp");
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace headroom

@@ -1,0 +1,286 @@
+#include "driver/group_run.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "analysis/statistics.h"
+#include "analysis/verification.h"
+#include "core/error.h"
+#include "driver/interruption.h"
+#include "driver/loss_runs.h"
+
+namespace headroom {
+namespace {
+
+// A loss above this many times the oracle's largest is no longer the same training.
+constexpr double kLossRange = 10;
+
+std::string shown_precisions(const std::vector<Precision>& precisions) {
+  std::string text;
+  for (const Precision precision : precisions)
+    text += (text.empty() ? "" : ", ") + std::string(to_string(precision));
+  return text;
+}
+
+}  // namespace
+
+WorkloadFiles::WorkloadFiles(const RunContext& context, const Workload& workload)
+    : context_(context), folder_(context.folder / workload.name) {
+  // The CPU oracle reads the training samples from memory.
+  const bool keep = !(context.has_gpu_oracle && wants_gpu_oracle(workload));
+  own_ = write_training_files(workload, context.least_train_bytes, folder_ / "own", keep);
+}
+
+WorkloadFiles::~WorkloadFiles() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+const TrainingFiles& WorkloadFiles::with_seed(std::uint64_t seed) {
+  if (seed == own_.workload.seed) return own_;
+  const auto found = others_.find(seed);
+  if (found != others_.end()) return found->second;
+  Workload workload = own_.workload;
+  workload.seed = seed;
+  return others_
+      .emplace(seed, write_training_files(workload, context_.least_train_bytes,
+                                          folder_ / fmt::format("seed-{}", seed), false))
+      .first->second;
+}
+
+GroupRun::GroupRun(const RunContext& context, const Workload& workload, const Group& group, std::string title)
+    : context_(context), workload_(workload), precision_(group.precision), title_(std::move(title)) {
+  for (const std::string& backend : group.backends) {
+    Cell& cell = cells_.emplace_back();
+    cell.row = *std::find_if(context.table.begin(), context.table.end(),
+                             [&](const auto& row) { return row.name == backend; });
+    cell.record.workload = workload.name;
+    cell.record.backend = backend;
+    cell.record.precision = precision_;
+    const Availability availability = context.pool.availability(cell.row, precision_);
+    cell.record.contract = availability.contract;
+    const auto& limited = context.plan.precisions_without_gpu;
+    if (availability.state == Availability::State::kSkipped) {
+      cell.record.outcome = Outcome::kSkipped;
+      cell.record.message = availability.reason;
+    } else if (availability.state == Availability::State::kFailed) {
+      fail(cell, availability.reason);
+    } else if (!context.has_device && limited &&
+               std::find(limited->begin(), limited->end(), precision_) == limited->end()) {
+      cell.record.outcome = Outcome::kSkipped;
+      cell.record.message = fmt::format("no CUDA device: suite {} then runs {} only",
+                                        context.plan.suite.value_or(""), shown_precisions(*limited));
+    }
+  }
+}
+
+bool GroupRun::any_left() const {
+  return std::any_of(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.left(); });
+}
+
+void GroupRun::status(const std::string& backend, const std::string& what, bool important) const {
+  context_.progress.status(fmt::format("{}{}{}: {}", title_, backend.empty() ? "" : " ", backend, what),
+                           important);
+}
+
+void GroupRun::fail(Cell& cell, const std::string& message) {
+  cell.record.outcome = Outcome::kFailed;
+  cell.record.message = one_line(message.empty() ? "failed without a message" : message);
+}
+
+void GroupRun::fail_all(const std::string& message) {
+  for (Cell& cell : cells_) {
+    if (cell.left()) fail(cell, message);
+  }
+}
+
+// Whatever goes wrong with one backend ends here, in its record; Ctrl-C goes on upwards.
+void GroupRun::attempt(Cell& cell, const std::string& what, const std::function<void()>& work) {
+  interruption::throw_if_requested();
+  try {
+    work();
+    return;
+  } catch (const WorkerCallError& error) {
+    interruption::throw_if_requested();
+    if (error.kind() == WorkerCallError::Kind::kUnsupported && !cell.record.setup_seconds) {
+      cell.record.outcome = Outcome::kSkipped;
+      cell.record.message = one_line(error.what());
+      return;
+    }
+    fail(cell, fmt::format("{}: {}", what, error.what()));
+  } catch (const WorkerLostError& error) {
+    interruption::throw_if_requested();
+    fail(cell, fmt::format("{}: {}", what, error.what()));
+  } catch (const std::bad_alloc&) {
+    fail(cell, fmt::format("{}: the driver ran out of memory", what));
+  } catch (const std::exception& error) {
+    interruption::throw_if_requested();
+    fail(cell, fmt::format("{}: {}", what, error.what()));
+  }
+  // A worker that failed a call may hold a broken CUDA context: the next backend's work starts in a fresh one.
+  context_.pool.end(cell.row.name);
+  cell.client = nullptr;
+}
+
+void GroupRun::make_reference(WorkloadFiles& files) {
+  folder_ = files.folder() / std::string(to_string(precision_));
+  std::filesystem::create_directories(folder_);
+  status("", "following the oracle", true);
+  const auto gpu_oracle = std::find_if(context_.table.begin(), context_.table.end(),
+                                       [](const auto& row) { return row.name == "oracle-cuda"; });
+  if (context_.has_gpu_oracle && wants_gpu_oracle(workload_)) {
+    try {
+      reference_ =
+          gpu_reference(context_.pool.client(*gpu_oracle), files.own(), precision_, folder_ / "reference");
+    } catch (...) {
+      context_.pool.end(gpu_oracle->name);
+      throw;
+    }
+  } else {
+    reference_ = cpu_reference(files.own(), precision_, folder_ / "reference");
+  }
+}
+
+void GroupRun::prepare_and_check(WorkloadFiles& files) {
+  const TrainingFiles& own = files.own();
+  for (Cell& cell : cells_) {
+    if (!cell.left()) continue;
+    attempt(cell, "setting up", [&] {
+      status(cell.row.name, "setting up", true);
+      cell.client = &context_.pool.client(cell.row);
+      const Prepared prepared = cell.client->prepare(cell.row.name, own.workload, precision_, own.data,
+                                                     own.parameters, context_.options.cache_folder);
+      cell.record.setup_seconds = prepared.setup_seconds;
+      cell.record.message = one_line(prepared.note);
+    });
+    if (!cell.left()) continue;
+    attempt(cell, "checking", [&] {
+      status(cell.row.name, "checking against the oracle");
+      cell.largest_loss = reference_->largest_loss;
+      cell.record.verification =
+          judge(check_trainer(*cell.client, own, *reference_, cell.record.contract, precision_, folder_,
+                              [] { interruption::throw_if_requested(); }));
+      if (cell.record.verification.verdict != Verdict::kPass) {
+        // Not timed: how fast something else was trained means nothing.
+        fail(cell, "verification: " + failure_message(cell.record.verification));
+        cell.client->release();
+        cell.client = nullptr;
+      }
+    });
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_ / "reference", ignored);
+}
+
+void GroupRun::time_blocks() {
+  std::vector<TimedTrainer> trainers;
+  std::vector<Cell*> timed;
+  for (Cell& cell : cells_) {
+    if (!cell.left()) continue;
+    TimedTrainer trainer;
+    trainer.name = cell_name(workload_.name, cell.row.name, precision_);
+    trainer.client = cell.client;
+    attempt(cell, "timing", [&] {
+      status(cell.row.name, "choosing the length of a block");
+      choose_block(trainer, context_.options.block_seconds);
+    });
+    if (!cell.left()) continue;
+    trainers.push_back(trainer);
+    timed.push_back(&cell);
+  }
+  const std::int64_t all_blocks = context_.options.blocks * static_cast<std::int64_t>(trainers.size());
+  bool first = true;
+  measure_interleaved(trainers, context_.options.blocks, context_.benchmark_log,
+                      [&](const TimedTrainer& trainer, std::int64_t order) {
+                        const std::string backend =
+                            timed[static_cast<std::size_t>(&trainer - trainers.data())]->row.name;
+                        status(first ? "" : backend,
+                               first ? fmt::format("timing {} blocks", all_blocks)
+                                     : fmt::format("block {} of {}", order + 1, all_blocks),
+                               first);
+                        first = false;
+                      });
+  for (std::size_t i = 0; i < trainers.size(); ++i) {
+    Cell& cell = *timed[i];
+    cell.record.blocks = trainers[i].blocks;
+    attempt(cell, "timing", [&] {
+      if (!trainers[i].failure.empty()) throw std::runtime_error(trainers[i].failure);
+      check_timed_losses(cell, trainers[i]);
+      cell.record.step_seconds = median_interval(step_samples(cell.record.blocks));
+      cell.record.wall_step_seconds = median(step_samples(cell.record.blocks, &Block::wall_seconds));
+      cell.record.cpu_step_seconds = median(step_samples(cell.record.blocks, &Block::cpu_seconds));
+    });
+  }
+}
+
+// The steps that were timed must have trained: their losses are there, finite and of the run's size.
+void GroupRun::check_timed_losses(Cell& cell, const TimedTrainer& trainer) {
+  const std::int64_t first = std::max(std::int64_t{0}, trainer.next_step - Trainer::kKeptLosses);
+  const std::vector<float> losses =
+      cell.client->losses(first, trainer.next_step - first, folder_ / (cell.row.name + "-losses.f32"));
+  std::vector<Check> checks = cell.record.verification.checks;
+  checks.push_back(losses_finite_check(losses, kLossRange * cell.largest_loss));
+  checks.back().steps = {first, trainer.next_step - 1};
+  cell.record.verification = judge(std::move(checks));
+  if (cell.record.verification.verdict != Verdict::kPass) {
+    fail(cell, "verification: " + failure_message(cell.record.verification));
+  }
+}
+
+void GroupRun::release() {
+  for (Cell& cell : cells_) {
+    if (cell.client == nullptr) continue;
+    WorkerClient& client = *cell.client;
+    cell.client = nullptr;
+    attempt(cell, "releasing", [&] { cell.record.peak_device_bytes = client.release(); });
+  }
+}
+
+void GroupRun::train_losses(WorkloadFiles& files, const std::vector<LossCurve>& eager) {
+  const std::int64_t steps = context_.plan.loss_steps;
+  if (steps == 0) return;
+  for (const std::uint64_t seed : context_.plan.loss_seeds) {
+    for (Cell& cell : cells_) {
+      if (!cell.left()) continue;
+      attempt(cell, fmt::format("losses with seed {}", seed), [&] {
+        const TrainingFiles& seeded = files.with_seed(seed);
+        cell.record.losses.push_back(
+            train_curve(context_.pool.client(cell.row), cell.row.name, precision_, seeded, steps,
+                        context_.options.cache_folder, folder_, [&](std::int64_t step) {
+                          interruption::throw_if_requested();
+                          status(cell.row.name,
+                                 fmt::format("losses, seed {}, step {} of {}", seed, step, steps), step == 0);
+                        }));
+      });
+    }
+  }
+  // In fp32 pytorch-eager is in this group itself.
+  std::vector<LossCurve> reference = eager;
+  for (const Cell& cell : cells_) {
+    if (cell.left() && precision_ == Precision::kFp32 && cell.row.name == "pytorch-eager")
+      reference = cell.record.losses;
+  }
+  for (Cell& cell : cells_) {
+    if (!cell.left()) continue;
+    const auto check = compare_curves(cell.record.losses, reference);
+    if (!check) continue;
+    // A curve that differs is reported, it does not undo the step checks: a few seeds can drift apart.
+    cell.record.verification.checks.push_back(*check);
+    if (!check->passed) {
+      cell.record.message +=
+          fmt::format("{}last losses differ from pytorch-eager's in fp32 by {:.2f} % (more than {:.1f} %)",
+                      cell.record.message.empty() ? "" : "; ", 100 * check->error, 100 * check->bound);
+    }
+  }
+}
+
+std::vector<Record> GroupRun::records() const {
+  std::vector<Record> records;
+  for (const Cell& cell : cells_) records.push_back(cell.record);
+  return records;
+}
+
+}  // namespace headroom

@@ -1,0 +1,78 @@
+#include "driver/interruption.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace headroom::interruption {
+namespace {
+
+std::atomic<bool> asked{false};
+int pipe_ends[2] = {-1, -1};
+std::mutex mutex;
+std::function<void()> action;
+std::set<std::filesystem::path> folders;
+
+void on_signal(int) {
+  const int saved = errno;
+  asked = true;
+  [[maybe_unused]] const ssize_t written = write(pipe_ends[1], "!", 1);
+  errno = saved;
+}
+
+void watch() {
+  char byte;
+  while (read(pipe_ends[0], &byte, 1) < 0 && errno == EINTR) {
+  }
+  {
+    const std::lock_guard lock(mutex);
+    if (action) action();
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  const std::lock_guard lock(mutex);
+  std::error_code ignored;
+  for (const std::filesystem::path& folder : folders) std::filesystem::remove_all(folder, ignored);
+  _exit(kExitCode);
+}
+
+}  // namespace
+
+void install() {
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return;
+  std::thread(watch).detach();
+  struct sigaction handler{};
+  handler.sa_handler = on_signal;
+  sigemptyset(&handler.sa_mask);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &handler, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+bool requested() { return asked; }
+
+void throw_if_requested() {
+  if (asked) throw Interrupted{};
+}
+
+void set_action(std::function<void()> new_action) {
+  const std::lock_guard lock(mutex);
+  action = std::move(new_action);
+}
+
+void add_folder(const std::filesystem::path& folder) {
+  const std::lock_guard lock(mutex);
+  folders.insert(folder);
+}
+
+void drop_folder(const std::filesystem::path& folder) {
+  const std::lock_guard lock(mutex);
+  folders.erase(folder);
+}
+
+}  // namespace headroom::interruption

@@ -1,0 +1,32 @@
+// Ctrl-C and SIGTERM: a run ends in order, with what was finished in its file.
+//
+// The signal handler only writes to a pipe. A watcher thread then ends the workers, so that whatever the main thread
+// waits for comes back with an error and it unwinds; if it has not within a few seconds (it may be computing), the
+// watcher removes the temporary folder itself and leaves with the exit code.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+namespace headroom {
+
+/// Thrown in the main thread when the user asked to stop; not derived from std::exception, so that no catch clause
+/// for a failed record can take it for one.
+struct Interrupted {};
+
+namespace interruption {
+inline constexpr int kExitCode = 130;
+
+/// Installs the handlers and starts the watcher. Once per process.
+void install();
+bool requested();
+/// Throws Interrupted if the user asked to stop.
+void throw_if_requested();
+/// What the watcher does first; called on its thread. Set to nullptr before what it refers to is gone.
+void set_action(std::function<void()> action);
+/// Folders the watcher removes if the main thread does not come back.
+void add_folder(const std::filesystem::path& folder);
+void drop_folder(const std::filesystem::path& folder);
+}  // namespace interruption
+
+}  // namespace headroom

@@ -1,0 +1,164 @@
+#include "driver/measurement.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+
+#include "core/error.h"
+#include "driver/interruption.h"
+
+namespace headroom {
+namespace {
+
+constexpr std::int64_t kLeastSteps = 50;
+constexpr std::int64_t kLeastWarmupSteps = 10;
+constexpr double kWarmupSeconds = 5e-3;
+// A block is planned a little longer than asked, since the estimate has some noise.
+constexpr double kMargin = 1.05;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 32;
+
+double device_seconds(const Timing& timing) {
+  for (const double seconds : {timing.device_seconds, timing.wall_seconds}) {
+    if (!std::isfinite(seconds) || seconds <= 0) {
+      throw std::runtime_error(fmt::format("the worker measured {} s for some steps: not a time", seconds));
+    }
+  }
+  if (!std::isfinite(timing.cpu_seconds) || timing.cpu_seconds < 0) {
+    throw std::runtime_error(
+        fmt::format("the worker measured {} s of CPU time: not a time", timing.cpu_seconds));
+  }
+  return timing.device_seconds;
+}
+
+double train(TimedTrainer& trainer, std::int64_t steps, Timing* kept = nullptr) {
+  const Timing timing = trainer.client->train(trainer.next_step, steps);
+  trainer.next_step += steps;
+  if (kept != nullptr) *kept = timing;
+  return device_seconds(timing);
+}
+
+}  // namespace
+
+void choose_block(TimedTrainer& trainer, double block_seconds) {
+  // Runs grow until one is long enough to trust; the fastest of three sets the length, so that no block is short.
+  std::int64_t steps = kLeastWarmupSteps;
+  double seconds = train(trainer, steps);
+  while (seconds < kWarmupSeconds && steps < kMostSteps) {
+    steps = std::max(2 * steps,
+                     static_cast<std::int64_t>(steps * std::min(100.0, 1.5 * kWarmupSeconds / seconds)));
+    seconds = train(trainer, steps);
+  }
+  double fastest = seconds / static_cast<double>(steps);
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    fastest = std::min(fastest, train(trainer, steps) / static_cast<double>(steps));
+  }
+  const auto steps_for = [&](double length) {
+    return static_cast<std::int64_t>(std::min(std::ceil(length / fastest), static_cast<double>(kMostSteps)));
+  };
+  trainer.steps_per_block = std::max(kLeastSteps, steps_for(kMargin * block_seconds));
+  trainer.warmup_steps = std::max(kLeastWarmupSteps, steps_for(kWarmupSeconds));
+}
+
+void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {
+  std::vector<std::string> words = {"headroom", "--benchmark_enable_random_interleaving=true"};
+  words.insert(words.end(), options.passed_on.begin(), options.passed_on.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  int count = static_cast<int>(argv.size());
+  argv.push_back(nullptr);
+  benchmark::Initialize(&count, argv.data());
+}
+
+void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
+                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block) {
+  std::int64_t order = 0;
+  benchmark::ClearRegisteredBenchmarks();
+  for (TimedTrainer& trainer : trainers) {
+    const auto run_block = [&trainer, &order, &before_block](benchmark::State& state) {
+      const std::int64_t steps = trainer.steps_per_block;
+      while (state.KeepRunningBatch(steps)) {
+        if (interruption::requested()) {
+          state.SkipWithError("interrupted");
+          return;
+        }
+        if (!trainer.failure.empty()) {
+          state.SkipWithError(trainer.failure.c_str());
+          return;
+        }
+        try {
+          before_block(trainer, order);
+          train(trainer, trainer.warmup_steps);
+          Timing timing;
+          state.SetIterationTime(train(trainer, steps, &timing));
+          trainer.blocks.push_back(
+              {order++, steps, timing.device_seconds, timing.wall_seconds, timing.cpu_seconds});
+        } catch (const std::exception& error) {
+          trainer.failure = error.what();
+          state.SkipWithError(trainer.failure.c_str());
+          return;
+        }
+      }
+    };
+    benchmark::RegisterBenchmark(trainer.name.c_str(), run_block)
+        ->Iterations(trainer.steps_per_block)
+        ->Repetitions(blocks)
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+  if (!trainers.empty()) benchmark::RunSpecifiedBenchmarks(&log, "all");
+  benchmark::ClearRegisteredBenchmarks();
+  interruption::throw_if_requested();
+}
+
+namespace {
+
+std::unique_ptr<benchmark::BenchmarkReporter> make_reporter(const std::string& format, bool terminal) {
+  if (format == "console") {
+    return std::make_unique<benchmark::ConsoleReporter>(terminal ? benchmark::ConsoleReporter::OO_Defaults
+                                                                 : benchmark::ConsoleReporter::OO_Tabular);
+  }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  if (format == "csv") return std::make_unique<benchmark::CSVReporter>();
+#pragma GCC diagnostic pop
+  return std::make_unique<benchmark::JSONReporter>();
+}
+
+}  // namespace
+
+void BenchmarkLog::report(BenchmarkReporter& reporter, std::ostream& stream) {
+  reporter.SetOutputStream(&stream);
+  reporter.SetErrorStream(&std::cerr);
+  Context context;
+  context.name_field_width = 10;
+  for (const std::vector<Run>& runs : groups_) {
+    for (const Run& run : runs)
+      context.name_field_width = std::max(context.name_field_width, run.benchmark_name().size());
+  }
+  if (!reporter.ReportContext(context)) return;
+  for (const std::vector<Run>& runs : groups_) reporter.ReportRuns(runs);
+  reporter.Finalize();
+}
+
+void BenchmarkLog::check(const GoogleBenchmarkOptions& options) const {
+  if (options.out.empty()) return;
+  std::ofstream file(options.out, std::ios::app);
+  if (!file) throw InputError(fmt::format("--benchmark_out={}: cannot be written", options.out));
+}
+
+void BenchmarkLog::write(const GoogleBenchmarkOptions& options) {
+  if (!options.out.empty()) {
+    std::ofstream file(options.out);
+    report(*make_reporter(options.out_format, false), file);
+    file.flush();
+    if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", options.out));
+  }
+  if (!options.format.empty()) report(*make_reporter(options.format, false), std::cout);
+}
+
+}  // namespace headroom

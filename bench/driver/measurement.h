@@ -1,0 +1,55 @@
+// Timing through Google Benchmark: the blocks of all backends of one (workload, precision), interleaved at random.
+//
+// A repetition of a benchmark is a block, its manual time the device time that the worker measured, its iterations
+// the steps. The library's own repetitions, order and reports are used; the samples are kept here in full.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/record.h"
+#include "driver/options.h"
+#include "worker/client.h"
+
+namespace headroom {
+
+/// A prepared trainer and what timing it gave.
+struct TimedTrainer {
+  std::string name;  ///< WORKLOAD/BACKEND/PRECISION
+  WorkerClient* client = nullptr;
+  std::int64_t next_step = 0;  ///< the training goes on from block to block
+  std::int64_t steps_per_block = 0;
+  std::int64_t warmup_steps = 0;  ///< untimed ones before each block
+  std::vector<Block> blocks;
+  std::string failure;  ///< why it could not be timed to the end; empty if it was
+};
+
+/// Chooses steps per block (at least `block_seconds` and 50 steps) and warm-up (10 steps or 5 ms, whichever is more)
+/// from a few untimed runs. Throws what the client throws, and std::runtime_error for a time that is none.
+void choose_block(TimedTrainer& trainer, double block_seconds);
+
+/// Keeps what Google Benchmark reported, to write it as one report at the end of the run.
+class BenchmarkLog : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override { groups_.push_back(runs); }
+  /// Throws InputError if --benchmark_out cannot be written.
+  void check(const GoogleBenchmarkOptions& options) const;
+  void write(const GoogleBenchmarkOptions& options);
+
+ private:
+  void report(BenchmarkReporter& reporter, std::ostream& stream);
+  std::vector<std::vector<Run>> groups_;
+};
+
+/// Hands the library its flags. Once per process.
+void initialize_google_benchmark(const GoogleBenchmarkOptions& options);
+
+/// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on.
+void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
+                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block);
+
+}  // namespace headroom

@@ -1,0 +1,81 @@
+// What the command line asked for. Parsing checks spelling and ranges; plan.h checks names against suites and backends.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/workload.h"
+
+namespace headroom {
+
+/// A worker program named on the command line: one more, or in place of the one with that name.
+struct WorkerOption {
+  std::string name;
+  std::vector<std::string> command;
+};
+
+/// Google Benchmark's own flags. Its file is written once at the end of the run: left to itself the library would
+/// start the file anew for every (workload, precision).
+struct GoogleBenchmarkOptions {
+  std::string filter;                  ///< --benchmark_filter
+  std::string out;                     ///< --benchmark_out
+  std::string out_format;              ///< --benchmark_out_format: json, console or csv
+  std::string format;                  ///< --benchmark_format; empty: our table instead
+  bool list_tests = false;             ///< --benchmark_list_tests
+  std::vector<std::string> passed_on;  ///< what else the library may read itself
+};
+
+struct RunOptions {
+  std::string suite = "quick";               ///< name or file
+  std::vector<std::string> workload_names;   ///< --workload: instead of a suite
+  std::vector<std::string> suite_workloads;  ///< --workloads: subset of the suite; empty for all
+  int shard_index = 1, shard_count = 1;      ///< --shard I/N, I from 1
+  std::vector<std::string> backends;         ///< empty: what the suite says
+  std::vector<Precision> precisions;         ///< empty: what the suite says
+  std::string data_folder;                   ///< IDX files; empty: synthetic
+  std::optional<std::uint64_t> seed;
+  std::optional<double> learning_rate;
+  std::optional<std::int64_t> loss_steps;
+  std::vector<std::uint64_t> loss_seeds;  ///< empty: what the suite says
+  int blocks = 12;
+  double block_seconds = 0.02;
+  int device = 0;
+  bool device_given = false;
+  std::filesystem::path output;  ///< empty: results/runs/<utc>-<suite>.json
+  std::filesystem::path resume;  ///< empty: a new run
+  bool json = false, figures = true, wait = false, share_device = false;
+  std::vector<WorkerOption> workers;
+  std::string cache_folder;
+  int time_limit_seconds = 600;
+  GoogleBenchmarkOptions google_benchmark;
+  std::vector<std::string> argv;  ///< as typed, program first
+  /// The options that decide what is measured and how, as given; stored in the file and compared by --resume.
+  std::map<std::string, std::string> settings;
+};
+
+struct ListOptions {
+  bool json = false;
+  int device = 0;
+  std::vector<WorkerOption> workers;
+};
+
+struct CommandLine {
+  enum class Command { kRun, kList, kPrintAndExit } command = Command::kPrintAndExit;
+  RunOptions run;
+  ListOptions list;
+  std::string text;  ///< kPrintAndExit: help or version, for standard output
+};
+
+/// Throws InputError, one line, for whatever the user could have got wrong in spelling or range.
+CommandLine parse_command_line(const std::vector<std::string>& argv);
+
+/// The same, with the settings of the interrupted run in `file_settings` standing for options that were not given.
+/// Throws InputError that names the option if one was given and differs.
+RunOptions parse_resumed(const std::vector<std::string>& argv, const std::string& file,
+                         const std::map<std::string, std::string>& file_settings);
+
+}  // namespace headroom

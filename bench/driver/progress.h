@@ -1,0 +1,38 @@
+// Progress on standard error: one changing line on a terminal, plain lines otherwise.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace headroom {
+
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+
+  /// Seconds the whole run is expected to take.
+  void set_estimate(double seconds) { remaining_estimate_ = seconds; }
+  /// A stage that is expected to take `estimated_seconds` begins, or is over; the estimate of the rest is scaled by
+  /// how long stages really take.
+  void stage_begins(double estimated_seconds);
+  void stage_done();
+
+  /// What is going on now. On a terminal it replaces the line before; else it is printed if `important`.
+  void status(const std::string& text, bool important = false);
+  /// A line that stays.
+  void line(const std::string& text);
+
+ private:
+  std::string time_left() const;
+  void clear();
+  std::chrono::steady_clock::time_point stage_start_;
+  double remaining_estimate_ = 0, stage_estimate_ = 0, done_estimate_ = 0, done_seconds_ = 0;
+  bool terminal_ = false;
+  std::size_t shown_ = 0;
+};
+
+/// "40 s", "3 min", "1 h 20 min".
+std::string duration_text(double seconds);
+
+}  // namespace headroom

@@ -1,0 +1,309 @@
+#include "driver/run.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "core/error.h"
+#include "driver/interruption.h"
+#include "driver/machine.h"
+#include "driver/version.h"
+
+namespace headroom {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool same_definition(const Workload& planned, const Workload& stored) {
+  const auto base = [](const std::string& folder) {
+    const fs::path path = fs::path(folder).lexically_normal();
+    return path.has_filename() ? path.filename() : path.parent_path().filename();
+  };
+  return planned.widths == stored.widths && planned.batch_size == stored.batch_size &&
+         planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
+         planned.dataset.kind == stored.dataset.kind &&
+         base(planned.dataset.folder) == base(stored.dataset.folder);
+}
+
+// Speed-ups are only between records of one file, so all of a file must be measured on the same thing.
+void refuse_other_run(const std::string& file, const Results& earlier, const Results& now, const Plan& plan) {
+  const auto refuse = [&](const std::string& field, const std::string& then, const std::string& at_present) {
+    throw InputError(fmt::format("--resume {}: {} was '{}', is now '{}'; start a new run instead", file,
+                                 field, then, at_present));
+  };
+  const auto device_text = [](const std::optional<DeviceInfo>& device) {
+    return device ? fmt::format("{} {}", device->name, device->uuid) : std::string("none");
+  };
+  if (device_text(earlier.device) != device_text(now.device))
+    refuse("device", device_text(earlier.device), device_text(now.device));
+  if (earlier.run.suite != now.run.suite)
+    refuse("run.suite", earlier.run.suite.value_or(""), now.run.suite.value_or(""));
+  if (earlier.run.source_digest != now.run.source_digest) {
+    refuse("run.source_digest", earlier.run.source_digest.value_or("null"),
+           now.run.source_digest.value_or("null"));
+  }
+  for (const auto& [name, version] : earlier.software) {
+    const auto found = now.software.find(name);
+    if (found != now.software.end() && found->second != version)
+      refuse("software." + name, version, found->second);
+  }
+  for (const WorkloadEntry& entry : earlier.workloads) {
+    const auto found = std::find_if(plan.workloads.begin(), plan.workloads.end(), [&](const auto& planned) {
+      return planned.workload.name == entry.workload.name;
+    });
+    if (found == plan.workloads.end()) {
+      throw InputError(fmt::format("--resume {}: workloads: '{}' is not in this run; start a new run instead",
+                                   file, entry.workload.name));
+    }
+    if (!same_definition(found->workload, entry.workload)) {
+      throw InputError(
+          fmt::format("--resume {}: workloads: '{}' was defined otherwise (widths, batch, optimizer, data or "
+                      "seed); start a new run instead",
+                      file, entry.workload.name));
+    }
+  }
+}
+
+// A folder can be written if a file can be made in it; asking the mode bits would be wrong for root and for mounts.
+void check_writable(const fs::path& file) {
+  std::error_code error;
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  fs::create_directories(folder, error);
+  std::string probe = (folder / ".headroom-XXXXXX").string();
+  const int descriptor = mkstemp(probe.data());
+  if (descriptor < 0) {
+    throw InputError(
+        fmt::format("--output {}: its folder cannot be written; name another file", file.string()));
+  }
+  close(descriptor);
+  unlink(probe.c_str());
+}
+
+const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name) {
+  return *std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
+}
+
+}  // namespace
+
+RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier) {
+  if (asked.resume.empty()) return asked;
+  earlier = read_results(asked.resume);
+  RunOptions options = parse_resumed(asked.argv, asked.resume.string(), earlier->run.settings);
+  if (earlier->run.complete) {
+    throw InputError(fmt::format("--resume {}: that run is complete; leave --resume out for a new one",
+                                 asked.resume.string()));
+  }
+  return options;
+}
+
+int choose_device(const RunOptions& options) {
+  if (options.device < 0) return -1;
+  const int count = cuda_device_count();
+  if (options.device < count) return options.device;
+  if (options.device_given) {
+    throw InputError(fmt::format(
+        "--device {}: {}", options.device,
+        count == 0 ? "no CUDA device was found; leave it out to run on the CPU"
+                   : fmt::format("there are {}; expected 0 to {}, or -1 for none", count, count - 1)));
+  }
+  return -1;
+}
+
+void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table) {
+  std::vector<std::string> names;
+  for (const WorkerOption& worker : options.workers) names.push_back(worker.name);
+  pool.greet(names);
+  for (const Greeting& greeting : pool.greetings()) {
+    if (greeting.asked && !greeting.hello) {
+      throw InputError(fmt::format("--worker {}: {}", greeting.worker, greeting.problem));
+    }
+  }
+  pool.add_rows(table);
+}
+
+void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool) {
+  std::vector<std::string> names;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    if (wants_gpu_oracle(planned.workload)) names.push_back(row_of(table, "oracle-cuda").worker);
+    for (const Group& group : planned.groups) {
+      for (const std::string& backend : group.backends) names.push_back(row_of(table, backend).worker);
+    }
+  }
+  pool.greet(names);
+}
+
+fs::path choose_output(const RunOptions& options, const Plan& plan, const Installation& installation) {
+  if (!options.resume.empty()) {
+    check_writable(options.resume);
+    return options.resume;
+  }
+  fs::path file = options.output;
+  if (file.empty()) {
+    const fs::path folder = installation.root / "results" / "runs";
+    const std::string stem = fmt::format("{}-{}", utc_for_name(), plan.suite.value_or("workloads"));
+    file = folder / (stem + ".json");
+    for (int i = 2; fs::exists(file); ++i) file = folder / fmt::format("{}-{}.json", stem, i);
+  }
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored))
+    throw InputError(fmt::format("--output {}: is a folder; expected a file name", file.string()));
+  if (fs::exists(file, ignored)) {
+    throw InputError(
+        fmt::format("--output {}: there is such a file; name another, or go on with it by --resume {}",
+                    file.string(), file.string()));
+  }
+  check_writable(file);
+  return file;
+}
+
+Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
+                      const WorkerPool& pool, const std::optional<Results>& earlier) {
+  Results results;
+  results.run.started_utc = utc_now();
+  results.run.id = fmt::format("{}-{}-{}", utc_for_name(), plan.suite.value_or("workloads"), getpid());
+  results.run.argv = publishable_argv(options.argv, installation.root);
+  results.run.suite = plan.suite;
+  const GitState git = git_state(installation.root);
+  results.run.git_sha = git.sha;
+  results.run.git_dirty = git.dirty;
+  results.run.source_digest = source_digest(installation.root);
+  results.run.settings = options.settings;
+  results.host = describe_host();
+  results.device = pool.device();
+  results.software = pool.software();
+  results.software["headroom"] = kVersion;
+  results.software["google_benchmark"] = HEADROOM_BENCHMARK_VERSION;
+  results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);
+  if (!earlier) return results;
+
+  refuse_other_run(options.resume.string(), *earlier, results, plan);
+  results.run.id = earlier->run.id;
+  results.run.started_utc = earlier->run.started_utc;
+  results.run.argv = earlier->run.argv;
+  results.workloads = earlier->workloads;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    for (const Group& group : planned.groups) {
+      if (!is_done(*earlier, planned, group)) continue;
+      for (const std::string& backend : group.backends) {
+        results.records.push_back(*earlier->find(planned.workload.name, backend, group.precision));
+      }
+    }
+  }
+  return results;
+}
+
+void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
+                 Progress& progress) {
+  if (!device) return;
+  const std::string name = device->uuid.empty() ? fmt::format("device-{}", device->index) : device->uuid;
+  if (lock.try_acquire(name)) return;
+  if (options.share_device) {
+    progress.line(
+        fmt::format("Another run uses device {} ({}): times will suffer.", device->index, device->name));
+    return;
+  }
+  if (!options.wait) {
+    throw InputError(fmt::format(
+        "device {} ({}) is in use by another run; wait for it with --wait, or go on with --share-device",
+        device->index, device->name));
+  }
+  progress.line(fmt::format("Waiting for the run that uses device {} ({}).", device->index, device->name));
+  while (!lock.try_acquire(name)) {
+    interruption::throw_if_requested();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+}
+
+std::int64_t temporary_bytes(const Plan& plan) {
+  constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 4;
+  std::int64_t most = 0;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    const std::int64_t parameters = planned.workload.parameter_count() * 4;
+    const std::int64_t data = std::int64_t{256} * planned.workload.batch_size * planned.workload.inputs() * 4;
+    const auto seeds = static_cast<std::int64_t>(plan.loss_steps > 0 ? plan.loss_seeds.size() : 0);
+    most = std::max(most,
+                    parameters * (kPointFiles + seeds) + std::min(data, std::int64_t{1} << 28) * (1 + seeds));
+  }
+  return most;
+}
+
+bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group) {
+  return std::all_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
+    return results.find(planned.workload.name, backend, group.precision) != nullptr;
+  });
+}
+
+double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group) {
+  // Rough rates of what is slowest; the estimate is scaled by what the first groups really take.
+  const double cores = static_cast<double>(std::max(1u, std::thread::hardware_concurrency()));
+  const double oracle_rate = 1e10 * cores;
+  const double flops = planned.workload.flops_per_step();
+  const double parameter_bytes = static_cast<double>(planned.workload.parameter_count()) * 4;
+  const auto& limited = context.plan.precisions_without_gpu;
+  const bool left_out = !context.has_device && limited &&
+                        std::find(limited->begin(), limited->end(), group.precision) == limited->end();
+  double seconds = 0;
+  int running = 0;
+  for (const std::string& backend : group.backends) {
+    const BackendRow& row = row_of(context.table, backend);
+    if (left_out || context.pool.availability(row, group.precision).state != Availability::State::kAvailable)
+      continue;
+    ++running;
+    double step = context.has_device ? 1e-3 + flops / 3e13 : 5e-4 + flops / (2e10 * cores);
+    if (row.family == Family::kReference) step = flops / oracle_rate;
+    const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
+    const double losses =
+        static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
+    seconds += 1 + 60 * step + parameter_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
+  }
+  if (running == 0) return 0;
+  const bool gpu_oracle = context.has_gpu_oracle && wants_gpu_oracle(planned.workload);
+  return seconds + 310 * flops / (gpu_oracle ? 4e11 : oracle_rate) + parameter_bytes * 20 / 1e9;
+}
+
+void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset) {
+  for (WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name != workload.name) continue;
+    if (dataset.digest) entry.dataset = dataset;
+    return;
+  }
+  results.workloads.push_back({workload, dataset});
+}
+
+std::vector<LossCurve> eager_curves(const Results& results, const std::string& workload) {
+  const Record* record = results.find(workload, "pytorch-eager", Precision::kFp32);
+  return record != nullptr && record->outcome == Outcome::kOk ? record->losses : std::vector<LossCurve>{};
+}
+
+void finish_results(Results& results) {
+  results.run.finished_utc = utc_now();
+  results.run.complete = true;
+}
+
+void draw_figures(const Installation& installation, const fs::path& results_file, Progress& progress) {
+  const fs::path program = installation.root / "plots" / "figures.py";
+  std::error_code ignored;
+  if (!fs::exists(program, ignored)) {
+    progress.line("No figures: plots/figures.py was not found; set HEADROOM_ROOT to the checkout.");
+    return;
+  }
+  const fs::path folder = results_file.parent_path() / results_file.stem();
+  progress.status("drawing figures", true);
+  const ProgramResult result = run_program(
+      {installation.python, program.string(), results_file.string(), "-o", folder.string()}, 300, true);
+  interruption::throw_if_requested();
+  if (result.exit_code == 0) {
+    progress.line(fmt::format("Figures: {}", folder.string()));
+  } else if (result.exit_code == 3) {
+    const std::string said = result.output.substr(0, result.output.find('\n'));
+    if (!said.empty()) progress.line(said);
+  } else {
+    progress.line(fmt::format("No figures: plots/figures.py ended with {}.", result.exit_code));
+  }
+}
+
+}  // namespace headroom

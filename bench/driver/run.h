@@ -1,0 +1,63 @@
+// The stages of `headroom run` around the groups: what is decided before anything is measured, and what happens
+// when all is. bench/main.cpp calls them in order.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "driver/device_lock.h"
+#include "driver/group_run.h"
+#include "driver/plan.h"
+#include "driver/results.h"
+#include "driver/worker_pool.h"
+
+namespace headroom {
+
+/// The options of a run that goes on with its file, or those given; with --resume `earlier` is what the file holds.
+RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier);
+
+/// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
+int choose_device(const RunOptions& options);
+
+/// Greets the workers named on the command line and adds their backends to `table`.
+void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table);
+/// Greets those that serve the planned backends.
+void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
+
+/// Where the results go. Throws InputError if it cannot be written or holds results already.
+std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
+                                    const Installation& installation);
+
+/// Everything about the run but its records; of an `earlier` one those records that are complete groups of the plan.
+/// Throws InputError if the earlier run had other workloads, another device, other sources or other software.
+Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
+                      const WorkerPool& pool, const std::optional<Results>& earlier);
+
+/// Takes the lock of the device, or throws InputError; with --wait it waits, with --share-device it goes on.
+void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
+                 Progress& progress);
+
+/// Bytes of temporary files that the largest workload needs.
+std::int64_t temporary_bytes(const Plan& plan);
+
+/// Whether the file holds a record for each cell of the group.
+bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group);
+
+/// Guess at how long a group takes, for the estimate before the start and the time left.
+double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group);
+
+/// The workload's entry in the results, made or brought up to date.
+void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset);
+
+/// Loss curves of pytorch-eager in fp32 for a workload; empty if there are none.
+std::vector<LossCurve> eager_curves(const Results& results, const std::string& workload);
+
+/// Marks the run as finished and complete.
+void finish_results(Results& results);
+
+/// Draws the figures into a folder beside the results. A machine without matplotlib costs one line.
+void draw_figures(const Installation& installation, const std::filesystem::path& results_file,
+                  Progress& progress);
+
+}  // namespace headroom

@@ -1,0 +1,39 @@
+// Suites are data: a JSON file that says which workloads, precisions and backends a run measures.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/workload.h"
+
+namespace headroom {
+
+struct SuiteWorkload {
+  Workload workload;
+  std::vector<Precision> precisions;  ///< the suite's unless the workload has its own
+  std::vector<std::string> backends;  ///< names, or "all": every backend that competes
+};
+
+struct Suite {
+  std::string name;
+  std::string description;
+  std::vector<SuiteWorkload> workloads;
+  /// Where there is no CUDA device only these are run; nullopt for no such limit.
+  std::optional<std::vector<Precision>> precisions_without_gpu;
+  std::int64_t loss_steps = 0;
+  std::vector<std::uint64_t> loss_seeds;
+};
+
+/// Throws InputError (`file: where: what, and what would be right`) for anything but a right suite:
+/// unknown keys, missing keys, wrong types, duplicate names, workloads out of range.
+Suite read_suite(const std::filesystem::path& file);
+
+/// Names of the suites in `folder`, sorted.
+std::vector<std::string> suite_names(const std::filesystem::path& folder);
+
+/// `name_or_file`: a name in `folder`, or a path (has a slash or ends in .json).
+std::filesystem::path find_suite(const std::string& name_or_file, const std::filesystem::path& folder);
+
+}  // namespace headroom

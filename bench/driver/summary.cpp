@@ -1,0 +1,119 @@
+#include "driver/summary.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "analysis/speedup.h"
+
+namespace headroom {
+namespace {
+
+std::string times(const std::optional<double>& factor) {
+  if (!factor) return "";
+  return fmt::format("{:.{}f} x", *factor, *factor >= 100 ? 0 : 2);
+}
+
+std::string verdict_text(const Record& record) {
+  switch (record.outcome) {
+    case Outcome::kSkipped:
+      return "skipped: " + record.message;
+    case Outcome::kFailed:
+      return "FAILED: " + record.message;
+    case Outcome::kOk:
+      break;
+  }
+  return record.verification.verdict == Verdict::kPass ? "verified"
+                                                       : std::string(to_string(record.verification.verdict));
+}
+
+}  // namespace
+
+std::string step_text(double seconds) {
+  const auto digits = [](double value) { return value < 10 ? 2 : value < 100 ? 1 : 0; };
+  if (seconds < 1e-3) return fmt::format("{:.{}f} us", seconds * 1e6, digits(seconds * 1e6));
+  if (seconds < 1) return fmt::format("{:.{}f} ms", seconds * 1e3, digits(seconds * 1e3));
+  return fmt::format("{:.{}f} s", seconds, digits(seconds));
+}
+
+std::string summary_table(const Results& results) {
+  using Line = std::vector<std::string>;
+  std::vector<Line> lines = {
+      {"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "result"}};
+  for (const SpeedupRow& row : speedup_rows(results.records)) {
+    const Record& record = *row.record;
+    std::string step, interval;
+    if (record.step_seconds && record.outcome == Outcome::kOk) {
+      step = step_text(record.step_seconds->median);
+      interval =
+          fmt::format("{} .. {}", step_text(record.step_seconds->low), step_text(record.step_seconds->high));
+    }
+    lines.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
+                     interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
+                     verdict_text(record)});
+  }
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i + 1 < line.size(); ++i) {
+      const bool number = i >= 3 && i <= 6;
+      text +=
+          number ? fmt::format("{:>{}}  ", line[i], widths[i]) : fmt::format("{:<{}}  ", line[i], widths[i]);
+    }
+    text += line.back() + "\n";
+  }
+  if (results.records.size() > 0)
+    text += "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
+  return text;
+}
+
+std::string summary_sentence(const Results& results) {
+  const auto count = [&](auto&& of) {
+    return std::count_if(results.records.begin(), results.records.end(), of);
+  };
+  const auto ran = count([](const Record& record) { return record.outcome == Outcome::kOk; });
+  const auto verified = count([](const Record& record) { return counts(record); });
+  const auto skipped = count([](const Record& record) { return record.outcome == Outcome::kSkipped; });
+  std::string text = finding(results.records);
+  const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
+  if (ran > 0) {
+    add(verified == ran ? fmt::format("All {} records that ran are verified{}.", ran,
+                                      skipped > 0 ? fmt::format("; {} skipped", skipped) : "")
+                        : fmt::format("{} of {} records that ran are verified.", verified, ran));
+  } else if (count([](const Record& record) { return record.outcome == Outcome::kFailed; }) == 0) {
+    add("Nothing could run here: see the reasons above.");
+  }
+  if (!results.device) add("No CUDA device was found: only CPU rows ran.");
+  return text;
+}
+
+std::string summary_json(const Results& results, const std::filesystem::path& file) {
+  using json = nlohmann::ordered_json;
+  const auto or_null = [](const auto& value) { return value ? json(*value) : json(nullptr); };
+  json rows = json::array();
+  for (const SpeedupRow& row : speedup_rows(results.records)) {
+    const Record& record = *row.record;
+    rows.push_back({{"workload", record.workload},
+                    {"precision", to_string(record.precision)},
+                    {"backend", record.backend},
+                    {"outcome", to_string(record.outcome)},
+                    {"verdict", to_string(record.verification.verdict)},
+                    {"message", record.message},
+                    {"step_seconds", record.step_seconds ? json(record.step_seconds->median) : json(nullptr)},
+                    {"speedup_over_pytorch_eager", or_null(row.over_pytorch_eager)},
+                    {"speedup_over_best_pytorch", or_null(row.over_best_pytorch)},
+                    {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)}});
+  }
+  const json summary = {{"results_file", file.string()},
+                        {"complete", results.run.complete},
+                        {"device", results.device ? json(results.device->name) : json(nullptr)},
+                        {"finding", summary_sentence(results)},
+                        {"records", rows}};
+  return summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace headroom

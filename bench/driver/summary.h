@@ -1,0 +1,18 @@
+// What a run prints on standard output when it is over: a table and one sentence, or the same as JSON.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "driver/results.h"
+
+namespace headroom {
+
+/// "12.3 us", "1.45 ms": three digits.
+std::string step_text(double seconds);
+
+std::string summary_table(const Results& results);
+std::string summary_sentence(const Results& results);
+std::string summary_json(const Results& results, const std::filesystem::path& file);
+
+}  // namespace headroom

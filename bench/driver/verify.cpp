@@ -1,0 +1,91 @@
+#include "driver/verify.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/verification.h"
+#include "driver/interruption.h"
+
+namespace headroom {
+namespace {
+
+// Operations above which the CPU oracle takes minutes: 300 steps of the trajectory and ten free ones.
+constexpr double kReferenceSteps = 310;
+constexpr double kMostCpuOperations = 1e11;
+
+std::vector<std::int64_t> check_steps() { return {std::begin(kCheckSteps), std::end(kCheckSteps)}; }
+
+}  // namespace
+
+std::filesystem::path Reference::start(std::int64_t step) const {
+  return folder / fmt::format("start-{}.f32", step);
+}
+std::filesystem::path Reference::update(std::int64_t step) const {
+  return folder / fmt::format("update-{}.f32", step);
+}
+
+bool wants_gpu_oracle(const Workload& workload) {
+  return workload.flops_per_step() * kReferenceSteps > kMostCpuOperations;
+}
+
+Reference cpu_reference(const TrainingFiles& files, Precision precision,
+                        const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  Reference reference{folder, check_steps(), 0};
+  const Parameters initial = read_parameters(files.parameters, files.workload.widths);
+  follow_reference(
+      files.workload, precision, true, files.dataset.train(), initial, reference.steps,
+      [&](const ReferencePoint& point) {
+        interruption::throw_if_requested();
+        write_floats(reference.start(point.step), point.start.flat());
+        write_floats(reference.update(point.step), point.update.flat());
+        reference.largest_loss = std::max(reference.largest_loss, point.loss);
+      },
+      [&](const Parameters& after) { write_floats(reference.free(), after.flat()); });
+  return reference;
+}
+
+Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
+                        const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  Reference reference{folder, check_steps(), 0};
+  client.prepare("oracle-cuda", files.workload, precision, files.data, files.parameters, "");
+  for (const double loss : client.reference(reference.steps, kFreeSteps, folder)) {
+    reference.largest_loss = std::max(reference.largest_loss, loss);
+  }
+  client.release();
+  return reference;
+}
+
+std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
+                                 Contract contract, Precision precision, const std::filesystem::path& scratch,
+                                 const std::function<void()>& between_steps) {
+  const std::vector<int>& widths = files.workload.widths;
+  const std::filesystem::path trained_file = scratch / "trained.f32";
+  const auto trained = [&] {
+    client.parameters(trained_file);
+    return read_parameters(trained_file, widths);
+  };
+  std::vector<StepErrors> errors;
+  for (const std::int64_t step : reference.steps) {
+    between_steps();
+    client.set_parameters(reference.start(step));
+    client.train(step, 1);
+    errors.push_back({step, update_errors(read_parameters(reference.start(step), widths), trained(),
+                                          read_parameters(reference.update(step), widths))});
+  }
+  client.set_parameters(files.parameters);
+  client.train(0, kFreeSteps);
+  const std::vector<double> free_errors = update_errors_from_end(
+      read_parameters(files.parameters, widths), trained(), read_parameters(reference.free(), widths));
+  client.set_parameters(files.parameters);
+  std::error_code ignored;
+  std::filesystem::remove(trained_file, ignored);
+  std::vector<Check> checks = step_update_checks(widths, errors, contract, precision);
+  checks.push_back(ten_steps_check(free_errors));
+  return checks;
+}
+
+}  // namespace headroom

@@ -1,0 +1,41 @@
+// The step checks: one prepared trainer against the oracle, before it is timed. The judging itself is analysis.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/oracle.h"
+#include "core/record.h"
+#include "driver/training_files.h"
+#include "worker/client.h"
+
+namespace headroom {
+
+/// The oracle's points for one (workload, precision), as files: `start-STEP.f32`, `update-STEP.f32`, `free.f32`.
+/// Made once and shared by all backends; up to 10 GB, so they are read one at a time.
+struct Reference {
+  std::filesystem::path folder;
+  std::vector<std::int64_t> steps;
+  double largest_loss = 0;
+
+  std::filesystem::path start(std::int64_t step) const;
+  std::filesystem::path update(std::int64_t step) const;
+  std::filesystem::path free() const { return folder / "free.f32"; }
+};
+
+/// Whether following the oracle is too long a work for the CPU.
+bool wants_gpu_oracle(const Workload& workload);
+
+Reference cpu_reference(const TrainingFiles& files, Precision precision, const std::filesystem::path& folder);
+Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
+                        const std::filesystem::path& folder);
+
+/// Trains single steps from the oracle's parameters and ten free ones from the initial parameters, and compares.
+/// Leaves the trainer with the initial parameters. Throws what the client throws.
+std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
+                                 Contract contract, Precision precision, const std::filesystem::path& scratch,
+                                 const std::function<void()>& between_steps);
+
+}  // namespace headroom

@@ -1,0 +1,212 @@
+// Headroom: trains the same networks through hand-written CUDA kernels and through PyTorch, checks that both trained
+// the same thing, and compares their speed.
+//
+// This file is the data flow of a run from top to bottom. Training happens in worker processes; this program holds
+// no CUDA context and no PyTorch.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "core/error.h"
+#include "driver/interruption.h"
+#include "driver/list.h"
+#include "driver/options.h"
+#include "driver/run.h"
+#include "driver/scratch.h"
+#include "driver/summary.h"
+
+namespace headroom {
+namespace {
+
+constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2;
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// One workload in one precision: every backend is set up, checked against the oracle, and only then timed.
+std::vector<Record> run_group(const RunContext& context, WorkloadFiles& files, GroupRun& group,
+                              const std::vector<LossCurve>& eager) {
+  if (group.any_left()) {
+    try {
+      group.make_reference(files);
+      group.prepare_and_check(files);
+      group.time_blocks();
+      group.release();
+      group.train_losses(files, eager);
+    } catch (
+        const std::exception& error) {  // of the driver itself: what is a backend's fault is in its record
+      interruption::throw_if_requested();
+      group.fail_all(error.what());
+      context.pool.end_all();
+    }
+  }
+  return group.records();
+}
+
+// All precisions of one workload; the file is written after each.
+void run_workload(const RunContext& context, const PlannedWorkload& planned, const std::string& position,
+                  Results& results, const std::filesystem::path& output) {
+  std::optional<WorkloadFiles> files;
+  for (const Group& planned_group : planned.groups) {
+    if (is_done(results, planned, planned_group)) continue;
+    interruption::throw_if_requested();
+    context.progress.stage_begins(estimated_seconds(context, planned, planned_group));
+    GroupRun group(
+        context, planned.workload, planned_group,
+        fmt::format("{} {} {}", position, planned.workload.name, to_string(planned_group.precision)));
+    note_workload(results, planned.workload, {});
+    std::vector<Record> records;
+    try {
+      if (group.any_left() && !files) {
+        files.emplace(context, planned.workload);
+        note_workload(results, planned.workload, files->own().info);
+      }
+    } catch (const std::exception& error) {
+      group.fail_all(fmt::format("making the data set: {}", error.what()));
+    }
+    if (files) {
+      records = run_group(context, *files, group, eager_curves(results, planned.workload.name));
+    } else {
+      records = group.records();
+    }
+    results.records.insert(results.records.end(), records.begin(), records.end());
+    write_results(results, output);
+    context.progress.stage_done();
+  }
+}
+
+int run(const RunOptions& asked) {
+  // What is wrong with the command line, the suite or the data ends the program here, with nothing measured.
+  std::optional<Results> earlier;
+  const RunOptions options = resolve_options(asked, earlier);
+  const Installation installation = find_installation();
+  BenchmarkLog benchmark_log;
+  Progress progress;
+
+  const Scratch logs(0);
+  const int device = choose_device(options);
+  TimeLimits limits;
+  limits.prepare = limits.train = limits.other = std::chrono::seconds(options.time_limit_seconds);
+  WorkerPool pool(worker_programs(installation, options.workers), device, limits, logs.folder());
+  std::vector<BackendRow> table = backend_table();
+  greet_named_workers(options, pool, table);
+  const Plan plan = make_plan(options, installation, table);
+  if (options.google_benchmark.list_tests) {
+    for (const PlannedWorkload& planned : plan.workloads) {
+      for (const Group& group : planned.groups) {
+        for (const std::string& backend : group.backends) {
+          print(cell_name(planned.workload.name, backend, group.precision) + "\n");
+        }
+      }
+    }
+    return kDone;
+  }
+  const std::filesystem::path output = choose_output(options, plan, installation);
+  benchmark_log.check(options.google_benchmark);
+  initialize_google_benchmark(options.google_benchmark);
+
+  // The workers say what they can run here, and on which device.
+  progress.status("starting the workers", true);
+  greet_planned_workers(plan, table, pool);
+  Results results = begin_results(options, plan, installation, pool, earlier);
+  DeviceLock lock;
+  lock_device(options, results.device, lock, progress);
+  if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
+
+  const Scratch files(temporary_bytes(plan));
+  RunContext context{options,  plan,          table,          pool,
+                     progress, benchmark_log, files.folder(), std::int64_t{1} << 28,
+                     false,    false};
+  context.has_device = results.device.has_value();
+  if (context.has_device && results.device->l2_bytes > 0)
+    context.least_train_bytes = 4 * results.device->l2_bytes;
+  for (const BackendRow& row : table) {
+    if (row.name == "oracle-cuda") {
+      context.has_gpu_oracle =
+          pool.availability(row, Precision::kFp32).state == Availability::State::kAvailable;
+    }
+  }
+  double estimate = 0;
+  std::int64_t left = 0;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    for (const Group& group : planned.groups) {
+      if (is_done(results, planned, group)) continue;
+      estimate += estimated_seconds(context, planned, group);
+      left += static_cast<std::int64_t>(group.backends.size());
+    }
+  }
+  progress.line(fmt::format("{} records on {}: about {}. Results: {}", left,
+                            results.device ? results.device->name : "the CPU", duration_text(estimate),
+                            output.string()));
+  progress.set_estimate(estimate);
+
+  // From here on the file always holds what was finished.
+  write_results(results, output);
+  try {
+    for (std::size_t i = 0; i < plan.workloads.size(); ++i) {
+      run_workload(context, plan.workloads[i], fmt::format("[{}/{}]", i + 1, plan.workloads.size()), results,
+                   output);
+    }
+  } catch (const Interrupted&) {
+    progress.line(fmt::format(
+        "Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}", output.string()));
+    throw;
+  }
+  finish_results(results);
+  write_results(results, output);
+  pool.end_all();
+  benchmark_log.write(options.google_benchmark);
+  if (options.figures) draw_figures(installation, output, progress);
+
+  if (options.json) {
+    print(summary_json(results, output));
+  } else if (options.google_benchmark.format.empty()) {
+    print(fmt::format("\n{}\n{}\nResults: {}\n", summary_table(results), summary_sentence(results),
+                      output.string()));
+  }
+  const bool failed = std::any_of(results.records.begin(), results.records.end(),
+                                  [](const Record& record) { return record.outcome == Outcome::kFailed; });
+  return failed ? kFailedRecord : kDone;
+}
+
+int dispatch(int argc, char** argv) {
+  const CommandLine line = parse_command_line(std::vector<std::string>(argv, argv + argc));
+  switch (line.command) {
+    case CommandLine::Command::kRun:
+      return run(line.run);
+    case CommandLine::Command::kList:
+      print(list_text(line.list));
+      return kDone;
+    case CommandLine::Command::kPrintAndExit:
+      break;
+  }
+  print(line.text);
+  return kDone;
+}
+
+}  // namespace
+}  // namespace headroom
+
+int main(int argc, char** argv) {
+  using namespace headroom;
+  interruption::install();
+  try {
+    return dispatch(argc, argv);
+  } catch (const Interrupted&) {
+    return interruption::kExitCode;
+  } catch (const InputError& error) {
+    fmt::print(stderr, "headroom: {}\n", error.what());
+    return interruption::requested() ? interruption::kExitCode : kUsage;
+  } catch (const std::exception& error) {
+    if (interruption::requested()) return interruption::kExitCode;
+    fmt::print(stderr, "headroom: {}\n", error.what());
+    return kFailedRecord;
+  } catch (...) {
+    fmt::print(stderr, "headroom: something was thrown that is not an error\n");
+    return kFailedRecord;
+  }
+}
