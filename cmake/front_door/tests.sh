@@ -137,6 +137,7 @@ check_style() {
 
 run_ctest() {
   local started=$SECONDS status=0
+  say "running GoogleTest"
   "$(dirname "$cmake")/ctest" --test-dir "$build" -j 2 --output-on-failure --no-tests=error \
     --output-junit "$reports/ctest.xml" >"$reports/ctest" 2>&1 || status=$?
   report_counts "GoogleTest (ctest)" "$status" $((SECONDS - started)) "$reports/ctest" "$reports/ctest.xml"
@@ -167,6 +168,7 @@ run_pytest() {
     count 0 0 1
     return
   fi
+  say "running pytest"
   (cd "$root" && "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$reports/pytest.xml") \
     >"$reports/pytest" 2>&1 || status=$?
   report_counts "pytest" "$status" $((SECONDS - started)) "$reports/pytest" "$reports/pytest.xml"

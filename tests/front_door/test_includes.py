@@ -15,7 +15,7 @@ ALLOWED = [
     ("bench/worker", "core/trainer.h"),
     ("bench/driver", "worker/client.h"),
     ("bench/device", "core/error.h"),
-    ("torch_impl/libtorch", "worker/server.h"),
+    ("torch_impl/libtorch", "core/trainer.h"),
 ]
 FORBIDDEN = [
     ("bench/core", "worker/client.h"),
