@@ -1,7 +1,7 @@
 // Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
 //
-// A block owns 32 x 32, 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs);
-// product.cuh says how it walks along the inputs.
+// A block owns 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs);
+// product.cuh says how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
 //   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); x once a block,
@@ -18,17 +18,18 @@ template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads) forward_kernel(
+__global__ void __launch_bounds__(kThreads, Tile::kBlocks) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
     const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
-    float* logits /* [batch, out], or null */, std::int64_t pitch) {
+    float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
-  Forward<Format, Tile>::run(
-      inputs, weights, std::int64_t{blockIdx.x} * Tile::kRows, std::int64_t{blockIdx.y} * Tile::kColumns, 0,
-      in, [](const typename Format::Value*, std::int64_t) {},
-      [&](std::int64_t row, std::int64_t column, float4 sum) {
+  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
+  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
+  Forward<Format, Tile>::run_split(
+      inputs, weights, first_row, first_column, in, split, [&](int tile_row, int tile_column, float4 sum) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= out) return;
         const float4 shift = *reinterpret_cast<const float4*>(bias + column);
         sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
@@ -46,61 +47,66 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(
 template <class Format, class Tile>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-            float* logits, std::int64_t batch, std::int64_t pitch, Stream& stream) {
-  const dim3 grid(static_cast<unsigned>(tiles(batch, Tile::kRows)),
-                  static_cast<unsigned>(tiles(weights.rows, Tile::kColumns)));
-  launch_product(forward_kernel<Format, Tile>, grid, Forward<Format, Tile>::shared_bytes(weights.columns),
-                 stream, Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
+            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream) {
+  using P = Forward<Format, Tile>;
+  const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
+  const int parts = inner_splits<P>(down * across, weights.columns);
+  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
+  launch_product(forward_kernel<Format, Tile>, grid, P::shared_bytes(weights.columns), stream,
+                 Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
-                 bias, hidden, logits, pitch);
+                 bias, hidden, logits, pitch, split);
 }
 
 template <class Format>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
              Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, Stream& stream) {
+             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
+             Stream& stream) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
-  switch (choose_batch_tile(batch, out)) {
-    case TileChoice::kShort:
-      return launch<Format, typename Tiles<Format>::Short>(inputs, state, weights, bias, hidden, logits,
-                                                           batch, pitch, stream);
-    case TileChoice::kWide:
-      return launch<Format, typename Tiles<Format>::Wide>(inputs, state, weights, bias, hidden, logits, batch,
-                                                          pitch, stream);
-    case TileChoice::kLarge:
-      return launch<Format, typename Tiles<Format>::Large>(inputs, state, weights, bias, hidden, logits,
-                                                           batch, pitch, stream);
-  }
+  if (use_large_batch_tile(batch, out))
+    launch<Format, typename Tiles<Format>::Large>(inputs, state, weights, bias, hidden, logits, batch, pitch,
+                                                  split, stream);
+  else
+    launch<Format, typename Tiles<Format>::Narrow>(inputs, state, weights, bias, hidden, logits, batch, pitch,
+                                                   split, stream);
 }
 
 }  // namespace
 
+std::int64_t split_sum_tiles() { return 2 * multiprocessors(); }
+std::int64_t split_sum_values() {
+  // Only products that leave multiprocessors idle are split: at most so many blocks, of the largest tile.
+  return split_sum_tiles() * 128 * 128;
+}
+
 template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias,
-                    Matrix<typename Format::Value> hidden, Stream& stream) {
+                    Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream) {
   forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, stream);
+                  hidden.pitch, split, stream);
 }
 
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
-                    Stream& stream) {
+                    const SplitSums& split, Stream& stream) {
   forward<Format>(inputs, state, weights, bias, nullptr, logits.data, logits.rows, logits.columns,
-                  logits.pitch, stream);
+                  logits.pitch, split, stream);
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                     \
   template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                    \
                                        Matrix<const Format::Value>, const float*, Matrix<Format::Value>, \
-                                       Stream&);                                                         \
+                                       const SplitSums&, Stream&);                                       \
   template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                    \
-                                       Matrix<const Format::Value>, const float*, Matrix<float>, Stream&);
+                                       Matrix<const Format::Value>, const float*, Matrix<float>,         \
+                                       const SplitSums&, Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)
 HEADROOM_INSTANTIATE(Fp16)

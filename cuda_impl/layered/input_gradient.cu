@@ -1,8 +1,8 @@
 // Gradient of a layer's inputs: dx = (d * W) where the stored input is positive, rounded for the next layer
 // down.
 //
-// A block owns 32 x 32, 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's
-// inputs) and walks down all rows of W, so no sum crosses blocks; product.cuh says how.
+// A block owns 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
+// walks down the rows of W; product.cuh says how, and how several blocks share a walk.
 //   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
 //   out:   dx [batch, in]
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); d once a block,
@@ -19,16 +19,18 @@ template <class Format, class Tile>
 using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Tile::kBlocks)
     input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                           Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
                           const typename Format::Value* hidden /* [batch, in] */,
-                          typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch) {
+                          typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch,
+                          SplitSums split) {
   const std::int64_t batch = gradient.outer, in = weights.outer;
-  Backward<Format, Tile>::run(
-      gradient, weights, std::int64_t{blockIdx.x} * Tile::kRows, std::int64_t{blockIdx.y} * Tile::kColumns, 0,
-      out, [](const typename Format::Value*, std::int64_t) {},
-      [&](std::int64_t row, std::int64_t column, float4 sum) {
+  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
+  const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
+  Backward<Format, Tile>::run_split(
+      gradient, weights, first_row, first_column, out, split, [&](int tile_row, int tile_column, float4 sum) {
+        const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= in) return;
         const typename Format::Value* active = hidden + row * pitch + column;
         if (!(to_float(active[0]) > 0)) sum.x = 0;
@@ -42,14 +44,16 @@ __global__ void __launch_bounds__(kThreads)
 template <class Format, class Tile>
 void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
             Matrix<const typename Format::Value> hidden, Matrix<typename Format::Value> input_gradient,
-            Stream& stream) {
-  const dim3 grid(static_cast<unsigned>(tiles(gradient.rows, Tile::kRows)),
-                  static_cast<unsigned>(tiles(weights.columns, Tile::kColumns)));
-  launch_product(input_gradient_kernel<Format, Tile>, grid,
-                 Backward<Format, Tile>::shared_bytes(weights.rows), stream,
+            const SplitSums& split, Stream& stream) {
+  using P = Backward<Format, Tile>;
+  const std::int64_t down = tiles(gradient.rows, Tile::kRows),
+                     across = tiles(weights.columns, Tile::kColumns);
+  const int parts = inner_splits<P>(down * across, weights.rows);
+  const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
+  launch_product(input_gradient_kernel<Format, Tile>, grid, P::shared_bytes(weights.rows), stream,
                  Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
-                 hidden.data, input_gradient.data, input_gradient.pitch);
+                 hidden.data, input_gradient.data, input_gradient.pitch, split);
 }
 
 }  // namespace
@@ -57,7 +61,7 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
 template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
                     Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
-                    Matrix<typename Format::Value> input_gradient, Stream& stream) {
+                    Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream) {
   require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
                 weights.rows);
   require_equal("input gradient: columns of the hidden activations against those of the weights",
@@ -67,19 +71,16 @@ void input_gradient(Matrix<const typename Format::Value> gradient,
   require_equal("input gradient: rows of the hidden activations against the batch", hidden.rows,
                 gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  switch (choose_batch_tile(gradient.rows, weights.columns)) {
-    case TileChoice::kShort:
-      return launch<Format, typename Tiles<Format>::Short>(gradient, weights, hidden, input_gradient, stream);
-    case TileChoice::kWide:
-      return launch<Format, typename Tiles<Format>::Wide>(gradient, weights, hidden, input_gradient, stream);
-    case TileChoice::kLarge:
-      return launch<Format, typename Tiles<Format>::Large>(gradient, weights, hidden, input_gradient, stream);
-  }
+  if (use_large_batch_tile(gradient.rows, weights.columns))
+    launch<Format, typename Tiles<Format>::Large>(gradient, weights, hidden, input_gradient, split, stream);
+  else
+    launch<Format, typename Tiles<Format>::Narrow>(gradient, weights, hidden, input_gradient, split, stream);
 }
 
-#define HEADROOM_INSTANTIATE(Format)                                                             \
-  template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>, \
-                                       Matrix<const Format::Value>, Matrix<Format::Value>, Stream&);
+#define HEADROOM_INSTANTIATE(Format)                                                                         \
+  template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,             \
+                                       Matrix<const Format::Value>, Matrix<Format::Value>, const SplitSums&, \
+                                       Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)
 HEADROOM_INSTANTIATE(Fp16)

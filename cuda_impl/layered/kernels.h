@@ -11,19 +11,28 @@
 
 namespace headroom::layered {
 
+/// Where the blocks that share a tile's inner index leave their sums; forward and input gradient use it in
+/// turn, so one is enough for a stream. See product.cuh.
+struct SplitSums {
+  float* values;       ///< [split_sum_values()]
+  unsigned* arrivals;  ///< [split_sum_tiles()], zero between products
+};
+std::int64_t split_sum_values();  ///< for the current device
+std::int64_t split_sum_tiles();
+
 /// hidden = relu(inputs * weights^T + bias), rounded to Format::Value.
 /// inputs [batch, in], or with `state` [batches * batch, in] of which batch state->batch is read;
 /// weights [out, in]; bias [padded(out)] fp32; hidden [batch, out].
 template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias,
-                    Matrix<typename Format::Value> hidden, Stream& stream);
+                    Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream);
 
 /// logits = inputs * weights^T + bias in fp32; shapes as above, logits [batch, out].
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
-                    Stream& stream);
+                    const SplitSums& split, Stream& stream);
 
 /// Softmax cross-entropy of each row and its gradient times `gradient_scale`, which holds 1 / batch and
 /// fp16's loss scale. logits [batch, classes]; labels [batches * batch], batch state->batch is read; gradient
@@ -39,7 +48,7 @@ void loss_gradient(Matrix<const float> logits, const std::int32_t* labels, const
 template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
                     Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
-                    Matrix<typename Format::Value> input_gradient, Stream& stream);
+                    Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream);
 
 /// How many partial sums weight_gradient() makes for this layer; over 1 only where the layer alone would
 /// leave multiprocessors idle.

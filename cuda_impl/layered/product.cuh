@@ -1,26 +1,28 @@
 // The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner
 // index.
 //
-// A block owns one kRows x kColumns tile of C and walks along the inner index in slabs of 64 or 128 bytes a
-// row.
+// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or
+// 128 bytes a row.
 //   on chip: a ring of kStages slabs of A and B in shared memory, filled by asynchronous copies kStages - 1
 //   slabs
 //            ahead of the arithmetic; sums in registers (64 a thread in the largest tile)
 //   waits:   one barrier a slab. It says both that the slab has landed for all threads and that everybody is
 //   done
 //            with the slab before it, whose place the next copy takes.
-// With batch 32 a layer has few tiles and each walks far: there the 8 warps of a block also split the inner
-// index (kWarpsInner), so that every multiprocessor has enough multiply-adds and copies under way without a
-// second kernel. Their sums meet in shared memory and are added in the order of the warps, so the result has
-// the same bits every time. The large tile takes the same way out, with one warp's sums for each element:
-// that gives whole 16-byte stores.
+// With batch 32 a layer has few tiles and each walks far. So the walk is split twice: among the warps of a
+// block (kWarpsInner), whose sums meet in shared memory, and among blocks, whose sums meet in device memory,
+// where the block that arrives last adds them up (SplitSums). Both add in a fixed order, so the result has
+// the same bits every time. Two blocks on a multiprocessor matter as much as the bytes under way: while one
+// waits at its barrier, the other multiplies.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "device/check.h"
 #include "layered/formats.h"
+#include "layered/kernels.h"
 #include "layered/staging.cuh"
 #include "layered/warp_fma.cuh"
 #include "layered/warp_tensor.cuh"
@@ -30,24 +32,26 @@ namespace headroom::layered {
 inline constexpr int kThreads = 256;
 
 template <int kRows_, int kColumns_, int kSlabBytes_, int kWarpsDown_, int kWarpsAcross_, int kWarpsInner_,
-          int kStages_>
+          int kStages_, int kBlocks_>
 struct Tile {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kSlabBytes = kSlabBytes_,
                        kWarpsDown = kWarpsDown_, kWarpsAcross = kWarpsAcross_, kWarpsInner = kWarpsInner_,
                        kStages = kStages_;
+  /// To be resident on a multiprocessor at once, as far as registers go.
+  static constexpr int kBlocks = kBlocks_;
   static_assert(kWarpsDown * kWarpsAcross * kWarpsInner * 32 == kThreads);
 };
 
-/// 32 rows hold the whole batch at batch 32; 64 columns halve the reading of A against 32 columns, which make
-/// more blocks. Six stages keep 40 KB of weights on their way into each multiprocessor. The large tile does
-/// 32 multiply-adds for each value that it stages. All stay under the 99 KB of shared memory that every GPU
-/// from sm_80 on has.
+/// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for
+/// each block. Flat: for weight gradients at a small batch, which are all start, end and writing: few
+/// registers, many blocks. Large: 32 multiply-adds for each value that it stages, for large batches. All stay
+/// under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
 template <class Format>
 struct Tiles {
   static constexpr bool kTensor = Format::kTensorCores;
-  using Short = Tile<32, 32, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6>;
-  using Wide = Tile<32, 64, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6>;
-  using Large = Tile<128, 128, 64, 4, 2, 1, 4>;
+  using Narrow = Tile<32, 64, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6, 2>;
+  using Flat = Tile<64, 128, 64, 2, 4, 1, 4, 3>;
+  using Large = Tile<128, 128, 64, 4, 2, 1, 4, 2>;
 };
 
 template <class Format, class Tile_, Storage kStorageA, Storage kStorageB>
@@ -82,25 +86,24 @@ struct Product {
   static int shared_bytes(std::int64_t inner) {
     const std::int64_t slabs = (inner + kInner - 1) / kInner;
     const int stages = slabs < T::kStages ? static_cast<int>(slabs) : T::kStages;
-    return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
+    return std::max(stages * kStageBytes, kSumBytes);
   }
 
   /// Computes the tile at (row_begin, column_begin) over [inner_begin, inner_end).
-  /// on_slab(slab of A, first inner index of it): called once a slab by all threads, between its barriers.
-  /// on_sums(row, column, float4): four neighbouring elements of C, column a multiple of 4; may lie outside
-  /// C.
+  /// on_slab(slab of A): called once a slab by all threads, between its barriers.
+  /// on_sums(row, column, float4): four neighbouring elements of the tile, column a multiple of 4.
   template <class OnSlab, class OnSums>
   __device__ static void run(const Operand<Value>& a, const Operand<Value>& b, std::int64_t row_begin,
                              std::int64_t column_begin, std::int64_t inner_begin, std::int64_t inner_end,
                              OnSlab&& on_slab, OnSums&& on_sums) {
     extern __shared__ __align__(16) unsigned char shared[];
     Value* stages = reinterpret_cast<Value*>(shared);
+    const typename TileA::template Loader<kThreads> loader_a(a, row_begin, inner_begin, inner_end);
+    const typename TileB::template Loader<kThreads> loader_b(b, column_begin, inner_begin, inner_end);
     const int slabs = static_cast<int>((inner_end - inner_begin + kInner - 1) / kInner);
-    const auto load = [&](int slab) {
-      Value* stage = stages + slab % T::kStages * kStageValues;
-      const std::int64_t inner = inner_begin + static_cast<std::int64_t>(slab) * kInner;
-      TileA::template load<kThreads>(stage, a, row_begin, inner, inner_end);
-      TileB::template load<kThreads>(stage + TileA::kValues, b, column_begin, inner, inner_end);
+    const auto load = [&](int slab, int stage) {
+      loader_a.load(stages + stage * kStageValues, slab);
+      loader_b.load(stages + stage * kStageValues + TileA::kValues, slab);
     };
 
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -113,20 +116,23 @@ struct Product {
     // always means that the slab about to be used has landed.
 #pragma unroll
     for (int slab = 0; slab < T::kStages - 1; ++slab) {
-      if (slab < slabs) load(slab);
+      if (slab < slabs) load(slab, slab);
       close_copy_group();
     }
+    int stage = 0, free_stage = T::kStages - 1;
     for (int slab = 0; slab < slabs; ++slab) {
       wait_for_copy_groups<T::kStages - 2>();
       __syncthreads();
-      if (slab + T::kStages - 1 < slabs) load(slab + T::kStages - 1);
+      if (slab + T::kStages - 1 < slabs) load(slab + T::kStages - 1, free_stage);
       close_copy_group();
-      const Value* stage = stages + slab % T::kStages * kStageValues;
-      on_slab(stage, inner_begin + static_cast<std::int64_t>(slab) * kInner);
+      const Value* slab_a = stages + stage * kStageValues;
+      on_slab(slab_a);
 #pragma unroll
       for (int step = 0; step < kInner / Warp::kInnerStep; step += T::kWarpsInner)
-        sums.multiply(stage, stage + TileA::kValues, warp_row, warp_column,
+        sums.multiply(slab_a, slab_a + TileA::kValues, warp_row, warp_column,
                       (step + warp_inner) * Warp::kInnerStep);
+      free_stage = stage;
+      stage = stage + 1 == T::kStages ? 0 : stage + 1;
     }
     wait_for_copy_groups<0>();
     __syncthreads();  // the stages are free: their memory now takes the sums
@@ -134,19 +140,64 @@ struct Product {
     float* tile = reinterpret_cast<float*>(shared);
     sums.store(tile + warp_inner * T::kRows * kSumPitch, kSumPitch, warp_row, warp_column);
     __syncthreads();
-    constexpr int kQuadsPerRow = T::kColumns / 4;
-    for (int quad = static_cast<int>(threadIdx.x); quad < T::kRows * kQuadsPerRow; quad += kThreads) {
+    for (int quad = static_cast<int>(threadIdx.x); quad < kQuads; quad += kThreads) {
       const int row = quad / kQuadsPerRow;
       const int column = quad % kQuadsPerRow * 4;
       float4 total = *reinterpret_cast<const float4*>(tile + row * kSumPitch + column);
 #pragma unroll
-      for (int part = 1; part < T::kWarpsInner; ++part) {
-        const float4 more =
-            *reinterpret_cast<const float4*>(tile + (part * T::kRows + row) * kSumPitch + column);
-        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-      }
-      on_sums(row_begin + row, column_begin + column, total);
+      for (int part = 1; part < T::kWarpsInner; ++part)
+        add(total, *reinterpret_cast<const float4*>(tile + (part * T::kRows + row) * kSumPitch + column));
+      on_sums(row, column, total);
     }
+  }
+
+  /// run() of part blockIdx.z of gridDim.z along the inner index; on_sums is called by the block that arrives
+  /// last, with the sum of all parts.
+  template <class OnSums>
+  __device__ static void run_split(const Operand<Value>& a, const Operand<Value>& b, std::int64_t row_begin,
+                                   std::int64_t column_begin, std::int64_t inner, const SplitSums& split,
+                                   OnSums&& on_sums) {
+    const std::int64_t slabs = (inner + kInner - 1) / kInner;
+    const std::int64_t part_size = (slabs + gridDim.z - 1) / gridDim.z * kInner;
+    const std::int64_t begin = blockIdx.z * part_size;
+    const std::int64_t end = begin + part_size < inner ? begin + part_size : inner;
+    const auto ignore_slab = [](const Value*) {};
+    if (gridDim.z == 1) {
+      run(a, b, row_begin, column_begin, begin, end, ignore_slab, on_sums);
+      return;
+    }
+    const unsigned tile_index = blockIdx.y * gridDim.x + blockIdx.x;
+    float4* parts = reinterpret_cast<float4*>(split.values) + std::int64_t{tile_index} * gridDim.z * kQuads;
+    run(a, b, row_begin, column_begin, begin, end, ignore_slab, [&](int row, int column, float4 sum) {
+      parts[blockIdx.z * kQuads + row * kQuadsPerRow + column / 4] = sum;
+    });
+
+    // Every thread's stores are visible to the device before this block counts as arrived, and the block that
+    // finds all others arrived reads only after that.
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      is_last = atomicAdd(split.arrivals + tile_index, 1u) == gridDim.z - 1;
+      if (is_last) split.arrivals[tile_index] = 0;  // ready for the next product
+      __threadfence();
+    }
+    __syncthreads();
+    if (!is_last) return;
+    for (int quad = static_cast<int>(threadIdx.x); quad < kQuads; quad += kThreads) {
+      float4 total = __ldcg(parts + quad);
+#pragma unroll 4
+      for (unsigned part = 1; part < gridDim.z; ++part) add(total, __ldcg(parts + part * kQuads + quad));
+      on_sums(quad / kQuadsPerRow, quad % kQuadsPerRow * 4, total);
+    }
+  }
+
+ private:
+  static constexpr int kQuadsPerRow = T::kColumns / 4;
+  static constexpr int kQuads = T::kRows * kQuadsPerRow;
+
+  __device__ static void add(float4& sum, float4 more) {
+    sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
   }
 };
 
@@ -164,8 +215,6 @@ __device__ void store_rounded_quad(typename Format::Value* destination, float4 v
       {Format::round(values.x), Format::round(values.y), Format::round(values.z), Format::round(values.w)}};
 }
 
-enum class TileChoice { kShort, kWide, kLarge };
-
 inline int multiprocessors() {
   int device = 0, count = 0;
   CUDA_CHECK(cudaGetDevice(&device));
@@ -175,12 +224,21 @@ inline int multiprocessors() {
 
 inline std::int64_t tiles(std::int64_t extent, int size) { return (extent + size - 1) / size; }
 
-/// The tile for a product whose rows are the batch.
-inline TileChoice choose_batch_tile(std::int64_t rows, std::int64_t columns) {
-  const std::int64_t processors = multiprocessors();
-  if (rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= processors) return TileChoice::kLarge;
-  // Within a tenth of one block on every multiprocessor the wide tile wins by reading A half as often.
-  return tiles(rows, 32) * tiles(columns, 64) * 10 >= processors * 9 ? TileChoice::kWide : TileChoice::kShort;
+/// Whether a product whose rows are the batch keeps the GPU busy with 128 x 128 tiles.
+inline bool use_large_batch_tile(std::int64_t rows, std::int64_t columns) {
+  return rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= multiprocessors();
+}
+
+/// Parts of the inner index for a product of `blocks` tiles: as many blocks as the GPU holds at once, but no
+/// part so short that its start and end outweigh it, and no more than SplitSums has room for.
+template <class P>
+int inner_splits(std::int64_t blocks, std::int64_t inner) {
+  constexpr int kLeastSlabs = 4, kMostParts = 32;
+  const std::int64_t wanted = P::T::kBlocks * multiprocessors() / blocks;
+  const std::int64_t slabs = tiles(inner, P::kInner);
+  const std::int64_t parts = std::clamp<std::int64_t>(std::min(wanted, slabs / kLeastSlabs), 1, kMostParts);
+  return static_cast<int>(
+      tiles(slabs, static_cast<int>(tiles(slabs, static_cast<int>(parts)))));  // none is empty
 }
 
 /// Launches `kernel` with more than 48 KB of shared memory where it needs that.

@@ -58,31 +58,53 @@ struct StagedTile {
     return kStorage == Storage::kInnerContiguous ? outer * kPitch + inner : inner * kPitch + outer;
   }
 
-  /// Starts copying the tile at (outer_begin, inner_begin); what lies outside the matrix or from `inner_end`
-  /// on is zero. Called by all threads of the block.
+  /// Copies one tile after another along the inner index. A thread copies the same places of every tile: one
+  /// column, and every kRowsPerPass-th row from its first.
   template <int kThreads>
-  __device__ static void load(Value* tile, const Operand<Value>& operand, std::int64_t outer_begin,
-                              std::int64_t inner_begin, std::int64_t inner_end) {
-    constexpr int kVectorsPerRow = kColumns / kVector;
-    constexpr int kVectors = kRows * kVectorsPerRow;
-    const std::int64_t row_begin = kStorage == Storage::kInnerContiguous ? outer_begin : inner_begin;
-    const std::int64_t column_begin = kStorage == Storage::kInnerContiguous ? inner_begin : outer_begin;
-    const std::int64_t row_end = kStorage == Storage::kInnerContiguous ? operand.outer : inner_end;
-    const std::int64_t column_end = kStorage == Storage::kInnerContiguous ? inner_end : operand.outer;
-#pragma unroll
-    for (int first = 0; first < kVectors; first += kThreads) {
-      const int vector = first + static_cast<int>(threadIdx.x);
-      if (kVectors % kThreads != 0 && vector >= kVectors) break;
-      const int row = vector / kVectorsPerRow;
-      const int column = vector % kVectorsPerRow * kVector;
-      const std::int64_t left = column_end - (column_begin + column);
-      int valid = left >= kVector ? kVector : left > 0 ? static_cast<int>(left) : 0;
-      if (row_begin + row >= row_end) valid = 0;
-      const Value* source =
-          valid > 0 ? operand.data + (row_begin + row) * operand.pitch + column_begin + column : operand.data;
-      copy_async(tile + row * kPitch + column, source, valid * static_cast<int>(sizeof(Value)));
+  class Loader {
+   public:
+    __device__ Loader(const Operand<Value>& operand, std::int64_t outer_begin, std::int64_t inner_begin,
+                      std::int64_t inner_end)
+        : row_(static_cast<int>(threadIdx.x) / kVectorsPerRow),
+          column_(static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector),
+          outer_left_(at_most(operand.outer - outer_begin, kOuter)),
+          inner_size_(inner_end - inner_begin),
+          pass_step_(kRowsPerPass * operand.pitch),
+          tile_step_(kInnerFirst ? kInner : kInner * operand.pitch) {
+      const std::int64_t first_row = kInnerFirst ? outer_begin : inner_begin;
+      const std::int64_t first_column = kInnerFirst ? inner_begin : outer_begin;
+      source_ = operand.data + (first_row + row_) * operand.pitch + first_column + column_;
     }
-  }
+
+    /// Starts copying tile `index`; what lies outside the matrix or past the inner end becomes zero.
+    __device__ void load(Value* tile, int index) const {
+      const int inner_left = at_most(inner_size_ - static_cast<std::int64_t>(index) * kInner, kInner);
+      const int rows = kInnerFirst ? outer_left_ : inner_left;
+      const int columns = (kInnerFirst ? inner_left : outer_left_) - column_;
+      const int bytes = min(max(columns, 0), kVector) * static_cast<int>(sizeof(Value));
+      const Value* source = source_ + index * tile_step_;
+#pragma unroll
+      for (int pass = 0; pass < kRows / kRowsPerPass; ++pass) {
+        const int row = row_ + pass * kRowsPerPass;
+        copy_async(tile + row * kPitch + column_, source + pass * pass_step_, row < rows ? bytes : 0);
+      }
+    }
+
+   private:
+    static constexpr bool kInnerFirst = kStorage == Storage::kInnerContiguous;
+    static constexpr int kVectorsPerRow = kColumns / kVector;
+    static constexpr int kRowsPerPass = kThreads / kVectorsPerRow;
+    static_assert(kThreads % kVectorsPerRow == 0 && kRows % kRowsPerPass == 0);
+
+    __device__ static int at_most(std::int64_t value, int limit) {
+      return value < limit ? static_cast<int>(value) : limit;
+    }
+
+    const int row_, column_;  // of the thread's first vector
+    const int outer_left_;    // of the matrix from the tile on
+    const std::int64_t inner_size_, pass_step_, tile_step_;
+    const Value* source_;
+  };
 };
 
 }  // namespace headroom::layered

@@ -163,7 +163,9 @@ class LayeredTrainer : public Trainer {
       if (splits_.back() > 1)
         split_values = std::max(split_values, splits_.back() * (place.end - place.weight));
     }
-    split_sums_ = zeros<float>(split_values);
+    batch_sums_ = zeros<float>(split_values);
+    split_sums_ = zeros<float>(split_sum_values());
+    split_arrivals_ = zeros<unsigned>(split_sum_tiles());
     logits_ = zeros<float>(batch_ * padded(widths_.back()));
     row_losses_ = zeros<float>(batch_);
     losses_ = zeros<float>(kKeptLosses);
@@ -225,6 +227,7 @@ class LayeredTrainer : public Trainer {
     return layer == 0 ? matrix<const Value>(inputs_.data(), batches_ * batch_, columns)
                       : matrix<const Value>(hidden_[layer - 1].data(), batch_, columns);
   }
+  SplitSums split() { return {split_sums_.data(), split_arrivals_.data()}; }
   const StepState* batch_of(std::size_t layer) const { return layer == 0 ? state_.data() : nullptr; }
   Matrix<Value> output_gradient(std::size_t layer) {
     return matrix(output_gradients_[layer].data(), batch_, layers_[layer].out);
@@ -236,16 +239,17 @@ class LayeredTrainer : public Trainer {
     const std::size_t last = layers_.size() - 1;
     for (std::size_t layer = 0; layer < last; ++layer)
       forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
-                             matrix(hidden_[layer].data(), batch_, layers_[layer].out), stream_);
+                             matrix(hidden_[layer].data(), batch_, layers_[layer].out), split(), stream_);
     const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
-    forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, stream_);
+    forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
+                           stream_);
     loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, labels_.data(),
                           state_.data(), loss_scale_ / static_cast<float>(batch_), output_gradient(last),
                           row_losses_.data(), stream_);
     for (std::size_t layer = last; layer > 0; --layer) {
       queue_weight_gradient(layer);
       input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
-                             output_gradient(layer - 1), stream_);
+                             output_gradient(layer - 1), split(), stream_);
     }
     queue_weight_gradient(0);
     // Behind the last kernel that reads the counter, beside the update.
@@ -267,7 +271,7 @@ class LayeredTrainer : public Trainer {
     output_gradient_done_.hold(side_stream_);
     const int splits = splits_[layer];
     const std::int64_t stride = place.end - place.weight;
-    float* target = splits > 1 ? split_sums_.data() : gradients_.data() + place.weight;
+    float* target = splits > 1 ? batch_sums_.data() : gradients_.data() + place.weight;
     weight_gradient<Format>(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
                             matrix(target, place.out, place.in), target + (place.bias - place.weight), splits,
                             stride, side_stream_);
@@ -293,7 +297,9 @@ class LayeredTrainer : public Trainer {
   std::vector<DeviceBuffer<Value>> hidden_;  // of each layer but the last [batch, out]
   std::vector<DeviceBuffer<Value>> output_gradients_;  // of each layer [batch, out]
   std::vector<int> splits_;                            // of each layer's weight gradient
-  DeviceBuffer<float> split_sums_;                     // partial sums of one layer at a time
+  DeviceBuffer<float> batch_sums_;                     // its partial sums, one layer at a time
+  DeviceBuffer<float> split_sums_;                     // of forward and input gradient, one product at a time
+  DeviceBuffer<unsigned> split_arrivals_;
   DeviceBuffer<float> logits_, row_losses_, losses_;
   DeviceBuffer<StepState> state_;
 

@@ -1,8 +1,8 @@
 // Gradients of a layer's weights and biases: dW = d^T * x and db = column sums of d, over the batch.
 //
-// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along the
-// samples of its part of the batch; the blocks of the first column also add up db from the slabs of d that
-// they stage anyway.
+// A block owns 64 x 128 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along
+// the samples of its part of the batch; the blocks of the first column also add up db from the slabs of d
+// that they stage anyway.
 //   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
 //   out:   dW [out, in] fp32, db [out] fp32
 //   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 the writing is
@@ -22,7 +22,7 @@ template <class Format, class Tile>
 using Outer = Product<Format, Tile, Storage::kOuterContiguous, Storage::kOuterContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Tile::kBlocks)
     weight_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                            Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] */,
                            const StepState* state, std::int64_t batch, std::int64_t split_batch,
@@ -36,18 +36,20 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t begin = blockIdx.z * split_batch;
   const std::int64_t end = begin + split_batch < batch ? begin + split_batch : batch;
   const std::int64_t first_output = std::int64_t{blockIdx.y} * Tile::kRows;
+  const std::int64_t first_input = std::int64_t{blockIdx.x} * Tile::kColumns;
 
   // Thread i < kRows keeps the bias gradient of output first_output + i.
   const bool sums_bias = blockIdx.x == 0 && threadIdx.x < Tile::kRows;
   float bias_sum = 0;
   P::run(
-      gradient, inputs, first_output, std::int64_t{blockIdx.x} * Tile::kColumns, begin, end,
-      [&](const typename Format::Value* slab, std::int64_t) {
+      gradient, inputs, first_output, first_input, begin, end,
+      [&](const typename Format::Value* slab) {
         if (!sums_bias) return;
         for (int sample = 0; sample < P::kInner; ++sample)  // samples past the end are zero
           bias_sum += to_float(slab[P::TileA::at(static_cast<int>(threadIdx.x), sample)]);
       },
-      [&](std::int64_t row, std::int64_t column, float4 sum) {
+      [&](int tile_row, int tile_column, float4 sum) {
+        const std::int64_t row = first_output + tile_row, column = first_input + tile_column;
         if (row < out && column < in) store_quad(weight_gradient + row * pitch + column, sum);
       });
   if (sums_bias && first_output + threadIdx.x < out) bias_gradient[first_output + threadIdx.x] = bias_sum;
@@ -67,11 +69,8 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
                  split_batch, weight_gradient.data, weight_gradient.pitch, bias_gradient, split_stride);
 }
 
-/// The large tile from half a block a multiprocessor on, or where the batch can be split to make as many.
-bool use_large_tile(std::int64_t batch, std::int64_t out, std::int64_t in) {
-  const std::int64_t large_tiles = tiles(out, 128) * tiles(in, 128);
-  return large_tiles * 2 >= multiprocessors() || (batch >= 4096 && out >= 128 && in >= 128);
-}
+/// From this batch on the multiply-adds of a tile outweigh its start and end.
+bool use_large_tile(std::int64_t batch) { return batch >= 512; }
 
 /// Adds up the parts of one quad in their order.
 __global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t split_stride, float* sum,
@@ -89,8 +88,7 @@ __global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t s
 }  // namespace
 
 int weight_gradient_splits(Precision precision, std::int64_t batch, std::int64_t out, std::int64_t in) {
-  const bool large = use_large_tile(batch, out, in);
-  const std::int64_t blocks = large ? tiles(out, 128) * tiles(in, 128) : tiles(out, 32) * tiles(in, 64);
+  const std::int64_t blocks = tiles(out, use_large_tile(batch) ? 128 : 64) * tiles(in, 128);
   if (blocks >= multiprocessors()) return 1;
   const std::int64_t wanted = tiles(2 * multiprocessors(), static_cast<int>(blocks));
   // A part of fewer samples is mostly start and end; half as many hold as many bytes in fp32 and tf32.
@@ -113,11 +111,11 @@ void weight_gradient(Matrix<const typename Format::Value> gradient,
                 "weight gradient: rows of the inputs", inputs.rows, gradient.rows);
   require_shape(splits >= 1 && splits <= 65535, "weight gradient: splits of the batch, 65535 at most", splits,
                 1);
-  if (use_large_tile(gradient.rows, gradient.columns, inputs.columns))
+  if (use_large_tile(gradient.rows))
     launch<Format, typename Tiles<Format>::Large>(gradient, inputs, state, weight_gradient, bias_gradient,
                                                   splits, split_stride, stream);
   else
-    launch<Format, typename Tiles<Format>::Wide>(gradient, inputs, state, weight_gradient, bias_gradient,
+    launch<Format, typename Tiles<Format>::Flat>(gradient, inputs, state, weight_gradient, bias_gradient,
                                                  splits, split_stride, stream);
 }
 

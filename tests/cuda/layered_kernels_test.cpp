@@ -1,0 +1,386 @@
+// Every kernel of cuda-layered against sums in double precision, on fresh random inputs and odd shapes.
+//
+// Inputs are values that the precision stores exactly, so what is compared is the kernel's own arithmetic;
+// outputs and all padding start as NaN.
+#include <gmock/gmock.h>
+
+#include <optional>
+
+#include "gpu_test.h"
+#include "layered/kernels.h"
+
+namespace headroom::layered {
+namespace {
+
+struct Shape {
+  std::int64_t batch, in, out;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Shape& shape) {
+  return stream << "batch " << shape.batch << ", in " << shape.in << ", out " << shape.out;
+}
+
+// One tile and less, edges in every direction, more slabs than stages.
+const Shape kSmallShapes[] = {{1, 1, 1},     {1, 7, 33},  {31, 33, 7},   {31, 1, 129}, {32, 784, 128},
+                              {33, 100, 10}, {32, 8, 64}, {64, 257, 65}, {100, 50, 7}, {7, 1030, 31}};
+// Many and few tiles, long and short walks, with and without the 128 x 128 tile.
+const Shape kLargeShapes[] = {{32, 40, 20000},  {32, 1001, 16385}, {32, 8191, 10},  {31, 4100, 515},
+                              {5000, 77, 1999}, {2100, 1027, 600}, {2500, 130, 129}};
+
+template <class Format>
+class LayeredKernels : public testing::Test {
+ protected:
+  using Value = typename Format::Value;
+
+  void SetUp() override {
+    HEADROOM_NEEDS_DEVICE();
+    seed_ = fresh_seed();
+    random_.seed(seed_);
+  }
+
+  /// What a sum in fp32 and one rounding to Value may cost, in the Frobenius norm.
+  static double bound_of_stored() {
+    switch (Format::kPrecision) {
+      case Precision::kFp16:
+        return 5e-4;
+      case Precision::kBf16:
+        return 4e-3;
+      default:
+        return kBoundOfSum;
+    }
+  }
+  // tf32: the hardware sends ties away from zero, the reference to even.
+  static constexpr double kBoundOfSum = Format::kPrecision == Precision::kTf32 ? 2e-4 : 2e-5;
+
+  /// Made once, as in the trainer: a product must leave it ready for the next.
+  SplitSums split() {
+    if (split_sums_.size() == 0) {
+      split_sums_ = DeviceBuffer<float>(split_sum_values());
+      split_sums_.fill_bytes(0xff);
+      arrivals_ = DeviceBuffer<unsigned>(split_sum_tiles());
+      arrivals_.fill_bytes(0);
+    }
+    return {split_sums_.data(), arrivals_.data()};
+  }
+
+  void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double bound,
+                    const Shape& shape) {
+    const double error = relative_error(found, expected);
+    EXPECT_FALSE(!(error <= bound)) << "error " << error << ", bound " << bound << ", " << shape << ", seed "
+                                    << seed_;
+  }
+
+  static std::vector<double> rounded_for_product(const std::vector<double>& values) {
+    std::vector<double> result = values;
+    for (double& value : result) value = product_input<Format>(value);
+    return result;
+  }
+
+  /// x * W^T + b over rows [first_row, first_row + batch) of x.
+  static std::vector<double> forward(const TestMatrix<Value>& x, const TestMatrix<Value>& w,
+                                     const TestMatrix<float>& b, std::int64_t first_row, std::int64_t batch) {
+    const std::vector<double> inputs = rounded_for_product(x.values), weights = rounded_for_product(w.values);
+    std::vector<double> result;
+    for (std::int64_t row = first_row; row < first_row + batch; ++row)
+      for (std::int64_t out = 0; out < w.rows; ++out) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < x.columns; ++k)
+          sum += inputs[static_cast<std::size_t>(row * x.columns + k)] *
+                 weights[static_cast<std::size_t>(out * x.columns + k)];
+        result.push_back(sum + b.at(0, out));
+      }
+    return result;
+  }
+
+  void check_forward(const Shape& shape) {
+    const double scale = 1 / std::sqrt(static_cast<double>(shape.in));
+    TestMatrix<Value> x(3 * shape.batch, shape.in), w(shape.out, shape.in), hidden(shape.batch, shape.out);
+    TestMatrix<float> bias(1, shape.out), logits(shape.batch, shape.out);
+    x.template fill_random<Format>(random_, 1);
+    w.template fill_random<Format>(random_, scale);
+    bias.template fill_random<Fp32>(random_, 1);
+    DeviceBuffer<StepState> state(1);
+    state.copy_from(std::vector<StepState>{{7, 2}});
+
+    forward_logits<Format>(x.readable(), state.data(), w.readable(), bias.buffer.data(), logits.view(),
+                           split(), stream_);
+    const auto first_rows = matrix<const Value>(x.buffer.data(), shape.batch, shape.in);
+    forward_hidden<Format>(first_rows, nullptr, w.readable(), bias.buffer.data(), hidden.view(), split(),
+                           stream_);
+    stream_.synchronize();
+    expect_close(logits.found(), forward(x, w, bias, 2 * shape.batch, shape.batch), kBoundOfSum, shape);
+    std::vector<double> expected = forward(x, w, bias, 0, shape.batch);
+    for (double& value : expected) value = value < 0 ? 0 : value;
+    expect_close(hidden.found(), expected, bound_of_stored(), shape);
+  }
+
+  void check_input_gradient(const Shape& shape) {
+    TestMatrix<Value> d(shape.batch, shape.out), w(shape.out, shape.in), hidden(shape.batch, shape.in),
+        result(shape.batch, shape.in);
+    d.template fill_random<Format>(random_, 1);
+    w.template fill_random<Format>(random_, 1 / std::sqrt(static_cast<double>(shape.out)));
+    hidden.template fill_random<Format>(random_, 1);  // negative values: masked as zeros are
+    input_gradient<Format>(d.readable(), w.readable(), hidden.readable(), result.view(), split(), stream_);
+    stream_.synchronize();
+    const std::vector<double> gradient = rounded_for_product(d.values),
+                              weights = rounded_for_product(w.values);
+    std::vector<double> expected(static_cast<std::size_t>(shape.batch * shape.in));
+    for (std::int64_t row = 0; row < shape.batch; ++row)
+      for (std::int64_t out = 0; out < shape.out; ++out)
+        for (std::int64_t in = 0; in < shape.in; ++in)
+          if (hidden.at(row, in) > 0)
+            expected[static_cast<std::size_t>(row * shape.in + in)] +=
+                gradient[static_cast<std::size_t>(row * shape.out + out)] *
+                weights[static_cast<std::size_t>(out * shape.in + in)];
+    expect_close(result.found(), expected, bound_of_stored(), shape);
+  }
+
+  void check_weight_gradient(const Shape& shape, int splits) {
+    TestMatrix<Value> d(shape.batch, shape.out), x(2 * shape.batch, shape.in);
+    d.template fill_random<Format>(random_, 1);
+    x.template fill_random<Format>(random_, 1);
+    DeviceBuffer<StepState> state(1);
+    state.copy_from(std::vector<StepState>{{5, 1}});
+    // As in the trainer: the weight, then the bias, one such block for each part.
+    const std::int64_t weight_size = shape.out * padded(shape.in), stride = weight_size + padded(shape.out);
+    DeviceBuffer<float> parts(splits * stride);
+    TestMatrix<float> weights(shape.out, shape.in), sums(1, stride);
+    parts.fill_bytes(0xff);
+    weight_gradient<Format>(d.readable(), x.readable(), state.data(),
+                            matrix(parts.data(), shape.out, shape.in), parts.data() + weight_size, splits,
+                            stride, stream_);
+    sum_splits(parts.data(), splits, stride, sums.buffer.data(), stride, stream_);
+    stream_.synchronize();
+
+    const std::vector<double> gradient = rounded_for_product(d.values),
+                              inputs = rounded_for_product(x.values);
+    std::vector<double> expected(static_cast<std::size_t>(shape.out * shape.in)), found, expected_bias,
+        found_bias;
+    const std::vector<double> all = sums.found();
+    for (std::int64_t row = 0; row < shape.batch; ++row)
+      for (std::int64_t out = 0; out < shape.out; ++out)
+        for (std::int64_t in = 0; in < shape.in; ++in)
+          expected[static_cast<std::size_t>(out * shape.in + in)] +=
+              gradient[static_cast<std::size_t>(row * shape.out + out)] *
+              inputs[static_cast<std::size_t>((shape.batch + row) * shape.in + in)];
+    for (std::int64_t out = 0; out < shape.out; ++out) {
+      for (std::int64_t in = 0; in < shape.in; ++in)
+        found.push_back(all[static_cast<std::size_t>(out * padded(shape.in) + in)]);
+      found_bias.push_back(all[static_cast<std::size_t>(weight_size + out)]);
+      double sum = 0;
+      for (std::int64_t row = 0; row < shape.batch; ++row) sum += d.at(row, out);  // tf32 does not round here
+      expected_bias.push_back(sum);
+    }
+    expect_close(found, expected, kBoundOfSum, shape);
+    expect_close(found_bias, expected_bias, kBoundOfSum, shape);
+  }
+
+  void check_loss(std::int64_t batch, std::int64_t classes) {
+    const Shape shape{batch, 0, classes};
+    TestMatrix<float> logits(batch, classes), row_losses(1, batch);
+    TestMatrix<Value> gradient(batch, classes);
+    logits.template fill_random<Fp32>(random_, 3);
+    std::vector<std::int32_t> labels(static_cast<std::size_t>(4 * batch));
+    for (auto& label : labels)
+      label = static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(classes));
+    DeviceBuffer<std::int32_t> device_labels(4 * batch);
+    device_labels.copy_from(labels);
+    DeviceBuffer<StepState> state(1);
+    state.copy_from(std::vector<StepState>{{7, 3}});
+    const double scale = 16.0 / static_cast<double>(batch);
+    loss_gradient<Format>(logits.readable(), device_labels.data(), state.data(), static_cast<float>(scale),
+                          gradient.view(), row_losses.buffer.data(), stream_);
+    stream_.synchronize();
+    std::vector<double> expected, expected_losses;
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const std::int64_t label = labels[static_cast<std::size_t>(3 * batch + row)];
+      double sum = 0;  // of exponentials relative to the label's, so that one class gives exactly nothing
+      for (std::int64_t c = 0; c < classes; ++c) sum += std::exp(logits.at(row, c) - logits.at(row, label));
+      for (std::int64_t c = 0; c < classes; ++c)
+        expected.push_back(
+            (std::exp(logits.at(row, c) - logits.at(row, label)) / sum - (c == label ? 1 : 0)) * scale);
+      expected_losses.push_back(std::log(sum));
+    }
+    expect_close(gradient.found(), expected, bound_of_stored(), shape);
+    expect_close(row_losses.found(), expected_losses, kBoundOfSum, shape);
+  }
+
+  std::uint64_t seed_ = 0;
+  DeviceBuffer<float> split_sums_;
+  DeviceBuffer<unsigned> arrivals_;
+  std::mt19937_64 random_;
+  struct LazyStream {
+    Stream& get() {
+      if (!stream) stream.emplace();
+      return *stream;
+    }
+    operator Stream&() { return get(); }
+    void synchronize() { get().synchronize(); }
+    std::optional<Stream> stream;
+  } stream_;  // a stream cannot be made where the test is skipped
+};
+
+using Formats = testing::Types<Fp32, Tf32, Fp16, Bf16>;
+struct FormatNames {
+  template <class Format>
+  static std::string GetName(int) {
+    return std::string(to_string(Format::kPrecision));
+  }
+};
+TYPED_TEST_SUITE(LayeredKernels, Formats, FormatNames);
+
+TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleOnOddShapes) {
+  for (const Shape& shape : kSmallShapes) this->check_forward(shape);
+}
+TYPED_TEST(LayeredKernels, ForwardMatchesDoubleOnLargeShapes) {
+  for (const Shape& shape : kLargeShapes) this->check_forward(shape);
+}
+
+TYPED_TEST(LayeredKernels, SmallInputGradientMatchesDoubleOnOddShapes) {
+  for (const Shape& shape : kSmallShapes) this->check_input_gradient(shape);
+}
+TYPED_TEST(LayeredKernels, InputGradientMatchesDoubleOnLargeShapes) {
+  for (const Shape& shape : kLargeShapes) this->check_input_gradient({shape.batch, shape.out, shape.in});
+}
+
+TYPED_TEST(LayeredKernels, SmallWeightGradientMatchesDoubleOnOddShapes) {
+  for (const Shape& shape : kSmallShapes) this->check_weight_gradient(shape, 1);
+}
+TYPED_TEST(LayeredKernels, SmallWeightGradientInPartsMatchesDouble) {
+  this->check_weight_gradient({31, 33, 7}, 3);
+  this->check_weight_gradient({7, 9, 40}, 5);  // the last part is empty
+  this->check_weight_gradient({400, 65, 33}, 2);
+}
+TYPED_TEST(LayeredKernels, WeightGradientMatchesDoubleOnLargeShapes) {
+  this->check_weight_gradient({32, 1999, 2049}, 1);
+  this->check_weight_gradient({31, 3000, 4001}, 1);
+  const int splits = weight_gradient_splits(TypeParam::kPrecision, 20000, 64, 65);
+  EXPECT_GT(splits, 1);
+  this->check_weight_gradient({20000, 65, 64}, splits);
+  this->check_weight_gradient({5000, 300, 260},
+                              weight_gradient_splits(TypeParam::kPrecision, 5000, 260, 300));
+}
+
+TYPED_TEST(LayeredKernels, SmallLossAndGradientMatchDouble) {
+  for (const std::int64_t batch : {1, 31, 32, 700})
+    for (const std::int64_t classes : {1, 7, 10, 33}) this->check_loss(batch, classes);
+  this->check_loss(3, 5000);
+}
+
+TYPED_TEST(LayeredKernels, SmallUpdateMatchesDoubleAndRoundsTheCopy) {
+  using Stored = typename TypeParam::Value;
+  const std::int64_t count = 4 * 1237;
+  TestMatrix<float> masters(1, count), gradient(1, count);
+  masters.template fill_random<Fp32>(this->random_, 1);
+  gradient.template fill_random<Fp32>(this->random_, 300);
+  TestMatrix<Stored> copy(1, count);
+  constexpr bool kCopies = sizeof(Stored) == 2;
+  update<TypeParam>(masters.buffer.data(), gradient.buffer.data(), kCopies ? copy.buffer.data() : nullptr,
+                    count, 0.003f, 1.0f / 512, this->stream_);
+  this->stream_.synchronize();
+  const std::vector<double> found = masters.found();
+  for (std::int64_t i = 0; i < count; ++i)
+    ASSERT_NEAR(found[static_cast<std::size_t>(i)],
+                masters.at(0, i) - static_cast<double>(0.003f) * gradient.at(0, i) / 512, 5e-7)
+        << "at " << i << ", seed " << this->seed_;
+  if constexpr (kCopies) {
+    const std::vector<double> copies = copy.found();
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double master = found[static_cast<std::size_t>(i)];
+      ASSERT_EQ(copies[static_cast<std::size_t>(i)], TypeParam::kPrecision == Precision::kBf16
+                                                         ? round_weight_to_bf16(master)
+                                                         : round_to_fp16(master))
+          << "of " << master;
+    }
+  }
+}
+
+TYPED_TEST(LayeredKernels, SmallRoundRowsPadsWithZeros) {
+  const std::int64_t rows = 5, columns = 11;
+  std::vector<float> source(static_cast<std::size_t>(rows * columns));
+  std::normal_distribution<float> normal;
+  for (float& value : source) value = normal(this->random_);
+  DeviceBuffer<float> device_source(rows * columns);
+  device_source.copy_from(source);
+  TestMatrix<typename TypeParam::Value> rounded(rows, columns);
+  round_rows<TypeParam>(device_source.data(), rounded.view(), this->stream_);
+  this->stream_.synchronize();
+  const auto found = rounded.buffer.to_host();
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < 16; ++column)
+      EXPECT_EQ(to_float(found[static_cast<std::size_t>(row * 16 + column)]),
+                column < columns
+                    ? to_float(TypeParam::round(source[static_cast<std::size_t>(row * columns + column)]))
+                    : 0.0f);
+}
+
+TYPED_TEST(LayeredKernels, SmallNaNReachesTheLogits) {
+  using Stored = typename TypeParam::Value;
+  TestMatrix<Stored> x(4, 9), w(5, 9), hidden(4, 5);
+  TestMatrix<float> bias(1, 5);
+  x.template fill_random<TypeParam>(this->random_, 1);
+  w.template fill_random<TypeParam>(this->random_, 1);
+  bias.template fill_random<Fp32>(this->random_, 1);
+  auto broken = x.buffer.to_host();
+  broken[16] = TypeParam::round(NAN);  // row 1
+  x.buffer.copy_from(broken);
+  forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.buffer.data(), hidden.view(),
+                            this->split(), this->stream_);
+  this->stream_.synchronize();
+  const std::vector<double> found = hidden.found();
+  EXPECT_TRUE(std::isnan(found[5]));
+  EXPECT_FALSE(std::isnan(found[0]));
+}
+
+TYPED_TEST(LayeredKernels, SmallLaunchersRejectShapesThatDoNotFit) {
+  using Stored = typename TypeParam::Value;
+  TestMatrix<Stored> x(4, 9), w(5, 8), hidden(4, 5);
+  DeviceBuffer<float> bias(8);
+  try {
+    forward_hidden<TypeParam>(x.readable(), nullptr, w.readable(), bias.data(), hidden.view(), this->split(),
+                              this->stream_);
+    FAIL() << "nothing was thrown";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("9"), testing::HasSubstr("8")));
+  }
+}
+
+TEST(StepCounter, SmallFinishStepWritesTheLossAndMovesOn) {
+  HEADROOM_NEEDS_DEVICE();
+  Stream stream;
+  std::mt19937_64 random(fresh_seed());
+  for (const std::int64_t batch : {1, 31, 5000}) {
+    TestMatrix<float> row_losses(1, batch);
+    row_losses.fill_random<Fp32>(random, 1);
+    DeviceBuffer<float> losses(4);
+    losses.fill_bytes(0xff);
+    DeviceBuffer<StepState> state(1);
+    set_step(state.data(), 9, 10, stream);
+    for (int step = 0; step < 2; ++step)
+      finish_step(row_losses.buffer.data(), batch, losses.data(), 4, 10, state.data(), stream);
+    stream.synchronize();
+    double mean = 0;
+    for (const double value : row_losses.values) mean += value / static_cast<double>(batch);
+    const std::vector<float> found = losses.to_host();
+    EXPECT_NEAR(found[1], mean, 1e-5);  // step 9 of a ring of 4
+    EXPECT_NEAR(found[2], mean, 1e-5);
+    EXPECT_TRUE(std::isnan(found[0]));
+    const StepState after = state.to_host()[0];
+    EXPECT_EQ(after.step, 11);
+    EXPECT_EQ(after.batch, 1);  // 9, then 0, then 1
+  }
+}
+
+TEST(WeightGradientSplits, AreOneAtBatch32AndNeverEmpty) {
+  HEADROOM_NEEDS_DEVICE();
+  for (const std::int64_t width : {1, 64, 128, 8192})
+    EXPECT_EQ(weight_gradient_splits(Precision::kFp16, 32, width, width), 1);
+  for (const std::int64_t batch : {513, 5000, 131072}) {
+    const std::int64_t splits = weight_gradient_splits(Precision::kFp16, batch, 64, 64);
+    const std::int64_t part = (batch + splits - 1) / splits;
+    EXPECT_LT((splits - 1) * part, batch);
+  }
+}
+
+}  // namespace
+}  // namespace headroom::layered

@@ -1,0 +1,187 @@
+// cuda-layered as a trainer: its updates against the double-precision reference, and the trainer's contract.
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/oracle.h"
+#include "gpu_test.h"
+#include "layered/trainer.h"
+
+namespace headroom {
+namespace {
+
+constexpr std::int64_t kDataBytes = std::int64_t{1} << 20;
+
+struct Trained {
+  Workload workload;
+  Dataset data;
+  Parameters initial;
+
+  Trained(std::vector<int> widths, int batch_size)
+      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
+        data(make_dataset(workload, kDataBytes)),
+        initial(initial_parameters(workload.widths, workload.seed)) {}
+  std::unique_ptr<Trainer> trainer(Precision precision) const {
+    return make_layered_trainer(workload, precision, data.train(), initial, 0);
+  }
+};
+
+/// The design's step check: error of each tensor's update, median over the steps.
+void check_updates(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps) {
+  auto trainer = trained.trainer(precision);
+  const auto ranges = tensor_ranges(trained.workload.widths);
+  std::vector<std::vector<double>> errors(ranges.size());
+  const auto check = [&](const ReferencePoint& point) {
+    trainer->set_parameters(point.start);
+    trainer->train(point.step, 1);
+    const Parameters after = trainer->parameters();
+    const float loss = trainer->losses(point.step, 1)[0];
+    EXPECT_FALSE(!(std::abs(loss - point.loss) <= 1e-3 * std::abs(point.loss) + 1e-5))
+        << loss << ", " << point.loss;
+    for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
+      double difference = 0, size = 0;
+      for (std::int64_t i = ranges[tensor].begin; i < ranges[tensor].begin + ranges[tensor].size; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const double start = point.start.flat()[at], expected = point.update.flat()[at];
+        const double found = static_cast<double>(after.flat()[at]) - start;
+        const double error = std::max(0.0, std::abs(found - expected) - 6e-8 * std::abs(start));
+        difference += std::isnan(found) ? NAN : error * error;
+        size += expected * expected;
+      }
+      errors[tensor].push_back(size == 0 ? std::sqrt(difference) : std::sqrt(difference / size));
+    }
+  };
+  follow_reference(trained.workload, precision, true, trained.data.train(), trained.initial, steps, check,
+                   {});
+  for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
+    auto& found = errors[tensor];
+    for (const double error : found)
+      EXPECT_FALSE(!(error <= 5e-2)) << ranges[tensor].name << ": " << error << ", " << trained.workload.name
+                                     << ", seed " << trained.workload.seed;
+    std::sort(found.begin(), found.end());
+    const double median = found[found.size() / 2];
+    EXPECT_FALSE(!(median <= 1e-3)) << ranges[tensor].name << ": median " << median << ", "
+                                    << trained.workload.name << ", seed " << trained.workload.seed;
+  }
+}
+
+class LayeredTrainer : public testing::TestWithParam<Precision> {
+ protected:
+  void SetUp() override { HEADROOM_NEEDS_DEVICE(); }
+};
+INSTANTIATE_TEST_SUITE_P(, LayeredTrainer, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+TEST_P(LayeredTrainer, SmallOneLayerUpdatesAsTheReference) {
+  check_updates(Trained({33, 7}, 31), GetParam(), {0, 1, 7});
+  check_updates(Trained({1, 2}, 1), GetParam(), {0, 1, 7});
+}
+TEST_P(LayeredTrainer, SmallOddWidthsUpdateAsTheReference) {
+  check_updates(Trained({7, 33, 5}, 1), GetParam(), {0, 1, 7});
+  check_updates(Trained({33, 1, 33, 3}, 31), GetParam(), {0, 1, 7});
+  check_updates(Trained({50, 65, 7, 12}, 32), GetParam(), {0, 1, 7});
+}
+TEST_P(LayeredTrainer, SixteenLayersUpdateAsTheReference) {
+  std::vector<int> widths(17, 64);
+  widths.back() = 10;
+  check_updates(Trained(widths, 32), GetParam(), {0, 1, 7});
+}
+TEST_P(LayeredTrainer, TheSeedNetworkUpdatesAsTheReference) {
+  check_updates(Trained({784, 128, 128, 128, 10}, 32), GetParam(), {0, 1, 7, 29, 71, 131, 211, 299});
+}
+TEST_P(LayeredTrainer, ALargeBatchUpdatesAsTheReference) {
+  check_updates(Trained({64, 64, 64, 16}, 8192), GetParam(), {0, 1, 7});
+  check_updates(Trained({48, 300, 260, 10}, 4100), GetParam(), {0, 1, 7});
+}
+
+TEST_P(LayeredTrainer, TwoRunsHaveTheSameBits) {
+  for (const Trained& trained : {Trained({784, 128, 128, 128, 10}, 32), Trained({64, 64, 64, 16}, 8192)}) {
+    std::vector<float> parameters[2], losses[2];
+    for (int run = 0; run < 2; ++run) {
+      auto trainer = trained.trainer(GetParam());
+      trainer->train(0, 50);
+      const Parameters after = trainer->parameters();
+      parameters[run].assign(after.flat().begin(), after.flat().end());
+      losses[run] = trainer->losses(0, 50);
+    }
+    EXPECT_EQ(0,
+              std::memcmp(parameters[0].data(), parameters[1].data(), parameters[0].size() * sizeof(float)));
+    EXPECT_EQ(0, std::memcmp(losses[0].data(), losses[1].data(), losses[0].size() * sizeof(float)));
+  }
+}
+
+TEST_P(LayeredTrainer, SmallAnySplitOfTheStepsTrainsTheSame) {
+  const Trained trained({20, 24, 10}, 8);
+  auto whole = trained.trainer(GetParam()), pieces = trained.trainer(GetParam());
+  whole->train(0, 40);
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 16}, {24, 0}, {24, 3}, {27, 13}})
+    pieces->train(first, count);
+  EXPECT_EQ(whole->losses(0, 40), pieces->losses(0, 40));
+  const Parameters a = whole->parameters(), b = pieces->parameters();
+  EXPECT_TRUE(std::equal(a.flat().begin(), a.flat().end(), b.flat().begin()));
+}
+
+TEST_P(LayeredTrainer, SmallStepNumbersChooseTheBatch) {
+  const Trained trained({20, 24, 10}, 8);
+  const std::int64_t batches = trained.data.train().batches(8);
+  for (const std::int64_t step :
+       {std::int64_t{0}, batches - 1, batches, 3 * batches + 5, std::int64_t{1} << 40}) {
+    auto trainer = trained.trainer(GetParam());
+    auto oracle =
+        make_oracle_trainer(trained.workload, GetParam(), true, trained.data.train(), trained.initial);
+    trainer->train(step, 1);
+    oracle->train(step, 1);
+    EXPECT_NEAR(trainer->losses(step, 1)[0], oracle->losses(step, 1)[0], 1e-3) << "step " << step;
+  }
+}
+
+TEST_P(LayeredTrainer, SmallLossesThatAreNotKeptAreAnInputError) {
+  const Trained trained({20, 24, 10}, 8);
+  auto trainer = trained.trainer(GetParam());
+  EXPECT_THROW(trainer->losses(0, 1), InputError);
+  trainer->train(10, 5);
+  EXPECT_EQ(trainer->losses(10, 5).size(), 5u);
+  EXPECT_THROW(trainer->losses(9, 1), InputError);
+  EXPECT_THROW(trainer->losses(14, 2), InputError);
+}
+
+TEST_P(LayeredTrainer, SmallParametersComeBackAsTheyWereSet) {
+  const Trained trained({33, 7, 5, 3}, 4);
+  auto trainer = trained.trainer(GetParam());
+  const Parameters other = initial_parameters(trained.workload.widths, trained.workload.seed + 1);
+  trainer->set_parameters(other);
+  const Parameters found = trainer->parameters();
+  EXPECT_TRUE(std::equal(other.flat().begin(), other.flat().end(), found.flat().begin()));
+}
+
+TEST_P(LayeredTrainer, SmallANonFiniteWeightIsSeenInTheLoss) {
+  const Trained trained({20, 24, 10}, 8);
+  auto trainer = trained.trainer(GetParam());
+  Parameters broken = trained.initial;
+  broken.weight(1)[3] = NAN;
+  trainer->set_parameters(broken);
+  trainer->train(0, 1);
+  EXPECT_FALSE(std::isfinite(trainer->losses(0, 1)[0]));
+}
+
+TEST_P(LayeredTrainer, SmallMemoryIsCountedAndGivenBack) {
+  const Trained trained({20, 24, 10}, 8);
+  const std::int64_t before = DeviceMemory::held_bytes();
+  {
+    auto trainer = trained.trainer(GetParam());
+    EXPECT_GT(trainer->peak_device_bytes(), before);
+  }
+  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+}
+
+TEST(LayeredUnavailable, SaysWhyWithoutADevice) {
+  EXPECT_EQ(layered_unavailable(-1), "no CUDA device");
+  const Workload workload = test_workload({4, 3}, 2, 1);
+  const Dataset data = make_dataset(workload, 1);
+  EXPECT_THROW(
+      make_layered_trainer(workload, Precision::kFp32, data.train(), initial_parameters({4, 3}, 1), -1),
+      UnsupportedError);
+}
+
+}  // namespace
+}  // namespace headroom

@@ -1,0 +1,87 @@
+// The reference on the GPU against the one on the CPU: the same arithmetic, so nearly the same bits.
+#include "oracle/reference.h"
+
+#include "core/error.h"
+#include "core/oracle.h"
+#include "gpu_test.h"
+
+namespace headroom {
+namespace {
+
+std::vector<double> doubles(const Parameters& parameters) {
+  return {parameters.flat().begin(), parameters.flat().end()};
+}
+
+void compare_references(const std::vector<int>& widths, int batch_size, Precision precision) {
+  const Workload workload = test_workload(widths, batch_size, fresh_seed());
+  const Dataset data = make_dataset(workload, 1 << 20);
+  const Parameters initial = initial_parameters(widths, workload.seed);
+  const std::vector<std::int64_t> steps = {0, 1, 7, 29};
+  std::vector<ReferencePoint> expected, found;
+  std::vector<Parameters> expected_free, found_free;
+  follow_reference(
+      workload, precision, true, data.train(), initial, steps,
+      [&](const ReferencePoint& point) { expected.push_back(point); },
+      [&](const Parameters& parameters) { expected_free.push_back(parameters); });
+  follow_reference_on_device(
+      workload, precision, data.train(), initial, 0, steps, kFreeSteps,
+      [&](const ReferencePoint& point) { found.push_back(point); },
+      [&](const Parameters& parameters) { found_free.push_back(parameters); });
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_EQ(found_free.size(), 1u);
+  ASSERT_EQ(expected_free.size(), 1u);
+  // Sums in another order move a value by 1e-16, and only a value next to a rounding's edge by more.
+  constexpr double kBound = 1e-4;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].step, expected[i].step);
+    EXPECT_NEAR(found[i].loss, expected[i].loss, kBound * expected[i].loss + 1e-12);
+    const double start = relative_error(doubles(found[i].start), doubles(expected[i].start));
+    const double update = relative_error(doubles(found[i].update), doubles(expected[i].update));
+    EXPECT_FALSE(!(start <= kBound)) << start << ", seed " << workload.seed;
+    EXPECT_FALSE(!(update <= kBound)) << update << ", step " << found[i].step << ", seed " << workload.seed;
+  }
+  const double free = relative_error(doubles(found_free[0]), doubles(expected_free[0]));
+  EXPECT_FALSE(!(free <= kBound)) << free;
+}
+
+class DeviceReference : public testing::TestWithParam<Precision> {
+ protected:
+  void SetUp() override { HEADROOM_NEEDS_DEVICE(); }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceReference, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+TEST_P(DeviceReference, SmallAgreesWithTheCpuOnOddShapes) {
+  compare_references({33, 7}, 31, GetParam());
+  compare_references({7, 33, 65, 5}, 1, GetParam());
+}
+TEST_P(DeviceReference, AgreesWithTheCpuOnTheSeedNetwork) {
+  compare_references({784, 128, 128, 128, 10}, 32, GetParam());
+}
+
+TEST(DeviceReferenceTrainer, SmallTrainsAsTheCpuTrainer) {
+  HEADROOM_NEEDS_DEVICE();
+  const Workload workload = test_workload({20, 24, 10}, 8, fresh_seed());
+  const Dataset data = make_dataset(workload, 1 << 16);
+  const Parameters initial = initial_parameters(workload.widths, workload.seed);
+  auto cpu = make_oracle_trainer(workload, Precision::kFp32, true, data.train(), initial);
+  auto gpu = make_device_oracle_trainer(workload, Precision::kFp32, data.train(), initial, 0);
+  cpu->train(0, 20);
+  gpu->train(0, 12);
+  gpu->train(12, 8);
+  EXPECT_EQ(gpu->losses(0, 20).size(), 20u);
+  EXPECT_NEAR(gpu->losses(19, 1)[0], cpu->losses(19, 1)[0], 1e-6);
+  EXPECT_FALSE(!(relative_error(doubles(gpu->parameters()), doubles(cpu->parameters())) <= 1e-6));
+  EXPECT_THROW(gpu->losses(20, 1), InputError);
+}
+
+TEST(DeviceReferenceTrainer, ThrowsUnsupportedWithoutADevice) {
+  const Workload workload = test_workload({4, 3}, 2, 1);
+  const Dataset data = make_dataset(workload, 1);
+  EXPECT_THROW(
+      make_device_oracle_trainer(workload, Precision::kFp32, data.train(), initial_parameters({4, 3}, 1), -1),
+      UnsupportedError);
+}
+
+}  // namespace
+}  // namespace headroom
