@@ -13,12 +13,17 @@ PACKAGE = Path(__file__).resolve().parents[2] / "torch_impl" / "python"
 
 
 class Worker:
-    """Starts `python -m headroom_worker`; `prelude` is Python that runs in its process before it."""
+    """Starts `python -m headroom_worker`; `prelude` is Python that runs in its process before it.
 
-    def __init__(self, log: Path, prelude: str = "", device: int = -1):
+    Sees no CUDA device unless told to, so that the CPU tests do the same everywhere.
+    """
+
+    def __init__(self, log: Path, prelude: str = "", device: int = -1, sees_cuda: bool = False):
         start = f"import runpy, sys; sys.argv[1:] = ['--device', '{device}']\n"
         start += f"{prelude}\nrunpy.run_module('headroom_worker', run_name='__main__')"
-        environment = dict(os.environ, PYTHONPATH=str(PACKAGE), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+        environment = dict(os.environ, PYTHONPATH=str(PACKAGE), OMP_NUM_THREADS="1")
+        if not sees_cuda:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self.log_path = log
         with log.open("w") as log_file:
             self.process = subprocess.Popen(
@@ -149,6 +154,21 @@ class Problem:
             pieces.append(np.concatenate([new_weight.reshape(-1), new_bias]))
             gradient = (gradient @ weight) * (inputs > 0)
         return float(loss), np.concatenate(pieces[::-1])
+
+
+def problems_of_a_fresh_seed(folder: Path, count: int) -> list[Problem]:
+    """Several, for medians: where products are rounded, one ReLU that flips costs an update some per cent."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"problem seed {seed}")  # shown on failure
+    problems = []
+    for index in range(count):
+        (folder / str(index)).mkdir()
+        problems.append(
+            Problem(
+                folder / str(index), widths=(64, 48, 32, 10), batch_size=16, samples=48, seed=seed + index
+            )
+        )
+    return problems
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:

@@ -122,6 +122,7 @@ class PyTorchBackends:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
         device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
         if device.type == "cuda":
+            self._torch.cuda.init()  # else there are no statistics to reset
             self._torch.cuda.set_device(device)
             self._torch.cuda.reset_peak_memory_stats(device)
         return importlib.import_module(backend.module).make_trainer(request, device)
