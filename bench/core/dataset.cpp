@@ -9,13 +9,14 @@
 // drawn in training order, as permuting independent draws would change nothing.
 #include "core/dataset.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <numeric>
-#include <stdexcept>
 
 #include "core/error.h"
 #include "core/idx.h"
@@ -207,6 +208,18 @@ class Digest {
   std::uint64_t value_ = kOffset;
 };
 
+// Asked before anything is allocated: Linux gives memory away that it does not have and ends the process later.
+void expect_to_fit(const Workload& workload, double bytes) {
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (bytes <= 0.8 * memory) return;
+  char text[120];
+  std::snprintf(text, sizeof text,
+                "': its data set of %.1f GB does not fit into this machine's memory of %.1f GB", bytes / 1e9,
+                memory / 1e9);
+  throw OutOfMemoryError("workload '" + workload.name + text);
+}
+
 Dataset make_synthetic(const Workload& workload, std::int64_t least_train_bytes) {
   const std::int64_t batch = workload.batch_size, feature_count = workload.inputs();
   const std::int64_t row_bytes = feature_count * static_cast<std::int64_t>(sizeof(float));
@@ -214,6 +227,8 @@ Dataset make_synthetic(const Workload& workload, std::int64_t least_train_bytes)
   const std::int64_t batches = std::clamp<std::int64_t>(least_batches, 1, kBatchesEnough);
   const std::int64_t train_samples = batches * batch;
   const std::int64_t held_out_samples = (train_samples + 8) / 9;  // a tenth of all
+  expect_to_fit(workload,
+                static_cast<double>(train_samples + held_out_samples) * static_cast<double>(row_bytes));
 
   Dataset dataset;
   dataset.train_features.resize(static_cast<std::size_t>(train_samples * feature_count));
@@ -319,9 +334,6 @@ Dataset make_dataset(const Workload& workload, std::int64_t least_train_bytes) t
   dataset.digest = digest.hex();
   return dataset;
 } catch (const std::bad_alloc&) {
-  throw OutOfMemoryError("workload '" + workload.name +
-                         "': its data set does not fit into this machine's memory");
-} catch (const std::length_error&) {
   throw OutOfMemoryError("workload '" + workload.name +
                          "': its data set does not fit into this machine's memory");
 }
