@@ -72,7 +72,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     words = [(row, text) for name in panels for row, text in zip(panels[name], texts[name], strict=True)]
     limit = _limit(all_axes[0], words, longest)
     for axes, (precision, panel) in zip(all_axes, panels.items(), strict=True):
-        _draw_panel(axes, precision, panel, texts[precision], limit, names)
+        _draw_panel(axes, precision, panel, texts[precision], longest, limit, names)
     for axes in all_axes[:-1]:
         axes.tick_params(labelbottom=False)
     all_axes[-1].set_xlabel("time of a step")
@@ -133,7 +133,7 @@ def _limit(axes: Axes, bars: list[tuple[Row, tuple[str, str, str]]], longest: fl
     for row, (time, meaning, _) in bars:
         if _has_bar(row, longest):
             words = min(_text_inches(f"{time}   {meaning}") + 0.2, 0.62 * width)
-            limit = max(limit, row.median * width / (width - words))
+            limit = max(limit, row.high * width / (width - words))
     return limit
 
 
@@ -142,6 +142,7 @@ def _draw_panel(
     precision: str,
     rows: list[Row],
     texts: list[tuple[str, str, str]],
+    longest: float,
     limit: float,
     names: list[str],
 ) -> None:
@@ -151,7 +152,8 @@ def _draw_panel(
     axes.set_ylim(len(rows) - 0.45, -0.55)
     for place, (row, (time, meaning, color)) in enumerate(zip(rows, texts, strict=True)):
         look = look_of(row.backend, names)
-        length = row.median if _has_bar(row, limit) else 0.0
+        length = row.median if _has_bar(row, longest) else 0.0
+        end = max(length, row.high) if length else 0.0
         if length:
             failed, hollow = row.state == "failed", row.state != "ok"
             axes.barh(
@@ -165,19 +167,20 @@ def _draw_panel(
                 zorder=3,
             )
             axes.plot([row.low, row.high], [place, place], color="#000000", linewidth=1.4, zorder=4)
-        room = width * (1 - length / limit) - 0.1
+        room = width * (1 - end / limit) - 0.1
         words = f"{time}   {meaning}".strip() if time else meaning
         if row.timed and not length:
             words += " (no bar: too long)"
         words = shortened(words, max(12, int(room / _text_inches("0"))))
         axes.annotate(
             words,
-            xy=(max(length, row.high) if length else 0.0, place),
+            xy=(end, place),
             xytext=(5, 0),
             textcoords="offset points",
             va="center_baseline",
             fontsize=TEXT_SIZE,
             color=color,
+            annotation_clip=False,
             zorder=5,
         )
     axes.set_yticks(range(len(rows)), [shortened(row.backend, 32) for row in rows])

@@ -108,6 +108,10 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
     else:
         notes.append("No difference is drawn: there is no valid curve of pytorch-eager in fp32.")
     for row in drawn:
+        if row.curve_differs:
+            notes.append(
+                f"Curve check not passed: {row.backend} {row.precision}: {shortened(row.message, 200)}"
+            )
         broken = [curve.seed for curve in row.losses if np.isnan(curve.values).any()]
         if broken:
             notes.append(

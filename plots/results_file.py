@@ -56,6 +56,7 @@ class Row:
     low: float | None
     high: float | None
     losses: tuple[LossCurve, ...]
+    curve_differs: bool  # the curve check's verdict, which does not undo the step checks
 
     @property
     def timed(self) -> bool:
@@ -232,7 +233,8 @@ def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
     if name not in workloads:
         fields.fail("workload", "the name of an entry of workloads", name)
     outcome = fields.choice("outcome", ("ok", "skipped", "failed"))
-    verdict = fields.object("verification").choice("verdict", ("pass", "fail", "not_run"))
+    verification = fields.object("verification")
+    verdict = verification.choice("verdict", ("pass", "fail", "not_run"))
     if outcome == "skipped":
         state = "skipped"
     elif outcome == "failed" or verdict == "fail":
@@ -255,6 +257,10 @@ def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
         low=time.positive("low") if time else None,
         high=time.positive("high") if time else None,
         losses=tuple(_curve(curve) for curve in fields.objects("losses")),
+        curve_differs=any(
+            check.text("name") == "curve" and not check.get("passed", (bool,), "true or false")
+            for check in verification.objects("checks")
+        ),
     )
 
 

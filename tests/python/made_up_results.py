@@ -33,6 +33,7 @@ def empty_document(device: str | None = DEVICE) -> dict:
             "git_sha": None,
             "git_dirty": None,
             "source_digest": None,
+            "settings": {},
             "complete": True,
         },
         "host": {"cpu": "made-up CPU (test data)", "cores": 2, "os": "none"},

@@ -188,6 +188,23 @@ def test_losses_that_are_not_finite_and_lonely_seeds_are_shown(tmp_path):
     assert "77" in text
 
 
+def test_a_curve_that_differs_is_said_beside_the_curves(tmp_path):
+    document = made_up.with_losses(small(), steps=300)
+    check = {
+        "name": "curve",
+        "tensor": "",
+        "steps": [],
+        "error": 0.02,
+        "worst": 0.03,
+        "bound": 5e-3,
+        "passed": False,
+    }
+    document["records"][2]["verification"]["checks"].append(check)
+    document["records"][2]["message"] = "the loss differs by 2 %"
+    text = drawn(tmp_path, document)["loss-mlp-784x128x10-b32"]
+    assert "Curve check not passed: cuda-layered fp32: the loss differs by 2 %" in text
+
+
 def test_losses_without_eager_fp32_have_no_difference(tmp_path):
     document = made_up.with_losses(small("bf16"), steps=300)
     text = drawn(tmp_path, document)["loss-mlp-784x128x10-b32"]
@@ -371,3 +388,12 @@ def test_the_example_of_the_schema_is_drawn(tmp_path):
     example = json.loads((Path(__file__).parent / "data" / "example-results.json").read_text())
     texts = drawn(tmp_path, example)
     assert "FAILED: verification failed: step_update of bias1" in texts["step-time-mlp-784x128x10-b32"]
+
+
+def test_a_wide_interval_does_not_hide_the_time(tmp_path):
+    document = small()
+    document["records"][0]["step_seconds"]["high"] = 9e-3
+    name = document["workloads"][0]["name"]
+    document["records"].append(made_up.record(name, "oracle", "fp32", 1.6e-3))
+    (text,) = drawn(tmp_path, document).values()
+    assert all(word in text for word in ("1.00 ms", "800 µs", "40.0 µs", "1.60 ms"))
