@@ -16,8 +16,8 @@ namespace headroom {
 
 /// What a trainer sees: rows already in training order.
 struct DatasetView {
-  const float* features = nullptr;        ///< [samples, feature_count], each in [0, 1]
-  const std::int32_t* labels = nullptr;   ///< [samples], each in [0, classes)
+  const float* features = nullptr;       ///< [samples, feature_count], each in [0, 1]
+  const std::int32_t* labels = nullptr;  ///< [samples], each in [0, classes)
   std::int64_t samples = 0;
   int feature_count = 0;
 
@@ -27,12 +27,13 @@ struct DatasetView {
 struct Dataset {
   int feature_count = 0;
   int classes = 0;
-  std::vector<float> train_features;         ///< [train_samples, feature_count]
-  std::vector<std::int32_t> train_labels;    ///< [train_samples]
-  std::vector<float> held_out_features;      ///< [held_out_samples, feature_count]
-  std::vector<std::int32_t> held_out_labels; ///< [held_out_samples]
-  std::string description;                   ///< "synthetic, teacher 784-64-10, seed 1" or "idx: t10k-images-idx3-ubyte.gz, ..."
-  std::string digest;                        ///< of features, labels and split: FNV-1a 64 over that of each MiB, in hex
+  std::vector<float> train_features;          ///< [train_samples, feature_count]
+  std::vector<std::int32_t> train_labels;     ///< [train_samples]
+  std::vector<float> held_out_features;       ///< [held_out_samples, feature_count]
+  std::vector<std::int32_t> held_out_labels;  ///< [held_out_samples]
+  std::string
+      description;     ///< "synthetic, teacher 784-64-10, seed 1" or "idx: t10k-images-idx3-ubyte.gz, ..."
+  std::string digest;  ///< of features, labels and split: FNV-1a 64 over that of each MiB, in hex
 
   DatasetView train() const;
   DatasetView held_out() const;

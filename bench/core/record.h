@@ -35,9 +35,9 @@ struct StepSeconds {
 
 struct LossCurve {
   std::uint64_t seed = 0;
-  std::vector<std::int64_t> steps;  ///< every step to 100, then every tenth
-  std::vector<float> values;        ///< mean cross-entropy before the update of that step
-  double last_mean = 0;             ///< over the last 312 steps (all of them if fewer)
+  std::vector<std::int64_t> steps;          ///< every step to 100, then every tenth
+  std::vector<float> values;                ///< mean cross-entropy before the update of that step
+  double last_mean = 0;                     ///< over the last 312 steps (all of them if fewer)
   std::optional<double> held_out_accuracy;  ///< fraction right after the last step
 };
 
@@ -45,8 +45,8 @@ struct Check {
   std::string name;    ///< "step_update", "ten_steps", "losses_finite", "curve"
   std::string tensor;  ///< "weight1", ...; empty if the check is not about one tensor
   std::vector<std::int64_t> steps;
-  double error = 0;    ///< median over `steps` where there are several
-  double worst = 0;    ///< largest over `steps`
+  double error = 0;  ///< median over `steps` where there are several
+  double worst = 0;  ///< largest over `steps`
   double bound = 0;
   bool passed = false;
 };
@@ -64,9 +64,9 @@ struct Record {
   std::string message;  ///< why skipped or failed; else the backend's note
   std::optional<double> setup_seconds;
   std::vector<Block> blocks;
-  std::optional<StepSeconds> step_seconds;   ///< device time
-  std::optional<double> wall_step_seconds;   ///< median
-  std::optional<double> cpu_step_seconds;    ///< median
+  std::optional<StepSeconds> step_seconds;  ///< device time
+  std::optional<double> wall_step_seconds;  ///< median
+  std::optional<double> cpu_step_seconds;   ///< median
   std::optional<double> fraction_of_floor, joules_per_step;
   std::optional<std::int64_t> peak_device_bytes;
   std::vector<LossCurve> losses;
