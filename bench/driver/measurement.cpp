@@ -60,6 +60,7 @@ void choose_block(TimedTrainer& trainer, double block_seconds) {
   const auto steps_for = [&](double length) {
     return static_cast<std::int64_t>(std::min(std::ceil(length / fastest), static_cast<double>(kMostSteps)));
   };
+  trainer.least_seconds = block_seconds;
   trainer.steps_per_block = std::max(kLeastSteps, steps_for(kMargin * block_seconds));
   trainer.warmup_steps = std::max(kLeastWarmupSteps, steps_for(kWarmupSeconds));
 }
@@ -79,9 +80,9 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, Benchm
   std::int64_t order = 0;
   benchmark::ClearRegisteredBenchmarks();
   for (TimedTrainer& trainer : trainers) {
-    const auto run_block = [&trainer, &order, &before_block](benchmark::State& state) {
-      const std::int64_t steps = trainer.steps_per_block;
-      while (state.KeepRunningBatch(steps)) {
+    const std::int64_t iterations = trainer.steps_per_block;
+    const auto run_block = [&trainer, &order, &before_block, iterations](benchmark::State& state) {
+      while (state.KeepRunningBatch(iterations)) {
         if (interruption::requested()) {
           state.SkipWithError("interrupted");
           return;
@@ -94,9 +95,19 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, Benchm
           before_block(trainer, order);
           train(trainer, trainer.warmup_steps);
           Timing timing;
-          state.SetIterationTime(train(trainer, steps, &timing));
-          trainer.blocks.push_back(
-              {order++, steps, timing.device_seconds, timing.wall_seconds, timing.cpu_seconds});
+          double seconds = train(trainer, trainer.steps_per_block, &timing);
+          while (seconds < trainer.least_seconds) {
+            // The machine was slower when the length was chosen. The short run has warmed this one up.
+            const double longer = kMargin * trainer.least_seconds / seconds;
+            trainer.steps_per_block =
+                1 + static_cast<std::int64_t>(longer * static_cast<double>(trainer.steps_per_block));
+            seconds = train(trainer, trainer.steps_per_block, &timing);
+          }
+          // The library divides by the iterations that it was told at first.
+          state.SetIterationTime(seconds * static_cast<double>(iterations) /
+                                 static_cast<double>(trainer.steps_per_block));
+          trainer.blocks.push_back({order++, trainer.steps_per_block, timing.device_seconds,
+                                    timing.wall_seconds, timing.cpu_seconds});
         } catch (const std::exception& error) {
           trainer.failure = error.what();
           state.SkipWithError(trainer.failure.c_str());
@@ -105,7 +116,7 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, Benchm
       }
     };
     benchmark::RegisterBenchmark(trainer.name.c_str(), run_block)
-        ->Iterations(trainer.steps_per_block)
+        ->Iterations(iterations)
         ->Repetitions(blocks)
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);

@@ -22,6 +22,7 @@ struct TimedTrainer {
   WorkerClient* client = nullptr;
   std::int64_t next_step = 0;  ///< the training goes on from block to block
   std::int64_t steps_per_block = 0;
+  double least_seconds = 0;       ///< of a block; one that comes out shorter is run again with more steps
   std::int64_t warmup_steps = 0;  ///< untimed ones before each block
   std::vector<Block> blocks;
   std::string failure;  ///< why it could not be timed to the end; empty if it was

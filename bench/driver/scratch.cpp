@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,7 +25,8 @@ Scratch::Scratch(std::int64_t bytes_needed) {
   }
   parents.push_back(fs::temp_directory_path(ignored));
   for (const fs::path& parent : parents) {
-    std::string name = (parent / "headroom-XXXXXX").string();
+    // The process number tells an owner from a leftover.
+    std::string name = (parent / fmt::format("headroom-{}-XXXXXX", getpid())).string();
     if (mkdtemp(name.data()) == nullptr) continue;
     folder_ = name;
     interruption::add_folder(folder_);

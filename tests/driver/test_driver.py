@@ -1,0 +1,383 @@
+"""The program `headroom` end to end on the CPU, with the worker whose backends misbehave.
+
+Needs a build: HEADROOM_BUILD (set by ./headroom test) names it.
+"""
+
+import gzip
+import json
+import os
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("HEADROOM_BUILD")
+if not BUILD or not (Path(BUILD) / "bin" / "headroom").exists():
+    pytest.skip("HEADROOM_BUILD names no build", allow_module_level=True)
+PROGRAM = str(Path(BUILD) / "bin" / "headroom")
+FAULT_WORKER = f"fault={Path(BUILD) / 'bin' / 'headroom-fault-worker'}"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "results" / "schema.json").read_text()))
+SMALL = "mlp-12x8x4-b8"
+
+
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch):
+    monkeypatch.setenv("HEADROOM_ROOT", str(ROOT))
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def assert_nothing_left(process):
+    """Neither temporary folders nor workers outlive the program."""
+    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        assert list(folder.glob(f"headroom-{process.pid}-*")) == []
+
+
+def headroom(*arguments, timeout=120):
+    process = start(*arguments)
+    output, errors = process.communicate(timeout=timeout)
+    assert_nothing_left(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_small(output, *arguments, backends="oracle-honest", workload=SMALL):
+    return headroom(
+        "run",
+        "--workload",
+        workload,
+        "--worker",
+        FAULT_WORKER,
+        "--backend",
+        backends,
+        "--output",
+        output,
+        "--no-figures",
+        *arguments,
+    )
+
+
+def read(path):
+    results = json.loads(
+        Path(path).read_text(), parse_constant=lambda name: pytest.fail(f"{name} in the file")
+    )
+    VALIDATOR.validate(results)
+    return results
+
+
+def assert_refused(done, *said):
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for text in said:
+        assert text in lines[0]
+
+
+def test_honest_backend_is_verified_and_timed(tmp_path):
+    done = run_small(tmp_path / "a.json", "--losses", 150, "--loss-seeds", "1,2", "--precision", "fp32,bf16")
+    assert done.returncode == 0, done.stderr
+    results = read(tmp_path / "a.json")
+    assert results["run"]["complete"] is True
+    assert results["device"] is None or results["device"]["name"]
+    assert "argv" in results["run"] and not any(str(tmp_path) in word for word in results["run"]["argv"])
+    assert [record["precision"] for record in results["records"]] == ["fp32", "bf16"]
+    for record in results["records"]:
+        assert record["outcome"] == "ok"
+        assert record["verification"]["verdict"] == "pass"
+        assert len(record["blocks"]) == 12
+        for block in record["blocks"]:
+            assert block["steps"] >= 50
+            assert block["device_seconds"] >= 0.02
+        assert [curve["seed"] for curve in record["losses"]] == [1, 2]
+        assert record["losses"][0]["values"] != record["losses"][1]["values"]
+        assert 0 <= record["losses"][0]["held_out_accuracy"] <= 1
+        names = {check["name"] for check in record["verification"]["checks"]}
+        assert {"step_update", "ten_steps", "losses_finite"} <= names
+    assert "verified" in done.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_planted_faults_are_caught(tmp_path, precision):
+    faults = [
+        "fault-learning-rate",
+        "fault-frozen-layer",
+        "fault-bias",
+        "fault-shifted-batches",
+        "fault-nan",
+        "empty",
+    ]
+    done = run_small(
+        tmp_path / "a.json", "--precision", precision, backends=",".join([*faults, "oracle-honest"])
+    )
+    assert done.returncode == 1
+    records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}
+    for fault in faults:
+        assert records[fault]["outcome"] == "failed"
+        assert records[fault]["verification"]["verdict"] == "fail"
+        assert records[fault]["message"].startswith("verification: ")
+        assert records[fault]["step_seconds"] is None
+    assert records["oracle-honest"]["outcome"] == "ok"
+
+
+def test_worker_that_misbehaves_costs_its_record_only(tmp_path):
+    failing = {
+        "fault-dies": "Aborted",
+        "fault-hangs": "within 2 s",
+        "fault-rubbish": "not JSON",
+        "fault-throws": "two lines",
+        "fault-times": "nan",
+        "fault-out-of-memory": "1 TB",
+        "fault-dies-in-prepare": "Aborted",
+    }
+    skipped = {"fault-unsupported": "even", "fault-unavailable": "no such device"}
+    done = run_small(
+        tmp_path / "a.json", "--time-limit", 2, backends=",".join([*failing, *skipped, "oracle-honest"])
+    )
+    assert done.returncode == 1
+    assert "what():" not in done.stderr
+    records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}
+    for backend, said in failing.items():
+        assert records[backend]["outcome"] == "failed"
+        assert said in records[backend]["message"]
+    for backend, said in skipped.items():
+        assert records[backend]["outcome"] == "skipped"
+        assert said in records[backend]["message"]
+    assert records["oracle-honest"]["verification"]["verdict"] == "pass"
+
+
+def test_worker_is_started_again_for_the_next_precision(tmp_path):
+    done = run_small(tmp_path / "a.json", "--precision", "fp32,bf16", backends="fault-dies")
+    assert done.returncode == 1
+    records = read(tmp_path / "a.json")["records"]
+    assert len(records) == 2
+    assert all("about to abort" in record["message"] for record in records)
+
+
+def test_interrupt_keeps_what_was_finished_and_resume_goes_on(tmp_path):
+    output = tmp_path / "a.json"
+    command = ["run", "--workload", f"{SMALL},mlp-64x64x10-b64", "--worker", FAULT_WORKER]
+    command += ["--backend", "oracle-honest", "--output", output, "--no-figures", "--blocks", "200"]
+    process = start(*command)
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        if output.exists() and json.loads(output.read_text())["records"]:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    assert_nothing_left(process)
+    before = read(output)
+    assert before["run"]["complete"] is False
+    assert len(before["records"]) == 1
+
+    refused = headroom("run", "--resume", output, "--worker", FAULT_WORKER, "--blocks", "13")
+    assert_refused(refused, "--blocks 200, not --blocks 13")
+    other = headroom("run", "--resume", output, "--worker", FAULT_WORKER, "--backend", "empty")
+    assert_refused(other, "--backend oracle-honest, not --backend empty")
+
+    # The rest with fewer blocks: the file says so too, as a run with other settings would not go on with it.
+    before["run"]["settings"]["blocks"] = "12"
+    output.write_text(json.dumps(before))
+    done = headroom("run", "--resume", output, "--worker", FAULT_WORKER, "--no-figures")
+    assert done.returncode == 0, done.stderr
+    after = read(output)
+    assert after["run"]["complete"] is True
+    assert after["run"]["id"] == before["run"]["id"]
+    assert after["records"][0] == before["records"][0]
+    assert [record["workload"] for record in after["records"]] == [SMALL, "mlp-64x64x10-b64"]
+    assert_refused(headroom("run", "--resume", output, "--worker", FAULT_WORKER), "complete")
+
+
+def test_resume_refuses_other_sources_and_devices(tmp_path):
+    output = tmp_path / "a.json"
+    assert run_small(output).returncode == 0
+    results = read(output)
+    results["run"]["complete"] = False
+    for field, value in (("source_digest", "fnv1a64:0"),):
+        changed = json.loads(json.dumps(results))
+        changed["run"][field] = value
+        output.write_text(json.dumps(changed))
+        done = headroom("run", "--resume", output, "--worker", FAULT_WORKER)
+        assert done.returncode == 2
+        assert field in done.stderr
+    changed = json.loads(json.dumps(results))
+    changed["device"] = {
+        "name": "another GPU",
+        "uuid": "GPU-0",
+        "driver": None,
+        "index": 0,
+        "sm_count": 1,
+        "compute_major": 9,
+        "compute_minor": 0,
+        "memory_bytes": 1,
+        "l2_bytes": 1,
+    }
+    output.write_text(json.dumps(changed))
+    done = headroom("run", "--resume", output, "--worker", FAULT_WORKER)
+    assert done.returncode == 2
+    assert "device" in done.stderr
+
+
+def test_termination_while_the_driver_computes(tmp_path):
+    """The driver itself may be busy (following the oracle) when the signal comes."""
+    output = tmp_path / "a.json"
+    process = start(
+        "run", "--workload", "mlp-784x1024x1024x10-b256", "--backend", "oracle", "--output", output
+    )
+    for line in process.stderr:
+        if "following the oracle" in line:
+            break
+    time.sleep(0.5)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert_nothing_left(process)
+    read(output)
+
+
+def test_google_benchmark_writes_one_file_for_the_run(tmp_path):
+    out = tmp_path / "gb.json"
+    arguments = [f"--benchmark_out={out}", "--precision", "fp32,bf16", "--benchmark_filter=honest"]
+    assert run_small(tmp_path / "a.json", *arguments, backends="oracle-honest,empty").returncode == 0
+    runs = json.loads(out.read_text())["benchmarks"]
+    names = {run["run_name"].split("/manual_time")[0].split("/iterations")[0] for run in runs}
+    assert names == {f"{SMALL}/oracle-honest/fp32", f"{SMALL}/oracle-honest/bf16"}
+    records = read(tmp_path / "a.json")["records"]
+    steps = sorted(block["device_seconds"] / block["steps"] * 1e6 for block in records[0]["blocks"])
+    reported = sorted(
+        run["real_time"] for run in runs if run["run_type"] == "iteration" and run["name"].find("fp32") > 0
+    )
+    assert reported == pytest.approx(steps, rel=1e-6)
+
+
+def test_json_summary(tmp_path):
+    done = run_small(tmp_path / "a.json", "--json")
+    summary = json.loads(done.stdout)
+    assert summary["complete"] is True
+    assert summary["records"][0]["verdict"] == "pass"
+
+
+def test_list_says_what_runs_here():
+    done = headroom("list", "--json", "--worker", FAULT_WORKER)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    assert {"quick", "seed"} <= {suite["name"] for suite in listed["suites"]}
+    backends = {backend["name"]: backend for backend in listed["backends"]}
+    assert backends["oracle"]["runs"] is True
+    for backend in backends.values():
+        for precision in backend["precisions"].values():
+            assert precision["runs"] or precision["reason"]
+
+
+def test_existing_output_is_not_overwritten(tmp_path):
+    output = tmp_path / "a.json"
+    output.write_text("precious")
+    assert_refused(run_small(output), "--output", "--resume")
+    assert output.read_text() == "precious"
+
+
+BAD_ARGUMENTS = {
+    "unknown suite": (["--suite", "quik"], "quick"),
+    "unknown backend": (["--backend", "cuda-layerd"], "cuda-layered"),
+    "unknown precision": (["--precision", "fp61"], "fp16"),
+    "malformed workload name": (["--workload", "mlp-784-10"], "mlp-784-10"),
+    "a width of 0": (["--workload", "mlp-784x0x10-b32"], "mlp-784x0x10-b32"),
+    "a width too large": (["--workload", "mlp-784x65537x10-b32"], "65536"),
+    "a batch of 0": (["--workload", "mlp-784x10-b0"], "mlp-784x10-b0"),
+    "missing suite file": (["--suite", "no/such.json"], "no/such.json"),
+    "missing data folder": (["--data", "no/such/folder"], "no/such/folder"),
+    "output folder that is a file": (["--output", "/dev/null/a.json"], "/dev/null/a.json"),
+    "output that is a folder": (["--output", "/tmp"], "/tmp"),
+    "results file that is none": (["--resume", "/dev/null"], "/dev/null"),
+    "a device that is not there": (["--device", "77"], "--device 77"),
+    "a worker that is not there": (["--worker", "x=/no/such/program"], "--worker x"),
+    "unknown workload of a suite": (["--workloads", "mlp-784x128x128x128x10-b33"], "b32"),
+    "benchmark file": (["--benchmark_out=/no/such/folder/x"], "benchmark_out"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused_in_one_line(tmp_path, name):
+    arguments, said = BAD_ARGUMENTS[name]
+    extra = [] if "--output" in arguments or "--resume" in arguments else ["--output", tmp_path / "a.json"]
+    assert_refused(headroom("run", *arguments, *extra), said)
+    assert not (tmp_path / "a.json").exists()
+
+
+def write_idx(folder, images=40, rows=3, columns=4, labels=None, magic=2051, cut=0, compress=False):
+    labels = [i % 4 for i in range(images)] if labels is None else labels
+    pixels = bytes((7 * i) % 256 for i in range(images * rows * columns))
+    image_file = struct.pack(">IIII", magic, images, rows, columns) + pixels
+    image_file = image_file[: len(image_file) - cut]
+    label_file = struct.pack(">II", 2049, len(labels)) + bytes(labels)
+    for name, contents in (("t-images-idx3-ubyte", image_file), ("t-labels-idx1-ubyte", label_file)):
+        if compress:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(contents))
+        else:
+            (folder / name).write_bytes(contents)
+
+
+BAD_DATA = {
+    "truncated": {"cut": 5},
+    "wrong magic number": {"magic": 1234},
+    "another count of labels": {"labels": [0, 1, 2]},
+    "label outside the classes": {"labels": [9] * 40},
+    "another image size": {"rows": 5},
+    "batch larger than the data set": {"images": 6},
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_is_refused_before_anything_is_measured(tmp_path, name):
+    folder = tmp_path / "idx"
+    folder.mkdir()
+    write_idx(folder, **BAD_DATA[name])
+    done = headroom("run", "--workload", SMALL, "--data", folder, "--output", tmp_path / "a.json")
+    assert_refused(done)
+    assert not (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_idx_data_is_trained_on(tmp_path, compress):
+    folder = tmp_path / "idx"
+    folder.mkdir()
+    write_idx(folder, compress=compress)
+    done = run_small(tmp_path / "a.json", "--data", folder)
+    assert done.returncode == 0, done.stderr
+    dataset = read(tmp_path / "a.json")["workloads"][0]["dataset"]
+    assert dataset["kind"] == "idx"
+    assert dataset["folder"] == "idx"
+    assert dataset["digest"]
+
+
+BAD_SUITES = {
+    "unknown key": '{"precisions": ["fp32"], "backends": ["all"], "workloads": [], "x": 1}',
+    "not JSON": "{",
+    "duplicate names": json.dumps(
+        {
+            "description": "",
+            "precisions": ["fp32"],
+            "backends": ["oracle"],
+            "workloads": [{"widths": [4, 3], "batch_size": 2}] * 2,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SUITES)
+def test_bad_suite_files_are_refused(tmp_path, name):
+    suite = tmp_path / "mine.json"
+    suite.write_text(BAD_SUITES[name])
+    assert_refused(headroom("run", "--suite", suite, "--output", tmp_path / "a.json"), str(suite))
