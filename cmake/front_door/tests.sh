@@ -113,7 +113,7 @@ check() {
   local name=$1 program=$2 output=$reports/check
   shift 2
   if [ -z "$program" ]; then
-    echo "skipped $name: the pinned version is not installed"
+    echo "skipped $name: not installed (formatters: not the pinned version)"
     count 0 0 1
   elif "$@" >"$output" 2>&1; then
     echo "ok      $name"
