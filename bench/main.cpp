@@ -1,8 +1,8 @@
-// Headroom: trains the same networks through hand-written CUDA kernels and through PyTorch, checks that both trained
-// the same thing, and compares their speed.
+// Headroom: trains the same networks through hand-written CUDA kernels and through PyTorch, checks that both
+// trained the same thing, and compares their speed.
 //
-// This file is the data flow of a run from top to bottom. Training happens in worker processes; this program holds
-// no CUDA context and no PyTorch.
+// This file is the data flow of a run from top to bottom. Training happens in worker processes; this program
+// holds no CUDA context and no PyTorch.
 #include <fmt/core.h>
 
 #include <algorithm>

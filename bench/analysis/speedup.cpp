@@ -95,7 +95,7 @@ std::string pytorch_sentence(const std::vector<SpeedupRow>& rows) {
     return text + " (" + row.record->workload + ", " + std::string(to_string(row.record->precision)) +
            "); none of our kernels ran, so there is no speed-up to report.";
   }
-  return "No record ran and passed its checks, so there is no speed-up to report.";
+  return "No competing record ran and passed its checks, so there is no speed-up to report.";
 }
 
 }  // namespace

@@ -120,7 +120,8 @@ void GroupRun::attempt(Cell& cell, const std::string& what, const std::function<
     interruption::throw_if_requested();
     fail(cell, fmt::format("{}: {}", what, error.what()));
   }
-  // A worker that failed a call may hold a broken CUDA context: the next backend's work starts in a fresh one.
+  // A worker that failed a call may hold a broken CUDA context: the next backend's work starts in a fresh
+  // one.
   context_.pool.end(cell.row.name);
   cell.client = nullptr;
 }

@@ -1,5 +1,5 @@
-// One (workload, precision): all its backends prepared, checked, timed together and, if asked, trained for their
-// loss curves. A backend that fails costs its own record; the others go on.
+// One (workload, precision): all its backends prepared, checked, timed together and, if asked, trained for
+// their loss curves. A backend that fails costs its own record; the others go on.
 #pragma once
 
 #include <filesystem>
@@ -32,7 +32,8 @@ struct RunContext {
   bool has_gpu_oracle = false;
 };
 
-/// The training files of one workload: those of its own seed, and of each seed of the loss runs when first needed.
+/// The training files of one workload: those of its own seed, and of each seed of the loss runs when first
+/// needed.
 class WorkloadFiles {
  public:
   WorkloadFiles(const RunContext& context, const Workload& workload);

@@ -1,8 +1,8 @@
 // Ctrl-C and SIGTERM: a run ends in order, with what was finished in its file.
 //
-// The signal handler only writes to a pipe. A watcher thread then ends the workers, so that whatever the main thread
-// waits for comes back with an error and it unwinds; if it has not within a few seconds (it may be computing), the
-// watcher removes the temporary folder itself and leaves with the exit code.
+// The signal handler only writes to a pipe. A watcher thread then ends the workers, so that whatever the main
+// thread waits for comes back with an error and it unwinds; if it has not within a few seconds (it may be
+// computing), the watcher removes the temporary folder itself and leaves with the exit code.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace headroom {
 
-/// Thrown in the main thread when the user asked to stop; not derived from std::exception, so that no catch clause
-/// for a failed record can take it for one.
+/// Thrown in the main thread when the user asked to stop; not derived from std::exception, so that no catch
+/// clause for a failed record can take it for one.
 struct Interrupted {};
 
 namespace interruption {

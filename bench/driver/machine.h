@@ -1,4 +1,5 @@
-// What is recorded about where a run took place and which sources it measured. The machine's name is not stored.
+// What is recorded about where a run took place and which sources it measured. The machine's name is not
+// stored.
 #pragma once
 
 #include <filesystem>
@@ -22,20 +23,22 @@ struct GitState {
 };
 GitState git_state(const std::filesystem::path& root);
 
-/// "fnv1a64:" and the FNV-1a 64 hash over path and contents of every source (*.h *.cpp *.cu *.cuh *.py CMakeLists.txt)
-/// under bench/, cuda_impl/ and torch_impl/, in order of their paths. nullopt if `root` has no bench/.
+/// "fnv1a64:" and the FNV-1a 64 hash over path and contents of every source (*.h *.cpp *.cu *.cuh *.py
+/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/, in order of their paths. nullopt if `root` has
+/// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
 
-/// Paths relative to the root if they are in it, else base names; what is not an absolute path stays as it is.
+/// Paths relative to the root if they are in it, else base names; what is not an absolute path stays as it
+/// is.
 std::vector<std::string> publishable_argv(const std::vector<std::string>& argv,
                                           const std::filesystem::path& root);
 
-/// How many CUDA devices the driver shows, 0 where there is no driver. Asked in a child process, so that this one
-/// never initialises CUDA.
+/// How many CUDA devices the driver shows, 0 where there is no driver. Asked in a child process, so that this
+/// one never initialises CUDA.
 int cuda_device_count();
 
-/// Runs a program without a shell. `output`: its standard output, at most 1 MB. Standard error goes to ours if
-/// `show_errors`, else nowhere.
+/// Runs a program without a shell. `output`: its standard output, at most 1 MB. Standard error goes to ours
+/// if `show_errors`, else nowhere.
 struct ProgramResult {
   int exit_code = -1;  ///< -1: it could not be started, or was ended by a signal or the time limit
   std::string output;

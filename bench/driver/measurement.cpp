@@ -45,7 +45,8 @@ double train(TimedTrainer& trainer, std::int64_t steps, Timing* kept = nullptr) 
 }  // namespace
 
 void choose_block(TimedTrainer& trainer, double block_seconds) {
-  // Runs grow until one is long enough to trust; the fastest of three sets the length, so that no block is short.
+  // Runs grow until one is long enough to trust; the fastest of three sets the length, so that no block is
+  // short.
   std::int64_t steps = kLeastWarmupSteps;
   double seconds = train(trainer, steps);
   while (seconds < kWarmupSeconds && steps < kMostSteps) {

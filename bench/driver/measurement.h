@@ -1,7 +1,9 @@
-// Timing through Google Benchmark: the blocks of all backends of one (workload, precision), interleaved at random.
+// Timing through Google Benchmark: the blocks of all backends of one (workload, precision), interleaved at
+// random.
 //
-// A repetition of a benchmark is a block, its manual time the device time that the worker measured, its iterations
-// the steps. The library's own repetitions, order and reports are used; the samples are kept here in full.
+// A repetition of a benchmark is a block, its manual time the device time that the worker measured, its
+// iterations the steps. The library's own repetitions, order and reports are used; the samples are kept here
+// in full.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -28,8 +30,9 @@ struct TimedTrainer {
   std::string failure;  ///< why it could not be timed to the end; empty if it was
 };
 
-/// Chooses steps per block (at least `block_seconds` and 50 steps) and warm-up (10 steps or 5 ms, whichever is more)
-/// from a few untimed runs. Throws what the client throws, and std::runtime_error for a time that is none.
+/// Chooses steps per block (at least `block_seconds` and 50 steps) and warm-up (10 steps or 5 ms, whichever
+/// is more) from a few untimed runs. Throws what the client throws, and std::runtime_error for a time that is
+/// none.
 void choose_block(TimedTrainer& trainer, double block_seconds);
 
 /// Keeps what Google Benchmark reported, to write it as one report at the end of the run.

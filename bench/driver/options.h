@@ -1,4 +1,5 @@
-// What the command line asked for. Parsing checks spelling and ranges; plan.h checks names against suites and backends.
+// What the command line asked for. Parsing checks spelling and ranges; plan.h checks names against suites and
+// backends.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct WorkerOption {
   std::vector<std::string> command;
 };
 
-/// Google Benchmark's own flags. Its file is written once at the end of the run: left to itself the library would
-/// start the file anew for every (workload, precision).
+/// Google Benchmark's own flags. Its file is written once at the end of the run: left to itself the library
+/// would start the file anew for every (workload, precision).
 struct GoogleBenchmarkOptions {
   std::string filter;                  ///< --benchmark_filter
   std::string out;                     ///< --benchmark_out
@@ -73,8 +74,8 @@ struct CommandLine {
 /// Throws InputError, one line, for whatever the user could have got wrong in spelling or range.
 CommandLine parse_command_line(const std::vector<std::string>& argv);
 
-/// The same, with the settings of the interrupted run in `file_settings` standing for options that were not given.
-/// Throws InputError that names the option if one was given and differs.
+/// The same, with the settings of the interrupted run in `file_settings` standing for options that were not
+/// given. Throws InputError that names the option if one was given and differs.
 RunOptions parse_resumed(const std::vector<std::string>& argv, const std::string& file,
                          const std::map<std::string, std::string>& file_settings);
 

@@ -92,7 +92,8 @@ class Filter {
   bool negated_ = false;
 };
 
-// IDX files are the user's: they are read once before anything is measured, so that a bad one ends the program.
+// IDX files are the user's: they are read once before anything is measured, so that a bad one ends the
+// program.
 void check_data(const std::vector<PlannedWorkload>& workloads) {
   std::vector<std::tuple<std::string, int, int, int>> checked;
   for (const PlannedWorkload& planned : workloads) {

@@ -34,7 +34,8 @@ struct Plan {
 /// "mlp-784x10-b32/cuda-layered/fp16": the name Google Benchmark knows a cell by.
 std::string cell_name(const std::string& workload, const std::string& backend, Precision precision);
 
-/// Throws InputError for unknown names (with the nearest one), an empty selection, data that does not fit a workload.
+/// Throws InputError for unknown names (with the nearest one), an empty selection, data that does not fit a
+/// workload.
 Plan make_plan(const RunOptions& options, const Installation& installation,
                const std::vector<BackendRow>& table);
 

@@ -15,7 +15,7 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {} min", minutes / 60, minutes % 60);
 }
 
-Progress::Progress() : terminal_(isatty(2) == 1) {}
+Progress::Progress() : last_line_(std::chrono::steady_clock::now()), terminal_(isatty(2) == 1) {}
 
 Progress::~Progress() { clear(); }
 
@@ -54,7 +54,8 @@ void Progress::status(const std::string& text, bool important) {
     std::fputs(full.c_str(), stderr);
     std::fflush(stderr);
     shown_ = full.size();
-  } else if (important) {
+  } else if (important || std::chrono::steady_clock::now() - last_line_ > std::chrono::seconds(20)) {
+    last_line_ = std::chrono::steady_clock::now();
     std::fputs((full + "\n").c_str(), stderr);
   }
 }

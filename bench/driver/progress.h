@@ -13,12 +13,13 @@ class Progress {
 
   /// Seconds the whole run is expected to take.
   void set_estimate(double seconds) { remaining_estimate_ = seconds; }
-  /// A stage that is expected to take `estimated_seconds` begins, or is over; the estimate of the rest is scaled by
-  /// how long stages really take.
+  /// A stage that is expected to take `estimated_seconds` begins, or is over; the estimate of the rest is
+  /// scaled by how long stages really take.
   void stage_begins(double estimated_seconds);
   void stage_done();
 
-  /// What is going on now. On a terminal it replaces the line before; else it is printed if `important`.
+  /// What is going on now. On a terminal it replaces the line before; else it is printed if `important`
+  /// or if nothing was for a while.
   void status(const std::string& text, bool important = false);
   /// A line that stays.
   void line(const std::string& text);
@@ -26,7 +27,7 @@ class Progress {
  private:
   std::string time_left() const;
   void clear();
-  std::chrono::steady_clock::time_point stage_start_;
+  std::chrono::steady_clock::time_point stage_start_, last_line_;
   double remaining_estimate_ = 0, stage_estimate_ = 0, done_estimate_ = 0, done_seconds_ = 0;
   bool terminal_ = false;
   std::size_t shown_ = 0;

@@ -1,4 +1,5 @@
-// The results file: what it holds in memory, and how it is written and read back. Its contract is results/schema.json.
+// The results file: what it holds in memory, and how it is written and read back. Its contract is
+// results/schema.json.
 #pragma once
 
 #include <filesystem>
@@ -57,7 +58,8 @@ std::string to_json(const Results& results);
 /// Throws InputError (`file: records[3].backend: expected a string, found null`).
 Results read_results(const std::filesystem::path& file);
 
-/// Writes a temporary file beside it, syncs it and renames it: the file is always whole. Throws std::runtime_error.
+/// Writes a temporary file beside it, syncs it and renames it: the file is always whole. Throws
+/// std::runtime_error.
 void write_results(const Results& results, const std::filesystem::path& file);
 
 }  // namespace headroom

@@ -68,7 +68,8 @@ void refuse_other_run(const std::string& file, const Results& earlier, const Res
   }
 }
 
-// A folder can be written if a file can be made in it; asking the mode bits would be wrong for root and for mounts.
+// A folder can be written if a file can be made in it; asking the mode bits would be wrong for root and for
+// mounts.
 void check_writable(const fs::path& file) {
   std::error_code error;
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
@@ -176,7 +177,8 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   results.device = pool.device();
   results.software = pool.software();
   results.software["headroom"] = kVersion;
-  results.software["google_benchmark"] = HEADROOM_BENCHMARK_VERSION;
+  const std::string benchmark_version = HEADROOM_BENCHMARK_VERSION;
+  if (!benchmark_version.empty()) results.software["google_benchmark"] = benchmark_version;
   results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);
   if (!earlier) return results;
 

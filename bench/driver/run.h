@@ -1,5 +1,5 @@
-// The stages of `headroom run` around the groups: what is decided before anything is measured, and what happens
-// when all is. bench/main.cpp calls them in order.
+// The stages of `headroom run` around the groups: what is decided before anything is measured, and what
+// happens when all is. bench/main.cpp calls them in order.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,8 @@
 
 namespace headroom {
 
-/// The options of a run that goes on with its file, or those given; with --resume `earlier` is what the file holds.
+/// The options of a run that goes on with its file, or those given; with --resume `earlier` is what the file
+/// holds.
 RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier);
 
 /// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
@@ -29,8 +30,9 @@ void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
 std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
                                     const Installation& installation);
 
-/// Everything about the run but its records; of an `earlier` one those records that are complete groups of the plan.
-/// Throws InputError if the earlier run had other workloads, another device, other sources or other software.
+/// Everything about the run but its records; of an `earlier` one those records that are complete groups of
+/// the plan. Throws InputError if the earlier run had other workloads, another device, other sources or other
+/// software.
 Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
                       const WorkerPool& pool, const std::optional<Results>& earlier);
 

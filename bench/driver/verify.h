@@ -1,4 +1,5 @@
-// The step checks: one prepared trainer against the oracle, before it is timed. The judging itself is analysis.
+// The step checks: one prepared trainer against the oracle, before it is timed. The judging itself is
+// analysis.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +14,8 @@
 
 namespace headroom {
 
-/// The oracle's points for one (workload, precision), as files: `start-STEP.f32`, `update-STEP.f32`, `free.f32`.
-/// Made once and shared by all backends; up to 10 GB, so they are read one at a time.
+/// The oracle's points for one (workload, precision), as files: `start-STEP.f32`, `update-STEP.f32`,
+/// `free.f32`. Made once and shared by all backends; up to 10 GB, so they are read one at a time.
 struct Reference {
   std::filesystem::path folder;
   std::vector<std::int64_t> steps;
@@ -32,8 +33,8 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision, const s
 Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
                         const std::filesystem::path& folder);
 
-/// Trains single steps from the oracle's parameters and ten free ones from the initial parameters, and compares.
-/// Leaves the trainer with the initial parameters. Throws what the client throws.
+/// Trains single steps from the oracle's parameters and ten free ones from the initial parameters, and
+/// compares. Leaves the trainer with the initial parameters. Throws what the client throws.
 std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
                                  Contract contract, Precision precision, const std::filesystem::path& scratch,
                                  const std::function<void()>& between_steps);

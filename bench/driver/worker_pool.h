@@ -1,7 +1,8 @@
 // The run's worker processes: one for each program to learn what it offers, one for each backend to train.
 //
 // A program may serve several backends but holds one trainer at a time, and the blocks of all backends are
-// interleaved: so every backend gets a process of its own. One that is lost is started again when it is next needed.
+// interleaved: so every backend gets a process of its own. One that is lost is started again when it is next
+// needed.
 #pragma once
 
 #include <filesystem>
@@ -41,14 +42,14 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  /// Starts those of the programs in `wanted` that were not greeted yet, at the same time, and asks each what it
-  /// offers.
+  /// Starts those of the programs in `wanted` that were not greeted yet, at the same time, and asks each what
+  /// it offers.
   void greet(const std::vector<std::string>& wanted);
   void greet_all();
   const std::vector<Greeting>& greetings() const { return greetings_; }
 
-  /// Adds rows for the backends of programs that the table does not know (--worker). Throws InputError if one offers
-  /// a backend that another worker has already.
+  /// Adds rows for the backends of programs that the table does not know (--worker). Throws InputError if one
+  /// offers a backend that another worker has already.
   void add_rows(std::vector<BackendRow>& table) const;
 
   Availability availability(const BackendRow& row, Precision precision) const;

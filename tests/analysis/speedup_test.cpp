@@ -96,7 +96,7 @@ TEST(Finding, CountsFailures) {
   const std::string text = finding({record("pytorch-eager", 12), record("cuda-layered", 1),
                                     record("cuda-layered", 1, Precision::kBf16, Verdict::kFail)});
   EXPECT_NE(text.find(" 1 record failed."), std::string::npos) << text;
-  EXPECT_EQ(finding({}), "No record ran and passed its checks, so there is no speed-up to report.");
+  EXPECT_EQ(finding({}), "No competing record ran and passed its checks, so there is no speed-up to report.");
 }
 
 }  // namespace
