@@ -205,7 +205,8 @@ make_environment() {
   environment=$cache/env-$(printf '%s\n' "$wanted" "$sites" "$base_executable" "$base_version" | sha256sum | cut -c 1-12)
   python=$environment/bin/python environment_made=yes
   [ ! -e "$environment/complete" ] || return 0
-  with_lock "$cache/lock" install_environment "$@" || environment_made=''
+  # In a subshell: what exits there is for the caller to judge.
+  if ! (need_packages environment) || ! with_lock "$cache/lock" install_environment "$@"; then environment_made=''; fi
 }
 
 install_environment() {
@@ -252,7 +253,7 @@ complete_toolkit() {
 
 # For report: a Python with matplotlib, in `python`.
 set_up_plots() {
-  need_packages plots
+  need_packages python
   choose_base_python
   python=$base_python
   if [ -z "$base_has_matplotlib" ]; then tools_environment; fi

@@ -2,9 +2,9 @@
 # compiler or library that was installed otherwise counts too.
 # shellcheck shell=bash
 
-# package | what must be there: a command, or a file below one of the usual prefixes
-system_packages() {
-  cat <<'LIST'
+# packages_for build|python|environment: package | what must be there: a command, a header, a module or a file.
+packages_for() {
+  [ "$1" != build ] || cat <<'LIST'
 g++|command c++
 git|command git
 libbenchmark-dev|header benchmark/benchmark.h
@@ -15,15 +15,10 @@ libgtest-dev|header gtest/gtest.h
 libgmock-dev|header gmock/gmock.h
 zlib1g-dev|header zlib.h
 LIST
-}
-
-# Python packages of the system; with a Python of one's own none is needed.
-python_packages() {
-  cat <<'LIST'
-python3|command python3
-python3-venv|module ensurepip
-ca-certificates|file /etc/ssl/certs/ca-certificates.crt
-LIST
+  # Where no Python is, one will be needed for an environment.
+  [ "$1" = environment ] || printf '%s\n' "python3|command python3" "python3-venv|command python3"
+  [ "$1" != environment ] ||
+    printf '%s\n' "python3-venv|module ensurepip" "ca-certificates|file /etc/ssl/certs/ca-certificates.crt"
 }
 
 is_there() {
@@ -31,7 +26,7 @@ is_there() {
   case $kind in
     command) command -v "$name" >/dev/null ;;
     header) [ -e "/usr/include/$name" ] || [ -e "/usr/local/include/$name" ] ;;
-    module) python3 -c "import $name" 2>/dev/null ;;
+    module) "$base_executable" -c "import $name" 2>/dev/null ;;
     file) [ -e "$name" ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] ;;
   esac
 }
@@ -44,10 +39,10 @@ missing_packages() {
   done
 }
 
-# need_packages python|build: installs what is missing, or prints the command that would and exits with code 2.
+# need_packages build|python|environment: installs what is missing, or prints the command that would and exits with code 2.
 need_packages() {
   local missing
-  missing=$(if [ "$1" = build ]; then system_packages; fi | missing_packages; python_packages | missing_packages)
+  missing=$(packages_for "$1" | missing_packages)
   missing=${missing% }
   [ -n "$missing" ] || return 0
   local as_root=() command="apt-get install -y --no-install-recommends $missing"

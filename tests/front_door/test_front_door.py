@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Stands for python3 in an installation: `-m venv` copies itself, `-m pip` does what the file `pip` says.
 STAND_IN_PYTHON = """#!/usr/bin/env bash
-echo "$2" >>"$STAND_IN/calls"
+[ "$1" != -m ] || echo "$2" >>"$STAND_IN/calls"
 case "$1 $2" in
   "-m venv") mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
   "-m pip") . "$STAND_IN/pip" ;;
@@ -128,7 +128,7 @@ class Installation:
         script = f"""
             set -euo pipefail
             root={self.root} front_door={self.root}/cmake/front_door build={self.root}/build
-            . "$front_door/say.sh"; . "$front_door/environment.sh"
+            for part in say packages environment; do . "$front_door/$part.sh"; done
             base_executable={self.folder}/python base_version=3.11.0
             make_environment "package==1" "" {gigabytes} "a test"
             echo "made:$environment_made"
