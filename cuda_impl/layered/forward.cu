@@ -1,11 +1,10 @@
 // Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
 //
-// A block owns 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs);
-// product.cuh says how it walks along the inputs, and how several blocks share a walk.
+// A block owns 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says how
+// it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
 //   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
-//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); x once a block,
-//   from L2
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); x once a block from L2
 // The sum, the bias and the comparison with zero are fp32; the only rounding is that of the stored value, and
 // the backward pass takes its ReLU mask from there.
 #include "layered/kernels.h"
@@ -18,7 +17,7 @@ template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads, Tile::kBlocks) forward_kernel(
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
     const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
@@ -78,7 +77,7 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
 
 }  // namespace
 
-std::int64_t split_sum_tiles() { return 2 * multiprocessors(); }
+std::int64_t split_sum_tiles() { return kBlocksPerProcessor * multiprocessors(); }
 std::int64_t split_sum_values() {
   // Only products that leave multiprocessors idle are split: at most so many blocks, of the largest tile.
   return split_sum_tiles() * 128 * 128;

@@ -1,19 +1,15 @@
-// The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner
-// index.
+// The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner index.
 //
-// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or
-// 128 bytes a row.
+// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or 128
+// bytes a row.
 //   on chip: a ring of kStages slabs of A and B in shared memory, filled by asynchronous copies kStages - 1
-//   slabs
-//            ahead of the arithmetic; sums in registers (64 a thread in the largest tile)
+//            slabs ahead of the arithmetic; sums in registers (64 a thread in the largest tile)
 //   waits:   one barrier a slab. It says both that the slab has landed for all threads and that everybody is
-//   done
-//            with the slab before it, whose place the next copy takes.
+//            done with the slab before it, whose place the next copy takes.
 // With batch 32 a layer has few tiles and each walks far. So the walk is split twice: among the warps of a
 // block (kWarpsInner), whose sums meet in shared memory, and among blocks, whose sums meet in device memory,
-// where the block that arrives last adds them up (SplitSums). Both add in a fixed order, so the result has
-// the same bits every time. Two blocks on a multiprocessor matter as much as the bytes under way: while one
-// waits at its barrier, the other multiplies.
+// where the block that arrives last adds them up (SplitSums). Both add in a fixed order, so the result has the
+// same bits every time.
 #pragma once
 
 #include <algorithm>
@@ -30,34 +26,32 @@
 namespace headroom::layered {
 
 inline constexpr int kThreads = 256;
+inline constexpr int kBlocksPerProcessor = 2;  // resident at once: while one waits, the other multiplies
 
 template <int kRows_, int kColumns_, int kSlabBytes_, int kWarpsDown_, int kWarpsAcross_, int kWarpsInner_,
-          int kStages_, int kBlocks_>
+          int kStages_>
 struct Tile {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kSlabBytes = kSlabBytes_,
                        kWarpsDown = kWarpsDown_, kWarpsAcross = kWarpsAcross_, kWarpsInner = kWarpsInner_,
                        kStages = kStages_;
-  /// To be resident on a multiprocessor at once, as far as registers go.
-  static constexpr int kBlocks = kBlocks_;
   static_assert(kWarpsDown * kWarpsAcross * kWarpsInner * 32 == kThreads);
 };
 
-/// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for
-/// each block. Flat: for weight gradients at a small batch, which are all start, end and writing: few
-/// registers, many blocks. Large: 32 multiply-adds for each value that it stages, for large batches. All stay
-/// under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
+/// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for each block.
+/// Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight gradients.
+/// Both stay under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
 template <class Format>
 struct Tiles {
   static constexpr bool kTensor = Format::kTensorCores;
-  using Narrow = Tile<32, 64, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6, 2>;
-  using Flat = Tile<64, 128, 64, 2, 4, 1, 4, 3>;
-  using Large = Tile<128, 128, 64, 4, 2, 1, 4, 2>;
+  using Narrow = Tile<32, 64, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6>;
+  using Large = Tile<128, 128, 64, 4, 2, 1, 4>;
 };
 
 template <class Format, class Tile_, Storage kStorageA, Storage kStorageB>
 struct Product {
   using Value = typename Format::Value;
   using T = Tile_;
+  static constexpr bool kTensorCores = Format::kTensorCores;
   static constexpr int kInner = T::kSlabBytes / static_cast<int>(sizeof(Value));
   using TileA = StagedTile<Value, kStorageA, T::kRows, kInner>;
   using TileB = StagedTile<Value, kStorageB, T::kColumns, kInner>;
@@ -101,7 +95,14 @@ struct Product {
     const typename TileA::template Loader<kThreads> loader_a(a, row_begin, inner_begin, inner_end);
     const typename TileB::template Loader<kThreads> loader_b(b, column_begin, inner_begin, inner_end);
     const int slabs = static_cast<int>((inner_end - inner_begin + kInner - 1) / kInner);
-    const auto load = [&](int slab, int stage) {
+    // Blocks side by side read the same slabs of A. If all began with the first, they would ask the same few lines of
+    // the L2 at the same time; so each begins elsewhere and goes round. Not where they share the rows of B as well:
+    // those are better read together.
+    const int first_slab = kStorageB == Storage::kInnerContiguous
+                               ? static_cast<int>(static_cast<std::int64_t>(blockIdx.y) * slabs / gridDim.y)
+                               : 0;
+    const auto load = [&](int step, int stage) {
+      const int slab = first_slab + step < slabs ? first_slab + step : first_slab + step - slabs;
       loader_a.load(stages + stage * kStageValues, slab);
       loader_b.load(stages + stage * kStageValues + TileA::kValues, slab);
     };
@@ -229,14 +230,21 @@ inline bool use_large_batch_tile(std::int64_t rows, std::int64_t columns) {
   return rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= multiprocessors();
 }
 
-/// Parts of the inner index for a product of `blocks` tiles: as many blocks as the GPU holds at once, but no
-/// part so short that its start and end outweigh it, and no more than SplitSums has room for.
+/// Parts of the inner index for a product of `blocks` tiles: none where the tiles alone fill the GPU, else two blocks a
+/// multiprocessor. Only for walks of some length, and with no part so short that meeting again costs more than the
+/// walking that it saves.
 template <class P>
 int inner_splits(std::int64_t blocks, std::int64_t inner) {
-  constexpr int kLeastSlabs = 4, kMostParts = 32;
-  const std::int64_t wanted = P::T::kBlocks * multiprocessors() / blocks;
+  constexpr std::int64_t kLeastBytes = 2048, kLeastPartBytes = 512, kMostParts = 32;
+  const std::int64_t bytes = inner * static_cast<std::int64_t>(sizeof(typename P::Value));
+  const std::int64_t processors = multiprocessors();
+  // Plain multiply-adds want the second block even where every multiprocessor has one.
+  const bool full = P::kTensorCores && blocks * 10 >= processors * 9;
+  if (full || bytes < kLeastBytes) return 1;
+  const std::int64_t wanted = kBlocksPerProcessor * processors / blocks;
+  const std::int64_t parts =
+      std::clamp<std::int64_t>(std::min(wanted, bytes / kLeastPartBytes), 1, kMostParts);
   const std::int64_t slabs = tiles(inner, P::kInner);
-  const std::int64_t parts = std::clamp<std::int64_t>(std::min(wanted, slabs / kLeastSlabs), 1, kMostParts);
   return static_cast<int>(
       tiles(slabs, static_cast<int>(tiles(slabs, static_cast<int>(parts)))));  // none is empty
 }

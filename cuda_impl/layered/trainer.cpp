@@ -24,8 +24,10 @@ namespace {
 
 using namespace layered;
 
-constexpr int kStepsPerGraph =
-    8;  // a graph launch costs about 7 us of the host's time; eight short steps hide it
+// A graph launch costs about 7 us of the host's time; eight short steps hide it.
+constexpr int kStepsPerGraph = 8;
+// From this many parameters on a product alone saturates the memory, and two at once only disturb each other.
+constexpr std::int64_t kSaturatingParameters = std::int64_t{1} << 26;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
 double process_cpu_seconds() {
@@ -253,10 +255,10 @@ class LayeredTrainer : public Trainer {
     }
     queue_weight_gradient(0);
     // Behind the last kernel that reads the counter, beside the update.
-    gradients_done_.record(side_stream_);
+    gradients_done_.record(gradient_stream());
     finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
-                side_stream_);
-    step_finished_.record(side_stream_);
+                gradient_stream());
+    step_finished_.record(gradient_stream());
 
     gradients_done_.hold(stream_);
     update<Format>(masters_.data(), gradients_.data(), kCopiesWeights ? copies_.data() : nullptr,
@@ -264,19 +266,22 @@ class LayeredTrainer : public Trainer {
     step_finished_.hold(stream_);
   }
 
+  /// Where weight gradients are queued.
+  Stream& gradient_stream() { return layers_.back().end < kSaturatingParameters ? side_stream_ : stream_; }
+
   /// On the second stream, as soon as the gradient of the layer's outputs is there.
   void queue_weight_gradient(std::size_t layer) {
     const LayerPlace& place = layers_[layer];
     output_gradient_done_.record(stream_);
-    output_gradient_done_.hold(side_stream_);
+    output_gradient_done_.hold(gradient_stream());
     const int splits = splits_[layer];
     const std::int64_t stride = place.end - place.weight;
     float* target = splits > 1 ? batch_sums_.data() : gradients_.data() + place.weight;
     weight_gradient<Format>(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
                             matrix(target, place.out, place.in), target + (place.bias - place.weight), splits,
-                            stride, side_stream_);
+                            stride, gradient_stream());
     if (splits > 1)
-      sum_splits(target, splits, stride, gradients_.data() + place.weight, stride, side_stream_);
+      sum_splits(target, splits, stride, gradients_.data() + place.weight, stride, gradient_stream());
   }
 
   const std::vector<int> widths_;

@@ -1,15 +1,14 @@
 // Gradients of a layer's weights and biases: dW = d^T * x and db = column sums of d, over the batch.
 //
-// A block owns 64 x 128 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along
-// the samples of its part of the batch; the blocks of the first column also add up db from the slabs of d
-// that they stage anyway.
+// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along the
+// samples of its part of the batch; the blocks of the first column also add up db from the slabs of d that they
+// stage anyway.
 //   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
 //   out:   dW [out, in] fp32, db [out] fp32
-//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 the writing is
-//   everything.
+//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 writing is everything.
 // A narrow network with a large batch has fewer tiles than the GPU has multiprocessors: then the batch is cut
-// into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save that
-// pass and give other bits every time.
+// into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save that pass
+// and give other bits every time.
 #include <algorithm>
 
 #include "layered/kernels.h"
@@ -22,7 +21,7 @@ template <class Format, class Tile>
 using Outer = Product<Format, Tile, Storage::kOuterContiguous, Storage::kOuterContiguous>;
 
 template <class Format, class Tile>
-__global__ void __launch_bounds__(kThreads, Tile::kBlocks)
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     weight_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                            Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] */,
                            const StepState* state, std::int64_t batch, std::int64_t split_batch,
@@ -50,7 +49,9 @@ __global__ void __launch_bounds__(kThreads, Tile::kBlocks)
       },
       [&](int tile_row, int tile_column, float4 sum) {
         const std::int64_t row = first_output + tile_row, column = first_input + tile_column;
-        if (row < out && column < in) store_quad(weight_gradient + row * pitch + column, sum);
+        // Past the L2, where it would push out weights: the update reads it once, later.
+        if (row < out && column < in)
+          __stcs(reinterpret_cast<float4*>(weight_gradient + row * pitch + column), sum);
       });
   if (sums_bias && first_output + threadIdx.x < out) bias_gradient[first_output + threadIdx.x] = bias_sum;
 }
@@ -69,8 +70,10 @@ void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename
                  split_batch, weight_gradient.data, weight_gradient.pitch, bias_gradient, split_stride);
 }
 
-/// From this batch on the multiply-adds of a tile outweigh its start and end.
-bool use_large_tile(std::int64_t batch) { return batch >= 512; }
+/// The large tile from 512 x 512 on, or where the batch can be split to make more of them.
+bool use_large_tile(std::int64_t batch, std::int64_t out, std::int64_t in) {
+  return tiles(out, 128) * tiles(in, 128) >= 16 || (batch >= 4096 && out >= 128 && in >= 128);
+}
 
 /// Adds up the parts of one quad in their order.
 __global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t split_stride, float* sum,
@@ -88,7 +91,8 @@ __global__ void sum_splits_kernel(const float* parts, int splits, std::int64_t s
 }  // namespace
 
 int weight_gradient_splits(Precision precision, std::int64_t batch, std::int64_t out, std::int64_t in) {
-  const std::int64_t blocks = tiles(out, use_large_tile(batch) ? 128 : 64) * tiles(in, 128);
+  const std::int64_t blocks =
+      use_large_tile(batch, out, in) ? tiles(out, 128) * tiles(in, 128) : tiles(out, 32) * tiles(in, 64);
   if (blocks >= multiprocessors()) return 1;
   const std::int64_t wanted = tiles(2 * multiprocessors(), static_cast<int>(blocks));
   // A part of fewer samples is mostly start and end; half as many hold as many bytes in fp32 and tf32.
@@ -111,12 +115,12 @@ void weight_gradient(Matrix<const typename Format::Value> gradient,
                 "weight gradient: rows of the inputs", inputs.rows, gradient.rows);
   require_shape(splits >= 1 && splits <= 65535, "weight gradient: splits of the batch, 65535 at most", splits,
                 1);
-  if (use_large_tile(gradient.rows))
+  if (use_large_tile(gradient.rows, gradient.columns, inputs.columns))
     launch<Format, typename Tiles<Format>::Large>(gradient, inputs, state, weight_gradient, bias_gradient,
                                                   splits, split_stride, stream);
   else
-    launch<Format, typename Tiles<Format>::Flat>(gradient, inputs, state, weight_gradient, bias_gradient,
-                                                 splits, split_stride, stream);
+    launch<Format, typename Tiles<Format>::Narrow>(gradient, inputs, state, weight_gradient, bias_gradient,
+                                                   splits, split_stride, stream);
 }
 
 void sum_splits(const float* parts, int splits, std::int64_t split_stride, float* sum, std::int64_t count,

