@@ -1,10 +1,11 @@
 // Gradient of a layer's inputs: dx = (d * W) where the stored input is positive, rounded for the layer below.
 //
-// A block owns 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and walks
-// down the rows of W; product.cuh says how, and how several blocks share a walk.
+// A block owns 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
+// walks down the rows of W; product.cuh says how, and how several blocks share a walk.
 //   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
 //   out:   dx [batch, in]
-//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); d once a block from L2
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); d once a block
+//          from L2
 // The mask is the ReLU's derivative and belongs to the layer below: applied here, where dx is at hand anyway.
 #include "layered/kernels.h"
 #include "layered/product.cuh"

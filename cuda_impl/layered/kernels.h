@@ -20,9 +20,9 @@ struct SplitSums {
 std::int64_t split_sum_values();  ///< for the current device
 std::int64_t split_sum_tiles();
 
-/// hidden = relu(inputs * weights^T + bias), rounded to Format::Value.
-/// inputs [batch, in], or with `state` [batches * batch, in] of which batch state->batch is read;
-/// weights [out, in]; bias [padded(out)] fp32; hidden [batch, out].
+/// hidden = relu(inputs * weights^T + bias), rounded to Format::Value. inputs [batch, in], or with `state`
+/// [batches * batch, in] of which batch state->batch is read; weights [out, in]; bias [padded(out)] fp32;
+/// hidden [batch, out].
 template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias,

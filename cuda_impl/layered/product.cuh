@@ -1,15 +1,16 @@
-// The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner index.
+// The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner
+// index.
 //
-// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or 128
-// bytes a row.
+// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or
+// 128 bytes a row.
 //   on chip: a ring of kStages slabs of A and B in shared memory, filled by asynchronous copies kStages - 1
 //            slabs ahead of the arithmetic; sums in registers (64 a thread in the largest tile)
 //   waits:   one barrier a slab. It says both that the slab has landed for all threads and that everybody is
 //            done with the slab before it, whose place the next copy takes.
 // With batch 32 a layer has few tiles and each walks far. So the walk is split twice: among the warps of a
 // block (kWarpsInner), whose sums meet in shared memory, and among blocks, whose sums meet in device memory,
-// where the block that arrives last adds them up (SplitSums). Both add in a fixed order, so the result has the
-// same bits every time.
+// where the block that arrives last adds them up (SplitSums). Both add in a fixed order, so the result has
+// the same bits every time.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +38,9 @@ struct Tile {
   static_assert(kWarpsDown * kWarpsAcross * kWarpsInner * 32 == kThreads);
 };
 
-/// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for each block.
-/// Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight gradients.
-/// Both stay under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
+/// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for
+/// each block. Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight
+/// gradients. Both stay under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
 template <class Format>
 struct Tiles {
   static constexpr bool kTensor = Format::kTensorCores;
@@ -83,9 +84,9 @@ struct Product {
     return std::max(stages * kStageBytes, kSumBytes);
   }
 
-  /// Computes the tile at (row_begin, column_begin) over [inner_begin, inner_end).
-  /// on_slab(slab of A): called once a slab by all threads, between its barriers.
-  /// on_sums(row, column, float4): four neighbouring elements of the tile, column a multiple of 4.
+  /// Computes the tile at (row_begin, column_begin) over [inner_begin, inner_end). on_slab(slab of A):
+  /// called once a slab by all threads, between its barriers. on_sums(row, column, float4): four
+  /// neighbouring elements of the tile, column a multiple of 4.
   template <class OnSlab, class OnSums>
   __device__ static void run(const Operand<Value>& a, const Operand<Value>& b, std::int64_t row_begin,
                              std::int64_t column_begin, std::int64_t inner_begin, std::int64_t inner_end,
@@ -95,9 +96,9 @@ struct Product {
     const typename TileA::template Loader<kThreads> loader_a(a, row_begin, inner_begin, inner_end);
     const typename TileB::template Loader<kThreads> loader_b(b, column_begin, inner_begin, inner_end);
     const int slabs = static_cast<int>((inner_end - inner_begin + kInner - 1) / kInner);
-    // Blocks side by side read the same slabs of A. If all began with the first, they would ask the same few lines of
-    // the L2 at the same time; so each begins elsewhere and goes round. Not where they share the rows of B as well:
-    // those are better read together.
+    // Blocks side by side read the same slabs of A. If all began with the first, they would ask the same few
+    // lines of the L2 at the same time; so each begins elsewhere and goes round. Not where they share the
+    // rows of B as well: those are better read together.
     const int first_slab = kStorageB == Storage::kInnerContiguous
                                ? static_cast<int>(static_cast<std::int64_t>(blockIdx.y) * slabs / gridDim.y)
                                : 0;
@@ -230,9 +231,9 @@ inline bool use_large_batch_tile(std::int64_t rows, std::int64_t columns) {
   return rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= multiprocessors();
 }
 
-/// Parts of the inner index for a product of `blocks` tiles: none where the tiles alone fill the GPU, else two blocks a
-/// multiprocessor. Only for walks of some length, and with no part so short that meeting again costs more than the
-/// walking that it saves.
+/// Parts of the inner index for a product of `blocks` tiles: none where the tiles alone fill the GPU, else
+/// two blocks a multiprocessor. Only for walks of some length, and with no part so short that meeting again
+/// costs more than the walking that it saves.
 template <class P>
 int inner_splits(std::int64_t blocks, std::int64_t inner) {
   constexpr std::int64_t kLeastBytes = 2048, kLeastPartBytes = 512, kMostParts = 32;

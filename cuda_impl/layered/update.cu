@@ -28,7 +28,8 @@ template <class Format>
 __global__ void __launch_bounds__(kBlock)
     update_kernel(float4* masters, const float4* gradient, typename Format::Value* copy, std::int64_t quads,
                   float learning_rate, float inverse_loss_scale) {
-  // From the last layer to the first: what is written last is still in the L2 when the next forward pass begins.
+  // From the last layer to the first: what is written last is still in the L2 when the next forward pass
+  // begins.
   const std::int64_t block = gridDim.x - 1 - blockIdx.x;
   const std::int64_t first = block * kBlock * kQuadsPerThread + threadIdx.x;
   float4 weights[kQuadsPerThread], change[kQuadsPerThread];

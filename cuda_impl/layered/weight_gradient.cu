@@ -1,14 +1,15 @@
 // Gradients of a layer's weights and biases: dW = d^T * x and db = column sums of d, over the batch.
 //
-// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along the
-// samples of its part of the batch; the blocks of the first column also add up db from the slabs of d that they
-// stage anyway.
+// A block owns 32 x 64 or 128 x 128 elements of dW (rows are outputs, columns are inputs) and walks along
+// the samples of its part of the batch; the blocks of the first column also add up db from the slabs of d
+// that they stage anyway.
 //   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
 //   out:   dW [out, in] fp32, db [out] fp32
-//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 writing is everything.
-// A narrow network with a large batch has fewer tiles than the GPU has multiprocessors: then the batch is cut
-// into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save that pass
-// and give other bits every time.
+//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 writing is
+//          everything.
+// A narrow network with a large batch has fewer tiles than the GPU has multiprocessors: then the batch is
+// cut into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save
+// that pass and give other bits every time.
 #include <algorithm>
 
 #include "layered/kernels.h"

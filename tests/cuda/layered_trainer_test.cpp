@@ -26,8 +26,8 @@ struct Trained {
   }
 };
 
-/// The design's step check: error of each tensor's update, median over the steps. One ReLU that flips at the edge of
-/// a rounding costs what its unit weighs in the update: `each_bound` has to leave room for that.
+/// The design's step check: error of each tensor's update, median over the steps. One ReLU that flips at the
+/// edge of a rounding costs what its unit weighs in the update: `each_bound` has to leave room for that.
 void check_updates(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps,
                    double each_bound = 5e-2) {
   auto trainer = trained.trainer(precision);
@@ -84,7 +84,8 @@ TEST_P(LayeredTrainer, SmallOddWidthsUpdateAsTheReference) {
   check_updates(Trained({50, 65, 7, 12}, 32), GetParam(), {0, 1, 7});
 }
 TEST_P(LayeredTrainer, SixteenLayersUpdateAsTheReference) {
-  // Moving the reference's own start by 3e-7 moves one update in nine by up to 6e-2 here: of 64 units one flips.
+  // Moving the reference's own start by 3e-7 moves one update in nine by up to 6e-2 here: of 64 units one
+  // flips.
   std::vector<int> widths(17, 64);
   widths.back() = 10;
   check_updates(Trained(widths, 32), GetParam(), {0, 1, 7, 17, 29, 41, 53, 71, 83}, 0.2);
