@@ -263,6 +263,6 @@ set_up_plots() {
 use_existing_python() {
   choose_base_python
   [ -n "$torch_folder" ] || fail "$base_python ($base_why): $torch_problem; HEADROOM_PYTHON names another Python"
-  python=$base_python cmake='' ninja=''
+  python=$base_python cmake='' ninja='' toolkit=''
   find_formatters
 }

@@ -49,7 +49,7 @@ test_with_gpu() {
   device=$("$python" "$front_door/verification.py" device) || exit 2
   echo "GPU: $device"
   [ -z "$1" ] || command -v "$(sanitizer)" >/dev/null ||
-    fail "test --sanitize: compute-sanitizer is neither on PATH nor in CUDA_HOME/bin"
+    fail "test --sanitize: compute-sanitizer is neither on PATH nor in the CUDA toolkit (CUDA_HOME)"
   check_style
   run_programs '' ''
   run_pytest
@@ -74,13 +74,14 @@ kernel_digest() { "$python" "$front_door/verification.py" digest "$root"; }
 portable_kernels() { CUDA_FORCE_PTX_JIT=1 run_programs cuda 'portable PTX: '; }
 
 sanitizer() {
-  if [ -n "${CUDA_HOME:-}" ] && [ -x "$CUDA_HOME/bin/compute-sanitizer" ]; then
-    echo "$CUDA_HOME/bin/compute-sanitizer"
-  elif [ -n "$toolkit" ] && [ -x "$toolkit/bin/compute-sanitizer" ]; then
-    echo "$toolkit/bin/compute-sanitizer"
-  else
-    echo compute-sanitizer
-  fi
+  local folder
+  for folder in "${CUDA_HOME:-}" "$toolkit" /usr/local/cuda; do
+    [ -z "$folder" ] || [ ! -x "$folder/bin/compute-sanitizer" ] || {
+      echo "$folder/bin/compute-sanitizer"
+      return
+    }
+  done
+  echo compute-sanitizer
 }
 
 sanitized() { run_programs cuda "$1: " "$(sanitizer)" --tool "$1" --error-exitcode 86; }

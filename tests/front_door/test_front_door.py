@@ -279,11 +279,15 @@ def test_another_pytorch_than_the_builds_is_told_in_one_line(copy, environment, 
     assert "2.9.0+cu130" in line and "2.11.0+cu130" in line
 
 
-def test_the_tests_of_a_moved_build_are_counted(copy, environment, moved_build):
+def add_sources(root):
     for folder in ("bench", "cuda_impl", "torch_impl", "tests"):
-        (copy / folder).mkdir()
-    (copy / "bench/one.cpp").write_text("int one() { return 1; }\n")
-    (copy / "tests/test_nothing.py").write_text("def test_nothing():\n    pass\n")
+        (root / folder).mkdir()
+    (root / "bench/one.cpp").write_text("int one() { return 1; }\n")
+    (root / "tests/test_nothing.py").write_text("def test_nothing():\n    pass\n")
+
+
+def test_the_tests_of_a_moved_build_are_counted(copy, environment, moved_build):
+    add_sources(copy)
     result = run(copy, environment, "test", "--build", str(moved_build))
     assert result.returncode == 1
     assert "FAILED  some_test: 2 passed, 1 failed, 2 skipped" in result.stdout
@@ -292,6 +296,56 @@ def test_the_tests_of_a_moved_build_are_counted(copy, environment, moved_build):
     assert int(passed) >= 3
     assert int(failed) >= 1
     assert int(skipped) >= 2
+
+
+@pytest.fixture
+def gpu_machine(copy, environment, moved_build, tmp_path):
+    """A moved build with one passing kernel test, a PyTorch that claims a GPU, a stand-in sanitizer."""
+    add_sources(copy)
+    (tmp_path / "packages/torch/__init__.py").write_text(
+        "from . import version\n"
+        "class cuda:\n"
+        "    is_available = staticmethod(lambda: True)\n"
+        "    get_device_name = staticmethod(lambda index: 'Made-up GPU 1')\n"
+    )
+    program = moved_build / "bin/some_test"
+    passing = TEST_PROGRAM.replace('failures="1"', 'failures="0"').replace("exit 1", 'echo "$@" >>"$0.calls"')
+    program.write_text(
+        passing.replace("for argument", 'echo "jit=${CUDA_FORCE_PTX_JIT:-}" >>"$0.calls"\nfor argument', 1)
+    )
+    (moved_build / "bin/test-programs").write_text("some_test cuda\n")
+    sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
+    sanitizer.parent.mkdir(parents=True)
+    sanitizer.write_text('#!/usr/bin/env bash\nexec "${@:5}"\n')
+    sanitizer.chmod(0o755)
+    environment["CUDA_HOME"] = str(tmp_path / "toolkit")
+    record = moved_build / "bin/build-record"
+    record.write_text(
+        f"build_torch_version=2.11.0+cu130\nbuild_kernel_digest={verification(copy, 'digest')}\n"
+    )
+    return moved_build
+
+
+def test_a_gpu_run_writes_the_verification_record(copy, environment, gpu_machine):
+    result = run(copy, environment, "test", "--gpu", "--sanitize", "--build", str(gpu_machine))
+    record = json.loads((copy / "results/verification/made-up-gpu-1.json").read_text())
+    assert record["device"] == "Made-up GPU 1"
+    assert record["kernel_digest"] == verification(copy, "digest")
+    for part in ("ptx_jit", "memcheck", "racecheck"):
+        assert record[part] == {"passed": 3, "failed": 0, "skipped": 2}
+    assert record["tests"]["passed"] >= 4
+    assert "Made-up GPU 1" in result.stdout and ": current" in result.stdout
+    calls = (gpu_machine / "bin/some_test.calls").read_text().splitlines()
+    assert [line for line in calls if line.startswith("jit=")] == ["jit=", "jit=1", "jit=", "jit="]
+    assert sum("--gtest_filter=*Small*" in line for line in calls) == 2
+
+
+def test_a_build_of_other_kernels_leaves_no_record(copy, environment, gpu_machine):
+    (copy / "cuda_impl/new.cu").write_text("")
+    result = run(copy, environment, "test", "--gpu", "--build", str(gpu_machine))
+    assert result.returncode == 1
+    assert "the build is not of these kernel sources" in result.stdout
+    assert not (copy / "results").exists()
 
 
 def verification(root, *arguments):
