@@ -18,16 +18,21 @@ constexpr double kTenStepsBound = 5e-2, kCurveBound = 5e-3;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct SquaredNorms {
-  double difference = 0, update = 0, start = 0;
+  double difference = 0, update = 0, start = 0;  // squares
+  double along = 0;                              // difference times the oracle's update
+};
+
+struct TensorErrors {
+  std::vector<double> distance, scale;
 };
 
 // `reference(i)` is the oracle's update of element i. Partial sums of fixed pieces are added in order.
 template <typename Reference>
-std::vector<double> errors_by_tensor(const Parameters& start, const Parameters& trained,
-                                     const Reference& reference) {
+TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained,
+                              const Reference& reference) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 18;
   const std::span<const float> before = start.flat(), after = trained.flat();
-  std::vector<double> errors;
+  TensorErrors errors;
   for (const TensorRange& range : tensor_ranges(start.widths())) {
     std::vector<SquaredNorms> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
     parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
@@ -40,6 +45,7 @@ std::vector<double> errors_by_tensor(const Parameters& start, const Parameters& 
         norms.difference += difference * difference;
         norms.update += expected * expected;
         norms.start += value * value;
+        norms.along += difference * expected;
       }
       pieces[static_cast<std::size_t>(piece)] = norms;
     });
@@ -48,14 +54,16 @@ std::vector<double> errors_by_tensor(const Parameters& start, const Parameters& 
       total.difference += piece.difference;
       total.update += piece.update;
       total.start += piece.start;
+      total.along += piece.along;
     }
     const double excess = std::sqrt(total.difference) - kMasterRounding * std::sqrt(total.start);
     const double update = std::sqrt(total.update);
     if (excess <= 0) {
-      errors.push_back(0);  // NaN goes on to the division
+      errors.distance.push_back(0);  // NaN goes on to the division
     } else {
-      errors.push_back(update == 0 ? (std::isnan(excess) ? excess : kInfinity) : excess / update);
+      errors.distance.push_back(update == 0 ? (std::isnan(excess) ? excess : kInfinity) : excess / update);
     }
+    errors.scale.push_back(update == 0 ? errors.distance.back() : std::abs(total.along / total.update));
   }
   return errors;
 }
@@ -92,8 +100,18 @@ std::vector<double> update_errors(const Parameters& start, const Parameters& tra
   expect_same_network(start, trained);
   expect_same_network(start, oracle_update);
   const std::span<const float> update = oracle_update.flat();
-  return errors_by_tensor(start, trained,
-                          [update](std::int64_t i) { return static_cast<double>(update[i]); });
+  return errors_by_tensor(start, trained, [update](std::int64_t i) { return static_cast<double>(update[i]); })
+      .distance;
+}
+
+StepErrors compare_step(std::int64_t step, const Parameters& start, const Parameters& trained,
+                        const Parameters& oracle_update) {
+  expect_same_network(start, trained);
+  expect_same_network(start, oracle_update);
+  const std::span<const float> update = oracle_update.flat();
+  TensorErrors errors =
+      errors_by_tensor(start, trained, [update](std::int64_t i) { return static_cast<double>(update[i]); });
+  return {step, std::move(errors.distance), std::move(errors.scale)};
 }
 
 std::vector<double> update_errors_from_end(const Parameters& start, const Parameters& trained,
@@ -101,40 +119,70 @@ std::vector<double> update_errors_from_end(const Parameters& start, const Parame
   expect_same_network(start, trained);
   expect_same_network(start, oracle_end);
   const std::span<const float> before = start.flat(), end = oracle_end.flat();
-  return errors_by_tensor(start, trained, [before, end](std::int64_t i) {
-    return static_cast<double>(end[i]) - static_cast<double>(before[i]);
-  });
+  return errors_by_tensor(start, trained,
+                          [before, end](std::int64_t i) {
+                            return static_cast<double>(end[i]) - static_cast<double>(before[i]);
+                          })
+      .distance;
 }
 
-StepBounds step_bounds(Contract contract, Precision precision) {
-  if (contract == Contract::kExact) return {.median = 1e-3, .each = 5e-2};
-  const bool tight = contract == Contract::kAutocast && precision == Precision::kFp16;
-  return {.median = tight ? 5e-3 : 3e-2, .each = kInfinity};
+StepBounds step_bounds(const Workload& workload, Contract contract, Precision precision) {
+  if (contract != Contract::kExact) {
+    const double median = contract == Contract::kLibrary ? 2e-2 : precision == Precision::kBf16 ? 1e-1 : 3e-2;
+    return {.median = median, .each = kInfinity, .scale = 5e-3};
+  }
+  std::int64_t hidden = 0;
+  int narrowest = kMaxWidth;
+  for (int layer = 1; layer < workload.layers(); ++layer) {
+    hidden += workload.widths[static_cast<std::size_t>(layer)];
+    narrowest = std::min(narrowest, workload.widths[static_cast<std::size_t>(layer)]);
+  }
+  const bool few = hidden * workload.batch_size <= kFewActivations;
+  const double two_flips = std::sqrt(8.0 / (static_cast<double>(workload.batch_size) * narrowest));
+  return {.median = precision == Precision::kFp32 || few ? 1e-3 : 2e-2,
+          .each = std::max(5e-2, two_flips),
+          .scale = 2e-3};
 }
 
-std::vector<Check> step_update_checks(const std::vector<int>& widths, std::span<const StepErrors> steps,
+namespace {
+
+// One check of a tensor over the steps; `values(step)` are the step's errors of all tensors.
+template <typename Values>
+Check over_steps(const std::string& name, const TensorRange& range, std::size_t tensor, std::size_t tensors,
+                 std::span<const StepErrors> steps, double median_bound, double each_bound,
+                 const Values& values) {
+  Check check{.name = name, .tensor = range.name, .steps = {}};
+  std::vector<double> errors;
+  for (const StepErrors& step : steps) {
+    if (values(step).size() != tensors) {
+      throw std::invalid_argument(name + ": step " + std::to_string(step.step) + " has " +
+                                  std::to_string(values(step).size()) + " errors, expected " +
+                                  std::to_string(tensors));
+    }
+    check.steps.push_back(step.step);
+    errors.push_back(values(step)[tensor]);
+  }
+  check.error = median_of_errors(errors);
+  check.worst = largest_error(errors);
+  check.bound = median_bound;
+  check.passed = check.error <= median_bound && std::isfinite(check.worst) && check.worst <= each_bound;
+  return check;
+}
+
+}  // namespace
+
+std::vector<Check> step_update_checks(const Workload& workload, std::span<const StepErrors> steps,
                                       Contract contract, Precision precision) {
   if (steps.empty()) throw std::invalid_argument("step_update_checks: no steps");
-  const std::vector<TensorRange> ranges = tensor_ranges(widths);
-  const StepBounds bounds = step_bounds(contract, precision);
+  const std::vector<TensorRange> ranges = tensor_ranges(workload.widths);
+  const StepBounds bounds = step_bounds(workload, contract, precision);
   std::vector<Check> checks;
   for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
-    Check check{.name = "step_update", .tensor = ranges[tensor].name, .steps = {}};
-    std::vector<double> errors;
-    for (const StepErrors& step : steps) {
-      if (step.errors.size() != ranges.size()) {
-        throw std::invalid_argument("step_update_checks: step " + std::to_string(step.step) + " has " +
-                                    std::to_string(step.errors.size()) + " errors, expected " +
-                                    std::to_string(ranges.size()));
-      }
-      check.steps.push_back(step.step);
-      errors.push_back(step.errors[tensor]);
-    }
-    check.error = median_of_errors(errors);
-    check.worst = largest_error(errors);
-    check.bound = bounds.median;
-    check.passed = check.error <= bounds.median && std::isfinite(check.worst) && check.worst <= bounds.each;
-    checks.push_back(std::move(check));
+    checks.push_back(over_steps("step_update", ranges[tensor], tensor, ranges.size(), steps, bounds.median,
+                                bounds.each, [](const StepErrors& step) { return std::span(step.errors); }));
+    checks.push_back(over_steps("step_scale", ranges[tensor], tensor, ranges.size(), steps, bounds.scale,
+                                kInfinity,
+                                [](const StepErrors& step) { return std::span(step.scale_errors); }));
   }
   return checks;
 }
@@ -210,7 +258,9 @@ std::string failure_message(const Verification& verification) {
     std::snprintf(text, sizeof text, "the last losses are %.1e off the reference's (at most %.1e)",
                   worst->error, worst->bound);
   } else {
-    const std::string what = worst->name == "ten_steps" ? "ten free steps are" : worst->tensor + " is";
+    const std::string what = worst->name == "ten_steps"    ? "ten free steps are"
+                             : worst->name == "step_scale" ? worst->tensor + "'s scale is"
+                                                           : worst->tensor + " is";
     const bool by_median = !(worst->error <= worst->bound);
     std::snprintf(text, sizeof text, "%s %.1e off the oracle's update in the %s (median at most %.1e)",
                   what.c_str(), by_median ? worst->error : worst->worst, by_median ? "median" : "worst step",

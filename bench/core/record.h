@@ -42,7 +42,7 @@ struct LossCurve {
 };
 
 struct Check {
-  std::string name;    ///< "step_update", "ten_steps", "losses_finite", "curve"
+  std::string name;    ///< "step_update", "step_scale", "ten_steps", "losses_finite", "curve"
   std::string tensor;  ///< "weight1", ...; empty if the check is not about one tensor
   std::vector<std::int64_t> steps;
   double error = 0;  ///< median over `steps` where there are several

@@ -43,7 +43,7 @@ struct RunOptions {
   std::optional<std::int64_t> loss_steps;
   std::vector<std::uint64_t> loss_seeds;  ///< empty: what the suite says
   int blocks = 12;
-  double block_seconds = 0.02;
+  double block_seconds = 0.03;
   int device = 0;
   bool device_given = false;
   std::filesystem::path output;  ///< empty: results/runs/<utc>-<suite>.json

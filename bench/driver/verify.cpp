@@ -73,8 +73,8 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
     between_steps();
     client.set_parameters(reference.start(step));
     client.train(step, 1);
-    errors.push_back({step, update_errors(read_parameters(reference.start(step), widths), trained(),
-                                          read_parameters(reference.update(step), widths))});
+    errors.push_back(compare_step(step, read_parameters(reference.start(step), widths), trained(),
+                                  read_parameters(reference.update(step), widths)));
   }
   client.set_parameters(files.parameters);
   client.train(0, kFreeSteps);
@@ -83,7 +83,7 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
   client.set_parameters(files.parameters);
   std::error_code ignored;
   std::filesystem::remove(trained_file, ignored);
-  std::vector<Check> checks = step_update_checks(widths, errors, contract, precision);
+  std::vector<Check> checks = step_update_checks(files.workload, errors, contract, precision);
   checks.push_back(ten_steps_check(free_errors));
   return checks;
 }

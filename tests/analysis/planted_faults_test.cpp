@@ -205,11 +205,11 @@ class StepCheck : public ::testing::TestWithParam<Precision> {
     for (const ReferencePoint& point : reference.points) {
       trainer.set_parameters(point.start);
       trainer.train(point.step, 1);
-      steps.push_back({point.step, update_errors(point.start, trainer.parameters(), point.update)});
+      steps.push_back(compare_step(point.step, point.start, trainer.parameters(), point.update));
     }
     trainer.set_parameters(initial());
     trainer.train(0, kFreeSteps);
-    std::vector<Check> checks = step_update_checks(workload().widths, steps, Contract::kExact, GetParam());
+    std::vector<Check> checks = step_update_checks(workload(), steps, Contract::kExact, GetParam());
     checks.push_back(
         ten_steps_check(update_errors_from_end(initial(), trainer.parameters(), reference.free)));
     checks.push_back(losses_finite_check(trainer.losses(), 10 * reference.points.front().loss));

@@ -67,28 +67,66 @@ TEST(UpdateErrors, OfDifferentNetworksAreRefused) {
   EXPECT_THROW(update_errors(of({0, 0, 0}), Parameters({1, 1}), of({0, 0, 0})), std::invalid_argument);
 }
 
-TEST(StepBounds, AreThoseOfTheDesign) {
+Workload with_widths(std::vector<int> widths, int batch_size = 32) {
+  Workload workload;
+  workload.widths = std::move(widths);
+  workload.batch_size = batch_size;
+  return workload;
+}
+
+TEST(CompareStep, ScaleErrorIsTheProjectionOnTheOraclesUpdate) {
+  // The update is 1.01 times the oracle's in the weights, and at a right angle beside it in nothing.
+  const StepErrors errors = compare_step(7, of({0, 0, 0}), of({3.03f, 4.04f, 1}), of({3, 4, 1}));
+  EXPECT_EQ(errors.step, 7);
+  EXPECT_NEAR(errors.scale_errors[0], 1e-2, 1e-6);
+  EXPECT_NEAR(errors.errors[0], 1e-2, 1e-6);
+  EXPECT_EQ(errors.scale_errors[1], 0);
+  // A difference at a right angle to the update changes its distance and not its scale.
+  const StepErrors across = compare_step(0, of({0, 0, 0}), of({3.4f, 3.7f, 1}), of({3, 4, 1}));
+  EXPECT_NEAR(across.errors[0], 0.1, 1e-6);
+  EXPECT_LT(across.scale_errors[0], 1e-6);
+}
+
+TEST(CompareStep, ScaleErrorOfNothingOrNanIsNotSmall) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(compare_step(0, of({1, 1, 1}), of({nan, 1, 1}), of({1, 1, 1})).scale_errors[0]));
+  EXPECT_EQ(compare_step(0, of({1, 1, 1}), of({1, 2, 1}), of({0, 0, 0})).scale_errors[0], kInfinity);
+  EXPECT_EQ(compare_step(0, of({1, 1, 1}), of({1, 1, 1}), of({0, 0, 0})).scale_errors[0], 0);
+  EXPECT_EQ(compare_step(0, of({1, 1, 1}), of({1, 1, 1}), of({1, 1, 1})).scale_errors[0], 1);  // frozen
+}
+
+TEST(StepBounds, FollowPrecisionAndTheNumberOfActivations) {
+  const Workload few = with_widths({784, 1024, 1024, 1024, 10}),
+                 many = with_widths({784, 2048, 2048, 2048, 10});
+  const Workload narrow = with_widths({20, 8, 3}, 4);
   for (Precision precision : kAllPrecisions) {
-    EXPECT_EQ(step_bounds(Contract::kExact, precision).median, 1e-3);
-    EXPECT_EQ(step_bounds(Contract::kExact, precision).each, 5e-2);
+    EXPECT_EQ(step_bounds(few, Contract::kExact, precision).median, 1e-3);
+    EXPECT_EQ(step_bounds(many, Contract::kExact, precision).median,
+              precision == Precision::kFp32 ? 1e-3 : 2e-2);
+    EXPECT_EQ(step_bounds(many, Contract::kExact, precision).each, 5e-2);
+    EXPECT_EQ(step_bounds(narrow, Contract::kExact, precision).each, 0.5);
+    EXPECT_EQ(step_bounds(few, Contract::kExact, precision).scale, 2e-3);
   }
-  EXPECT_EQ(step_bounds(Contract::kAutocast, Precision::kFp16).median, 5e-3);
-  EXPECT_EQ(step_bounds(Contract::kAutocast, Precision::kBf16).median, 3e-2);
-  EXPECT_EQ(step_bounds(Contract::kLibrary, Precision::kTf32).median, 3e-2);
-  EXPECT_EQ(step_bounds(Contract::kLibrary, Precision::kTf32).each, kInfinity);
+  EXPECT_EQ(step_bounds(few, Contract::kAutocast, Precision::kFp16).median, 3e-2);
+  EXPECT_EQ(step_bounds(few, Contract::kAutocast, Precision::kBf16).median, 1e-1);
+  EXPECT_EQ(step_bounds(few, Contract::kLibrary, Precision::kTf32).median, 2e-2);
+  EXPECT_EQ(step_bounds(few, Contract::kLibrary, Precision::kTf32).each, kInfinity);
+  EXPECT_EQ(step_bounds(few, Contract::kAutocast, Precision::kBf16).scale, 5e-3);
 }
 
 std::vector<StepErrors> steps_with(std::vector<double> weight_errors) {
   std::vector<StepErrors> steps;
-  for (double error : weight_errors) steps.push_back({static_cast<std::int64_t>(steps.size()), {error, 0}});
+  for (double error : weight_errors) {
+    steps.push_back({static_cast<std::int64_t>(steps.size()), {error, 0}, {0, 0}});
+  }
   return steps;
 }
 
 bool weight_passes(std::vector<double> errors, Contract contract = Contract::kExact) {
   const std::vector<Check> checks =
-      step_update_checks(kWidths, steps_with(errors), contract, Precision::kBf16);
-  EXPECT_EQ(checks.size(), 2u);
-  EXPECT_TRUE(checks[1].passed);
+      step_update_checks(with_widths(kWidths), steps_with(errors), contract, Precision::kBf16);
+  EXPECT_EQ(checks.size(), 4u);
+  for (std::size_t other : {1u, 2u, 3u}) EXPECT_TRUE(checks[other].passed);
   return checks[0].passed;
 }
 
@@ -96,8 +134,22 @@ TEST(StepUpdateCheck, BoundsTheMedianAndEachStep) {
   EXPECT_TRUE(weight_passes({1e-5, 1e-5, 4e-2}));
   EXPECT_FALSE(weight_passes({1e-5, 1e-5, 6e-2}));
   EXPECT_FALSE(weight_passes({2e-3, 2e-3, 1e-5}));
-  EXPECT_TRUE(weight_passes({2e-2, 2e-2, 0.5}, Contract::kAutocast));
-  EXPECT_FALSE(weight_passes({4e-2, 4e-2, 1e-5}, Contract::kAutocast));
+  EXPECT_TRUE(weight_passes({9e-2, 9e-2, 0.5}, Contract::kAutocast));
+  EXPECT_FALSE(weight_passes({0.11, 0.11, 1e-5}, Contract::kAutocast));
+}
+
+TEST(StepScaleCheck, CatchesALearningRateOnePercentOffUnderEveryContract) {
+  for (Contract contract : {Contract::kExact, Contract::kAutocast, Contract::kLibrary}) {
+    for (const double scale_error : {1e-2, 1e-3}) {
+      std::vector<StepErrors> steps = steps_with({1e-5, 1e-5, 1e-5});
+      for (StepErrors& step : steps) step.scale_errors = {scale_error, 0};
+      const std::vector<Check> checks =
+          step_update_checks(with_widths(kWidths), steps, contract, Precision::kBf16);
+      EXPECT_EQ(checks[1].name, "step_scale");
+      EXPECT_EQ(checks[1].passed, scale_error == 1e-3);
+      EXPECT_TRUE(checks[0].passed);
+    }
+  }
 }
 
 TEST(StepUpdateCheck, OneNanOrInfinityFailsUnderEveryContract) {
@@ -109,16 +161,18 @@ TEST(StepUpdateCheck, OneNanOrInfinityFailsUnderEveryContract) {
 }
 
 TEST(StepUpdateCheck, SaysMedianWorstAndSteps) {
-  const std::vector<Check> checks =
-      step_update_checks(kWidths, steps_with({3e-4, 1e-4, 2e-2}), Contract::kExact, Precision::kFp32);
+  const std::vector<Check> checks = step_update_checks(with_widths(kWidths), steps_with({3e-4, 1e-4, 2e-2}),
+                                                       Contract::kExact, Precision::kFp32);
   EXPECT_EQ(checks[0].name, "step_update");
   EXPECT_EQ(checks[0].tensor, "weight1");
-  EXPECT_EQ(checks[1].tensor, "bias1");
+  EXPECT_EQ(checks[1].tensor, "weight1");
+  EXPECT_EQ(checks[2].tensor, "bias1");
   EXPECT_EQ(checks[0].error, 3e-4);
   EXPECT_EQ(checks[0].worst, 2e-2);
   EXPECT_EQ(checks[0].bound, 1e-3);
   EXPECT_EQ(checks[0].steps, (std::vector<std::int64_t>{0, 1, 2}));
-  EXPECT_THROW(step_update_checks(kWidths, {}, Contract::kExact, Precision::kFp32), std::invalid_argument);
+  EXPECT_THROW(step_update_checks(with_widths(kWidths), {}, Contract::kExact, Precision::kFp32),
+               std::invalid_argument);
 }
 
 TEST(TenStepsCheck, BoundsTheMedianOverTheTensors) {
@@ -153,8 +207,8 @@ TEST(Judge, PassesOnlyIfEveryCheckPassed) {
 }
 
 TEST(FailureMessage, NamesTheWorstTensor) {
-  std::vector<Check> checks =
-      step_update_checks(kWidths, steps_with({1e-2, 1e-2, 1e-2}), Contract::kExact, Precision::kFp32);
+  std::vector<Check> checks = step_update_checks(with_widths(kWidths), steps_with({1e-2, 1e-2, 1e-2}),
+                                                 Contract::kExact, Precision::kFp32);
   EXPECT_EQ(failure_message(judge(checks)),
             "weight1 is 1.0e-02 off the oracle's update in the median (median at most 1.0e-03)");
   EXPECT_EQ(failure_message(judge({ten_steps_check(std::vector<double>{0})})), "");

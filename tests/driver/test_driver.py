@@ -13,8 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("HEADROOM_BUILD")

@@ -8,12 +8,12 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import jsonschema
 import made_up_results as made_up
 import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "plots" / "figures.py"

@@ -21,10 +21,10 @@ Verification check(Fault fault, Precision precision, const Scratch& scratch) {
       [&](const ReferencePoint& point) {
         trainer->set_parameters(point.start);
         trainer->train(point.step, 1);
-        errors.push_back({point.step, update_errors(point.start, trainer->parameters(), point.update)});
+        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
       },
       [](const Parameters&) {});
-  return judge(step_update_checks(scratch.workload.widths, errors, Contract::kExact, precision));
+  return judge(step_update_checks(scratch.workload, errors, Contract::kExact, precision));
 }
 
 class PlantedFault : public ::testing::TestWithParam<Precision> {
