@@ -43,13 +43,7 @@ TrainingFiles write_training_files(const Workload& workload, std::int64_t least_
 
 Parameters read_parameters(const std::filesystem::path& file, const std::vector<int>& widths) {
   Parameters parameters(widths);
-  const auto values = parameters.flat();
-  std::ifstream stream(file, std::ios::binary);
-  stream.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
-  if (!stream || stream.peek() != std::ifstream::traits_type::eof()) {
-    throw std::runtime_error(
-        fmt::format("{}: expected {} fp32 values", file.filename().string(), values.size()));
-  }
+  read_floats(file, parameters.flat());
   return parameters;
 }
 

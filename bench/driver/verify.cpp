@@ -64,22 +64,28 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
                                  const std::function<void()>& between_steps) {
   const std::vector<int>& widths = files.workload.widths;
   const std::filesystem::path trained_file = scratch / "trained.f32";
-  const auto trained = [&] {
+  // Three networks that are read again and again, not made anew: half a gigabyte each where the network is large.
+  Parameters start(widths), trained(widths), expected(widths);
+  const auto read_trained = [&] {
     client.parameters(trained_file);
-    return read_parameters(trained_file, widths);
+    read_floats(trained_file, trained.flat());
   };
   std::vector<StepErrors> errors;
   for (const std::int64_t step : reference.steps) {
     between_steps();
     client.set_parameters(reference.start(step));
     client.train(step, 1);
-    errors.push_back(compare_step(step, read_parameters(reference.start(step), widths), trained(),
-                                  read_parameters(reference.update(step), widths)));
+    read_trained();
+    read_floats(reference.start(step), start.flat());
+    read_floats(reference.update(step), expected.flat());
+    errors.push_back(compare_step(step, start, trained, expected));
   }
   client.set_parameters(files.parameters);
   client.train(0, kFreeSteps);
-  const std::vector<double> free_errors = update_errors_from_end(
-      read_parameters(files.parameters, widths), trained(), read_parameters(reference.free(), widths));
+  read_trained();
+  read_floats(files.parameters, start.flat());
+  read_floats(reference.free(), expected.flat());
+  const std::vector<double> free_errors = update_errors_from_end(start, trained, expected);
   client.set_parameters(files.parameters);
   std::error_code ignored;
   std::filesystem::remove(trained_file, ignored);

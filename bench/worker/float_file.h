@@ -11,6 +11,7 @@ namespace headroom {
 /// Throws std::runtime_error that names the file.
 void write_floats(const std::filesystem::path& file, std::span<const float> values);
 /// Throws std::runtime_error that names the file, also if it holds another number of values than `count`.
+void read_floats(const std::filesystem::path& file, std::span<float> values);
 std::vector<float> read_floats(const std::filesystem::path& file, std::int64_t count);
 
 }  // namespace headroom

@@ -250,8 +250,7 @@ class Server {
 
   static Parameters read_parameters(const Workload& workload, const std::filesystem::path& file) {
     Parameters parameters(workload.widths);
-    const std::vector<float> values = read_floats(file, workload.parameter_count());
-    std::copy(values.begin(), values.end(), parameters.flat().begin());
+    read_floats(file, parameters.flat());
     return parameters;
   }
 
