@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 
 #include "core/error.h"
 #include "driver/interruption.h"
@@ -25,6 +26,12 @@ constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2;
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
+}
+
+// A path as the user would type it here: relative if it lies below the current folder.
+std::string shown(const std::filesystem::path& path) {
+  const std::filesystem::path relative = path.lexically_proximate(std::filesystem::current_path());
+  return relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
 // One workload in one precision: every backend is set up, checked against the oracle, and only then timed.
@@ -141,7 +148,7 @@ int run(const RunOptions& asked) {
   }
   progress.line(fmt::format("{} records on {}: about {}. Results: {}", left,
                             results.device ? results.device->name : "the CPU", duration_text(estimate),
-                            output.string()));
+                            shown(output)));
   progress.set_estimate(estimate);
 
   // From here on the file always holds what was finished.
@@ -153,7 +160,7 @@ int run(const RunOptions& asked) {
     }
   } catch (const Interrupted&) {
     progress.line(fmt::format(
-        "Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}", output.string()));
+        "Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}", shown(output)));
     throw;
   }
   finish_results(results);
@@ -166,7 +173,7 @@ int run(const RunOptions& asked) {
     print(summary_json(results, output));
   } else if (options.google_benchmark.format.empty()) {
     print(fmt::format("\n{}\n{}\nResults: {}\n", summary_table(results), summary_sentence(results),
-                      output.string()));
+                      shown(output)));
   }
   const bool failed = std::any_of(results.records.begin(), results.records.end(),
                                   [](const Record& record) { return record.outcome == Outcome::kFailed; });

@@ -81,7 +81,10 @@ std::string summary_sentence(const Results& results) {
   std::string text = finding(results.records);
   const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
   if (ran > 0) {
-    add(verified == ran ? fmt::format("All {} records that ran are verified{}.", ran,
+    const bool some_failed =
+        count([](const Record& record) { return record.outcome == Outcome::kFailed; }) > 0;
+    add(verified == ran ? fmt::format("{} {} records {} verified{}.", some_failed ? "The other" : "All", ran,
+                                      some_failed ? "are" : "that ran are",
                                       skipped > 0 ? fmt::format("; {} skipped", skipped) : "")
                         : fmt::format("{} of {} records that ran are verified.", verified, ran));
   } else if (count([](const Record& record) { return record.outcome == Outcome::kFailed; }) == 0) {
