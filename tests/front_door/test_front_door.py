@@ -139,6 +139,8 @@ class Installation:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell cannot trap what it was started with ignored, as jobs in the background are.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, **how):
