@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 
 #include "core/error.h"
 #include "driver/interruption.h"
@@ -26,12 +25,6 @@ constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2;
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
-}
-
-// A path as the user would type it here: relative if it lies below the current folder.
-std::string shown(const std::filesystem::path& path) {
-  const std::filesystem::path relative = path.lexically_proximate(std::filesystem::current_path());
-  return relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
 // One workload in one precision: every backend is set up, checked against the oracle, and only then timed.

@@ -286,6 +286,11 @@ void finish_results(Results& results) {
   results.run.complete = true;
 }
 
+std::string shown(const fs::path& path) {
+  const fs::path relative = path.lexically_proximate(fs::current_path());
+  return relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
+}
+
 void draw_figures(const Installation& installation, const fs::path& results_file, Progress& progress) {
   const fs::path program = installation.root / "plots" / "figures.py";
   std::error_code ignored;
@@ -299,7 +304,7 @@ void draw_figures(const Installation& installation, const fs::path& results_file
       {installation.python, program.string(), results_file.string(), "-o", folder.string()}, 300, true);
   interruption::throw_if_requested();
   if (result.exit_code == 0) {
-    progress.line(fmt::format("Figures: {}", folder.string()));
+    progress.line(fmt::format("Figures: {}", shown(folder)));
   } else if (result.exit_code == 3) {
     const std::string said = result.output.substr(0, result.output.find('\n'));
     if (!said.empty()) progress.line(said);

@@ -62,4 +62,7 @@ void finish_results(Results& results);
 void draw_figures(const Installation& installation, const std::filesystem::path& results_file,
                   Progress& progress);
 
+/// A path as the user would type it here: relative if it lies below the current folder.
+std::string shown(const std::filesystem::path& path);
+
 }  // namespace headroom
