@@ -14,12 +14,14 @@ namespace headroom {
 namespace {
 
 constexpr double kMasterRounding = 6e-8;  // half a unit of fp32, relative
+constexpr double kRoundingDeviations = 4;
 constexpr double kTenStepsBound = 5e-2, kCurveBound = 5e-3;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct SquaredNorms {
   double difference = 0, update = 0, start = 0;  // squares
   double along = 0;                              // difference times the oracle's update
+  double rounding = 0;                           // squares of start times the oracle's update
 };
 
 struct TensorErrors {
@@ -46,6 +48,7 @@ TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained
         norms.update += expected * expected;
         norms.start += value * value;
         norms.along += difference * expected;
+        norms.rounding += value * expected * value * expected;
       }
       pieces[static_cast<std::size_t>(piece)] = norms;
     });
@@ -55,6 +58,7 @@ TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained
       total.update += piece.update;
       total.start += piece.start;
       total.along += piece.along;
+      total.rounding += piece.rounding;
     }
     const double excess = std::sqrt(total.difference) - kMasterRounding * std::sqrt(total.start);
     const double update = std::sqrt(total.update);
@@ -63,7 +67,13 @@ TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained
     } else {
       errors.distance.push_back(update == 0 ? (std::isnan(excess) ? excess : kInfinity) : excess / update);
     }
-    errors.scale.push_back(update == 0 ? errors.distance.back() : std::abs(total.along / total.update));
+    const double along =
+        std::abs(total.along) - kRoundingDeviations * kMasterRounding * std::sqrt(total.rounding);
+    if (update == 0) {
+      errors.scale.push_back(errors.distance.back());
+    } else {
+      errors.scale.push_back(along <= 0 ? 0 : along / total.update);  // NaN goes on to the division
+    }
   }
   return errors;
 }
