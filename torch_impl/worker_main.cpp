@@ -3,6 +3,8 @@
 #include "core/trainer.h"
 #include "device/device.h"
 #include "libtorch/eager.h"
+#include "libtorch/expert.h"
+#include "libtorch/graph.h"
 #include "libtorch/installation.h"
 #include "worker/server.h"
 
@@ -12,16 +14,24 @@ namespace {
 using MakeTrainer = std::unique_ptr<Trainer> (*)(const Workload&, Precision, const DatasetView&,
                                                  const Parameters&, int device);
 
+/// Which roundings a row has in 16 bits.
+enum class In16Bits { kAutocast, kExact };
+
 struct Row {
   const char* name;
   MakeTrainer make_trainer;
+  In16Bits in_16_bits;
+  bool on_cpu;                                           ///< trains there too, in fp32
+  std::optional<std::string> (*unavailable)(Precision);  ///< in this PyTorch; null: never
 };
 
 constexpr Row kRows[] = {
-    {"libtorch-eager", libtorch::make_eager},
+    {"libtorch-eager", libtorch::make_eager, In16Bits::kAutocast, true, nullptr},
+    {"libtorch-graph", libtorch::make_graph, In16Bits::kAutocast, false, nullptr},
+    {"libtorch-expert", libtorch::make_expert, In16Bits::kExact, true, libtorch::expert_unavailable},
 };
 
-Contract contract_of(Precision precision) {
+Contract contract_of(const Row& row, Precision precision) {
   switch (precision) {
     case Precision::kFp32:
       return Contract::kExact;
@@ -31,7 +41,15 @@ Contract contract_of(Precision precision) {
     case Precision::kBf16:
       break;
   }
-  return Contract::kAutocast;
+  return row.in_16_bits == In16Bits::kExact ? Contract::kExact : Contract::kAutocast;
+}
+
+/// Why this machine cannot run it; `missing`: why PyTorch can use no CUDA device.
+std::optional<std::string> unavailable(const Row& row, Precision precision, int device,
+                                       const std::optional<std::string>& missing) {
+  if (device < 0 && precision == Precision::kFp32 && row.on_cpu) return std::nullopt;
+  if (missing) return missing;
+  return row.unavailable == nullptr ? std::nullopt : row.unavailable(precision);
 }
 
 WorkerDescription describe(int device) {
@@ -42,8 +60,8 @@ WorkerDescription describe(int device) {
     Backend backend;
     backend.name = row.name;
     for (const Precision precision : kAllPrecisions) {
-      const bool on_cpu = device < 0 && precision == Precision::kFp32;
-      backend.precisions.push_back({precision, contract_of(precision), on_cpu ? std::nullopt : missing});
+      backend.precisions.push_back(
+          {precision, contract_of(row, precision), unavailable(row, precision, device, missing)});
     }
     backend.make_trainer = [make_trainer = row.make_trainer](const TrainerRequest& request) {
       return make_trainer(request.workload, request.precision, request.data, request.initial, request.device);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -35,6 +36,7 @@ at::ScalarType input_type(Precision precision) {
 void set_precision_switches(Precision precision) {
   at::Context& context = at::globalContext();
   context.setAllowTF32CuBLAS(precision == Precision::kTf32);
+  context.setBlasPreferredBackend(at::BlasBackend::Cublas);
   context.setAllowTF32CuDNN(precision == Precision::kTf32);
   context.setAllowFP16ReductionCuBLAS(false);
   context.setAllowBF16ReductionCuBLAS(false);
@@ -152,6 +154,7 @@ void TorchTrainer::set_parameters(const Parameters& parameters) {
       tensor.copy_(host_tensor(next, tensor.sizes(), at::kFloat));
       next += tensor.numel();
     }
+    parameters_changed();
   });
 }
 
@@ -169,6 +172,19 @@ at::Tensor TorchTrainer::features(std::int64_t step) const {
 
 at::Tensor TorchTrainer::labels(std::int64_t step) const {
   return labels_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
+}
+
+at::Tensor TorchTrainer::all_features(std::int64_t columns) {
+  features_ = features_.narrow(0, 0, batches_ * workload_.batch_size);
+  if (columns > features_.size(1))
+    features_ = at::constant_pad_nd(features_, {0, columns - features_.size(1)});
+  return features_;
+}
+
+at::Tensor TorchTrainer::all_labels() const { return labels_.narrow(0, 0, batches_ * workload_.batch_size); }
+
+std::string TorchTrainer::scale_note() const {
+  return scale_ == 1 ? std::string() : "static loss scale " + std::to_string(static_cast<long>(scale_));
 }
 
 at::Tensor TorchTrainer::loss_slot(std::int64_t step) const { return losses_.select(0, step % kKeptLosses); }

@@ -44,6 +44,8 @@ class TorchTrainer : public Trainer {
   virtual void run_steps(std::int64_t first_step, std::int64_t count) = 0;
   /// weight1 [out, in], bias1 [out], weight2, ...: fp32, on the device.
   virtual std::vector<at::Tensor> parameter_tensors() = 0;
+  /// After set_parameters(): a row that keeps more than the parameters brings it up to date.
+  virtual void parameters_changed() {}
 
   at::Device device() const { return device_; }
   const Workload& workload() const { return workload_; }
@@ -54,6 +56,12 @@ class TorchTrainer : public Trainer {
   at::Tensor labels(std::int64_t step) const;
   /// Where the loss of `step` goes: one fp32 on the device.
   at::Tensor loss_slot(std::int64_t step) const;
+  std::int64_t batches() const { return batches_; }
+  /// [batches * batch, columns], in the type of the first product; columns over the inputs are zero.
+  at::Tensor all_features(std::int64_t columns);
+  at::Tensor all_labels() const;                            ///< [batches * batch], int64
+  const at::Tensor& all_losses() const { return losses_; }  ///< [kKeptLosses], slot: step mod kKeptLosses
+  std::string scale_note() const;                           ///< the static loss scale, if there is one
 
  private:
   Workload workload_;

@@ -1,0 +1,78 @@
+// What the tests of the LibTorch rows share: the worker, networks to train, and the driver's check against the
+// oracle.
+//
+// The worker finds PyTorch through HEADROOM_TORCH_LIBRARY_PATH, which `./headroom test` sets.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "analysis/verification.h"
+#include "core/oracle.h"
+#include "scratch.h"
+
+namespace headroom {
+
+/// Networks of odd shapes and an ordinary one; the seed is fresh for each run and shown when a test fails.
+inline std::vector<Workload> workloads() {
+  const std::uint64_t seed = std::random_device()();
+  std::vector<Workload> result = {small_workload({33, 7, 10}, 1, seed),
+                                  small_workload({20, 10}, 31, seed + 1),
+                                  small_workload({784, 128, 128, 10}, 32, seed + 2)};
+  for (Workload& workload : result) workload.optimizer.learning_rate = 0.003;
+  return result;
+}
+
+inline WorkerCommand torch_worker(const Scratch& scratch) {
+  WorkerCommand command{
+      "libtorch", {(program_folder() / "headroom-torch-worker").string()}, {}, scratch.folder / "log"};
+  const char* torch_path = std::getenv("HEADROOM_TORCH_LIBRARY_PATH");
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  if (torch_path != nullptr) {
+    command.environment["LD_LIBRARY_PATH"] = torch_path + (path != nullptr ? ":" + std::string(path) : "");
+  }
+  return command;
+}
+
+inline OfferedPrecision offered(const WorkerHello& hello, const std::string& name, Precision precision) {
+  for (const OfferedBackend& backend : hello.backends) {
+    if (backend.name == name) return backend.precisions.at(precision);
+  }
+  ADD_FAILURE() << name << " is not there";
+  return {};
+}
+
+/// The check before timing, as the driver makes it at all of its steps.
+inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& scratch, Precision precision,
+                                         Contract contract,
+                                         const std::vector<std::int64_t>& steps = {std::begin(kCheckSteps),
+                                                                                   std::end(kCheckSteps)}) {
+  std::vector<StepErrors> errors;
+  follow_reference(
+      scratch.workload, precision, /*rounding=*/true, scratch.view(), scratch.initial, steps,
+      [&](const ReferencePoint& point) {
+        write_floats(scratch.folder / "start", point.start.flat());
+        worker.set_parameters(scratch.folder / "start");
+        worker.train(point.step, 1);
+        worker.parameters(scratch.folder / "after");
+        Parameters after(scratch.workload.widths);
+        const std::vector<float> values =
+            read_floats(scratch.folder / "after", scratch.workload.parameter_count());
+        std::ranges::copy(values, after.flat().begin());
+        errors.push_back(compare_step(point.step, point.start, after, point.update));
+        if (contract == Contract::kExact) {
+          const float loss = worker.losses(point.step, 1, scratch.folder / "losses").at(0);
+          EXPECT_NEAR(loss, point.loss, 1e-5 * (1 + point.loss));
+        }
+      },
+      [](const Parameters&) {});
+  const Verification verification = judge(step_update_checks(scratch.workload, errors, contract, precision));
+  EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
+}
+
+}  // namespace headroom

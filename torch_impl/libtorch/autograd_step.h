@@ -1,0 +1,42 @@
+// One training step through autograd, which the eager and the graph row share: what differs is who launches it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/workload.h"
+
+namespace headroom::libtorch {
+
+class AutogradStep {
+ public:
+  enum class Update {
+    kOptimizer,  ///< torch::optim::SGD: two small kernels' worth of launches for each tensor
+    kForeach     ///< one kernel for all tensors
+  };
+  /// Parameters are uninitialised until copied into. `scale` as in TorchTrainer.
+  AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device, Update update);
+
+  /// Trains one step on features [batch, inputs] and labels [batch]; returns the loss before the update, on
+  /// the device.
+  at::Tensor operator()(const at::Tensor& features, const at::Tensor& labels);
+  /// In the order of the flat array.
+  std::vector<at::Tensor> parameters() { return network_->parameters(); }
+
+ private:
+  at::Tensor mean_loss(const at::Tensor& features, const at::Tensor& labels);
+  void update();
+
+  torch::nn::Sequential network_;
+  at::Device device_;
+  double scale_, learning_rate_;
+  std::optional<at::ScalarType> autocast_type_;
+  std::unique_ptr<torch::optim::SGD> optimizer_;  // null: foreach
+};
+
+}  // namespace headroom::libtorch
