@@ -1,0 +1,581 @@
+// Products are the library's; what is between them are plain kernels (kernels.h) and layered's loss and rounding.
+//
+// fp32 and tf32: bias, ReLU and its mask are epilogues of the forward product. fp16 and bf16: the library adds a
+// bias in the type of its result, 16 bits, where the contract asks for fp32; so the product gives fp32 sums and one
+// pass adds the bias, applies ReLU and rounds. Everywhere the update is the end of the weight gradient's product
+// (alpha = - learning rate, beta = 1, fp32 result in place of the weight). Bias gradients are column sums of their
+// own: the epilogues that make them take them before the rounding.
+//
+// Small batches are gathered for several steps at once at the head of a graph; of large ones there are few, and
+// each has a graph that reads it where it lies.
+#include "cublaslt/trainer.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <ctime>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+#include "cublaslt/kernels.h"
+#include "cublaslt/product.h"
+#include "device/device.h"
+#include "device/memory.h"
+#include "device/stream.h"
+#include "layered/kernels.h"
+
+namespace headroom {
+namespace {
+
+using namespace cublaslt;
+using layered::padded;
+
+constexpr std::int64_t kStepsPerGraph = 16;
+constexpr std::int64_t kGatheredBytes = std::int64_t{8} << 20;  // at most, for the steps of one graph
+constexpr std::int64_t kLargeBatchBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kMostGraphs = 64;
+constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+
+double process_cpu_seconds() {
+  std::timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+template <class T>
+DeviceBuffer<T> zeros(std::int64_t size) {
+  DeviceBuffer<T> buffer(size);
+  buffer.fill_bytes(0);
+  return buffer;
+}
+
+template <class Format>
+class CublasltTrainer : public Trainer {
+ public:
+  using Value = typename Format::Value;
+  static constexpr bool k16Bits = sizeof(Value) == 2;
+
+  CublasltTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial,
+                  std::optional<CublasltPlan> plan)
+      : widths_(workload.widths),
+        batch_(workload.batch_size),
+        batches_(data.batches(workload.batch_size)),
+        learning_rate_(static_cast<float>(workload.optimizer.learning_rate)) {
+    DeviceMemory::reset_peak();
+    if (Format::kPrecision == Precision::kFp16)
+      loss_scale_ = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(workload.batch_size)));
+    allocate();
+    upload(data);
+    set_parameters(initial);
+    describe_products();
+    choose_products();
+    choose_plan(plan);
+    next_step_ = -1;  // the device's counter has moved while products and plans were timed
+    set_parameters(initial);
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    if (first_step < 0 || count < 0)
+      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
+                                  std::to_string(count) + "; neither may be negative");
+    const auto wall_begin = std::chrono::steady_clock::now();
+    const double cpu_begin = process_cpu_seconds();
+    begin_.record(stream_);
+    launch_steps(first_step, count);
+    end_.record(stream_);
+    const double device_seconds = seconds_between(begin_, end_);
+    if (first_step != trained_to_) kept_from_ = first_step;
+    trained_to_ = first_step + count;
+    return {
+        .device_seconds = device_seconds,
+        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
+        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    const std::int64_t oldest = std::max(kept_from_, trained_to_ - kKeptLosses);
+    if (count < 0 || first_step < oldest || first_step + count > trained_to_)
+      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
+                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
+                       " to " + std::to_string(trained_to_ - 1));
+    std::vector<float> result(static_cast<std::size_t>(count));
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t slot = (first_step + done) % kKeptLosses;
+      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
+      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
+                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
+                                 stream_.get()));
+      done += run;
+    }
+    stream_.synchronize();
+    return result;
+  }
+
+  Parameters parameters() override {
+    Parameters result(widths_);
+    for (int index = 0; index < result.layers(); ++index) {
+      Layer& layer = layers_[static_cast<std::size_t>(index)];
+      copy_rows(result.weight(index).data(), widths_[static_cast<std::size_t>(index)], layer.weight.data(),
+                layer.in, widths_[static_cast<std::size_t>(index)],
+                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyDeviceToHost);
+      copy_rows(result.bias(index).data(), layer.out, biases_.data() + layer.bias, layer.out,
+                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyDeviceToHost);
+    }
+    stream_.synchronize();
+    return result;
+  }
+
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    for (int index = 0; index < parameters.layers(); ++index) {
+      Layer& layer = layers_[static_cast<std::size_t>(index)];
+      copy_rows(layer.weight.data(), layer.in, parameters.weight(index).data(),
+                widths_[static_cast<std::size_t>(index)], widths_[static_cast<std::size_t>(index)],
+                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyHostToDevice);
+      copy_rows(biases_.data() + layer.bias, layer.out, parameters.bias(index).data(), layer.out,
+                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyHostToDevice);
+      round_weight(layer, stream_);
+    }
+    stream_.synchronize();
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+  std::string note() override {
+    return "cuBLASLt " + library_version() + ", " +
+           (graph_per_batch_ ? "a graph for each batch"
+                             : std::to_string(steps_per_graph_) + " steps a graph") +
+           ", " + std::to_string(plan_.side_streams) + " side streams, ReLU's derivative in " +
+           (plan_.masks_in_product ? "the product" : "a pass of its own") + measured_;
+  }
+
+ private:
+  struct Layer {
+    std::int64_t in = 0, out = 0;      // padded; padding is zero and stays zero
+    std::int64_t bias = 0;             // its place in biases_
+    DeviceBuffer<float> weight;        // [out, in]
+    DeviceBuffer<Value> copy;          // [out, in], the weight as it enters products; 16-bit formats only
+    DeviceBuffer<float> sums;          // [batch, out]: fp32 sums of a 16-bit layer, logits of the last
+    DeviceBuffer<Value> hidden;        // [batch, out]; not of the last layer
+    DeviceBuffer<Value> gradient;      // [batch, out], of the sums
+    DeviceBuffer<std::uint32_t> mask;  // [batch, mask_pitch(out)] bits; not of the last layer
+    Product forward, weight_update;
+    Product forward_with_mask;                      // fp32 and tf32; not of the last layer
+    Product input_gradient, masked_input_gradient;  // of this layer's inputs; not of the first layer
+  };
+
+  void allocate() {
+    std::int64_t biases = 0;
+    for (std::size_t index = 0; index + 1 < widths_.size(); ++index) {
+      Layer& layer = layers_.emplace_back();
+      const bool last = index + 2 == widths_.size();
+      layer.in = padded(widths_[index]), layer.out = padded(widths_[index + 1]);
+      layer.bias = biases;
+      // Aligned to 256 bytes, which the library's fastest kernels ask of a bias too.
+      biases += (layer.out + 63) / 64 * 64;
+      layer.weight = zeros<float>(layer.out * layer.in);
+      if constexpr (k16Bits) layer.copy = zeros<Value>(layer.out * layer.in);
+      if (k16Bits || last) layer.sums = zeros<float>(batch_ * layer.out);
+      layer.gradient = zeros<Value>(batch_ * layer.out);
+      if (last) continue;
+      layer.hidden = zeros<Value>(batch_ * layer.out);
+      layer.mask = zeros<std::uint32_t>(batch_ * mask_pitch(layer.out) / 32);
+    }
+    biases_ = zeros<float>(biases);
+    parts_ = bias_parts(batch_);
+    bias_sums_ = zeros<float>(parts_ * biases);
+    row_losses_ = zeros<float>(batch_);
+    losses_ = zeros<float>(kKeptLosses);
+    state_ = zeros<layered::StepState>(1);
+
+    const std::int64_t batch_bytes = batch_values() * static_cast<std::int64_t>(sizeof(Value));
+    graph_per_batch_ = batch_bytes >= kLargeBatchBytes && batches_ <= kMostGraphs;
+    steps_per_graph_ =
+        graph_per_batch_ ? 1 : std::clamp<std::int64_t>(kGatheredBytes / batch_bytes, 1, kStepsPerGraph);
+    if (!graph_per_batch_) gathered_ = zeros<Value>(steps_per_graph_ * batch_values());
+  }
+
+  std::int64_t batch_values() const { return batch_ * layers_.front().in; }
+
+  /// The whole data set onto the device, rounded once: the first product then reads what it would read anyway.
+  void upload(const DatasetView& data) {
+    const std::int64_t samples = batches_ * batch_;
+    inputs_ = DeviceBuffer<Value>(samples * padded(data.feature_count));
+    labels_ = DeviceBuffer<std::int32_t>(samples);
+    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    const std::int64_t row_bytes =
+        std::int64_t{data.feature_count} * static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t rows_at_once = std::clamp<std::int64_t>(kUploadBytes / row_bytes, 1, samples);
+    DeviceBuffer<float> staged(rows_at_once * data.feature_count);
+    for (std::int64_t row = 0; row < samples; row += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, samples - row);
+      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * data.feature_count,
+                                 static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice,
+                                 stream_.get()));
+      layered::round_rows<Format>(
+          staged.data(),
+          layered::matrix(inputs_.data() + row * padded(data.feature_count), rows, data.feature_count),
+          stream_);
+      stream_.synchronize();
+    }
+  }
+
+  /// `rows` rows of `columns` floats, each side with its own pitch.
+  void copy_rows(float* destination, std::int64_t destination_pitch, const float* source,
+                 std::int64_t source_pitch, std::int64_t columns, std::int64_t rows, cudaMemcpyKind kind) {
+    const auto bytes = [](std::int64_t values) { return static_cast<std::size_t>(values) * sizeof(float); };
+    CUDA_CHECK(cudaMemcpy2DAsync(destination, bytes(destination_pitch), source, bytes(source_pitch),
+                                 bytes(columns), static_cast<std::size_t>(rows), kind, stream_.get()));
+  }
+
+  static Value* product_weight(Layer& layer) {
+    if constexpr (k16Bits)
+      return layer.copy.data();
+    else
+      return layer.weight.data();
+  }
+  void round_weight(Layer& layer, Stream& stream) {
+    if constexpr (k16Bits)
+      layered::round_weights<Format>(layer.weight.data(), layer.copy.data(), layer.weight.size(), stream);
+  }
+
+  // ---- Products
+
+  ProductShape shape_of_inputs() const {
+    ProductShape shape;
+    if constexpr (k16Bits)
+      shape.input_type = Format::kPrecision == Precision::kFp16 ? CUDA_R_16F : CUDA_R_16BF;
+    if (Format::kPrecision == Precision::kTf32) shape.compute_type = CUBLAS_COMPUTE_32F_FAST_TF32;
+    return shape;
+  }
+
+  /// hidden or sums [batch, out] = inputs [batch, in] * weight^T, as columns: [out, batch] = weight * inputs.
+  ProductShape forward_shape(std::size_t index) {
+    Layer& layer = layers_[index];
+    const bool last = index + 1 == layers_.size();
+    ProductShape shape = shape_of_inputs();
+    shape.m = layer.out, shape.n = batch_, shape.k = layer.in;
+    shape.a_transposed = true;
+    shape.a_pitch = shape.b_pitch = layer.in, shape.d_pitch = layer.out;
+    if (index == 0) shape.alignment = batch_alignment();
+    if (last || !k16Bits) {
+      shape.epilogue = last ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS;
+      shape.bias = biases_.data() + layer.bias;
+    }
+    return shape;
+  }
+
+  /// [batch, in] = gradient [batch, out] * weight, as columns: [in, batch] = weight^T * gradient.
+  ProductShape input_gradient_shape(std::size_t index) {
+    Layer& layer = layers_[index];
+    ProductShape shape = shape_of_inputs();
+    shape.output_type = shape.input_type;
+    shape.m = layer.in, shape.n = batch_, shape.k = layer.out;
+    shape.a_pitch = layer.in, shape.b_pitch = layer.out, shape.d_pitch = layer.in;
+    return shape;
+  }
+
+  /// weight [out, in] += factor * gradient^T * inputs, as columns: [in, out] += factor * inputs * gradient^T.
+  ProductShape weight_update_shape(std::size_t index) {
+    Layer& layer = layers_[index];
+    ProductShape shape = shape_of_inputs();
+    shape.m = layer.in, shape.n = layer.out, shape.k = batch_;
+    shape.b_transposed = true;
+    shape.a_pitch = layer.in, shape.b_pitch = layer.out, shape.d_pitch = layer.in;
+    shape.alpha = -learning_rate_ / loss_scale_, shape.beta = 1;
+    if (index == 0) shape.alignment = batch_alignment();
+    return shape;
+  }
+
+  /// A batch that is read where it lies starts on a multiple of its own size only.
+  std::uint32_t batch_alignment() const {
+    const auto bytes = static_cast<std::uint64_t>(batch_values()) * sizeof(Value);
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(256, bytes & (~bytes + 1)));
+  }
+
+  static ProductShape with_mask(ProductShape shape, cublasLtEpilogue_t epilogue, Layer& masked) {
+    shape.epilogue = epilogue;
+    shape.mask = masked.mask.data();
+    shape.mask_pitch = mask_pitch(masked.out);
+    return shape;
+  }
+
+  void describe_products() {
+    masks_possible_ = layers_.size() > 1;
+    for (std::size_t index = 0; index < layers_.size(); ++index) {
+      Layer& layer = layers_[index];
+      layer.forward = described("forward", forward_shape(index));
+      layer.weight_update = described("weight gradient", weight_update_shape(index));
+      if (index > 0) {
+        layer.input_gradient = described("input gradient", input_gradient_shape(index));
+        layer.masked_input_gradient = Product(
+            context_, with_mask(input_gradient_shape(index), CUBLASLT_EPILOGUE_DRELU, layers_[index - 1]));
+        masks_possible_ = masks_possible_ && layer.masked_input_gradient.possible();
+      }
+      if (k16Bits || index + 1 == layers_.size()) continue;
+      layer.forward_with_mask =
+          Product(context_, with_mask(forward_shape(index), CUBLASLT_EPILOGUE_RELU_AUX_BIAS, layer));
+      masks_possible_ = masks_possible_ && layer.forward_with_mask.possible();
+    }
+  }
+
+  Product described(const char* what, const ProductShape& shape) const {
+    Product product(context_, shape);
+    if (!product.possible())
+      throw UnsupportedError("cublaslt-graph: cuBLASLt has no kernel for the " + std::string(what) +
+                             " product of m " + std::to_string(shape.m) + ", n " + std::to_string(shape.n) +
+                             ", k " + std::to_string(shape.k));
+    return product;
+  }
+
+  /// On the values of a first step: a product of zeros draws less power, and its clocks are not those of training.
+  void choose_products() {
+    const Value* first_batch = inputs_.data();
+    queue_step(first_batch);
+    stream_.synchronize();
+    for (std::size_t index = 0; index < layers_.size(); ++index) {
+      Layer& layer = layers_[index];
+      const Value* inputs = inputs_of(index, first_batch);
+      const auto choose = [&](Product& product, const void* a, const void* b, void* d) {
+        product.choose(stream_, main_workspace_, a, b, d);
+      };
+      choose(layer.forward, product_weight(layer), inputs, forward_result(layer));
+      if (index > 0) {
+        Value* below = layers_[index - 1].gradient.data();
+        choose(layer.input_gradient, product_weight(layer), layer.gradient.data(), below);
+        if (masks_possible_)
+          choose(layer.masked_input_gradient, product_weight(layer), layer.gradient.data(), below);
+      }
+      if (!k16Bits && masks_possible_ && index + 1 < layers_.size())
+        choose(layer.forward_with_mask, product_weight(layer), inputs, forward_result(layer));
+      choose(layer.weight_update, inputs, layer.gradient.data(), layer.weight.data());
+    }
+  }
+
+  // ---- Plans and graphs
+
+  void choose_plan(std::optional<CublasltPlan> wanted) {
+    if (wanted) return use(*wanted);
+    CublasltPlan best;
+    double least = 0;
+    measured_ = " (with 0, 1, 2:";
+    for (const bool masks_in_product : {false, true}) {
+      if (masks_in_product && !masks_possible_) continue;
+      measured_ += masks_in_product ? ", product" : " pass";
+      for (const int side_streams : {0, 1, 2}) {
+        use({side_streams, masks_in_product});
+        const double seconds = measured_seconds();
+        measured_ += " " + std::to_string(static_cast<long>(seconds * 1e6 + 0.5));
+        if (least == 0 || seconds < least) best = plan_, least = seconds;
+      }
+    }
+    measured_ += " us)";
+    use(best);
+  }
+
+  void use(const CublasltPlan& plan) {
+    plan_ = plan;
+    if (plan.masks_in_product && !masks_possible_)
+      throw UnsupportedError("cublaslt-graph: cuBLASLt has no product that applies ReLU's mask here");
+    batch_graphs_.clear();
+    if (graph_per_batch_) {
+      for (std::int64_t batch = 0; batch < batches_; ++batch)
+        batch_graphs_.push_back(
+            Graph::capture(stream_, [&] { queue_step(inputs_.data() + batch * batch_values()); }));
+    } else {
+      one_step_ = Graph::capture(stream_, [&] { queue_gathered_steps(1); });
+      many_steps_ = Graph::capture(stream_, [&] { queue_gathered_steps(steps_per_graph_); });
+    }
+  }
+
+  double measured_seconds() {
+    double least = 0;
+    std::int64_t steps = steps_per_graph_;
+    for (int attempt = 0; attempt < 6; ++attempt) {
+      begin_.record(stream_);
+      launch_steps(0, steps);
+      end_.record(stream_);
+      const double seconds = seconds_between(begin_, end_) / static_cast<double>(steps);
+      // The first attempt finds out how many steps are 4 ms, the second warms up.
+      if (attempt == 0)
+        steps *=
+            static_cast<std::int64_t>(std::clamp(4e-3 / (seconds * static_cast<double>(steps)), 1.0, 50.0));
+      if (attempt >= 2) least = attempt == 2 ? seconds : std::min(least, seconds);
+    }
+    return least;
+  }
+
+  void launch_steps(std::int64_t first_step, std::int64_t count) {
+    if (first_step != next_step_) layered::set_step(state_.data(), first_step, batches_, stream_);
+    for (std::int64_t step = first_step, end = first_step + count; step < end;) {
+      if (graph_per_batch_) {
+        batch_graphs_[static_cast<std::size_t>(step % batches_)].launch(stream_);
+        ++step;
+      } else {
+        const bool many = end - step >= steps_per_graph_;
+        (many ? many_steps_ : one_step_).launch(stream_);
+        step += many ? steps_per_graph_ : 1;
+      }
+    }
+    next_step_ = first_step + count;
+  }
+
+  // ---- One step
+
+  void queue_gathered_steps(std::int64_t steps) {
+    gather_batches<Format>(inputs_.data(), state_.data(), batches_, batch_values(), steps, gathered_.data(),
+                           stream_);
+    for (std::int64_t step = 0; step < steps; ++step) queue_step(gathered_.data() + step * batch_values());
+  }
+
+  const Value* inputs_of(std::size_t index, const Value* features) const {
+    return index == 0 ? features : layers_[index - 1].hidden.data();
+  }
+  void* forward_result(Layer& layer) {
+    if (layer.sums.size() > 0) return layer.sums.data();
+    return layer.hidden.data();
+  }
+
+  /// From `features` [batch, in], the batch that the device's counter names, to the counter's next value.
+  void queue_step(const Value* features) {
+    for (std::size_t index = 0; index < layers_.size(); ++index) queue_forward(index, features);
+    const Layer& last = layers_.back();
+    const int classes = widths_.back();
+    layered::loss_gradient<Format>(layered::matrix<const float>(last.sums.data(), batch_, classes),
+                                   labels_.data(), state_.data(), loss_scale_ / static_cast<float>(batch_),
+                                   layered::matrix(layers_.back().gradient.data(), batch_, classes),
+                                   row_losses_.data(), stream_);
+    beside(kRest, [&](Stream& stream, Workspace&) {
+      layered::finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
+                           stream);
+    });
+    for (std::size_t index = layers_.size(); index-- > 0;) queue_backward(index, features);
+    beside(kRest, [&](Stream& stream, Workspace&) {
+      update_biases(biases_.data(), bias_sums_.data(), parts_, biases_.size(), learning_rate_ / loss_scale_,
+                    stream);
+    });
+    join();
+  }
+
+  void queue_forward(std::size_t index, const Value* features) {
+    Layer& layer = layers_[index];
+    const bool last = index + 1 == layers_.size();
+    const bool mask = plan_.masks_in_product && !last;
+    const Product& product = mask && !k16Bits ? layer.forward_with_mask : layer.forward;
+    product.queue(stream_, main_workspace_, product_weight(layer), inputs_of(index, features),
+                  forward_result(layer));
+    if (k16Bits && !last)
+      activate<Format>(layer.sums.data(), biases_.data() + layer.bias, layer.hidden.data(),
+                       mask ? layer.mask.data() : nullptr, batch_, layer.out, stream_);
+  }
+
+  void queue_backward(std::size_t index, const Value* features) {
+    Layer& layer = layers_[index];
+    const auto update_weight = [&](Stream& stream, Workspace& workspace) {
+      layer.weight_update.queue(stream, workspace, inputs_of(index, features), layer.gradient.data(),
+                                layer.weight.data());
+    };
+    beside(kRest, [&](Stream& stream, Workspace&) {
+      sum_columns<Format>(layer.gradient.data(), batch_, layer.out, parts_, bias_sums_.data() + layer.bias,
+                          biases_.size(), stream);
+    });
+    // In 16 bits the chain reads copies, so the masters may change under it.
+    if (k16Bits) beside(kWeights, update_weight);
+    if (index > 0) {
+      Layer& below = layers_[index - 1];
+      const Product& product = plan_.masks_in_product ? layer.masked_input_gradient : layer.input_gradient;
+      product.queue(stream_, main_workspace_, product_weight(layer), layer.gradient.data(),
+                    below.gradient.data());
+      if (!plan_.masks_in_product)
+        apply_mask<Format>(below.gradient.data(), below.hidden.data(), batch_, below.out, stream_);
+    }
+    if (k16Bits)
+      beside(kWeights, [&](Stream& stream, Workspace&) { round_weight(layer, stream); });
+    else
+      beside(kWeights, update_weight);
+  }
+
+  enum Side { kWeights = 0, kRest = 1 };
+  /// Queues `work` off the chain, after what the chain has queued so far.
+  template <class Work>
+  void beside(Side side, Work&& work) {
+    if (plan_.side_streams == 0) return work(stream_, main_workspace_);
+    const std::size_t which = plan_.side_streams == 1 ? 0 : side;
+    chain_reached_.record(stream_);
+    chain_reached_.hold(sides_[which]);
+    work(sides_[which], side_workspace_);  // products run on the side of the weights alone
+  }
+  void join() {
+    for (int side = 0; side < plan_.side_streams; ++side) {
+      side_done_.record(sides_[side]);
+      side_done_.hold(stream_);
+    }
+  }
+
+  const std::vector<int> widths_;
+  const std::int64_t batch_, batches_;
+  const float learning_rate_;
+  float loss_scale_ = 1;
+
+  Stream stream_, sides_[2];
+  Event begin_, end_, chain_reached_{Event::Kind::kOrder}, side_done_{Event::Kind::kOrder};
+  Context context_;
+  Workspace main_workspace_, side_workspace_;
+
+  std::vector<Layer> layers_;
+  DeviceBuffer<Value> inputs_;         // [batches * batch, padded inputs]
+  DeviceBuffer<std::int32_t> labels_;  // [batches * batch]
+  DeviceBuffer<Value> gathered_;       // [steps_per_graph, batch, padded inputs]
+  DeviceBuffer<float> biases_;         // of all layers
+  DeviceBuffer<float> bias_sums_;      // [parts, biases]
+  DeviceBuffer<float> row_losses_, losses_;
+  DeviceBuffer<layered::StepState> state_;
+  int parts_ = 1;
+  bool masks_possible_ = false, graph_per_batch_ = false;
+  std::int64_t steps_per_graph_ = 1;
+  CublasltPlan plan_;
+  std::string measured_;  // step times of all plans
+
+  Graph one_step_, many_steps_;
+  std::vector<Graph> batch_graphs_;
+  std::int64_t next_step_ = 0;   // what the device's counter says
+  std::int64_t trained_to_ = 0;  // the end of the last train()
+  std::int64_t kept_from_ = 0;   // losses from here to trained_to_ are in losses_
+};
+
+}  // namespace
+
+std::optional<std::string> cublaslt_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  std::string missing;
+  if (find_library(&missing) == nullptr) return missing;
+  return std::nullopt;
+}
+
+std::unique_ptr<Trainer> make_cublaslt_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               std::optional<CublasltPlan> plan) {
+  validate(workload);
+  if (const auto reason = cublaslt_unavailable(device)) throw UnsupportedError("cublaslt-graph: " + *reason);
+  if (data.feature_count != workload.inputs())
+    throw InputError("cublaslt-graph: data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError("cublaslt-graph: batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  use_device(device);
+  switch (precision) {
+    case Precision::kFp32:
+      return std::make_unique<CublasltTrainer<layered::Fp32>>(workload, data, initial, plan);
+    case Precision::kTf32:
+      return std::make_unique<CublasltTrainer<layered::Tf32>>(workload, data, initial, plan);
+    case Precision::kFp16:
+      return std::make_unique<CublasltTrainer<layered::Fp16>>(workload, data, initial, plan);
+    case Precision::kBf16:
+      return std::make_unique<CublasltTrainer<layered::Bf16>>(workload, data, initial, plan);
+  }
+  throw std::logic_error("make_cublaslt_trainer: not a Precision");
+}
+
+}  // namespace headroom

@@ -1,0 +1,248 @@
+// cublaslt-graph: its kernels against plain sums, its updates against the double-precision reference in every plan,
+// and its worker on machines that lack a GPU or the library.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "analysis/verification.h"
+#include "core/error.h"
+#include "core/oracle.h"
+#include "cublaslt/kernels.h"
+#include "cublaslt/library.h"
+#include "cublaslt/trainer.h"
+#include "gpu_test.h"
+#include "scratch.h"
+#include "worker/client.h"
+
+namespace headroom {
+namespace {
+
+using namespace layered;
+using testing::HasSubstr;
+
+/// The driver gives the worker PyTorch's folders as LD_LIBRARY_PATH, which is too late for this process; but a
+/// library that is loaded already is found by its name.
+void load_cublaslt_beside_pytorch() {
+  const char* folders = std::getenv("HEADROOM_TORCH_LIBRARY_PATH");
+  std::istringstream list(folders != nullptr ? folders : "");
+  for (std::string folder; std::getline(list, folder, ':');)
+    if (dlopen((folder + "/" + cublaslt::library_file()).c_str(), RTLD_NOW) != nullptr) return;
+}
+
+std::optional<std::string> cublaslt_missing() {
+  static const bool loaded = (load_cublaslt_beside_pytorch(), true);
+  return loaded ? cublaslt_unavailable(0) : std::nullopt;
+}
+
+#define HEADROOM_NEEDS_CUBLASLT() \
+  if (const auto missing = cublaslt_missing()) GTEST_SKIP() << *missing
+
+WorkerClient start_worker(const Scratch& scratch, const std::string& library_path) {
+  return WorkerClient({"cublaslt",
+                       {(program_folder() / "headroom-cublaslt-worker").string()},
+                       {{"LD_LIBRARY_PATH", library_path}},
+                       scratch.folder / "log"},
+                      -1);
+}
+
+TEST(CublasltWorker, StartsAndSaysThatThereIsNoDevice) {
+  const Scratch scratch(small_workload());
+  WorkerClient worker = start_worker(scratch, "");
+  const WorkerHello hello = worker.hello();
+  ASSERT_EQ(hello.backends.size(), 1u);
+  EXPECT_EQ(hello.backends[0].name, "cublaslt-graph");
+  for (const Precision precision : kAllPrecisions) {
+    const OfferedPrecision& offer = hello.backends[0].precisions.at(precision);
+    EXPECT_EQ(offer.unavailable, "no CUDA device");
+    EXPECT_EQ(offer.contract, precision == Precision::kTf32 ? Contract::kLibrary : Contract::kExact);
+  }
+}
+
+template <class Format>
+class CublasltKernels : public testing::Test {
+ protected:
+  void SetUp() override { HEADROOM_NEEDS_DEVICE(); }
+};
+using AllFormats = testing::Types<Fp32, Tf32, Fp16, Bf16>;
+TYPED_TEST_SUITE(CublasltKernels, AllFormats);
+
+TYPED_TEST(CublasltKernels, SmallActivationRoundsAndMasksWhatIsOverZero) {
+  using Value = typename TypeParam::Value;
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (const auto& [batch, width] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {31, 136}, {5, 264}}) {
+    TestMatrix<float> sums(batch, width), bias(1, width);
+    sums.fill_random<Fp32>(random, 1);
+    bias.fill_random<Fp32>(random, 1);
+    TestMatrix<Value> hidden(batch, width);
+    const std::int64_t words = cublaslt::mask_pitch(width) / 32;
+    DeviceBuffer<std::uint32_t> mask(batch * words);
+    mask.fill_bytes(0xff);
+    Stream stream;
+    cublaslt::activate<TypeParam>(sums.buffer.data(), bias.buffer.data(), hidden.buffer.data(), mask.data(),
+                                  batch, width, stream);
+    stream.synchronize();
+    const std::vector<double> found = hidden.found();
+    const std::vector<std::uint32_t> bits = mask.to_host();
+    for (std::int64_t row = 0; row < batch; ++row)
+      for (std::int64_t column = 0; column < width; ++column) {
+        const float sum = static_cast<float>(sums.at(row, column)) + static_cast<float>(bias.at(0, column));
+        const double expected = to_float(TypeParam::round(std::max(0.0f, sum)));
+        EXPECT_EQ(found[static_cast<std::size_t>(row * width + column)], expected) << row << ", " << column;
+        const std::uint32_t word = bits[static_cast<std::size_t>(row * words + column / 32)];
+        EXPECT_EQ((word >> (column % 32)) & 1, expected > 0 ? 1u : 0u) << row << ", " << column;
+      }
+  }
+}
+
+TYPED_TEST(CublasltKernels, SmallBiasUpdateSumsTheRowsOfEveryPart) {
+  using Value = typename TypeParam::Value;
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (const auto& [batch, width] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {31, 136}, {1111, 264}}) {
+    TestMatrix<Value> gradient(batch, width);
+    gradient.template fill_random<TypeParam>(random, 1);
+    TestMatrix<float> biases(1, width);
+    biases.fill_random<Fp32>(random, 1);
+    const int parts = cublaslt::bias_parts(batch);
+    DeviceBuffer<float> sums(parts * width);
+    sums.fill_bytes(0xff);
+    Stream stream;
+    cublaslt::sum_columns<TypeParam>(gradient.buffer.data(), batch, width, parts, sums.data(), width, stream);
+    cublaslt::update_biases(biases.buffer.data(), sums.data(), parts, width, 0.25f, stream);
+    stream.synchronize();
+    std::vector<double> expected;
+    for (std::int64_t column = 0; column < width; ++column) {
+      double sum = 0;
+      for (std::int64_t row = 0; row < batch; ++row) sum += gradient.at(row, column);
+      expected.push_back(biases.at(0, column) - 0.25 * sum);
+    }
+    EXPECT_FALSE(!(relative_error(biases.found(), expected) <= 1e-5)) << batch << ", " << width;
+  }
+}
+
+struct Trained {
+  Workload workload;
+  Dataset data;
+  Parameters initial;
+
+  Trained(std::vector<int> widths, int batch_size, std::int64_t data_bytes = std::int64_t{1} << 20)
+      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
+        data(make_dataset(workload, data_bytes)),
+        initial(initial_parameters(workload.widths, workload.seed)) {}
+  std::unique_ptr<Trainer> trainer(Precision precision, std::optional<CublasltPlan> plan = {}) const {
+    return make_cublaslt_trainer(workload, precision, data.train(), initial, 0, plan);
+  }
+};
+
+/// The driver's step check. Networks too small for the bounds of a library's tf32 are not held to them.
+void check_updates(const Trained& trained, Precision precision, std::optional<CublasltPlan> plan,
+                   const std::vector<std::int64_t>& steps) {
+  const Contract contract = precision == Precision::kTf32 ? Contract::kLibrary : Contract::kExact;
+  if (contract == Contract::kLibrary && trained.workload.inputs() < 784) return;
+  SCOPED_TRACE(trained.workload.name + ", seed " + std::to_string(trained.workload.seed));
+  auto trainer = trained.trainer(precision, plan);
+  std::vector<StepErrors> errors;
+  follow_reference(
+      trained.workload, precision, true, trained.data.train(), trained.initial, steps,
+      [&](const ReferencePoint& point) {
+        trainer->set_parameters(point.start);
+        trainer->train(point.step, 1);
+        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * (1 + point.loss));
+      },
+      [](const Parameters&) {});
+  const Verification verification = judge(step_update_checks(trained.workload, errors, contract, precision));
+  EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
+}
+
+class CublasltTrainer : public testing::TestWithParam<Precision> {
+ protected:
+  void SetUp() override { HEADROOM_NEEDS_CUBLASLT(); }
+};
+INSTANTIATE_TEST_SUITE_P(, CublasltTrainer, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+TEST_P(CublasltTrainer, EveryPlanUpdatesAsTheReference) {
+  const Trained trained({784, 128, 128, 128, 10}, 32);
+  for (const bool masks_in_product : {false, true})
+    for (const int side_streams : {0, 1, 2}) {
+      SCOPED_TRACE("side streams " + std::to_string(side_streams) + ", masks " +
+                   std::to_string(masks_in_product));
+      try {
+        check_updates(trained, GetParam(), CublasltPlan{side_streams, masks_in_product}, {0, 1, 7});
+      } catch (const UnsupportedError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("ReLU's mask"));
+      }
+    }
+}
+TEST_P(CublasltTrainer, TheSeedNetworkUpdatesAsTheReference) {
+  check_updates(Trained({784, 128, 128, 128, 10}, 32), GetParam(), {}, {0, 1, 7, 29, 71, 131, 211, 299});
+}
+TEST_P(CublasltTrainer, OddWidthsUpdateAsTheReference) {
+  check_updates(Trained({33, 7}, 31), GetParam(), {}, {0, 1, 7});
+  check_updates(Trained({7, 33, 5}, 1), GetParam(), {}, {0, 1, 7});
+  check_updates(Trained({50, 65, 7, 12}, 32), GetParam(), {}, {0, 1, 7});
+}
+TEST_P(CublasltTrainer, LargeBatchesThatStayWhereTheyAreUpdateAsTheReference) {
+  const Trained trained({2048, 64, 10}, 1024, std::int64_t{24} << 20);  // 4 MB or 8 a batch
+  EXPECT_THAT(trained.trainer(GetParam())->note(), HasSubstr("a graph for each batch"));
+  check_updates(trained, GetParam(), {}, {0, 1, 7});
+}
+
+TEST_P(CublasltTrainer, AnySplitOfTheStepsTrainsTheSame) {
+  const Trained trained({20, 24, 10}, 8);
+  auto trainer = trained.trainer(GetParam());
+  trainer->train(0, 60);
+  const std::vector<float> whole = trainer->losses(0, 60);
+  trainer->set_parameters(trained.initial);
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 33}, {41, 0}, {41, 3}, {44, 16}})
+    trainer->train(first, count);
+  const std::vector<float> pieces = trainer->losses(0, 60);
+  for (std::size_t step = 0; step < whole.size(); ++step)
+    EXPECT_NEAR(whole[step], pieces[step], 1e-4) << "step " << step << ", seed " << trained.workload.seed;
+}
+
+TEST_P(CublasltTrainer, StepNumbersChooseTheBatch) {
+  const Trained trained({20, 24, 10}, 8);
+  const std::int64_t batches = trained.data.train().batches(8);
+  auto trainer = trained.trainer(GetParam());
+  for (const std::int64_t step :
+       {std::int64_t{0}, batches - 1, batches, 3 * batches + 5, std::int64_t{1} << 40}) {
+    trainer->set_parameters(trained.initial);
+    trainer->train(step, 1);
+    auto oracle =
+        make_oracle_trainer(trained.workload, GetParam(), true, trained.data.train(), trained.initial);
+    oracle->train(step, 1);
+    EXPECT_NEAR(trainer->losses(step, 1)[0], oracle->losses(step, 1)[0], 1e-2) << "step " << step;
+  }
+}
+
+TEST_P(CublasltTrainer, ANonFiniteWeightIsSeenInTheLoss) {
+  const Trained trained({20, 24, 10}, 8);
+  auto trainer = trained.trainer(GetParam());
+  Parameters broken = trained.initial;
+  broken.weight(1)[3] = NAN;
+  trainer->set_parameters(broken);
+  trainer->train(0, 1);
+  EXPECT_FALSE(std::isfinite(trainer->losses(0, 1)[0]));
+}
+
+TEST_P(CublasltTrainer, MemoryIsCountedAndGivenBack) {
+  const Trained trained({20, 24, 10}, 8);
+  const std::int64_t before = DeviceMemory::held_bytes();
+  {
+    auto trainer = trained.trainer(GetParam());
+    EXPECT_GT(trainer->peak_device_bytes(), before);
+  }
+  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+}
+
+}  // namespace
+}  // namespace headroom
