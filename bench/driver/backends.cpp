@@ -33,6 +33,8 @@ std::string_view to_string(Family family) {
       return "pytorch";
     case Family::kLibtorch:
       return "libtorch";
+    case Family::kVendor:
+      return "vendor";
     case Family::kCuda:
       return "cuda";
     case Family::kOther:
@@ -64,6 +66,11 @@ std::vector<BackendRow> backend_table() {
       {"oracle-cuda", "cuda", Family::kReference, "the same arithmetic on the GPU, for large workloads"},
       {"pytorch-eager", "python", Family::kPytorch, "PyTorch from Python, operation by operation"},
       {"libtorch-eager", "libtorch", Family::kLibtorch, "PyTorch from C++, operation by operation"},
+      {"libtorch-graph", "libtorch", Family::kLibtorch, "libtorch-eager's step, captured in a CUDA graph"},
+      {"libtorch-expert", "libtorch", Family::kLibtorch,
+       "a step written by hand in PyTorch's operations, in a CUDA graph"},
+      {"cublaslt-graph", "cublaslt", Family::kVendor,
+       "the vendor's products and their epilogues without a framework, in a CUDA graph"},
       {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
   };
 }
@@ -79,9 +86,13 @@ std::vector<WorkerProgram> worker_programs(const Installation& installation,
   };
   add_native("oracle", "headroom-oracle-worker");
   add_native("cuda", "headroom-cuda-worker");
-  WorkerProgram& libtorch = add_native("libtorch", "headroom-torch-worker");
+  add_native("cublaslt", "headroom-cublaslt-worker");
+  add_native("libtorch", "headroom-torch-worker");
   if (!installation.torch_library_path.empty()) {
-    libtorch.environment["LD_LIBRARY_PATH"] = prepended(installation.torch_library_path, "LD_LIBRARY_PATH");
+    for (WorkerProgram& program : programs)  // PyTorch's folders hold the vendor's libraries too
+      if (program.name == "cublaslt" || program.name == "libtorch")
+        program.environment["LD_LIBRARY_PATH"] =
+            prepended(installation.torch_library_path, "LD_LIBRARY_PATH");
   }
   const fs::path package = installation.root / "torch_impl" / "python";
   WorkerProgram& python = programs.emplace_back();

@@ -14,7 +14,8 @@
 namespace headroom {
 
 /// Who a backend is compared with. A reference is measured where it is named, never compared as a competitor.
-enum class Family { kReference, kPytorch, kLibtorch, kCuda, kOther };
+/// kVendor competes but is neither PyTorch nor ours; kOther comes with --worker.
+enum class Family { kReference, kPytorch, kLibtorch, kVendor, kCuda, kOther };
 std::string_view to_string(Family family);
 
 struct BackendRow {
