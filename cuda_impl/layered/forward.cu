@@ -4,8 +4,8 @@
 // how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
 //   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
-//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); x once a block
-//          from L2
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
+//          x once a block from L2
 // The sum, the bias and the comparison with zero are fp32; the only rounding is that of the stored value, and
 // the backward pass takes its ReLU mask from there.
 #include "layered/kernels.h"

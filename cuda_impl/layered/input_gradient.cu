@@ -4,8 +4,8 @@
 // walks down the rows of W; product.cuh says how, and how several blocks share a walk.
 //   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
 //   out:   dx [batch, in]
-//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16); d once a block
-//          from L2
+//   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
+//          d once a block from L2
 // The mask is the ReLU's derivative and belongs to the layer below: applied here, where dx is at hand anyway.
 #include "layered/kernels.h"
 #include "layered/product.cuh"

@@ -1,5 +1,5 @@
-// The operations of one training step, as launchers: each checks shapes, picks tiles, launches, checks the
-// launch.
+// The operations of one training step, as launchers: each checks shapes, picks tiles, launches and
+// checks the launch.
 //
 // All are asynchronous on `stream`, write the same bits every time, and throw std::invalid_argument with the
 // values if shapes do not fit together. `Format` is one of Fp32, Tf32, Fp16, Bf16 (formats.h).
@@ -69,14 +69,14 @@ void sum_splits(const float* parts, int splits, std::int64_t split_stride, float
                 Stream& stream);
 
 /// masters -= learning_rate * gradient * inverse_loss_scale, all [count] fp32; count a multiple of 4.
-/// `copy` [count] gets the updated weights rounded for the products; null in fp32 and tf32, which read the
-/// masters.
+/// `copy` [count] gets the updated weights rounded for the products; null in fp32 and tf32,
+/// which read the masters.
 template <class Format>
 void update(float* masters, const float* gradient, typename Format::Value* copy, std::int64_t count,
             float learning_rate, float inverse_loss_scale, Stream& stream);
 
-/// losses[state->step mod losses_size] = sum of row_losses [batch] / batch; then state moves on to the next
-/// step.
+/// losses[state->step mod losses_size] = sum of row_losses [batch] / batch;
+/// then state moves on to the next step.
 void finish_step(const float* row_losses, std::int64_t batch, float* losses, std::int64_t losses_size,
                  std::int64_t batches, StepState* state, Stream& stream);
 

@@ -1,8 +1,8 @@
-// The tile product that forward, input gradient and weight gradient share: C = A * B summed over an inner
-// index.
+// The tile product that forward, input gradient and weight gradient share:
+// C = A * B summed over an inner index.
 //
-// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of 64 or
-// 128 bytes a row.
+// A block owns one kRows x kColumns tile of C and walks along its part of the inner index in slabs of
+// 64 or 128 bytes a row.
 //   on chip: a ring of kStages slabs of A and B in shared memory, filled by asynchronous copies kStages - 1
 //            slabs ahead of the arithmetic; sums in registers (64 a thread in the largest tile)
 //   waits:   one barrier a slab. It says both that the slab has landed for all threads and that everybody is

@@ -1,5 +1,5 @@
-// Moving a tile of a matrix from device memory to shared memory, 16 bytes a thread, without passing
-// registers.
+// Moving a tile of a matrix from device memory to shared memory, 16 bytes a thread,
+// without passing registers.
 //
 // A product sums over an inner index. An operand is either stored with the inner index contiguous (x and W in
 // x * W^T) or with the outer one (W in d * W, both operands in d^T * x). It is copied as it lies; the

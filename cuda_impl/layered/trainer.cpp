@@ -181,8 +181,8 @@ class LayeredTrainer : public Trainer {
     return buffer;
   }
 
-  /// The whole data set onto the device, rounded once: the first product then reads what it would read
-  /// anyway.
+  /// The whole data set onto the device, rounded once:
+  /// the first product then reads what it would read anyway.
   void upload(const DatasetView& data) {
     const std::int64_t samples = batches_ * batch_;
     inputs_ = DeviceBuffer<Value>(samples * padded(data.feature_count));
@@ -222,8 +222,8 @@ class LayeredTrainer : public Trainer {
     return matrix(weights_for_products() + layers_[layer].weight, layers_[layer].out, layers_[layer].in);
   }
   const float* bias(std::size_t layer) const { return masters_.data() + layers_[layer].bias; }
-  /// What layer `layer` reads: the whole data set for the first, the layer below's activations for the
-  /// others.
+  /// What layer `layer` reads: the whole data set for the first,
+  /// the layer below's activations for the others.
   Matrix<const Value> layer_inputs(std::size_t layer) const {
     const std::int64_t columns = layers_[layer].in;
     return layer == 0 ? matrix<const Value>(inputs_.data(), batches_ * batch_, columns)

@@ -2,8 +2,8 @@
 //
 // Weights, gradients and copies of all layers lie in three buffers of the same order, so one launch serves
 // the network. A thread owns two quads one block apart: four 16-byte loads under way before the first use.
-//   bytes: 12 a parameter (read master and gradient, write master), 14 with the copy. No arithmetic to speak
-//   of.
+//   bytes: 12 a parameter (read master and gradient, write master), 14 with the copy.
+//          No arithmetic to speak of.
 // The loss scale of fp16 is a power of two, so dividing it out here in fp32 is exact.
 #include "layered/kernels.h"
 #include "layered/product.cuh"
@@ -28,8 +28,8 @@ template <class Format>
 __global__ void __launch_bounds__(kBlock)
     update_kernel(float4* masters, const float4* gradient, typename Format::Value* copy, std::int64_t quads,
                   float learning_rate, float inverse_loss_scale) {
-  // From the last layer to the first: what is written last is still in the L2 when the next forward pass
-  // begins.
+  // From the last layer to the first: what is written last is still in the L2 when the next
+  // forward pass begins.
   const std::int64_t block = gridDim.x - 1 - blockIdx.x;
   const std::int64_t first = block * kBlock * kQuadsPerThread + threadIdx.x;
   float4 weights[kQuadsPerThread], change[kQuadsPerThread];

@@ -5,8 +5,8 @@
 // that they stage anyway.
 //   in:    d [batch, out] and x [batch, in], both with the outer index contiguous
 //   out:   dW [out, in] fp32, db [out] fp32
-//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2. At batch 32 writing is
-//          everything.
+//   bytes: 4 a weight written; d and x once a row (column) of blocks, from L2.
+//          At batch 32 writing is everything.
 // A narrow network with a large batch has fewer tiles than the GPU has multiprocessors: then the batch is
 // cut into parts, each with sums of its own, and sum_splits() adds them in order. Atomic adds would save
 // that pass and give other bits every time.
