@@ -71,7 +71,8 @@ test_with_gpu() {
 
 kernel_digest() { "$python" "$front_door/verification.py" digest "$root"; }
 
-portable_kernels() { CUDA_FORCE_PTX_JIT=1 run_programs cuda 'portable PTX: '; }
+# Not the tests of cuBLASLt: the vendor's library holds no PTX to compile, so nothing in them can run this way.
+portable_kernels() { without=cublaslt_test CUDA_FORCE_PTX_JIT=1 run_programs cuda 'portable PTX: '; }
 
 sanitizer() {
   local folder
@@ -153,6 +154,7 @@ run_programs() {
   [ $# -eq 0 ] || filter='*Small*'
   while read -r program in_folder; do
     [ -z "$folder" ] || [ "$in_folder" = "$folder" ] || continue
+    [ "$program" != "${without:-}" ] || continue
     started=$SECONDS status=0
     rm -f "$reports/program.xml"
     LD_LIBRARY_PATH=$torch_library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 1800 "$@" "$build/bin/$program" \
