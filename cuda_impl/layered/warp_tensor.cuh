@@ -24,10 +24,18 @@ __device__ inline void load_blocks_transposed(unsigned (&blocks)[4], const void*
                : "r"(shared_address(row))
                : "memory");
 }
+/// The nearest tf32 value, ties to even. The instruction for it came with sm_90; the one that sm_80 has rounds
+/// ties away from zero, and the contract does not.
 __device__ inline unsigned round_to_tf32(float value) {
+#if __CUDA_ARCH__ >= 900
   unsigned rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(rounded) : "f"(value));
+  asm("cvt.rn.tf32.f32 %0, %1;\n" : "=r"(rounded) : "f"(value));
   return rounded;
+#else
+  const unsigned bits = __float_as_uint(value);
+  if (value != value) return bits;  // adding to the bits of a NaN can carry into the sign
+  return (bits + 0xfff + ((bits >> 13) & 1)) & ~0x1fffu;
+#endif
 }
 
 template <class Format>
