@@ -7,7 +7,7 @@ usage: ./headroom test [--gpu [--sanitize]] [--build DIR]
   builds, then runs formatting and lint, GoogleTest and pytest; tests that need a GPU report themselves as skipped
   --gpu        needs a GPU: all tests, the kernels' once more with their PTX compiled on the spot; writes
                results/verification/DEVICE.json
-  --sanitize   with --gpu: also compute-sanitizer memcheck and racecheck over the tests on small shapes
+  --sanitize   with --gpu: also compute-sanitizer memcheck, racecheck and synccheck over the tests on small shapes
   --build DIR  the build folder DIR as it is: no compiler, packages or network
 TEXT
 }
@@ -57,7 +57,7 @@ test_with_gpu() {
   portable_kernels
   results+=("ptx_jit=$counted")
   if [ -n "$1" ]; then
-    for tool in memcheck racecheck; do
+    for tool in memcheck racecheck synccheck; do
       sanitized "$tool"
       results+=("$tool=$counted")
     done
@@ -85,7 +85,7 @@ sanitizer() {
   echo compute-sanitizer
 }
 
-sanitized() { run_programs cuda "$1: " "$(sanitizer)" --tool "$1" --error-exitcode 86; }
+sanitized() { run_programs cuda "$1: " "$(sanitizer)" --tool "$1" --require-cuda-init no --error-exitcode 86; }
 
 count() {
   passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
@@ -149,19 +149,38 @@ run_ctest() {
 # Not through CTest: its files hold the paths of the machine that built them. Under a WRAPPER (a sanitizer) the small
 # tests only. Sets counted to the sum.
 run_programs() {
-  local folder=$1 prefix=$2 program in_folder started status before=("$passed" "$failed" "$skipped") filter='*'
+  local folder=$1 prefix=$2 program in_folder started status before=("$passed" "$failed" "$skipped")
   shift 2
-  [ $# -eq 0 ] || filter='*Small*'
   while read -r program in_folder; do
     [ -z "$folder" ] || [ "$in_folder" = "$folder" ] || continue
     [ "$program" != "${without:-}" ] || continue
     started=$SECONDS status=0
-    rm -f "$reports/program.xml"
-    LD_LIBRARY_PATH=$torch_library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 1800 "$@" "$build/bin/$program" \
-      "--gtest_filter=$filter" "--gtest_output=xml:$reports/program.xml" >"$reports/program" 2>&1 </dev/null || status=$?
-    report_counts "$prefix$program" "$status" $((SECONDS - started)) "$reports/program" "$reports/program.xml"
+    run_program "$program" "$@" || status=$?
+    report_counts "$prefix$program" "$status" $((SECONDS - started)) "$reports/program" "$reports"/program.*.xml
   done <"$build/bin/test-programs"
   counted=$((passed - before[0])),$((failed - before[1])),$((skipped - before[2]))
+}
+
+# run_program PROGRAM [WRAPPER...]: its output in $reports/program, its counts in $reports/program.*.xml.
+# Under a WRAPPER in shards side by side: a sanitizer leaves both the GPU and a core of the host idle most of the time.
+run_program() {
+  local program=$1 filter='*' shards=1 shard processes=() status=0
+  shift
+  rm -f "$reports"/program.*
+  if [ $# -gt 0 ]; then
+    filter='*Small*'
+    shards=$(($(nproc) / 2))
+    shards=$((shards < 1 ? 1 : shards > 6 ? 6 : shards))
+  fi
+  for ((shard = 0; shard < shards; ++shard)); do
+    LD_LIBRARY_PATH=$torch_library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} GTEST_TOTAL_SHARDS=$shards \
+      GTEST_SHARD_INDEX=$shard timeout 1800 "$@" "$build/bin/$program" "--gtest_filter=$filter" \
+      "--gtest_output=xml:$reports/program.$shard.xml" >"$reports/program.$shard.log" 2>&1 </dev/null &
+    processes+=($!)
+  done
+  for shard in "${!processes[@]}"; do wait "${processes[$shard]}" || status=$?; done
+  cat "$reports"/program.*.log >"$reports/program"
+  return "$status"
 }
 
 run_pytest() {

@@ -81,6 +81,7 @@ def write(root, digest, results):
         "ptx_jit": None,
         "memcheck": None,
         "racecheck": None,
+        "synccheck": None,
     }
     for result in results:
         key, numbers = result.split("=")
