@@ -318,8 +318,14 @@ def gpu_machine(copy, environment, moved_build, tmp_path):
     (moved_build / "bin/test-programs").write_text("some_test cuda\n")
     sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
     sanitizer.parent.mkdir(parents=True)
-    sanitizer.write_text('#!/usr/bin/env bash\nexec "${@:5}"\n')
+    sanitizer.write_text('#!/usr/bin/env bash\nexec "${@:7}"\n')
     sanitizer.chmod(0o755)
+    # As many shards as half the cores would run the made-up tests, and count them, as often.
+    nproc = tmp_path / "two-cores/nproc"
+    nproc.parent.mkdir()
+    nproc.write_text("#!/usr/bin/env bash\necho 2\n")
+    nproc.chmod(0o755)
+    environment["PATH"] = f"{nproc.parent}:{environment['PATH']}"
     environment["CUDA_HOME"] = str(tmp_path / "toolkit")
     record = moved_build / "bin/build-record"
     record.write_text(
@@ -333,13 +339,13 @@ def test_a_gpu_run_writes_the_verification_record(copy, environment, gpu_machine
     record = json.loads((copy / "results/verification/made-up-gpu-1.json").read_text())
     assert record["device"] == "Made-up GPU 1"
     assert record["kernel_digest"] == verification(copy, "digest")
-    for part in ("ptx_jit", "memcheck", "racecheck"):
+    for part in ("ptx_jit", "memcheck", "racecheck", "synccheck"):
         assert record[part] == {"passed": 3, "failed": 0, "skipped": 2}
     assert record["tests"]["passed"] >= 4
     assert "Made-up GPU 1" in result.stdout and ": current" in result.stdout
     calls = (gpu_machine / "bin/some_test.calls").read_text().splitlines()
-    assert [line for line in calls if line.startswith("jit=")] == ["jit=", "jit=1", "jit=", "jit="]
-    assert sum("--gtest_filter=*Small*" in line for line in calls) == 2
+    assert [line for line in calls if line.startswith("jit=")] == ["jit=", "jit=1", "jit=", "jit=", "jit="]
+    assert sum("--gtest_filter=*Small*" in line for line in calls) == 3
 
 
 def test_a_build_of_other_kernels_leaves_no_record(copy, environment, gpu_machine):
