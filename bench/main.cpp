@@ -35,6 +35,7 @@ std::vector<Record> run_group(const RunContext& context, WorkloadFiles& files, G
       group.make_reference(files);
       group.prepare_and_check(files);
       group.time_blocks();
+      group.measure_energies();
       group.release();
       group.train_losses(files, eager);
     } catch (
@@ -117,10 +118,12 @@ int run(const RunOptions& asked) {
   lock_device(options, results.device, lock, progress);
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
+  const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
+
   const Scratch files(temporary_bytes(plan));
   RunContext context{options,  plan,          table,          pool,
                      progress, benchmark_log, files.folder(), std::int64_t{1} << 28,
-                     false,    false};
+                     false,    false,         monitor.get()};
   context.has_device = results.device.has_value();
   if (context.has_device && results.device->l2_bytes > 0)
     context.least_train_bytes = 4 * results.device->l2_bytes;

@@ -35,6 +35,10 @@ def record_notes(results: Results, rows: list[Row], where: Callable[[Row], str])
         notes.append(
             f"Not timed: {shortened(row.backend, 40)} {row.precision} {where(row)}.".replace(" .", ".")
         )
+    for row in rows:
+        if row.slowdown:
+            cell = " ".join(f"{shortened(row.backend, 40)} {row.precision} {where(row)}".split())
+            notes.append(f"Measured while the GPU was slowed down: {cell}: {', '.join(row.slowdown)}.")
     if results.partial:
         notes.append(f"Partial: the run of {', '.join(results.partial)} did not finish.")
     return notes

@@ -56,6 +56,7 @@ class Row:
     low: float | None
     high: float | None
     losses: tuple[LossCurve, ...]
+    slowdown: tuple[str, ...]  # how hardware or heat held the clocks down; empty too where nobody looked
     curve_differs: bool  # the curve check's verdict, which does not undo the step checks
 
     @property
@@ -228,6 +229,13 @@ def _curve(fields: _Fields) -> LossCurve:
     )
 
 
+def _slowdown(fields: _Fields) -> tuple[str, ...]:
+    reasons = fields.values.get("slowdown_reasons") or []  # files of earlier versions lack it
+    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
+        fields.fail("slowdown_reasons", "an array of texts or null", reasons)
+    return tuple(reasons)
+
+
 def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
     name = fields.text("workload")
     if name not in workloads:
@@ -257,6 +265,7 @@ def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
         low=time.positive("low") if time else None,
         high=time.positive("high") if time else None,
         losses=tuple(_curve(curve) for curve in fields.objects("losses")),
+        slowdown=_slowdown(fields),
         curve_differs=any(
             check.text("name") == "curve" and not check.get("passed", (bool,), "true or false")
             for check in verification.objects("checks")

@@ -22,10 +22,27 @@ std::string_view to_string(Contract contract);  ///< "exact", "autocast", "libra
 std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
 std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
 
+/// What NVML said of the GPU while a block ran: medians of the samples. nullopt: it did not say.
+struct GpuState {
+  std::int64_t samples = 0;
+  std::optional<double> sm_clock_megahertz, memory_clock_megahertz, power_watts, temperature_celsius;
+  std::optional<std::vector<std::string>> throttle_reasons;  ///< seen in any sample, as in driver/nvml.h
+  std::optional<std::int64_t> uncorrected_ecc_errors;        ///< since the driver was loaded
+  std::optional<std::int64_t> other_processes;  ///< on this GPU, that are neither the driver nor a worker
+};
+
 struct Block {
   std::int64_t order = 0;  ///< position among all blocks of its (workload, precision)
   std::int64_t steps = 0;
   double device_seconds = 0, wall_seconds = 0, cpu_seconds = 0;  ///< of the whole block
+  std::optional<GpuState> gpu = {};                              ///< nullopt where there is no NVML
+};
+
+/// An untimed stretch of steps after the blocks, between two readings of the GPU's energy counter.
+struct Energy {
+  std::int64_t steps = 0;
+  double seconds = 0, joules = 0;    ///< of the whole stretch
+  std::optional<double> idle_watts;  ///< with the same processes holding the GPU and nothing running
 };
 
 /// Median and 95 % interval of a step, in seconds.
@@ -68,6 +85,9 @@ struct Record {
   std::optional<double> wall_step_seconds;  ///< median
   std::optional<double> cpu_step_seconds;   ///< median
   std::optional<double> fraction_of_floor, joules_per_step;
+  std::optional<Energy> energy;  ///< what joules_per_step was made of
+  /// How hardware or heat held the clocks down during a block; empty if they did not, nullopt if not known.
+  std::optional<std::vector<std::string>> slowdown_reasons;
   std::optional<std::int64_t> peak_device_bytes;
   std::vector<LossCurve> losses;
   Verification verification;
@@ -77,6 +97,7 @@ struct DeviceInfo {
   std::string name, uuid, driver;  ///< driver: as NVIDIA writes it, "580.159.04"; empty if not known
   int index = 0, sm_count = 0, compute_major = 0, compute_minor = 0;
   std::int64_t memory_bytes = 0, l2_bytes = 0;
+  std::optional<bool> ecc_enabled = {};  ///< from NVML; a worker leaves it open
 };
 
 }  // namespace headroom

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <new>
 
+#include "analysis/gpu_state.h"
 #include "analysis/statistics.h"
 #include "analysis/verification.h"
 #include "core/error.h"
+#include "driver/energy.h"
 #include "driver/interruption.h"
 #include "driver/loss_runs.h"
 
@@ -17,12 +19,18 @@ namespace {
 
 // A loss above this many times the oracle's largest is no longer the same training.
 constexpr double kLossRange = 10;
+// Idle power is measured for this part of an energy stretch.
+constexpr double kIdleFraction = 0.5;
 
 std::string shown_precisions(const std::vector<Precision>& precisions) {
   std::string text;
   for (const Precision precision : precisions)
     text += (text.empty() ? "" : ", ") + std::string(to_string(precision));
   return text;
+}
+
+void append_message(Record& record, const std::string& text) {
+  if (!text.empty()) record.message += (record.message.empty() ? "" : "; ") + text;
 }
 
 }  // namespace
@@ -194,25 +202,50 @@ void GroupRun::time_blocks() {
   }
   const std::int64_t all_blocks = context_.options.blocks * static_cast<std::int64_t>(trainers.size());
   bool first = true;
-  measure_interleaved(trainers, context_.options.blocks, context_.benchmark_log,
-                      [&](const TimedTrainer& trainer, std::int64_t order) {
-                        const std::string backend =
-                            timed[static_cast<std::size_t>(&trainer - trainers.data())]->row.name;
-                        status(first ? "" : backend,
-                               first ? fmt::format("timing {} blocks", all_blocks)
-                                     : fmt::format("block {} of {}", order + 1, all_blocks),
-                               first);
-                        first = false;
-                      });
+  measure_interleaved(
+      trainers, context_.options.blocks, context_.benchmark_log,
+      [&](const TimedTrainer& trainer, std::int64_t order) {
+        const std::string backend = timed[static_cast<std::size_t>(&trainer - trainers.data())]->row.name;
+        status(first ? "" : backend,
+               first ? fmt::format("timing {} blocks", all_blocks)
+                     : fmt::format("block {} of {}", order + 1, all_blocks),
+               first);
+        first = false;
+      },
+      context_.monitor);
   for (std::size_t i = 0; i < trainers.size(); ++i) {
     Cell& cell = *timed[i];
     cell.record.blocks = trainers[i].blocks;
+    cell.record.slowdown_reasons = slowdown_reasons(cell.record.blocks);
+    cell.next_step = trainers[i].next_step;
     attempt(cell, "timing", [&] {
       if (!trainers[i].failure.empty()) throw std::runtime_error(trainers[i].failure);
       check_timed_losses(cell, trainers[i]);
       cell.record.step_seconds = median_interval(step_samples(cell.record.blocks));
       cell.record.wall_step_seconds = median(step_samples(cell.record.blocks, &Block::wall_seconds));
       cell.record.cpu_step_seconds = median(step_samples(cell.record.blocks, &Block::cpu_seconds));
+      append_message(cell.record, slowdown_message(cell.record.blocks));
+    });
+  }
+}
+
+void GroupRun::measure_energies() {
+  const double seconds = context_.options.energy_seconds;
+  if (context_.monitor == nullptr || seconds <= 0 || !any_left()) return;
+  const Nvml& nvml = context_.monitor->nvml();
+  status("", "measuring idle power", true);
+  const std::optional<double> idle_watts = measure_idle_watts(nvml, kIdleFraction * seconds);
+  for (Cell& cell : cells_) {
+    if (!cell.left() || cell.row.name == "oracle") continue;  // which works on the CPU
+    attempt(cell, "measuring energy", [&] {
+      status(cell.row.name, "measuring energy");
+      TimedTrainer trainer;
+      trainer.client = cell.client;
+      trainer.next_step = cell.next_step;
+      cell.record.energy =
+          measure_energy(trainer, cell.record.wall_step_seconds.value(), seconds, nvml, idle_watts);
+      if (const auto& energy = cell.record.energy)
+        cell.record.joules_per_step = energy->joules / static_cast<double>(energy->steps);
     });
   }
 }
@@ -271,9 +304,10 @@ void GroupRun::train_losses(WorkloadFiles& files, const std::vector<LossCurve>& 
     // A curve that differs is reported, it does not undo the step checks: a few seeds can drift apart.
     cell.record.verification.checks.push_back(*check);
     if (!check->passed) {
-      cell.record.message +=
-          fmt::format("{}last losses differ from pytorch-eager's in fp32 by {:.2f} % (more than {:.1f} %)",
-                      cell.record.message.empty() ? "" : "; ", 100 * check->error, 100 * check->bound);
+      append_message(
+          cell.record,
+          fmt::format("last losses differ from pytorch-eager's in fp32 by {:.2f} % (more than {:.1f} %)",
+                      100 * check->error, 100 * check->bound));
     }
   }
 }

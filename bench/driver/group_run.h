@@ -30,6 +30,7 @@ struct RunContext {
   std::int64_t least_train_bytes = 0;
   bool has_device = false;
   bool has_gpu_oracle = false;
+  GpuMonitor* monitor = nullptr;  ///< null where NVML says nothing of the device
 };
 
 /// The training files of one workload: those of its own seed, and of each seed of the loss runs when first
@@ -61,6 +62,7 @@ class GroupRun {
   void make_reference(WorkloadFiles& files);
   void prepare_and_check(WorkloadFiles& files);
   void time_blocks();
+  void measure_energies();
   void release();
   /// `eager`: the fp32 curves of pytorch-eager for this workload; empty if there are none.
   void train_losses(WorkloadFiles& files, const std::vector<LossCurve>& eager);
@@ -75,6 +77,7 @@ class GroupRun {
     Record record;
     WorkerClient* client = nullptr;
     double largest_loss = 0;
+    std::int64_t next_step = 0;  ///< after the timed ones
     bool left() const { return record.outcome == Outcome::kOk; }
   };
   void attempt(Cell& cell, const std::string& what, const std::function<void()>& work);

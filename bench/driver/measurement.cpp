@@ -42,6 +42,22 @@ double train(TimedTrainer& trainer, std::int64_t steps, Timing* kept = nullptr) 
   return device_seconds(timing);
 }
 
+// One timed block, with what the monitor, if there is one, saw of the GPU meanwhile.
+Block timed_block(TimedTrainer& trainer, GpuMonitor* monitor) {
+  Block block;
+  if (monitor != nullptr) monitor->begin();
+  try {
+    Timing timing;
+    train(trainer, trainer.steps_per_block, &timing);
+    block = {0, trainer.steps_per_block, timing.device_seconds, timing.wall_seconds, timing.cpu_seconds};
+  } catch (...) {
+    if (monitor != nullptr) monitor->end();
+    throw;
+  }
+  if (monitor != nullptr) block.gpu = monitor->end();
+  return block;
+}
+
 }  // namespace
 
 void choose_block(TimedTrainer& trainer, double block_seconds) {
@@ -77,12 +93,13 @@ void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {
 }
 
 void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
-                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block) {
+                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
+                         GpuMonitor* monitor) {
   std::int64_t order = 0;
   benchmark::ClearRegisteredBenchmarks();
   for (TimedTrainer& trainer : trainers) {
     const std::int64_t iterations = trainer.steps_per_block;
-    const auto run_block = [&trainer, &order, &before_block, iterations](benchmark::State& state) {
+    const auto run_block = [&trainer, &order, &before_block, monitor, iterations](benchmark::State& state) {
       while (state.KeepRunningBatch(iterations)) {
         if (interruption::requested()) {
           state.SkipWithError("interrupted");
@@ -95,20 +112,19 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, Benchm
         try {
           before_block(trainer, order);
           train(trainer, trainer.warmup_steps);
-          Timing timing;
-          double seconds = train(trainer, trainer.steps_per_block, &timing);
-          while (seconds < trainer.least_seconds) {
+          Block block = timed_block(trainer, monitor);
+          while (block.device_seconds < trainer.least_seconds) {
             // The machine was slower when the length was chosen. The short run has warmed this one up.
-            const double longer = kMargin * trainer.least_seconds / seconds;
+            const double longer = kMargin * trainer.least_seconds / block.device_seconds;
             trainer.steps_per_block =
                 1 + static_cast<std::int64_t>(longer * static_cast<double>(trainer.steps_per_block));
-            seconds = train(trainer, trainer.steps_per_block, &timing);
+            block = timed_block(trainer, monitor);
           }
           // The library divides by the iterations that it was told at first.
-          state.SetIterationTime(seconds * static_cast<double>(iterations) /
-                                 static_cast<double>(trainer.steps_per_block));
-          trainer.blocks.push_back({order++, trainer.steps_per_block, timing.device_seconds,
-                                    timing.wall_seconds, timing.cpu_seconds});
+          state.SetIterationTime(block.device_seconds * static_cast<double>(iterations) /
+                                 static_cast<double>(block.steps));
+          block.order = order++;
+          trainer.blocks.push_back(std::move(block));
         } catch (const std::exception& error) {
           trainer.failure = error.what();
           state.SkipWithError(trainer.failure.c_str());

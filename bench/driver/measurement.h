@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/record.h"
+#include "driver/gpu_monitor.h"
 #include "driver/options.h"
 #include "worker/client.h"
 
@@ -52,8 +53,10 @@ class BenchmarkLog : public benchmark::BenchmarkReporter {
 /// Hands the library its flags. Once per process.
 void initialize_google_benchmark(const GoogleBenchmarkOptions& options);
 
-/// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on.
+/// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on. With a `monitor`
+/// each block has the state of the GPU while it ran.
 void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
-                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block);
+                         const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
+                         GpuMonitor* monitor = nullptr);
 
 }  // namespace headroom

@@ -15,9 +15,10 @@ namespace headroom {
 namespace {
 
 // Options whose value decides what is measured and how. A resumed run must agree on them.
-const std::set<std::string> kSettings = {
-    "suite", "workload",      "workloads", "shard",      "backend", "precision",     "data",
-    "seed",  "learning-rate", "losses",    "loss-seeds", "blocks",  "block-seconds", "device"};
+const std::set<std::string> kSettings = {"suite",         "workload",  "workloads",     "shard",
+                                         "backend",       "precision", "data",          "seed",
+                                         "learning-rate", "losses",    "loss-seeds",    "blocks",
+                                         "block-seconds", "device",    "energy-seconds"};
 
 bool is_path(const std::string& text) {
   return text.find('/') != std::string::npos || text.ends_with(".json");
@@ -211,6 +212,11 @@ struct Parser {
     run->add_option("--block-seconds", options.block_seconds, "Least length of a block")
         ->capture_default_str()
         ->check(CLI::Range(0.02, 60.0))
+        ->group(how);
+    run->add_option("--energy-seconds", options.energy_seconds,
+                    "Untimed steps after the blocks to measure their energy, for each record; 0 for none")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 600.0))
         ->group(how);
     loss_steps_option =
         run->add_option("--losses", loss_steps, "Also train N steps per seed and keep the losses; 0 for none")

@@ -44,6 +44,7 @@ struct RunOptions {
   std::vector<std::uint64_t> loss_seeds;  ///< empty: what the suite says
   int blocks = 12;
   double block_seconds = 0.03;
+  double energy_seconds = 2;  ///< of the stretch that energy is measured over; 0: none
   int device = 0;
   bool device_given = false;
   std::filesystem::path output;  ///< empty: results/runs/<utc>-<suite>.json

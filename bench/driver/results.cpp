@@ -67,7 +67,8 @@ json write(const DeviceInfo& device) {
           {"compute_major", device.compute_major},
           {"compute_minor", device.compute_minor},
           {"memory_bytes", device.memory_bytes},
-          {"l2_bytes", device.l2_bytes}};
+          {"l2_bytes", device.l2_bytes},
+          {"ecc_enabled", or_null(device.ecc_enabled)}};
 }
 
 std::string base_name(const std::string& folder) {
@@ -94,6 +95,24 @@ json write(const WorkloadEntry& entry) {
           {"parameters", workload.parameter_count()},
           {"flops_per_step", workload.flops_per_step()},
           {"floors", json::object()}};
+}
+
+json write(const GpuState& state) {
+  return {{"samples", state.samples},
+          {"sm_clock_megahertz", or_null(state.sm_clock_megahertz)},
+          {"memory_clock_megahertz", or_null(state.memory_clock_megahertz)},
+          {"power_watts", or_null(state.power_watts)},
+          {"temperature_celsius", or_null(state.temperature_celsius)},
+          {"throttle_reasons", or_null(state.throttle_reasons)},
+          {"uncorrected_ecc_errors", or_null(state.uncorrected_ecc_errors)},
+          {"other_processes", or_null(state.other_processes)}};
+}
+
+json write(const Energy& energy) {
+  return {{"steps", energy.steps},
+          {"seconds", energy.seconds},
+          {"joules", energy.joules},
+          {"idle_watts", or_null(energy.idle_watts)}};
 }
 
 json write(const LossCurve& curve) {
@@ -123,7 +142,8 @@ json write(const Record& record) {
                       {"steps", block.steps},
                       {"device_seconds", block.device_seconds},
                       {"wall_seconds", block.wall_seconds},
-                      {"cpu_seconds", block.cpu_seconds}});
+                      {"cpu_seconds", block.cpu_seconds},
+                      {"gpu", block.gpu ? write(*block.gpu) : json(nullptr)}});
   }
   for (const LossCurve& curve : record.losses) losses.push_back(write(curve));
   for (const Check& check : record.verification.checks) checks.push_back(write(check));
@@ -146,6 +166,8 @@ json write(const Record& record) {
           {"cpu_step_seconds", or_null(record.cpu_step_seconds)},
           {"fraction_of_floor", or_null(record.fraction_of_floor)},
           {"joules_per_step", or_null(record.joules_per_step)},
+          {"energy", record.energy ? write(*record.energy) : json(nullptr)},
+          {"slowdown_reasons", or_null(record.slowdown_reasons)},
           {"peak_device_bytes", or_null(record.peak_device_bytes)},
           {"losses", losses},
           {"verification", {{"verdict", to_string(record.verification.verdict)}, {"checks", checks}}}};
@@ -164,6 +186,12 @@ class Node {
     return {*found, where};
   }
   bool null() const { return value_.is_null(); }
+  /// A field that files of earlier versions of this program lack; null too.
+  std::optional<Node> later(const std::string& key) const {
+    if (!value_.is_object()) fail("an object");
+    const auto found = value_.find(key);
+    return found == value_.end() || found->is_null() ? std::nullopt : std::optional(at(key));
+  }
   std::vector<Node> items() const {
     if (!value_.is_array()) fail("a list");
     std::vector<Node> nodes;
@@ -229,12 +257,18 @@ class Node {
   std::string where_;
 };
 
+std::vector<std::string> read_strings(const Node& node) {
+  std::vector<std::string> strings;
+  for (const Node& item : node.items()) strings.push_back(item.string());
+  return strings;
+}
+
 RunInfo read_run(const Node& node) {
   RunInfo run;
   run.id = node.at("id").string();
   run.started_utc = node.at("started_utc").string();
   run.finished_utc = node.at("finished_utc").optional_string();
-  for (const Node& argument : node.at("argv").items()) run.argv.push_back(argument.string());
+  run.argv = read_strings(node.at("argv"));
   run.suite = node.at("suite").optional_string();
   run.git_sha = node.at("git_sha").optional_string();
   if (!node.at("git_dirty").null()) run.git_dirty = node.at("git_dirty").boolean();
@@ -265,6 +299,7 @@ DeviceInfo read_device(const Node& node) {
   device.compute_minor = static_cast<int>(node.at("compute_minor").integer());
   device.memory_bytes = node.at("memory_bytes").integer();
   device.l2_bytes = node.at("l2_bytes").integer();
+  if (const auto ecc = node.later("ecc_enabled")) device.ecc_enabled = ecc->boolean();
   return device;
 }
 
@@ -288,6 +323,24 @@ WorkloadEntry read_workload(const Node& node) {
   entry.dataset.held_out_samples = dataset.at("held_out_samples").optional_integer();
   entry.dataset.batches = dataset.at("batches").optional_integer();
   return entry;
+}
+
+GpuState read_gpu_state(const Node& node) {
+  GpuState state;
+  state.samples = node.at("samples").integer();
+  state.sm_clock_megahertz = node.at("sm_clock_megahertz").optional_number();
+  state.memory_clock_megahertz = node.at("memory_clock_megahertz").optional_number();
+  state.power_watts = node.at("power_watts").optional_number();
+  state.temperature_celsius = node.at("temperature_celsius").optional_number();
+  if (const auto reasons = node.later("throttle_reasons")) state.throttle_reasons = read_strings(*reasons);
+  state.uncorrected_ecc_errors = node.at("uncorrected_ecc_errors").optional_integer();
+  state.other_processes = node.at("other_processes").optional_integer();
+  return state;
+}
+
+Energy read_energy(const Node& node) {
+  return {node.at("steps").integer(), node.at("seconds").number(), node.at("joules").number(),
+          node.at("idle_watts").optional_number()};
 }
 
 LossCurve read_curve(const Node& node) {
@@ -330,6 +383,7 @@ Record read_record(const Node& node) {
     record.blocks.push_back({block.at("order").integer(), block.at("steps").integer(),
                              block.at("device_seconds").number(), block.at("wall_seconds").number(),
                              block.at("cpu_seconds").number()});
+    if (const auto gpu = block.later("gpu")) record.blocks.back().gpu = read_gpu_state(*gpu);
   }
   if (const Node step = node.at("step_seconds"); !step.null()) {
     record.step_seconds =
@@ -339,6 +393,8 @@ Record read_record(const Node& node) {
   record.cpu_step_seconds = node.at("cpu_step_seconds").optional_number();
   record.fraction_of_floor = node.at("fraction_of_floor").optional_number();
   record.joules_per_step = node.at("joules_per_step").optional_number();
+  if (const auto energy = node.later("energy")) record.energy = read_energy(*energy);
+  if (const auto reasons = node.later("slowdown_reasons")) record.slowdown_reasons = read_strings(*reasons);
   record.peak_device_bytes = node.at("peak_device_bytes").optional_integer();
   for (const Node& curve : node.at("losses").items()) record.losses.push_back(read_curve(curve));
   const Node verification = node.at("verification");

@@ -220,6 +220,20 @@ void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& dev
   }
 }
 
+std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress) {
+  if (!device) return nullptr;
+  std::string missing;
+  std::unique_ptr<Nvml> nvml = Nvml::open(device->uuid, missing);
+  if (!nvml) {
+    progress.line(missing);
+    return nullptr;
+  }
+  if (const std::string unreadable = nvml->unreadable(); !unreadable.empty())
+    progress.line(fmt::format("NVML does not say here: {}.", unreadable));
+  device->ecc_enabled = nvml->ecc_enabled();
+  return std::make_unique<GpuMonitor>(std::move(nvml));
+}
+
 std::int64_t temporary_bytes(const Plan& plan) {
   constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 4;
   std::int64_t most = 0;
@@ -260,6 +274,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
+    if (context.monitor != nullptr) seconds += 1.1 * context.options.energy_seconds;
     seconds += 1 + 60 * step + parameter_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
   }
   if (running == 0) return 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
 /// Takes the lock of the device, or throws InputError; with --wait it waits, with --share-device it goes on.
 void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
                  Progress& progress);
+
+/// Opens NVML for the device and notes whether its memory has ECC. Null where there is no device or NVML does not show
+/// it; what cannot be read costs one line.
+std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress);
 
 /// Bytes of temporary files that the largest workload needs.
 std::int64_t temporary_bytes(const Plan& plan);

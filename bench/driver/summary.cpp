@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "analysis/gpu_state.h"
 #include "analysis/speedup.h"
 
 namespace headroom {
@@ -24,8 +25,11 @@ std::string verdict_text(const Record& record) {
     case Outcome::kOk:
       break;
   }
-  return record.verification.verdict == Verdict::kPass ? "verified"
-                                                       : std::string(to_string(record.verification.verdict));
+  const std::string verdict = record.verification.verdict == Verdict::kPass
+                                  ? "verified"
+                                  : std::string(to_string(record.verification.verdict));
+  const std::string slowdown = slowdown_message(record.blocks);
+  return slowdown.empty() ? verdict : verdict + ", " + slowdown;
 }
 
 }  // namespace

@@ -39,6 +39,10 @@ Results example() {
   record.message = "because";
   record.blocks = {{3, 50, 0.02, 0.021, 0.019}};
   record.step_seconds = StepSeconds{4e-4, 3e-4, 5e-4};
+  record.blocks[0].gpu = GpuState{3, 1980, std::nullopt, 250.5, 41, {{"idle"}}, 0, std::nullopt};
+  record.energy = Energy{4000, 2.5, 700, std::nullopt};
+  record.joules_per_step = 0.175;
+  record.slowdown_reasons = {{"hardware_slowdown"}};
   record.losses = {{8, {0, 1}, {2.3025851f, std::nanf("")}, 1.5, 0.25}};
   record.verification = {Verdict::kFail,
                          {{"step_update", "weight1", {0, 7}, std::nan(""), INFINITY, 1e-3, false}}};
@@ -58,6 +62,22 @@ TEST(ResultsFile, WhatIsWrittenIsReadBack) {
   EXPECT_FALSE(read.run.finished_utc);
   EXPECT_FALSE(read.records[0].setup_seconds);
   EXPECT_FALSE(std::filesystem::exists(file.string() + ".tmp"));
+}
+
+TEST(ResultsFile, FilesOfBeforeTheGpuWasWatchedAreRead) {
+  const TemporaryFolder folder;
+  Results results = example();
+  results.records[0].blocks[0].gpu.reset();
+  results.records[0].energy.reset();
+  results.records[0].slowdown_reasons.reset();
+  std::string text = to_json(results);
+  for (const char* field :
+       {R"(,"gpu":null)", R"("energy":null,)", R"("slowdown_reasons":null,)", R"(,"ecc_enabled":null)"}) {
+    const std::size_t at = text.find(field);
+    ASSERT_NE(at, std::string::npos) << field;
+    text.erase(at, std::string(field).size());
+  }
+  EXPECT_EQ(to_json(read_results(folder.write("old.json", text))), to_json(results));
 }
 
 TEST(ResultsFile, NothingThatIsNotFiniteIsWrittenAndLossesHaveSevenDigits) {

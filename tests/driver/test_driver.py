@@ -44,6 +44,14 @@ def assert_nothing_left(process):
         assert list(folder.glob(f"headroom-{process.pid}-*")) == []
 
 
+@pytest.fixture
+def made_up_gpu(monkeypatch):
+    """A device that the fault worker offers and a stand-in for NVML knows; returns what says what is wrong."""
+    monkeypatch.setenv("FAULT_DEVICE", "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(BUILD) / "bin" / "fake-nvml"))
+    return lambda wrong: monkeypatch.setenv("FAKE_NVML", wrong)
+
+
 def headroom(*arguments, timeout=120):
     process = start(*arguments)
     output, errors = process.communicate(timeout=timeout)
@@ -382,3 +390,55 @@ def test_bad_suite_files_are_refused(tmp_path, name):
     suite = tmp_path / "mine.json"
     suite.write_text(BAD_SUITES[name])
     assert_refused(headroom("run", "--suite", suite, "--output", tmp_path / "a.json"), str(suite))
+
+
+def test_blocks_have_the_state_of_the_gpu_and_records_their_energy(tmp_path, made_up_gpu):
+    made_up_gpu("")
+    done = run_small(
+        tmp_path / "a.json", "--device", -1, "--energy-seconds", 0.3, backends="oracle-honest,oracle"
+    )
+    assert done.returncode == 0, done.stderr
+    results = read(tmp_path / "a.json")
+    assert results["device"]["ecc_enabled"] is True
+    oracle, record = results["records"]
+    for block in record["blocks"]:
+        assert block["gpu"]["samples"] >= 1
+        assert block["gpu"]["sm_clock_megahertz"] == 1980
+        assert block["gpu"]["throttle_reasons"] == ["software_power_cap"]
+    assert record["slowdown_reasons"] == []
+    energy = record["energy"]
+    assert energy["seconds"] >= 0.3
+    assert energy["joules"] == pytest.approx(
+        250 * energy["seconds"], rel=0.2
+    )  # the made-up GPU always draws 250 W
+    assert energy["idle_watts"] == pytest.approx(250, rel=0.2)
+    assert record["joules_per_step"] == pytest.approx(energy["joules"] / energy["steps"])
+    assert oracle["energy"] is None  # it works on the CPU
+
+
+def test_slowdown_marks_the_record(tmp_path, made_up_gpu):
+    made_up_gpu("slowdown")
+    done = run_small(tmp_path / "a.json", "--device", -1, "--energy-seconds", 0)
+    (record,) = read(tmp_path / "a.json")["records"]
+    assert record["slowdown_reasons"] == ["hardware_thermal_slowdown"]
+    assert record["energy"] is None
+    assert "slowed down in 12 of 12 blocks: hardware_thermal_slowdown" in record["message"]
+    assert "slowed down in 12 of 12 blocks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [("no-driver", "Driver Not Loaded"), ("no-permission", "NVML does not say here: SM clock")],
+)
+def test_without_nvml_or_permission_the_state_is_null_and_one_line_says_so(
+    tmp_path, made_up_gpu, wrong, said
+):
+    made_up_gpu(wrong)
+    done = run_small(tmp_path / "a.json", "--device", -1)
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stderr.splitlines() if said in line]) == 1, done.stderr
+    (record,) = read(tmp_path / "a.json")["records"]
+    assert record["energy"] is None
+    assert record["slowdown_reasons"] is None
+    states = {json.dumps(block["gpu"] and block["gpu"]["power_watts"]) for block in record["blocks"]}
+    assert states == {"null"}

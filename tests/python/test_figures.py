@@ -159,6 +159,13 @@ def test_failures_in_a_series_are_named_with_their_width(tmp_path):
         assert "libtorch-eager fp16 (H 8192): out of memory." in text
 
 
+def test_a_record_measured_under_slowdown_is_marked(tmp_path):
+    document = small()
+    document["records"][2]["slowdown_reasons"] = ["hardware_thermal_slowdown"]
+    (text,) = drawn(tmp_path, document).values()
+    assert "slowed down: cuda-layered fp32: hardware_thermal_slowdown." in text
+
+
 def test_rows_that_were_not_verified_say_so(tmp_path):
     document = small()
     document["records"][2]["verification"] = {"verdict": "not_run", "checks": []}

@@ -114,6 +114,11 @@ MakeTrainer misbehaving(void (*misbehave)()) {
   };
 }
 
+/// The device that the tests' NVML knows (tests/driver/fake_nvml.cpp).
+DeviceInfo made_up_device() {
+  return {"made-up GPU", "GPU-fa4e0000-0000-0000-0000-000000000001", "1.0", 0, 132, 9, 0, 1 << 30, 1 << 20};
+}
+
 WorkerDescription describe(int) {
   const std::vector<std::pair<std::string, MakeTrainer>> rows = {
       {"empty", [](const TrainerRequest& request) { return std::make_unique<EmptyTrainer>(request); }},
@@ -145,6 +150,7 @@ WorkerDescription describe(int) {
        }},
   };
   WorkerDescription description{"fault", {{"fault", "1"}}, std::nullopt, {}};
+  if (std::getenv("FAULT_DEVICE") != nullptr) description.device = made_up_device();
   for (const auto& [name, make_trainer] : rows) {
     Backend& backend = description.backends.emplace_back();
     backend.name = name;
