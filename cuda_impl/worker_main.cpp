@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
+#include "resident/trainer.h"
 #include "worker/server.h"
 
 namespace headroom {
@@ -31,6 +32,13 @@ WorkerDescription describe(int device) {
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
                                          request.device);
+           }},
+      {.name = "cuda-resident",
+       .precisions = all_precisions(resident_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
+                                          request.device);
            }},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),

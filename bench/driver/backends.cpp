@@ -72,6 +72,8 @@ std::vector<BackendRow> backend_table() {
       {"cublaslt-graph", "cublaslt", Family::kVendor,
        "the vendor's products and their epilogues without a framework, in a CUDA graph"},
       {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
+      {"cuda-resident", "cuda", Family::kCuda,
+       "our kernel for small networks: weights stay on the chip, many steps a launch"},
   };
 }
 

@@ -1,0 +1,190 @@
+// The machine's instructions that CUDA C++ has no plain words for, one small function each.
+//
+// Everything that depends on the machine is in this file, so that the kernel's logic can also be compiled for the
+// CPU against another version of it. Products are not volatile: the compiler may move and overlap them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#define RESIDENT_DEVICE __device__ __forceinline__
+
+namespace headroom::resident {
+
+RESIDENT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+RESIDENT_DEVICE std::uint32_t block_index() { return blockIdx.x; }
+RESIDENT_DEVICE unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+
+RESIDENT_DEVICE void block_sync() { __syncthreads(); }
+RESIDENT_DEVICE bool block_sync_or(bool value) { return __syncthreads_or(value) != 0; }
+RESIDENT_DEVICE void warp_sync() { __syncwarp(); }
+RESIDENT_DEVICE bool warp_all(bool value) { return __all_sync(~0u, value) != 0; }
+RESIDENT_DEVICE bool warp_any(bool value) { return __any_sync(~0u, value) != 0; }
+RESIDENT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+RESIDENT_DEVICE std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// ---- shared and global memory
+
+RESIDENT_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
+RESIDENT_DEVICE uint4 load_generic16(const void* address) { return *static_cast<const uint4*>(address); }
+
+RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+RESIDENT_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+/// Two 8-byte values, each read or written as one (the memory model knows a vector as its elements); no order.
+RESIDENT_DEVICE uint4 load_packets(const void* address) {
+  std::uint64_t a, b;
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(address) : "memory");
+  return make_uint4(static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32),
+                    static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32));
+}
+RESIDENT_DEVICE uint2 load_packet(const void* address) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return make_uint2(static_cast<std::uint32_t>(value), static_cast<std::uint32_t>(value >> 32));
+}
+RESIDENT_DEVICE void store_packets(void* address, uint4 value) {
+  const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
+  const std::uint64_t b = value.z | static_cast<std::uint64_t>(value.w) << 32;
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(address), "l"(a), "l"(b) : "memory");
+}
+RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// The first report stays.
+RESIDENT_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
+  atomicCAS(address, 0u, value);
+}
+
+RESIDENT_DEVICE std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+RESIDENT_DEVICE void copy_async16(void* destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(destination)), "l"(source)
+               : "memory");
+}
+RESIDENT_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// All groups but the newest have landed.
+RESIDENT_DEVICE void copy_async_wait_all_but_newest() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+/// Four 8x8 matrices of 16-bit values, transposed; `row` is the address of row lane % 8 of matrix lane / 8.
+/// words[i] of lane 4g + t: rows 2t and 2t + 1 of column g of matrix i.
+RESIDENT_DEVICE void load_matrices_transposed(std::uint32_t (&words)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// ---- clusters
+
+RESIDENT_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/// The address of the same place in another member's shared memory.
+RESIDENT_DEVICE std::uint32_t remote_address(std::uint32_t local, std::uint32_t rank) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  return remote;
+}
+RESIDENT_DEVICE void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// Makes initialised barriers visible to the cluster; a cluster_sync() must follow.
+RESIDENT_DEVICE void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+RESIDENT_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+RESIDENT_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
+               : "memory");
+}
+/// Whether the phase of this parity is complete; may wait a little itself.
+RESIDENT_DEVICE bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+/// 16 bytes into another member's shared memory, counted by that member's barrier.
+RESIDENT_DEVICE void store_remote16(std::uint32_t remote, uint4 value, std::uint32_t remote_barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          remote),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(remote_barrier)
+      : "memory");
+}
+
+// ---- roundings of the precision contract
+
+RESIDENT_DEVICE std::uint32_t pack_fp16(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+RESIDENT_DEVICE std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+/// Ties away from zero, as the high halves of an exact split would be.
+RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
+  const auto half = [](float value) {
+    const std::uint32_t bits = __float_as_uint(value);
+    // A NaN with a full mantissa would carry into the sign and come out as -0: keep it a NaN.
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff0000u : bits + 0x8000u;
+  };
+  return __byte_perm(half(low), half(high), 0x7632);
+}
+/// Ties to even, as the oracle: an input that is rounded the other way moves a whole sum by 2^-11 of one term and flips
+/// ReLUs that fp32 summation would leave alone.
+RESIDENT_DEVICE float round_tf32(float value) {
+  std::uint32_t bits;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return __uint_as_float(bits);
+}
+RESIDENT_DEVICE float fp16_value(std::uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+RESIDENT_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
+RESIDENT_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
+
+// ---- tensor cores: c [16, 8] += a [16, k] * b [k, 8]
+
+#define RESIDENT_PRODUCT(name, instruction)                                                      \
+  RESIDENT_DEVICE void name(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, \
+                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {              \
+    asm(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"           \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                         \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                 \
+  }
+RESIDENT_PRODUCT(product_fp16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+RESIDENT_PRODUCT(product_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+RESIDENT_PRODUCT(product_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+#undef RESIDENT_PRODUCT
+
+}  // namespace headroom::resident

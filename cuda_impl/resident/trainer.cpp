@@ -1,0 +1,350 @@
+// The resident kernel behind the trainer contract: picks a form that fits, and cuts training into launches.
+//
+// Between launches the masters lie in the flat parameters on the device; a launch reads them, trains, and writes
+// them back. How many steps a launch may take follows from how long the last one took, since no launch is to
+// hold the GPU for more than a tenth of a second.
+#include "resident/trainer.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+#include "device/device.h"
+#include "device/memory.h"
+#include "device/stream.h"
+#include "resident/arguments.h"
+
+namespace headroom {
+namespace {
+
+using namespace resident;
+
+constexpr double kLaunchSeconds = 0.05;    // aimed at; twice that is the most a launch may take
+constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
+constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+
+double process_cpu_seconds() {
+  std::timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+struct LaunchShape {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[1]{};
+
+  LaunchShape(const Plan& plan, cudaStream_t stream) {
+    config.gridDim = dim3(static_cast<unsigned>(plan.members));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 1;
+    if (plan.form == Form::kCluster) {
+      attributes[0].id = cudaLaunchAttributeClusterDimension;
+      attributes[0].val.clusterDim = {static_cast<unsigned>(plan.members), 1, 1};
+    } else {
+      attributes[0].id = cudaLaunchAttributeCooperative;
+      attributes[0].val.cooperative = 1;
+    }
+  }
+  LaunchShape(const LaunchShape&) = delete;
+  LaunchShape& operator=(const LaunchShape&) = delete;
+};
+
+/// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
+std::optional<std::string> not_resident(const Plan& plan, const void* kernel, int sm_count) {
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
+  int fitting = 0;
+  if (plan.form == Form::kCluster) {
+    if (plan.members > 8)
+      CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    const LaunchShape shape(plan, nullptr);
+    int clusters = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &shape.config));
+    fitting = clusters * plan.members;
+  } else {
+    int blocks = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads,
+                                                             static_cast<std::size_t>(plan.shared_bytes)));
+    fitting = blocks * sm_count;
+  }
+  if (fitting >= plan.members) return std::nullopt;
+  return "cuda-resident: " + std::to_string(plan.members) + " thread blocks with " +
+         std::to_string(plan.shared_bytes) + " bytes of shared memory each (" +
+         std::string(to_string(plan.form)) + ") must be resident at once; the device holds " +
+         std::to_string(fitting);
+}
+
+/// The first form that fits; throws the last form's reason.
+Plan choose_plan(const Workload& workload, Precision precision, int device, ResidentOptions::Form wanted) {
+  const Limits limits{.sm_count = attribute(cudaDevAttrMultiProcessorCount, device),
+                      .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+  std::vector<Form> forms = forms_to_try(workload);
+  if (wanted == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
+  if (wanted == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
+  std::string reason;
+  for (const Form form : forms) {
+    try {
+      const Plan plan = make_plan(workload, precision, form, limits);
+      const auto problem = not_resident(plan, resident_kernel(precision, form), limits.sm_count);
+      if (!problem) return plan;
+      reason = *problem;
+    } catch (const UnsupportedError& error) {
+      reason = error.what();
+    }
+  }
+  throw UnsupportedError(reason);
+}
+
+std::string describe_status(std::uint32_t status, const Plan& plan) {
+  const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
+  return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
+         " of " + std::to_string(plan.members) + " waited too long for " +
+         (exchange == kWaitFree
+              ? std::string("a buffer to be free")
+              : "exchange " + std::to_string(exchange) + " of " + std::to_string(plan.exchanges)) +
+         "; the launch was given up";
+}
+
+class ResidentTrainer : public Trainer {
+ public:
+  ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
+                  const Parameters& initial, const Plan& plan, const ResidentOptions& options)
+      : widths_(workload.widths),
+        batches_(data.batches(workload.batch_size)),
+        plan_(plan),
+        kernel_(resident_kernel(precision, plan.form)) {
+    DeviceMemory::reset_peak();
+    const auto parameters = static_cast<std::int64_t>(initial.flat().size());
+    parameters_ = DeviceBuffer<float>(parameters);
+    mirror_ = DeviceBuffer<float>(parameters);
+    losses_ = zeros<float>(kKeptLosses);
+    exchange_ = zeros<unsigned char>(plan.exchange_bytes);
+    free_steps_ = zeros<std::uint32_t>(plan.members);
+    status_ = zeros<std::uint32_t>(1);
+    upload(data, precision);
+    set_parameters(initial);
+
+    float loss_scale = 1;
+    if (precision == Precision::kFp16)
+      loss_scale = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(plan.batch)));
+    arguments_ = {.plan = plan_,
+                  .parameters = parameters_.data(),
+                  .mirror = mirror_.data(),
+                  .x_rows = x_rows_.data(),
+                  .x_columns = x_columns_.data(),
+                  .labels = labels_.data(),
+                  .losses = losses_.data(),
+                  .exchange = exchange_.data(),
+                  .free_steps = free_steps_.data(),
+                  .status = status_.data(),
+                  .first_step = 0,
+                  .batches = batches_,
+                  .loss_slots = kKeptLosses,
+                  .wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds),
+                  .steps = 0,
+                  .update_factor = -static_cast<float>(workload.optimizer.learning_rate) / loss_scale,
+                  .gradient_scale = loss_scale / static_cast<float>(plan.batch)};
+    if (options.lost_exchange >= 0) {
+      ExchangePlan& lost = arguments_.plan.exchange[options.lost_exchange];
+      lost.bytes_per_step += 16;
+      lost.chunks += 1;
+    }
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    if (first_step < 0 || count < 0)
+      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
+                                  std::to_string(count) + "; neither may be negative");
+    if (!failure_.empty()) throw std::runtime_error(failure_);
+    const auto wall_begin = std::chrono::steady_clock::now();
+    const double cpu_begin = process_cpu_seconds();
+    begin_.record(stream_);
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t steps = std::min(count - done, most_steps_);
+      const bool first = !timed_;
+      launch(first_step + done, steps);
+      done += steps;
+      if (first) learn_pace(seconds_between(begin_, record_end()), done);
+    }
+    const double device_seconds = seconds_between(begin_, record_end());
+    check_status();
+    if (count >= kFirstLaunch) learn_pace(device_seconds, count);
+    if (first_step > next_step_ || first_step < kept_from_) kept_from_ = first_step;
+    next_step_ = first_step + count;
+    return {
+        .device_seconds = device_seconds,
+        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
+        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    const std::int64_t oldest = std::max(kept_from_, next_step_ - kKeptLosses);
+    if (count < 0 || first_step < oldest || first_step + count > next_step_)
+      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
+                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
+                       " to " + std::to_string(next_step_ - 1));
+    std::vector<float> result(static_cast<std::size_t>(count));
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t slot = (first_step + done) % kKeptLosses;
+      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
+      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
+                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
+                                 stream_.get()));
+      done += run;
+    }
+    stream_.synchronize();
+    return result;
+  }
+
+  /// Throws std::runtime_error if the two copies of a weight differ: then a member computed on wrong values.
+  Parameters parameters() override {
+    Parameters result(widths_), mirror(widths_);
+    parameters_.copy_to(result.flat());
+    mirror_.copy_to(mirror.flat());
+    for (int layer = 1; layer < result.layers(); ++layer) {
+      const auto rows = result.weight(layer), columns = mirror.weight(layer);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        if (std::memcmp(&rows[i], &columns[i], sizeof(float)) != 0)
+          throw std::runtime_error("cuda-resident: the two copies of weight" + std::to_string(layer + 1) +
+                                   " differ at element " + std::to_string(i) + ": " +
+                                   std::to_string(rows[i]) + " and " + std::to_string(columns[i]));
+    }
+    return result;
+  }
+
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    parameters_.copy_from(parameters.flat());
+    mirror_.copy_from(parameters.flat());
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+  std::string note() override {
+    return std::string(to_string(plan_.form)) + " of " + std::to_string(plan_.members) + " thread blocks, " +
+           std::to_string(plan_.shared_bytes) + " bytes of shared memory each";
+  }
+
+ private:
+  template <class T>
+  static DeviceBuffer<T> zeros(std::int64_t size) {
+    DeviceBuffer<T> buffer(size);
+    buffer.fill_bytes(0);
+    return buffer;
+  }
+
+  void upload(const DatasetView& data, Precision precision) {
+    const std::int64_t samples = batches_ * plan_.batch;
+    labels_ = DeviceBuffer<std::int32_t>(samples);
+    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    x_rows_ = DeviceBuffer<unsigned char>(batches_ * plan_.x_batch_bytes);
+    x_columns_ = DeviceBuffer<unsigned char>(batches_ * plan_.x_batch_bytes);
+    const std::int64_t batch_values = std::int64_t{plan_.batch} * data.feature_count;
+    const std::int64_t at_once = std::clamp<std::int64_t>(
+        kUploadBytes / (batch_values * static_cast<std::int64_t>(sizeof(float))), 1, batches_);
+    DeviceBuffer<float> staged(at_once * batch_values);
+    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
+      const std::int64_t now = std::min(at_once, batches_ - batch);
+      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + batch * batch_values,
+                                 static_cast<std::size_t>(now * batch_values) * sizeof(float),
+                                 cudaMemcpyHostToDevice, stream_.get()));
+      pack_inputs(plan_, precision, staged.data(), now, x_rows_.data() + batch * plan_.x_batch_bytes,
+                  x_columns_.data() + batch * plan_.x_batch_bytes, stream_.get());
+      stream_.synchronize();
+    }
+  }
+
+  void launch(std::int64_t first_step, std::int64_t steps) {
+    arguments_.first_step = first_step;
+    arguments_.steps = static_cast<std::int32_t>(steps);
+    if (plan_.form == Form::kGrid) {
+      const auto bytes = [](const auto& buffer) { return static_cast<std::size_t>(buffer.bytes()); };
+      CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
+      CUDA_CHECK(cudaMemsetAsync(free_steps_.data(), 0, bytes(free_steps_), stream_.get()));
+    }
+    const LaunchShape shape(plan_, stream_.get());
+    void* parameters[] = {&arguments_};
+    CUDA_CHECK(cudaLaunchKernelExC(&shape.config, kernel_, parameters));
+  }
+
+  Event& record_end() {
+    end_.record(stream_);
+    return end_;
+  }
+
+  void learn_pace(double seconds, std::int64_t steps) {
+    timed_ = true;
+    const double step_seconds = std::max(1e-7, seconds / static_cast<double>(steps));
+    most_steps_ =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(kLaunchSeconds / step_seconds), 1, kMostSteps);
+  }
+
+  void check_status() {
+    std::uint32_t status = 0;
+    status_.copy_to({&status, 1});
+    if (status == 0) return;
+    failure_ = describe_status(status, plan_);
+    throw std::runtime_error(failure_);
+  }
+
+  const std::vector<int> widths_;
+  const std::int64_t batches_;
+  const Plan plan_;
+  const void* const kernel_;
+
+  Stream stream_;
+  Event begin_, end_;
+  DeviceBuffer<float> parameters_, mirror_, losses_;
+  DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
+  DeviceBuffer<std::uint32_t> free_steps_, status_;
+  Arguments arguments_{};
+
+  std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
+  bool timed_ = false;
+  std::int64_t most_steps_ = kFirstLaunch;
+  std::int64_t next_step_ = 0, kept_from_ = 0;
+};
+
+}  // namespace
+
+std::optional<std::string> resident_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  const DeviceInfo info = device_info(device);
+  if (info.compute_major < 9)
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 9.0";
+  return std::nullopt;
+}
+
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const ResidentOptions& options) {
+  validate(workload);
+  if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
+  if (data.feature_count != workload.inputs())
+    throw InputError("cuda-resident: data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError("cuda-resident: batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  use_device(device);
+  const Plan plan = choose_plan(workload, precision, device, options.form);
+  return std::make_unique<ResidentTrainer>(workload, precision, data, initial, plan, options);
+}
+
+}  // namespace headroom

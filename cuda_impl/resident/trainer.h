@@ -1,0 +1,32 @@
+// `cuda-resident`: small networks whose weights stay in shared memory over thousands of steps in one launch.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/dataset.h"
+#include "core/parameters.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+
+namespace headroom {
+
+/// Why CUDA device `device` cannot run cuda-resident; nullopt if it can.
+std::optional<std::string> resident_unavailable(int device);
+
+/// For tests: everybody else takes the defaults.
+struct ResidentOptions {
+  enum class Form { kAny, kCluster, kGrid };
+  Form form = Form::kAny;
+  double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
+  int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
+};
+
+/// Throws UnsupportedError with resident_unavailable()'s reason or with the bytes that do not fit, InputError if
+/// the data does not fit the workload, OutOfMemoryError.
+std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const ResidentOptions& options = {});
+
+}  // namespace headroom

@@ -1,0 +1,202 @@
+// The resident trainer against the double-precision oracle, in every precision and in both forms.
+//
+// Tests named Small also run under the sanitizers, so their networks and step counts are small and their waits
+// long. Widths, batches and forms are chosen so that every padding is hit: a width of 5, a batch of 1 and 17,
+// members that own nothing of a layer, several row groups, several chunks a member.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "analysis/verification.h"
+#include "core/dataset.h"
+#include "core/error.h"
+#include "core/oracle.h"
+#include "device/device.h"
+#include "resident/plan.h"
+#include "resident/trainer.h"
+
+namespace headroom {
+namespace {
+
+using Form = ResidentOptions::Form;
+
+constexpr double kSanitizerWaitSeconds = 20;
+
+bool no_gpu() { return resident_unavailable(0).has_value(); }
+#define NEEDS_GPU() \
+  if (no_gpu()) GTEST_SKIP() << *resident_unavailable(0)
+
+std::uint64_t fresh_seed() { return std::random_device{}(); }
+
+struct Problem {
+  Workload workload;
+  Dataset dataset;
+  Parameters initial;
+  explicit Problem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
+    workload.seed = seed;
+    // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
+    if (workload.layers() > 4) workload.optimizer.learning_rate = 0.5;
+    dataset = make_dataset(workload, 0);
+    initial = initial_parameters(workload.widths, seed);
+  }
+  std::unique_ptr<Trainer> trainer(Precision precision, const ResidentOptions& options) {
+    return make_resident_trainer(workload, precision, dataset.train(), initial, 0, options);
+  }
+};
+
+struct Case {
+  std::string name;
+  Form form;
+  std::vector<std::int64_t> steps;
+};
+
+/// Trains one step from each of the oracle's points, and ten from the start.
+void check_against_oracle(const Case& one, Precision precision, double wait_seconds) {
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(one.name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
+  Problem problem(one.name, seed);
+  const auto trainer = problem.trainer(precision, {.form = one.form, .wait_seconds = wait_seconds});
+  SCOPED_TRACE(trainer->note());
+  std::vector<StepErrors> errors;
+  std::vector<double> free_errors;
+  follow_reference(
+      problem.workload, precision, true, problem.dataset.train(), problem.initial, one.steps,
+      [&](const ReferencePoint& point) {
+        trainer->set_parameters(point.start);
+        trainer->train(point.step, 1);
+        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss))
+            << point.step;
+      },
+      [&](const Parameters& end) {
+        trainer->set_parameters(problem.initial);
+        trainer->train(0, kFreeSteps);
+        free_errors = update_errors_from_end(problem.initial, trainer->parameters(), end);
+      });
+  double worst = 0;
+  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst;
+    if (check.name == "step_update") worst = std::max(worst, check.error);
+  }
+  const Check free = ten_steps_check(free_errors);
+  EXPECT_TRUE(free.passed) << "ten steps: " << free.error << ", worst " << free.worst;
+  std::fflush(stdout);
+  std::printf("%s %s: median of the worst tensor %.1e, ten steps %.1e (%s)\n", one.name.c_str(),
+              std::string(to_string(precision)).c_str(), worst, free.error, trainer->note().c_str());
+}
+
+class ResidentTrainer : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentTrainer, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9}, kMoreSteps = {0, 1, 7, 29, 71};
+
+TEST_P(ResidentTrainer, SmallClusterStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17", "mlp-20x16x16x16x16x16x16x16x3-b1"})
+    check_against_oracle({name, Form::kCluster, kFewSteps}, GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTrainer, SmallGridStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17", "mlp-20x16x16x16x16x16x16x16x3-b40"})
+    check_against_oracle({name, Form::kGrid, kFewSteps}, GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTrainer, ClusterStepsMatchTheOracle) {
+  NEEDS_GPU();
+  // With 4-byte values the exchange buffers of width 128 do not fit beside the weights.
+  const bool wide = GetParam() == Precision::kFp16 || GetParam() == Precision::kBf16;
+  for (const char* name : {wide ? "mlp-784x128x128x128x10-b32" : "mlp-200x96x64x64x10-b32",
+                           "mlp-100x77x33x5-b17", "mlp-40x48x30-b100"})
+    check_against_oracle({name, Form::kCluster, kMoreSteps}, GetParam(), 2);
+}
+TEST_P(ResidentTrainer, GridStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-100x77x33x5-b17", "mlp-784x256x10-b128",
+                           "mlp-784x512x512x512x10-b32", "mlp-96x1100x40-b8"})
+    check_against_oracle({name, Form::kGrid, kMoreSteps}, GetParam(), 2);
+}
+TEST_P(ResidentTrainer, WideStepsMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-784x1024x1024x1024x10-b32", Form::kAny, {0, 1, 3, 6, 9}}, GetParam(), 2);
+}
+
+std::vector<float> bits_after(Problem& problem, Precision precision, Form form, std::int64_t cut) {
+  const auto trainer = problem.trainer(precision, {.form = form});
+  trainer->train(0, cut);
+  trainer->train(cut, 700 - cut);
+  const Parameters end = trainer->parameters();
+  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  for (const float loss : trainer->losses(0, 700)) {
+    EXPECT_TRUE(std::isfinite(loss));
+    bits.push_back(loss);
+  }
+  return bits;
+}
+TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const auto& [name, form] : {std::pair{"mlp-200x96x64x64x10-b32", Form::kCluster},
+                                   std::pair{"mlp-784x512x512x512x10-b32", Form::kGrid}}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, GetParam(), form, 350);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), form, 350)) << name;
+    EXPECT_EQ(first, bits_after(problem, GetParam(), form, 1)) << name;
+  }
+}
+
+TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
+  NEEDS_GPU();
+  for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
+    for (const int exchange : {0, 1, 3}) {
+      Problem problem("mlp-33x24x17x5-b17", fresh_seed());
+      const auto trainer =
+          problem.trainer(Precision::kFp16, {.form = form, .wait_seconds = 0.05, .lost_exchange = exchange});
+      try {
+        trainer->train(0, 20);
+        FAIL() << "exchange " << exchange << " is never complete";
+      } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find("waited too long"), std::string::npos) << error.what();
+      }
+      EXPECT_THROW(trainer->train(0, 1), std::runtime_error);
+    }
+}
+
+TEST(ResidentPlan, NamesTheBytesThatDoNotFit) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  const auto workload = parse_workload_name("mlp-784x2048x2048x2048x10-b32");
+  try {
+    resident::make_plan(workload, Precision::kFp16, resident::Form::kGrid, limits);
+    FAIL() << "two copies of 2048 wide weights fit nowhere";
+  } catch (const UnsupportedError& error) {
+    EXPECT_NE(std::string(error.what()).find("there are 232448"), std::string::npos) << error.what();
+  }
+}
+TEST(ResidentPlan, FitsTheShapesItIsMadeForInEveryPrecision) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  for (const Precision precision : kAllPrecisions) {
+    for (const char* name : {"mlp-784x256x256x256x10-b32", "mlp-784x512x512x512x10-b32",
+                             "mlp-784x1024x1024x1024x10-b32", "mlp-784x256x10-b128"})
+      EXPECT_NO_THROW(
+          resident::make_plan(parse_workload_name(name), precision, resident::Form::kGrid, limits));
+    for (const char* name : {"mlp-200x96x64x64x10-b32", "mlp-40x48x30-b100", "mlp-100x77x33x5-b17"})
+      EXPECT_NO_THROW(
+          resident::make_plan(parse_workload_name(name), precision, resident::Form::kCluster, limits));
+  }
+  const auto cluster = resident::make_plan(parse_workload_name("mlp-784x128x128x128x10-b32"),
+                                           Precision::kBf16, resident::Form::kCluster, limits);
+  EXPECT_EQ(cluster.members, 16);
+  EXPECT_EQ(cluster.exchanges, 6);
+}
+TEST(ResidentPlan, RefusesOtherDepthsAndBatches) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  for (const char* name : {"mlp-20x10-b4", "mlp-8x8x8x8x8x8x8x8x8x8-b4", "mlp-8x8x8-b129"})
+    EXPECT_THROW(
+        resident::make_plan(parse_workload_name(name), Precision::kFp32, resident::Form::kGrid, limits),
+        UnsupportedError)
+        << name;
+}
+
+}  // namespace
+}  // namespace headroom
