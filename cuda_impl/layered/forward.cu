@@ -1,6 +1,6 @@
 // Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
 //
-// A block owns 32 x 64 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
+// A block owns 32 x 64, 32 x 128 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
 // how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
 //   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
@@ -68,12 +68,10 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
-  if (use_large_batch_tile(batch, out))
-    launch<Format, typename Tiles<Format>::Large>(inputs, state, weights, bias, hidden, logits, batch, pitch,
-                                                  split, stream);
-  else
-    launch<Format, typename Tiles<Format>::Narrow>(inputs, state, weights, bias, hidden, logits, batch, pitch,
-                                                   split, stream);
+  const auto with_tile = [&](auto tile) {
+    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream);
+  };
+  with_product_tile<Format>(batch, out, with_tile);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Gradient of a layer's inputs: dx = (d * W) where the stored input is positive, rounded for the layer below.
 //
-// A block owns 32 x 64 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
+// A block owns 32 x 64, 32 x 128 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
 // walks down the rows of W; product.cuh says how, and how several blocks share a walk.
 //   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
 //   out:   dx [batch, in]
@@ -69,10 +69,9 @@ void input_gradient(Matrix<const typename Format::Value> gradient,
   require_equal("input gradient: rows of the hidden activations against the batch", hidden.rows,
                 gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  if (use_large_batch_tile(gradient.rows, weights.columns))
-    launch<Format, typename Tiles<Format>::Large>(gradient, weights, hidden, input_gradient, split, stream);
-  else
-    launch<Format, typename Tiles<Format>::Narrow>(gradient, weights, hidden, input_gradient, split, stream);
+  with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
+    launch<Format, decltype(tile)>(gradient, weights, hidden, input_gradient, split, stream);
+  });
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \

@@ -39,12 +39,14 @@ struct Tile {
 };
 
 /// Narrow: 32 rows hold the whole batch at batch 32, and six stages keep 40 KB of weights on their way for
-/// each block. Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight
-/// gradients. Both stay under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
+/// each block. Wide: the same for twice the columns, so that the other factor is fetched from the L2 half as
+/// often. Large: 32 multiply-adds for each value that it stages, and long runs of writing for weight
+/// gradients. All stay under the 99 KB of shared memory that a block may have on every GPU from sm_80 on.
 template <class Format>
 struct Tiles {
   static constexpr bool kTensor = Format::kTensorCores;
   using Narrow = Tile<32, 64, 128, 1, kTensor ? 2 : 1, kTensor ? 4 : 8, 6>;
+  using Wide = Tile<32, 128, 128, 1, 4, 2, 4>;
   using Large = Tile<128, 128, 64, 4, 2, 1, 4>;
 };
 
@@ -229,6 +231,22 @@ inline std::int64_t tiles(std::int64_t extent, int size) { return (extent + size
 /// Whether a product whose rows are the batch keeps the GPU busy with 128 x 128 tiles.
 inline bool use_large_batch_tile(std::int64_t rows, std::int64_t columns) {
   return rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= multiprocessors();
+}
+
+/// Whether a product of at most 32 rows takes wide tiles: where half as many tiles as multiprocessors are left,
+/// each walk in two parts then. With narrow tiles such a product is bound by what the L2 delivers, of which one
+/// third is the narrow factor again and again. Plain multiply-adds are bound elsewhere and gain nothing.
+inline bool use_wide_tile(std::int64_t rows, std::int64_t columns) {
+  return rows <= 32 && tiles(columns, 128) * 20 >= multiprocessors() * 9;
+}
+
+/// Calls launch(tile) with the tile for a product whose rows are the batch.
+template <class Format, class Launch>
+void with_product_tile(std::int64_t rows, std::int64_t columns, Launch&& launch) {
+  if (use_large_batch_tile(rows, columns)) return launch(typename Tiles<Format>::Large{});
+  if constexpr (Format::kTensorCores)
+    if (use_wide_tile(rows, columns)) return launch(typename Tiles<Format>::Wide{});
+  launch(typename Tiles<Format>::Narrow{});
 }
 
 /// Parts of the inner index for a product of `blocks` tiles: none where the tiles alone fill the GPU, else

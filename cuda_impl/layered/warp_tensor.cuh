@@ -3,8 +3,9 @@
 // One instruction multiplies a 16 x inner by an inner x 8 fragment (inner: 16 values of 16 bits, 8 of tf32)
 // and adds in fp32. Which lane holds which element is fixed by the instruction; with group = lane / 4 and
 // member = lane % 4 a lane's sums are (group, 2 member), (group, 2 member + 1) and the same 8 rows below.
-// 16-bit fragments come by ldmatrix, which moves four 8 x 8 blocks at once and can transpose them; tf32 has
-// no such help and is read one value at a time, rounded to nearest on the way.
+// Fragments come by ldmatrix, which moves four blocks of 8 rows of 16 bytes at once. It can transpose blocks of
+// 16-bit values, not of 32 bits: tf32 with the outer index contiguous is read one value at a time. The masters
+// are rounded to tf32 on the way.
 #pragma once
 
 #include "layered/formats.h"
@@ -64,6 +65,7 @@ class WarpTensor {
  public:
   using Value = typename Format::Value;
   static constexpr int kInnerStep = 32 / static_cast<int>(sizeof(Value));
+  static constexpr int kHalfStep = kInnerStep / 2;  // 16 bytes
   static constexpr int kFragmentRows = kWarpRows / 16;
   static constexpr int kFragmentColumns = kWarpColumns / 8;
   static_assert(kFragmentColumns % 2 == 0, "B fragments are loaded in pairs");
@@ -105,39 +107,35 @@ class WarpTensor {
   /// 16 rows x kInnerStep: blocks (rows 0-7, inner first half), (rows 8-15, first), (0-7, second), (8-15,
   /// second).
   __device__ static void load_a(unsigned (&fragment)[4], const Value* tile, int row, int inner) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (sizeof(Value) == 2) {
-      const int block = lane / 8, line = lane % 8;
-      if constexpr (kStorageA == Storage::kInnerContiguous)
-        load_blocks(fragment, tile + TileA::at(row + block % 2 * 8 + line, inner + block / 2 * 8));
-      else
-        load_blocks_transposed(fragment, tile + TileA::at(row + block % 2 * 8, inner + block / 2 * 8 + line));
-    } else {
-      const int group = lane / 4, member = lane % 4;
-#pragma unroll
-      for (int block = 0; block < 4; ++block)
-        fragment[block] =
-            round_to_tf32(tile[TileA::at(row + block % 2 * 8 + group, inner + block / 2 * 4 + member)]);
-    }
+    load<kStorageA>(fragment, tile, [=](int block, int line, int along) {
+      return TileA::at(row + block % 2 * 8 + line, inner + block / 2 * kHalfStep + along);
+    });
   }
 
   /// kInnerStep x 16 columns, two fragments: blocks (inner first half, columns 0-7), (second, 0-7), (first,
   /// 8-15), (second, 8-15).
   __device__ static void load_b_pair(unsigned (&fragments)[4], const Value* tile, int column, int inner) {
+    load<kStorageB>(fragments, tile, [=](int block, int line, int along) {
+      return TileB::at(column + block / 2 * 8 + line, inner + block % 2 * kHalfStep + along);
+    });
+  }
+
+  /// Four blocks of 8 outer and kHalfStep inner indices; at(block, outer, inner) is a place in the tile.
+  template <Storage kStorage, class Place>
+  __device__ static void load(unsigned (&blocks)[4], const Value* tile, Place&& at) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (sizeof(Value) == 2) {
-      const int block = lane / 8, line = lane % 8;
-      if constexpr (kStorageB == Storage::kInnerContiguous)
-        load_blocks(fragments, tile + TileB::at(column + block / 2 * 8 + line, inner + block % 2 * 8));
-      else
-        load_blocks_transposed(fragments,
-                               tile + TileB::at(column + block / 2 * 8, inner + block % 2 * 8 + line));
+    if constexpr (kStorage == Storage::kInnerContiguous) {
+      load_blocks(blocks, tile + at(lane / 8, lane % 8, 0));
+    } else if constexpr (sizeof(Value) == 2) {
+      load_blocks_transposed(blocks, tile + at(lane / 8, 0, lane % 8));
     } else {
-      const int group = lane / 4, member = lane % 4;
 #pragma unroll
       for (int block = 0; block < 4; ++block)
-        fragments[block] =
-            round_to_tf32(tile[TileB::at(column + block / 2 * 8 + group, inner + block % 2 * 4 + member)]);
+        blocks[block] = __float_as_uint(tile[at(block, lane / 4, lane % 4)]);
+    }
+    if constexpr (Format::kPrecision == Precision::kTf32) {
+#pragma unroll
+      for (int block = 0; block < 4; ++block) blocks[block] = round_to_tf32(__uint_as_float(blocks[block]));
     }
   }
 

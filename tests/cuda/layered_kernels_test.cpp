@@ -24,8 +24,8 @@ std::ostream& operator<<(std::ostream& stream, const Shape& shape) {
 const Shape kSmallShapes[] = {{1, 1, 1},     {1, 7, 33},  {31, 33, 7},   {31, 1, 129}, {32, 784, 128},
                               {33, 100, 10}, {32, 8, 64}, {64, 257, 65}, {100, 50, 7}, {7, 1030, 31}};
 // Many and few tiles, long and short walks, with and without the 128 x 128 tile.
-const Shape kLargeShapes[] = {{32, 40, 20000},  {32, 1001, 16385}, {32, 8191, 10},  {31, 4100, 515},
-                              {5000, 77, 1999}, {2100, 1027, 600}, {2500, 130, 129}};
+const Shape kLargeShapes[] = {{32, 40, 20000}, {32, 1001, 16385}, {31, 1500, 9001},  {32, 8191, 10},
+                              {31, 4100, 515}, {5000, 77, 1999},  {2100, 1027, 600}, {2500, 130, 129}};
 
 template <class Format>
 class LayeredKernels : public testing::Test {
