@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from results_file import InputError, Results, read_results
+from results_file import InputError, Results, Row, read_results
 
 DONE, BAD_INPUT, NO_MATPLOTLIB = 0, 2, 3
 
@@ -38,26 +38,48 @@ def file_name(text: str, taken: set[str]) -> str:
 
 
 def plan(results: Results) -> dict:
-    """Title of each figure and how it is drawn: width series as lines, what is left as bars, then losses."""
+    """Name of each figure and how it is drawn: width series as lines, what is left as bars, then losses."""
     import bars
     import loss_curves
+    import quantities
     import scaling
+    import spread
+    import width_series
 
-    workloads = list({row.workload.name: row.workload for row in results.rows}.values())
-    series = scaling.find_series(workloads)
     drawings, taken = {}, set()
-    for one in series:
-        for title, draw in scaling.drawings(results, one).items():
-            drawings[file_name(title, taken)] = draw
+
+    def add(name: str, draw, *arguments) -> None:
+        drawings[file_name(name, taken)] = lambda: draw(results, *arguments)
+
+    def rows_of(*names: str) -> list[Row]:
+        return [row for row in results.rows if row.workload.name in names]
+
+    series = width_series.find_series(results.workloads)
     in_series = {name for one in series for name in one.widths}
-    for workload in workloads:
-        if workload.name not in in_series:
-            name = file_name(f"step-time-{workload.name}", taken)
-            drawings[name] = lambda workload=workload: bars.draw_bars(results, workload)
-    for workload in workloads:
-        if any(row.losses for row in results.rows if row.workload.name == workload.name):
-            name = file_name(f"loss-{workload.name}", taken)
-            drawings[name] = lambda workload=workload: loss_curves.draw_losses(results, workload)
+    alone = [workload for workload in results.workloads if workload.name not in in_series]
+    for one in series:
+        add(f"step-time-{one.slug}", scaling.draw_step_time, one)
+        add(f"speedup-best-pytorch-{one.slug}", scaling.draw_speedup, one, "best")
+        add(f"speedup-pytorch-eager-{one.slug}", scaling.draw_speedup, one, "eager")
+    for workload in alone:
+        add(f"step-time-{workload.name}", bars.draw_bars, workload)
+    for quantity in quantities.QUANTITIES:
+        for one in series:
+            if any(map(quantity.value, rows_of(*one.widths))):
+                add(f"{quantity.slug}-{one.slug}", quantities.draw_against_width, one, quantity)
+        for workload in alone:
+            if any(map(quantity.value, rows_of(workload.name))):
+                add(f"{quantity.slug}-{workload.name}", quantities.draw_bars, workload, quantity)
+    for one in series:
+        if any(row.blocks for row in rows_of(*one.widths)):
+            members = [workload for workload in results.workloads if workload.name in one.widths]
+            add(f"spread-{one.slug}", spread.draw_spread, one.title, members)
+    for workload in alone:
+        if any(row.blocks for row in rows_of(workload.name)):
+            add(f"spread-{workload.name}", spread.draw_spread, workload.name, [workload])
+    for workload in results.workloads:
+        if any(row.losses for row in rows_of(workload.name)):
+            add(f"loss-{workload.name}", loss_curves.draw_losses, workload)
     return drawings
 
 

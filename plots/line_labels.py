@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 FONT_SIZE = 8.4  # points
+LABEL_GAP = 12 / 72  # inches from the axes to a label
 SPACING = 11.0  # points between the baselines of two labels
 
 
@@ -56,7 +57,7 @@ def label_lines(axes: Axes, labels: list[LineLabel], side: str = "right") -> Non
     ends = [to_points(label.x, label.y) for label in labels]
     heights = spread([end[1] for end in ends], SPACING, low, high)
     if side == "right":
-        column = box.x1 * points + 12
+        column = box.x1 * points + 72 * LABEL_GAP
     else:
         column = min(end[0] for end in ends) - 12
     for label, end, height in zip(labels, ends, heights, strict=True):

@@ -18,7 +18,7 @@ from style import ALARM, INK, MUTED, Page, backend_order, look_of, shortened
 WINDOW = 0.02  # of the trained steps
 LEAST_WINDOW = 50  # steps
 LEAST_DIFFERENCE = 5e-4  # nats; a smaller range would blow up noise
-MOST_POINTS = 160  # a curve; more cannot be seen and only make files large
+MOST_POINTS = 90  # a curve; more cannot be seen and only make files large
 TABLE_SIZE = 8.2  # points
 TABLE_INCHES = 0.18
 
@@ -46,7 +46,8 @@ def smooth(steps: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _band(steps: np.ndarray, curves: list[np.ndarray]) -> Band:
-    every = np.unique(np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int))
+    even = np.linspace(steps[0], steps[-1], MOST_POINTS)  # the stored steps are dense at the beginning
+    every = np.unique(np.searchsorted(steps, even).clip(0, len(steps) - 1))
     stacked = np.stack(curves)[:, every]
     return Band(steps[every], stacked.mean(axis=0), stacked.min(axis=0), stacked.max(axis=0))
 
@@ -149,6 +150,7 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
             _draw_difference(axes[1], panels[precision], reference, names)
         axes[len(heights) - 1].set_xlabel("training step")
         _draw_table(axes[-1], panels[precision], names, table)
+    page.panels = panels_axes[: len(precisions)]
     for index in range(len(heights)):
         _share_limits([axes[index] for axes in panels_axes[: len(precisions)]], symmetric=index == 1)
     return page

@@ -1,4 +1,4 @@
-"""Reads results files into rows, one for each record, checked for what the figures need.
+"""Reads results files into rows, one for each record, checked for what the figures and the report need.
 
 Checked by hand and not with jsonschema: figures are drawn where only matplotlib is installed, and a message
 that names file, field and remedy is worth more here than the whole schema.
@@ -22,6 +22,12 @@ class InputError(Exception):
 
 
 @dataclass(frozen=True)
+class Floor:
+    seconds: float
+    bound: str  # what sets it: bytes, operations or exchanges
+
+
+@dataclass(frozen=True)
 class Workload:
     name: str
     widths: tuple[int, ...]
@@ -29,7 +35,26 @@ class Workload:
     learning_rate: float
     seed: int
     data: str  # what tells data sets apart, as a reader would name it
-    floors: dict[str, float]  # precision to seconds
+    parameters: int
+    floors: dict[str, Floor] = field(compare=False)  # by precision; measured anew in every run
+
+
+@dataclass(frozen=True)
+class Block:
+    order: int
+    steps: int
+    step_seconds: float  # device time
+    gpu: dict[str, object]  # what NVML said during the block; empty where it was not asked
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    tensor: str
+    error: float | None  # None: not finite
+    worst: float | None
+    bound: float
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -46,6 +71,7 @@ class Row:
     """One record. `state` is what a figure has to show: ok, unverified, failed or skipped."""
 
     file: str
+    index: int  # in the file's `records`
     workload: Workload
     backend: str
     precision: str
@@ -57,7 +83,21 @@ class Row:
     high: float | None
     losses: tuple[LossCurve, ...]
     slowdown: tuple[str, ...]  # how hardware or heat held the clocks down; empty too where nobody looked
-    curve_differs: bool  # the curve check's verdict, which does not undo the step checks
+    blocks: tuple[Block, ...]
+    checks: tuple[Check, ...]
+    fraction_of_floor: float | None
+    joules_per_step: float | None
+    idle_watts: float | None
+    wall_seconds: float | None  # of a step
+    cpu_seconds: float | None  # of a step
+    setup_seconds: float | None
+    setup_cache: str  # cold, warm, or empty
+    peak_device_bytes: int | None
+
+    @property
+    def curve_differs(self) -> bool:
+        """The curve check's verdict, which does not undo the step checks."""
+        return any(check.name == "curve" and not check.passed for check in self.checks)
 
     @property
     def timed(self) -> bool:
@@ -69,11 +109,33 @@ class Row:
         return self.timed and self.state in ("ok", "unverified")
 
 
+@dataclass(frozen=True)
+class Source:
+    """A file's run and machine, as it tells them."""
+
+    file: str
+    complete: bool
+    run: dict[str, object]
+    host: dict[str, object]
+    device: dict[str, object] | None
+    software: dict[str, str | None]
+    calibration: dict[str, dict[str, object]]
+
+
 @dataclass
 class Results:
     device: str  # "NVIDIA H200" or "CPU: model"
     rows: list[Row] = field(default_factory=list)
-    partial: list[str] = field(default_factory=list)  # files of runs that did not finish
+    sources: list[Source] = field(default_factory=list)
+
+    @property
+    def partial(self) -> list[str]:
+        """Files of runs that did not finish."""
+        return [Path(source.file).name for source in self.sources if not source.complete]
+
+    @property
+    def workloads(self) -> list[Workload]:
+        return list({row.workload.name: row.workload for row in self.rows}.values())
 
     def baselines(self, row: Row) -> dict[str, Row]:
         """What `row` may be compared with: same file, workload and precision. Keys: best, eager."""
@@ -96,6 +158,11 @@ class Results:
 
 def is_pytorch(backend: str) -> bool:
     return backend.startswith(PYTORCH_FAMILIES)
+
+
+def is_ours(backend: str) -> bool:
+    """Hand-written kernels."""
+    return backend == "cuda" or backend.startswith("cuda-")
 
 
 def is_oracle(backend: str) -> bool:
@@ -205,7 +272,11 @@ def _workload(fields: _Fields) -> Workload:
         learning_rate=fields.object("optimizer").positive("learning_rate"),
         seed=fields.integer("seed"),
         data=data,
-        floors={name: floors.object(name).positive("seconds") for name in floors.values},
+        parameters=fields.integer("parameters"),
+        floors={
+            name: Floor(floors.object(name).positive("seconds"), floors.object(name).text("bound"))
+            for name in floors.values
+        },
     )
 
 
@@ -236,7 +307,30 @@ def _slowdown(fields: _Fields) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
+def _block(fields: _Fields) -> Block:
+    steps = fields.integer("steps")
+    if steps < 1:
+        fields.fail("steps", "a positive integer", steps)
+    return Block(
+        order=fields.integer("order"),
+        steps=steps,
+        step_seconds=fields.positive("device_seconds") / steps,
+        gpu={} if fields.values.get("gpu") is None else fields.object("gpu").values,
+    )
+
+
+def _check(fields: _Fields) -> Check:
+    return Check(
+        name=fields.text("name"),
+        tensor=fields.text("tensor"),
+        error=fields.number("error", nullable=True),
+        worst=fields.number("worst", nullable=True),
+        bound=fields.number("bound"),
+        passed=fields.get("passed", (bool,), "true or false"),
+    )
+
+
+def _row(fields: _Fields, index: int, workloads: dict[str, Workload]) -> Row:
     name = fields.text("workload")
     if name not in workloads:
         fields.fail("workload", "the name of an entry of workloads", name)
@@ -250,11 +344,13 @@ def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
     else:
         state = "ok" if verdict == "pass" else "unverified"
     time = fields.object_or_null("step_seconds")
+    energy = fields.values.get("energy")
     message = fields.text("message")
     if state == "failed" and not message:
         message = "verification failed"
     return Row(
         file=fields.file,
+        index=index,
         workload=workloads[name],
         backend=fields.text("backend"),
         precision=fields.choice("precision", PRECISIONS),
@@ -266,10 +362,30 @@ def _row(fields: _Fields, workloads: dict[str, Workload]) -> Row:
         high=time.positive("high") if time else None,
         losses=tuple(_curve(curve) for curve in fields.objects("losses")),
         slowdown=_slowdown(fields),
-        curve_differs=any(
-            check.text("name") == "curve" and not check.get("passed", (bool,), "true or false")
-            for check in verification.objects("checks")
-        ),
+        blocks=tuple(_block(block) for block in fields.objects("blocks")),
+        checks=tuple(_check(check) for check in verification.objects("checks")),
+        fraction_of_floor=fields.number("fraction_of_floor", nullable=True),
+        joules_per_step=fields.number("joules_per_step", nullable=True),
+        idle_watts=fields.object("energy").number("idle_watts", nullable=True) if energy else None,
+        wall_seconds=fields.number("wall_step_seconds", nullable=True),
+        cpu_seconds=fields.number("cpu_step_seconds", nullable=True),
+        setup_seconds=fields.number("setup_seconds", nullable=True),
+        setup_cache=fields.values.get("setup_cache") or "",
+        peak_device_bytes=fields.number("peak_device_bytes", nullable=True),
+    )
+
+
+def _source(document: _Fields) -> Source:
+    run = document.object("run")
+    software, calibration = document.object("software"), document.object("calibration")
+    return Source(
+        file=document.file,
+        complete=run.get("complete", (bool,), "true or false"),
+        run=run.values,
+        host=document.object("host").values,
+        device=document.values["device"],
+        software=software.values,
+        calibration={name: calibration.object(name).values for name in calibration.values},
     )
 
 
@@ -289,8 +405,7 @@ def read_results(paths: list[Path]) -> Results:
             raise InputError(
                 f"{path}: measured on {name}, but {paths[0]} on {results.device}: draw them separately"
             )
-        if document.object("run").get("complete", (bool,), "true or false") is False:
-            results.partial.append(path.name)
+        results.sources.append(_source(document))
         workloads: dict[str, Workload] = {}
         for fields in document.objects("workloads"):
             workload = _workload(fields)
@@ -301,8 +416,8 @@ def read_results(paths: list[Path]) -> Results:
                 raise InputError(f"{path}: {fields.path}: '{workload.name}' is another workload in {other}")
             workloads[workload.name] = workload
             known[workload.name] = (workload, str(path))
-        for fields in document.objects("records"):
-            row = _row(fields, workloads)
+        for index, fields in enumerate(document.objects("records")):
+            row = _row(fields, index, workloads)
             key = (row.workload.name, row.backend, row.precision)
             if key in seen:
                 what = f"{row.backend} {row.precision} of '{row.workload.name}'"

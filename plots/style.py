@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 matplotlib.rcParams.update(
     {
@@ -120,10 +122,33 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio >= 0.01 else f"{ratio:.1g}×"
 
 
+def format_joules(joules: float) -> str:
+    units = (("J", 1.0), ("mJ", 1e-3), ("µJ", 1e-6))
+    unit, scale = next(((unit, scale) for unit, scale in units if joules >= 0.9995 * scale), ("nJ", 1e-9))
+    return f"{_three_digits(joules / scale)} {unit}"
+
+
+def format_percent(fraction: float) -> str:
+    percent = 100 * fraction
+    return (
+        f"{percent:.0f} %"
+        if percent >= 9.95
+        else f"{percent:.1f} %"
+        if percent >= 0.95
+        else f"{percent:.2g} %"
+    )
+
+
 def _three_digits(value: float) -> str:
     if value >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def text_inches(text: str, size: float) -> float:
+    """Width of `text` in the figures' font at `size` points."""
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return width / 72
 
 
 def shortened(text: str, length: int) -> str:
@@ -150,6 +175,8 @@ class Page:
         gap: float,
         foot: float = 0.62,
     ):
+        self.title, self.subtitle, self.notes = title, subtitle, notes
+        self.panels: list[list[Axes]] = []  # axes that belong together; empty: each stands alone
         width = max(columns * (left + panel_width + right), 6.0)
         panel_width = width / columns - left - right
         title_lines = _wrapped(title, width * 8.4)
@@ -187,6 +214,11 @@ class Page:
                 row.append(self.figure.add_axes(box))
             self.axes.append(row)
             top += row_height + gap
+
+    @property
+    def parts(self) -> list[list[Axes]]:
+        """What a narrow page may show below each other instead of side by side."""
+        return self.panels or [[axes] for axes in self.figure.axes]
 
     def save(self, folder: Path, name: str) -> list[Path]:
         """Writes NAME.svg and NAME.png without dates or versions: the same input gives the same bytes."""

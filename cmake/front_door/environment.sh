@@ -59,7 +59,7 @@ choose_base_python() {
 
 inspect_python() {
   local facts
-  base_executable='' base_version='' base_is_new_enough='' base_has_matplotlib='' base_sites='' missing_tools=''
+  base_executable='' base_version='' base_is_new_enough='' base_draws_reports='' base_sites='' missing_tools=''
   torch_folder='' torch_version='' torch_cuda='' torch_problem='' torch_library_path=''
   facts=$("$1" "$front_door/inspect_python.py" "$requirements/tools.txt") || fail "$1 does not run as a Python"
   eval "$facts"
@@ -163,11 +163,14 @@ tools_environment() {
   local finished
   for finished in "$cache"/env-*/complete; do
     python=$(dirname "$finished")/bin/python
-    [ ! -x "$(dirname "$finished")/bin/cmake" ] || return 0
+    ! has_tools "$(dirname "$finished")" || return 0
   done
   make_environment "$(cat "$requirements/tools.txt")" '' 1 "build and test tools (downloads about 0.2 GB)"
   [ "$environment_made" = yes ] || exit 2
 }
+
+# An environment of an earlier version may lack what was added to tools.txt since; Jinja2 was the last.
+has_tools() { [ -x "$1/bin/cmake" ] && compgen -G "$1/lib/python3*/site-packages/jinja2" >/dev/null; }
 
 # Programs beside the chosen Python, beside the one it was made from, or on PATH; formatters of another version than
 # the pinned one would disagree and are not used.
@@ -251,12 +254,12 @@ complete_toolkit() {
   [ -x "$folder/bin/nvcc" ]
 }
 
-# For report: a Python with matplotlib, in `python`.
+# For report: a Python with matplotlib and Jinja2, in `python`.
 set_up_plots() {
   need_packages python
   choose_base_python
   python=$base_python
-  if [ -z "$base_has_matplotlib" ]; then tools_environment; fi
+  if [ -z "$base_draws_reports" ]; then tools_environment; fi
 }
 
 # For --build: a Python with PyTorch, in `python`; nothing is installed and no compiler is needed.

@@ -134,7 +134,7 @@ check_style() {
   check "clang-format" "$clang_format" "$clang_format" --dry-run -Werror "${sources[@]}"
   check "ruff format" "$ruff" "$ruff" format --check .
   check "ruff check" "$ruff" "$ruff" check .
-  check "shellcheck" "$(command -v shellcheck)" shellcheck -x headroom .ci/run
+  check "shellcheck" "$(command -v shellcheck)" shellcheck -x headroom .ci/run cmake/front_door/browser.sh
 }
 
 run_ctest() {

@@ -72,7 +72,9 @@ def workload(widths: tuple[int, ...], batch_size: int = 32, name: str | None = N
             "folder": None,
         },
         "seed": 1,
-        "parameters": 1,
+        "parameters": sum(
+            (inputs + 1) * outputs for inputs, outputs in zip(widths, widths[1:], strict=False)
+        ),
         "flops_per_step": 1.0,
         "floors": {},
     }

@@ -11,33 +11,13 @@ from pathlib import Path
 import made_up_results as made_up
 import numpy as np
 import pytest
+from plot_programs import BAD_FILES, FIGURES, ROOT, changed, one_line, run, small
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "plots" / "figures.py"
 SCHEMA = json.loads((ROOT / "results" / "schema.json").read_text())
 SERIES = "784-H-H-H-10-b32"
-
-
-def run(folder: Path, *documents, output: str = "figures", prelude: str = "") -> subprocess.CompletedProcess:
-    files = []
-    for index, document in enumerate(documents):
-        files.append(folder / f"run{index}.json")
-        files[-1].write_text(document if isinstance(document, str) else json.dumps(document))
-    arguments = [*map(str, files), "-o", str(folder / output)]
-    if prelude:
-        start = f"import runpy, sys\nsys.argv = {[str(PROGRAM), *arguments]!r}\n"
-        start += f"sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
-        command = [
-            sys.executable,
-            "-c",
-            f"{start}{prelude}\nrunpy.run_path({str(PROGRAM)!r}, run_name='__main__')",
-        ]
-    else:
-        command = [sys.executable, str(PROGRAM), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def drawn(folder: Path, *documents) -> dict[str, str]:
@@ -45,7 +25,7 @@ def drawn(folder: Path, *documents) -> dict[str, str]:
     for document in documents:
         errors = [error.message for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(document)]
         assert errors == [], "the made-up results are not valid themselves"
-    done = run(folder, *documents)
+    done = run(FIGURES, folder, *documents)
     assert done.returncode == 0, done.stderr
     paths = [Path(line) for line in done.stdout.splitlines()]
     assert sorted(paths) == sorted((folder / "figures").iterdir())
@@ -62,24 +42,6 @@ def drawn(folder: Path, *documents) -> dict[str, str]:
             assert 10_000 < path.stat().st_size < 1_000_000
     assert len(paths) == 2 * len(texts)
     return texts
-
-
-def one_line(done: subprocess.CompletedProcess) -> str:
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return lines[0]
-
-
-def small(precision: str = "fp32", device: str | None = made_up.DEVICE) -> dict:
-    """One workload, three backends in one precision."""
-    document = made_up.empty_document(device)
-    entry = made_up.workload((784, 128, 10))
-    document["workloads"].append(entry)
-    for backend, seconds in (("pytorch-eager", 1e-3), ("libtorch-eager", 8e-4), ("cuda-layered", 4e-5)):
-        document["records"].append(made_up.record(entry["name"], backend, precision, seconds))
-    return document
 
 
 def test_a_width_series_gives_time_and_both_speed_ups(tmp_path):
@@ -246,7 +208,7 @@ def test_unknown_backends_and_ten_lines_are_drawn(tmp_path):
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     document = made_up.with_losses(small(), steps=200)
     for folder in ("first", "second"):
-        assert run(tmp_path, document, output=folder).returncode == 0
+        assert run(FIGURES, tmp_path, document, output=folder).returncode == 0
     for path in (tmp_path / "first").iterdir():
         assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
 
@@ -277,45 +239,17 @@ def test_only_skipped_records_are_said_and_not_drawn(tmp_path):
     document = small()
     name = document["workloads"][0]["name"]
     document["records"] = [made_up.record(name, "cuda-layered", "fp32", None)]
-    done = run(tmp_path, document)
+    done = run(FIGURES, tmp_path, document)
     assert done.returncode == 0
     assert "not drawn" in one_line(done)
     document["records"] = []
-    assert "no records" in one_line(run(tmp_path, document))
-
-
-def changed(path: str, value: object) -> dict:
-    document = small()
-    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
-    target = document
-    for key in parents:
-        target = target[key]
-    target[last] = value
-    return document
-
-
-BAD_FILES = {
-    "truncated": (lambda: json.dumps(small())[:-200], "not valid JSON"),
-    "empty": (lambda: "", "not valid JSON"),
-    "a list": (lambda: "[]", "expected an object"),
-    "NaN": (lambda: json.dumps(small()).replace("4e-05", "NaN", 1), "not valid JSON"),
-    "infinite": (lambda: json.dumps(small()).replace("4e-05", "1e999", 1), "records[2].step_seconds.median"),
-    "deeply nested": (lambda: "[" * 100_000, "not valid JSON"),
-    "another version": (lambda: changed("schema_version", 2), "schema_version: expected 1, found 2"),
-    "null median": (lambda: changed("records.0.step_seconds.median", None), "records[0].step_seconds.median"),
-    "zero median": (lambda: changed("records.0.step_seconds.median", 0), "positive"),
-    "unknown workload": (lambda: changed("records.0.workload", "mlp"), "records[0].workload"),
-    "unknown precision": (lambda: changed("records.0.precision", "fp8"), "records[0].precision"),
-    "no records": (lambda: {k: v for k, v in small().items() if k != "records"}, "records: missing"),
-    "record as text": (lambda: changed("records.0", "x"), "records[0]: expected an object"),
-    "widths as text": (lambda: changed("workloads.0.widths", "784x10"), "workloads[0].widths"),
-}
+    assert "no records" in one_line(run(FIGURES, tmp_path, document))
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_file(tmp_path, name):
     make, words = BAD_FILES[name]
-    done = run(tmp_path, make())
+    done = run(FIGURES, tmp_path, make())
     assert done.returncode == 2
     line = one_line(done)
     assert words in line
@@ -324,32 +258,32 @@ def test_bad_file(tmp_path, name):
 
 
 def test_bad_combinations_of_files(tmp_path):
-    done = run(tmp_path, small(), small(device="another GPU"))
+    done = run(FIGURES, tmp_path, small(), small(device="another GPU"))
     assert (done.returncode, "another GPU" in one_line(done)) == (2, True)
-    done = run(tmp_path, small(), small())
+    done = run(FIGURES, tmp_path, small(), small())
     assert (done.returncode, "is already in" in one_line(done)) == (2, True)
-    done = run(tmp_path, small(), changed("workloads.0.batch_size", 64))
+    done = run(FIGURES, tmp_path, small(), changed("workloads.0.batch_size", 64))
     assert (done.returncode, "is another workload in" in one_line(done)) == (2, True)
 
 
 def test_a_missing_file_and_an_output_that_cannot_be_written(tmp_path):
-    arguments = [sys.executable, str(PROGRAM), str(tmp_path / "none.json"), "-o", str(tmp_path / "out")]
+    arguments = [sys.executable, str(FIGURES), str(tmp_path / "none.json"), "-o", str(tmp_path / "out")]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert (done.returncode, "none.json: cannot be read" in one_line(done)) == (2, True)
     (tmp_path / "taken").write_text("a file")
-    done = run(tmp_path, small(), output="taken")
+    done = run(FIGURES, tmp_path, small(), output="taken")
     assert (done.returncode, "taken: cannot be written" in one_line(done)) == (2, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_without_permission(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    done = run(tmp_path, small(), output="locked")
+    done = run(FIGURES, tmp_path, small(), output="locked")
     assert (done.returncode, "cannot be written" in one_line(done)) == (2, True)
 
 
 def test_without_matplotlib_it_says_so_and_exits_3(tmp_path):
-    done = run(tmp_path, small(), prelude="sys.modules['matplotlib'] = None")
+    done = run(FIGURES, tmp_path, small(), prelude="sys.modules['matplotlib'] = None")
     assert (done.returncode, "matplotlib" in one_line(done)) == (3, True)
 
 

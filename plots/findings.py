@@ -1,0 +1,383 @@
+"""What results files say, in sentences: pure functions from rows to text; every number keeps its records.
+
+Nothing here compares across precisions: a cell is one workload and precision of one file, and a sentence that
+spans several cells names the precision of each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from results_file import EAGER, PRECISIONS, Results, Row, Workload, is_oracle, is_ours, is_pytorch
+from style import backend_order, format_percent, format_ratio, format_seconds
+from width_series import find_series
+
+# What takes overhead from the eager step and leaves its operations, the most thorough first.
+EAGER_WITHOUT_OVERHEAD = {
+    "Capturing the eager step in a CUDA graph, so without Python, dispatch and launches,": (
+        "pytorch-graph",
+        "libtorch-graph",
+    ),
+    "Running the eager step from C++, so without Python,": ("libtorch-eager",),
+}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a sentence and the records it was made of."""
+
+    text: str
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Sentence = list[str | Number]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The records of one workload and precision in one file, and who is fastest among them."""
+
+    file: str
+    workload: Workload
+    precision: str
+    rows: tuple[Row, ...]
+    eager: Row | None
+    best: Row | None  # of the PyTorch rows
+    ours: Row | None  # of the hand-written kernels
+
+    @property
+    def failed_rivals(self) -> list[str]:
+        """PyTorch rows without a result: with them the best PyTorch might be faster."""
+        return [row.backend for row in self.rows if is_pytorch(row.backend) and row.state == "failed"]
+
+    @property
+    def against_best(self) -> float | None:
+        return self.best.median / self.ours.median if self.best and self.ours else None
+
+    @property
+    def against_eager(self) -> float | None:
+        return self.eager.median / self.ours.median if self.eager and self.ours else None
+
+
+def cells_of(results: Results) -> list[Cell]:
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in results.rows:
+        groups.setdefault((row.file, row.workload.name, row.precision), []).append(row)
+    cells = []
+    for (file, _, precision), rows in groups.items():
+        ours = [row for row in rows if is_ours(row.backend) and row.counts]
+        bases = results.baselines(rows[0])
+        cells.append(
+            Cell(
+                file=file,
+                workload=rows[0].workload,
+                precision=precision,
+                rows=tuple(sorted(rows, key=lambda row: backend_order(row.backend))),
+                eager=bases.get("eager"),
+                best=bases.get("best"),
+                ours=min(ours, key=lambda row: row.median, default=None),
+            )
+        )
+    order = {workload.name: place for place, workload in enumerate(_by_size(results.workloads))}
+    cells.sort(key=lambda cell: (order[cell.workload.name], PRECISIONS.index(cell.precision), cell.file))
+    return cells
+
+
+def _by_size(workloads: list[Workload]) -> list[Workload]:
+    return sorted(workloads, key=lambda one: (one.parameters * one.batch_size, one.parameters, one.name))
+
+
+def ends_of(results: Results) -> dict[str, str]:
+    """Names of the smallest and the largest workload, as a reader would call them: the ends of the suite."""
+    series = max(find_series(results.workloads), key=lambda one: len(one.widths), default=None)
+    if series is not None:
+        names = list(series.widths)
+        return {name: f"H = {series.widths[name]}" for name in (names[0], names[-1])}
+    names = [workload.name for workload in _by_size(results.workloads)]
+    return {name: name for name in (names[0], names[-1])}
+
+
+def place_of(results: Results, row: Row) -> str:
+    """The workload, as short as it stays unique: 'H = 128' in a series of widths."""
+    series = find_series(results.workloads)
+    if len(series) == 1 and row.workload.name in series[0].widths:
+        return f"H = {series[0].widths[row.workload.name]}"
+    return row.workload.name
+
+
+def joined(parts: Iterable[Sentence | str], comma: str = ", ", last: str = " and ") -> Sentence:
+    parts = [[part] if isinstance(part, str) else part for part in parts]
+    sentence: Sentence = []
+    for place, part in enumerate(parts):
+        if place:
+            sentence.append(last if place == len(parts) - 1 else comma)
+        sentence += part
+    return sentence
+
+
+def answer(results: Results, cells: list[Cell]) -> list[Sentence]:
+    """Three sentences: how fast, where an eager step's time goes, how close to the floor."""
+    return [speed(results, cells), eager_time(results, cells), floor(results, cells)]
+
+
+def speed(results: Results, cells: list[Cell]) -> Sentence:
+    compared = [cell for cell in cells if cell.against_best is not None]
+    if not compared:
+        return _speed_without_ours(results, cells)
+    parts = []
+    for name, label in ends_of(results).items():
+        here = sorted(
+            (cell for cell in compared if cell.workload.name == name), key=lambda cell: cell.against_best
+        )
+        if not here:
+            parts.append(f"at {label} there is nothing to compare")
+        elif len(here) == 1:
+            parts.append([f"at {label} ", _ratio(here[0]), f" in {here[0].precision}"])
+        else:
+            low, high = here[0], here[-1]
+            between = f" in {low.precision} to ", _ratio(high), f" in {high.precision}"
+            parts.append([f"at {label} ", _ratio(low), *between])
+    return [
+        "Against the best PyTorch row of the same precision, the fastest of our kernels reaches ",
+        *joined(parts, "; ", "; "),
+        " (below 1× it is slower).",
+    ]
+
+
+def _ratio(cell: Cell) -> Number:
+    return Number(format_ratio(cell.against_best), (cell.ours, cell.best))
+
+
+def _speed_without_ours(results: Results, cells: list[Cell]) -> Sentence:
+    reason = "none of our kernels was measured"
+    if any(is_ours(row.backend) and row.counts for row in results.rows):
+        reason = "no file holds a PyTorch row beside one of our kernels"
+    elif any(is_ours(row.backend) and row.state == "failed" for row in results.rows):
+        reason = "every record of our kernels failed"
+    found = [cell for cell in cells if cell.best and cell.eager and cell.best is not cell.eager]
+    if not found:
+        return [f"There is no speed-up to report: {reason}."]
+    cell = max(found, key=lambda cell: cell.eager.median / cell.best.median)
+    ratio = Number(format_ratio(cell.eager.median / cell.best.median), (cell.best, cell.eager))
+    where = f"({cell.best.backend}, {cell.precision}, {place_of(results, cell.best)})"
+    return [
+        f"There is no speed-up of ours to report: {reason}; the fastest PyTorch row reaches up to ",
+        ratio,
+        f" against {EAGER} {where}.",
+    ]
+
+
+def eager_time(results: Results, cells: list[Cell]) -> Sentence:
+    """What is gone when the same step is captured in a graph or, without such a row, run from C++."""
+    parts: dict[str, list[Sentence]] = {}
+    for name, label in ends_of(results).items():
+        cell = next((cell for cell in cells if cell.workload.name == name and cell.eager), None)
+        for how, backends in EAGER_WITHOUT_OVERHEAD.items():
+            rows = [row for row in cell.rows if row.backend in backends and row.counts] if cell else []
+            if rows:
+                rival = min(rows, key=lambda row: row.median)
+                parts.setdefault(how, []).append(_saved(cell.eager, rival, label))
+                break
+    if not parts:
+        return [f"Where the time of an eager step goes is not known: no row was measured beside {EAGER}."]
+    clauses = [[f"{how} saves ", *joined(found)] for how, found in parts.items()]
+    return [*joined(clauses, "; ", "; "), "."]
+
+
+def _saved(eager: Row, rival: Row, label: str) -> Sentence:
+    share = 1 - rival.median / eager.median
+    of = [" of the ", Number(format_seconds(eager.median), (eager,)), f" at {label} in {eager.precision}"]
+    name = f" ({rival.backend})"
+    if rival.low <= eager.high and eager.low <= rival.high:
+        return ["nothing that stands out from the noise", *of, name]
+    if share < 0:
+        return ["nothing", *of, f" ({rival.backend} takes longer)"]
+    return [Number(format_percent(share), (rival, eager)), *of, name]
+
+
+def floor(results: Results, cells: list[Cell]) -> Sentence:
+    known = [
+        row
+        for row in results.rows
+        if row.counts and row.fraction_of_floor is not None and not is_oracle(row.backend)
+    ]
+    if not known:
+        return [
+            "How close a step comes to the floor of the hardware is not known: these files hold no floors."
+        ]
+    ours = [row for row in known if is_ours(row.backend)] or known
+    whose = "our kernels" if is_ours(ours[0].backend) else "the records"
+    top = max(ours, key=lambda row: row.fraction_of_floor)
+    bottoms = [
+        max(
+            (row for row in ours if (row.workload.name, row.precision) == key),
+            key=lambda row: row.fraction_of_floor,
+        )
+        for key in {(row.workload.name, row.precision) for row in ours}
+    ]
+    bottom = min(bottoms, key=lambda row: (row.fraction_of_floor, row.workload.name, row.precision))
+    best = max(known, key=lambda row: row.fraction_of_floor)
+    sentence = [
+        f"Of the speed that the floor allows, the fastest of {whose} reaches ",
+        *_fraction(results, bottom),
+        " at its worst and ",
+        *_fraction(results, top),
+        " at its best",
+    ]
+    if best is not top:
+        sentence += ["; nothing comes closer than ", *_fraction(results, best)]
+    return [*sentence, "."]
+
+
+def _fraction(results: Results, row: Row) -> Sentence:
+    where = f" ({row.backend}, {row.precision}, {place_of(results, row)})"
+    return [Number(format_percent(row.fraction_of_floor), (row,)), where]
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The best or the worst ratio: shown with the same weight."""
+
+    title: str
+    number: Number
+    detail: str
+
+
+def extremes(results: Results, cells: list[Cell]) -> list[Extreme]:
+    found = []
+    for name, ratio, base in (
+        ("best PyTorch", lambda cell: cell.against_best, lambda cell: cell.best),
+        (EAGER, lambda cell: cell.against_eager, lambda cell: cell.eager),
+    ):
+        known = [cell for cell in cells if ratio(cell) is not None]
+        if not known:
+            continue
+        whole = [cell for cell in known if not cell.failed_rivals] or known
+        for word, choose, among in (("Best", max, whole), ("Worst", min, known)):
+            cell = choose(among, key=ratio)
+            ours, other = cell.ours, base(cell)
+            detail = (
+                f"{cell.precision}, {place_of(results, ours)}: {ours.backend} {format_seconds(ours.median)},"
+                f" {other.backend} {format_seconds(other.median)}"
+            )
+            number = Number(format_ratio(ratio(cell)), (ours, other))
+            found.append(Extreme(f"{word} against {name}", number, detail))
+    return found
+
+
+def verification(results: Results) -> Sentence:
+    ran = [row for row in results.rows if row.state != "skipped"]
+    count = {
+        state: [row for row in results.rows if row.state == state]
+        for state in ("ok", "failed", "unverified", "skipped")
+    }
+    sentence: Sentence = [
+        f"{len(count['ok'])} of {len(ran)} records that ran passed every check against the oracle"
+    ]
+    if count["failed"]:
+        names = sorted(
+            {f"{row.backend} {row.precision} at {place_of(results, row)}" for row in count["failed"]}
+        )
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        sentence.append(f"; {len(count['failed'])} failed and have no speed-up: {shown}")
+    if count["unverified"]:
+        sentence.append(f"; {len(count['unverified'])} ran without checks")
+    if count["skipped"]:
+        sentence.append(f"; {len(count['skipped'])} more were skipped")
+    return [*sentence, "."]
+
+
+def warnings(results: Results, cells: list[Cell]) -> list[str]:
+    """What a reader has to know before believing the rest."""
+    said = [
+        f"{', '.join(cell.failed_rivals)} failed in {cell.precision} at {place_of(results, cell.ours)}: there"
+        f" the speed-up is over a slower row ({cell.best.backend}) and does not count as the best."
+        for cell in cells
+        if cell.failed_rivals and cell.against_best is not None
+    ]
+    for row in results.rows:
+        name = f"{row.backend} {row.precision}, {place_of(results, row)}"
+        if row.counts and row.fraction_of_floor is not None and row.fraction_of_floor > 1:
+            said.append(
+                f"Faster than its floor: {name}, at {format_percent(row.fraction_of_floor)} of it."
+                " The floor is wrong."
+            )
+        if row.slowdown:
+            said.append(f"Measured while the GPU was slowed down ({', '.join(row.slowdown)}): {name}.")
+        if row.curve_differs:
+            said.append(f"Loss curve differs: {name}: {row.message}")
+    for what, values in _differences(results).items():
+        said.append(f"The files differ in {what}: {', '.join(values)}.")
+    return said
+
+
+def _differences(results: Results) -> dict[str, list[str]]:
+    """Driver or versions that are not the same in all files."""
+    seen: dict[str, set[str]] = {}
+    for source in results.sources:
+        seen.setdefault("driver", set()).add(str((source.device or {}).get("driver")))
+        for name in ("torch", "cuda_runtime", "nvcc"):
+            seen.setdefault(name, set()).add(str(source.software.get(name)))
+        seen.setdefault("host CPU", set()).add(str(source.host.get("cpu")))
+        seen.setdefault("source digest", set()).add(str(source.run.get("source_digest")))
+    return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
+
+
+def missing(results: Results, cells: list[Cell]) -> list[str]:
+    """What a report has but these files do not give, so that its absence is not taken for a result."""
+    ran = [row for row in results.rows if row.counts and not is_oracle(row.backend)]
+    said = [
+        f"The run of {file} did not finish: workloads it had not completed are not in it."
+        for file in results.partial
+    ]
+    said += _gaps(results)
+    for cell in cells:
+        if cell.ours and not cell.best:
+            said.append(
+                f"No speed-up for {cell.precision} at {place_of(results, cell.ours)}: no PyTorch row of it"
+                f" has a result in {Path(cell.file).name}."
+            )
+    for name, value in (
+        ("the floor", lambda row: row.fraction_of_floor),
+        ("the energy of a step", lambda row: row.joules_per_step),
+        (
+            "the state of the GPU (clocks, power, temperature)",
+            lambda row: any(b.gpu for b in row.blocks) or None,
+        ),
+    ):
+        without = [row for row in ran if value(row) is None]
+        if without:
+            count = "any record" if len(without) == len(ran) else f"{len(without)} of {len(ran)} records"
+            said.append(f"Not known for {count}: {name}.")
+    if not any(source.calibration for source in results.sources):
+        said.append("No rates of the device were measured (calibration).")
+    if not any(row.losses for row in results.rows):
+        said.append("No loss curves were recorded.")
+    if not any(is_pytorch(row.backend) for row in ran):
+        said.append("No PyTorch row has a result.")
+    if not any(is_ours(row.backend) for row in ran):
+        said.append("None of our kernels has a result.")
+    return said
+
+
+def _gaps(results: Results) -> list[str]:
+    """Backends and precisions that a file has for some of its workloads and not for others."""
+    said = []
+    for source in results.sources:
+        rows = [row for row in results.rows if row.file == source.file]
+        have = {(row.workload.name, row.backend, row.precision) for row in rows}
+        pairs = sorted({(row.backend, row.precision) for row in rows})
+        for name in dict.fromkeys(row.workload.name for row in rows):
+            absent = [
+                f"{backend} {precision}"
+                for backend, precision in pairs
+                if (name, backend, precision) not in have
+            ]
+            if absent:
+                said.append(f"Not in {Path(source.file).name} for {name}: {', '.join(absent)}.")
+    return said

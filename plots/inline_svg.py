@@ -1,0 +1,136 @@
+"""A page's panels as SVG elements for one HTML document, each cropped to itself so that a phone stacks them.
+
+Matplotlib names elements alike in every file and styles all of `*`; in one document that clashes, so names
+that nothing refers to go, the others are made anew, and style rule and font are left to the document. What
+every element repeats goes too: a document with all figures has to stay small.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+
+from matplotlib.transforms import Bbox
+from style import Page
+
+SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+MARGIN = 0.05  # inches
+REFERENCE = re.compile(r"url\(#([^)]+)\)")
+LONG_PATH = 400  # characters; a tenth of a point is enough there
+LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?!\d*e)")
+
+
+@dataclass(frozen=True)
+class InlinePanel:
+    svg: str
+    width: int  # CSS pixels at natural size
+
+
+def panels_of(page: Page, prefix: str) -> list[InlinePanel]:
+    """Each part of the page alone; all as wide as the widest, so that they share a scale."""
+    page.figure.draw_without_rendering()
+    boxes = [_box(page, part) for part in page.parts]
+    anchors = [part[0].get_position().x0 * page.figure.get_figwidth() for part in page.parts]
+    left = max(anchor - box.x0 for anchor, box in zip(anchors, boxes, strict=True)) + MARGIN
+    right = max(box.x1 - anchor for anchor, box in zip(anchors, boxes, strict=True)) + MARGIN
+    found = []
+    for index, (part, anchor, box) in enumerate(zip(page.parts, anchors, boxes, strict=True)):
+        crop = Bbox([[anchor - left, box.y0 - MARGIN], [anchor + right, box.y1 + MARGIN]])
+        found.append(
+            InlinePanel(_cleaned(_drawn(page, part, crop), f"{prefix}-{index}-"), round(96 * crop.width))
+        )
+    return found
+
+
+def _box(page: Page, part: list) -> Bbox:
+    """Inches, labels and ticks included."""
+    boxes = [axes.get_tightbbox(page.figure.canvas.get_renderer()) for axes in part]
+    return Bbox.union(boxes).transformed(page.figure.dpi_scale_trans.inverted())
+
+
+def _drawn(page: Page, part: list, crop: Bbox) -> str:
+    hidden = [artist for artist in (*page.figure.texts, *page.figure.axes) if artist not in part]
+    for artist in hidden:
+        artist.set_visible(False)
+    stream = io.StringIO()
+    page.figure.savefig(stream, format="svg", bbox_inches=crop, facecolor="none", metadata={"Date": None})
+    for artist in hidden:
+        artist.set_visible(True)
+    return stream.getvalue()
+
+
+def _cleaned(text: str, prefix: str) -> str:
+    root = ElementTree.fromstring(text)
+    names = _short_names(root, prefix)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{SVG}metadata", f"{SVG}style"):
+                parent.remove(child)
+    for node in root.iter():
+        node.tag = node.tag.removeprefix(SVG)
+        node.tail = None
+        if node.tag != "text":
+            node.text = None
+        _clean_attributes(node, names)
+    for node in root.iter():
+        _share_style(node)
+    _remove_empty_groups(root)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.set("aria-hidden", "true")  # the figure's caption and the tables say the same in words
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _short_names(root: ElementTree.Element, prefix: str) -> dict[str, str]:
+    """New names of the elements that something refers to."""
+    found: dict[str, str] = {}
+    for node in root.iter():
+        for key, value in node.attrib.items():
+            referred = [value[1:]] if key == f"{XLINK}href" else REFERENCE.findall(value)
+            for name in referred:
+                found.setdefault(name, f"{prefix}{len(found)}")
+    return found
+
+
+def _clean_attributes(node: ElementTree.Element, names: dict[str, str]) -> None:
+    name = node.attrib.pop("id", None)
+    if name in names:
+        node.set("id", names[name])
+    link = node.attrib.pop(f"{XLINK}href", None)
+    if link:
+        node.set("href", f"#{names[link[1:]]}")
+    if node.get("transform", "").startswith("rotate(-0 "):
+        del node.attrib["transform"]
+    for key, value in list(node.attrib.items()):
+        value = REFERENCE.sub(lambda found: f"url(#{names[found.group(1)]})", value)
+        if key in ("d", "x", "y", "transform", "viewBox"):
+            text = "{:.1f}" if len(value) > LONG_PATH else "{:.2f}"
+            value = LONG_NUMBER.sub(lambda found, text=text: text.format(float(found.group())), value)
+        if key == "d":
+            value = re.sub(r"\s*([A-Za-z])\s*", r"\1", value)
+        if key == "style":
+            value = re.sub(r"font-family: [^;]*;?", "", value)
+        node.set(key, " ".join(value.split()))
+
+
+def _share_style(node: ElementTree.Element) -> None:
+    """Markers of one line carry the same style each: once on their group is enough."""
+    styles = {child.get("style") for child in node if child.tag == "use"}
+    if (
+        len(node) > 1
+        and len(styles) == 1
+        and None not in styles
+        and all(child.tag == "use" for child in node)
+    ):
+        node.set("style", f"{node.get('style', '')}{styles.pop()}")
+        for child in node:
+            del child.attrib["style"]
+
+
+def _remove_empty_groups(node: ElementTree.Element) -> None:
+    for child in list(node):
+        _remove_empty_groups(child)
+        if child.tag == "g" and len(child) == 0:
+            node.remove(child)

@@ -1,0 +1,183 @@
+"""`report.py FILES... -o DIR`: results files as report.html, report.md and figures/ (SVG and PNG).
+
+The HTML file holds everything, figures included, and needs nothing beside it. All text from results files
+passes through Jinja's escaping; only our own SVG is inserted as it is.
+Exit code 0: done; 2: wrong usage or input that cannot be reported; 3: a package is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from results_file import InputError, Results, read_results
+
+DONE, BAD_INPUT, NO_PACKAGE = 0, 2, 3
+TEMPLATES = Path(__file__).parent / "templates"
+TRUSTED = ("report.css", "report.js")  # ours, inserted as they are
+SECTIONS = {  # by the beginning of a figure's name
+    "step-time": "Time of a step",
+    "speedup": "Speed-up",
+    "ladder": "Where the time goes",
+    "floor": "Share of the floor",
+    "energy": "Energy",
+    "spread": "Spread of the blocks",
+    "loss": "Training loss",
+}
+
+
+MOST_BYTES = 2_900_000  # of report.html, so that it can be mailed and opens on a phone
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    name: str
+    title: str
+    subtitle: str
+    notes: list[str]
+    panels: list
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(panel.svg) for panel in self.panels)
+
+    def left_out(self) -> ReportFigure:
+        note = f"Not drawn here, to keep this file small: figures/{self.name}.svg has it."
+        return replace(self, panels=[], notes=[note])
+
+
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (--help)\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="headroom report",
+        description="Write report.html, report.md and figures (SVG and PNG) from results files.",
+    )
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="results files of one device model"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the report"
+    )
+    return parser.parse_args()
+
+
+def readable_results(paths: list[Path]) -> Results:
+    """Results with something to report, or an InputError."""
+    results = read_results(paths)
+    if all(row.state == "skipped" for row in results.rows):
+        reason = f" (every record was skipped: {results.rows[0].message})" if results.rows else ""
+        names = ", ".join(map(str, paths))
+        raise InputError(f"{names}: no complete workload, expected at least one record that ran{reason}")
+    return results
+
+
+def draw_figures(results: Results, folder: Path) -> Iterator[ReportFigure]:
+    from figures import plan
+    from inline_svg import panels_of
+
+    for number, (name, draw) in enumerate(plan(results).items()):
+        page = draw()
+        if page is None:
+            continue  # the report's list of what is missing says why
+        page.save(folder, name)
+        yield ReportFigure(name, page.title, page.subtitle, page.notes, panels_of(page, f"f{number}"))
+
+
+def sections_of(figures: list[ReportFigure]) -> dict[str, list[ReportFigure]]:
+    """Title of a section to its figures; those of no section come last."""
+    sections = {
+        title: [figure for figure in figures if figure.name.startswith(f"{prefix}-")]
+        for prefix, title in SECTIONS.items()
+    }
+    sections["More figures"] = [
+        figure for figure in figures if not figure.name.startswith(tuple(f"{prefix}-" for prefix in SECTIONS))
+    ]
+    return {title: found for title, found in sections.items() if found}
+
+
+def escape_markdown(value: object) -> str:
+    """Text that Markdown shows as it is, on one line, also inside a table. Spaces at the ends stay."""
+    text = re.sub(r"\s+", " ", str(value))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
+
+
+def write_report(results: Results, folder: Path) -> list[Path]:
+    """All or nothing for the documents: they are written when everything could be drawn."""
+    import jinja2
+    import markupsafe
+    import report_view
+
+    figure_folder = folder / "figures"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".report-") as name:
+        drawn = Path(name)
+        figures = list(draw_figures(results, drawn))
+        figure_folder.mkdir(exist_ok=True)
+        for old in (*figure_folder.glob("*.svg"), *figure_folder.glob("*.png")):
+            old.unlink()
+        images = [figure_folder / path.name for path in sorted(drawn.iterdir())]
+        for path in images:
+            shutil.move(drawn / path.name, path)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=lambda template: template is not None and template.endswith(".html"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["md"] = escape_markdown
+    values = {
+        "view": report_view.view_of(results),
+        "trusted": {name: markupsafe.Markup((TEMPLATES / name).read_text()) for name in TRUSTED},
+        "svg": markupsafe.Markup,
+    }
+
+    def rendered(name: str) -> str:
+        return environment.get_template(name).render(values, sections=sections_of(figures))
+
+    html = rendered("report.html")
+    while len(html.encode()) > MOST_BYTES and any(figure.panels for figure in figures):
+        largest = max(range(len(figures)), key=lambda index: figures[index].bytes)
+        figures[largest] = figures[largest].left_out()
+        html = rendered("report.html")
+    documents = [folder / "report.html", folder / "report.md"]
+    documents[0].write_text(html, encoding="utf-8")
+    documents[1].write_text(rendered("report.md"), encoding="utf-8")
+    return [*documents, *images]
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    try:
+        results = readable_results(arguments.files)
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        for path in write_report(results, arguments.output):
+            print(path)
+    except InputError as error:
+        print(f"headroom report: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except ImportError as error:
+        print(f"headroom report: no report: {error}", file=sys.stderr)
+        return NO_PACKAGE
+    except BrokenPipeError:
+        sys.stderr.close()  # who read the names has enough; Python would complain when it flushes
+        return DONE
+    except OSError as error:
+        reason = error.strerror or error
+        print(f"headroom report: {arguments.output}: cannot be written: {reason}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,463 @@
+"""What the report's templates show, as plain values: sentences, tables, provenance. No markup here."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import findings
+from findings import Cell, Number, Sentence
+from results_file import PRECISIONS, Check, Results, Row, Source, is_ours, is_pytorch
+from style import (
+    format_joules,
+    format_percent,
+    format_ratio,
+    format_seconds,
+    look_of,
+)
+from width_series import find_series
+
+
+@dataclass(frozen=True)
+class Field:
+    """A table's field: what is shown, what it is sorted by (None: last), where it leads, how it looks."""
+
+    text: str
+    key: float | str | None = None
+    link: str = ""
+    hint: str = ""
+    look: str = ""
+
+    @property
+    def sort_key(self) -> str:
+        return f"{self.key:.7g}" if isinstance(self.key, float) else str(self.key)
+
+    @property
+    def numeric(self) -> bool:
+        return self.text == "–" or isinstance(self.key, (int, float)) and self.text[:1].isdigit()
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str  # its anchor
+    title: str
+    about: str
+    columns: tuple[str, ...]
+    rows: list[list[Field]]
+    anchors: list[str]  # of the rows; empty where nothing leads there
+    folded: bool = False
+
+
+def anchor_of(results: Results, row: Row) -> str:
+    files = [source.file for source in results.sources]
+    return f"record-{files.index(row.file) + 1}-{row.index}"
+
+
+def trace_of(row: Row) -> str:
+    return f"{Path(row.file).name} · {row.workload.name} · {row.backend} · {row.precision}"
+
+
+def view_of(results: Results) -> dict:
+    cells = findings.cells_of(results)
+    answer = findings.answer(results, cells)
+    return {
+        "device": results.device,
+        "measured": measured(results),
+        "answer": [pieces(results, sentence) for sentence in answer],
+        "traces": traces(answer),
+        "verification": pieces(results, findings.verification(results)),
+        "failures": any(row.state == "failed" for row in results.rows),
+        "extremes": [
+            {"title": one.title, "number": pieces(results, [one.number])[0], "detail": one.detail}
+            for one in findings.extremes(results, cells)
+        ],
+        "warnings": findings.warnings(results, cells),
+        "missing": findings.missing(results, cells),
+        "summary": summary_table(results, cells),
+        "reasons": reasons_table(results),
+        "records": records_table(results, cells),
+        "checks": checks_table(results),
+        "backends": backends(results),
+        "sources": [source_view(results, source) for source in results.sources],
+    }
+
+
+def pieces(results: Results, sentence: Sentence) -> list[dict[str, str]]:
+    """Numbers lead to the record they are about and name all that they were made of."""
+    return [
+        {
+            "text": piece.text,
+            "link": f"#{anchor_of(results, piece.rows[0])}",
+            "hint": " / ".join(map(trace_of, piece.rows)),
+        }
+        if isinstance(piece, Number)
+        else {"text": piece, "link": "", "hint": ""}
+        for piece in sentence
+    ]
+
+
+def traces(sentences: list[Sentence]) -> list[tuple[str, str]]:
+    """Each number of the sentences with its records, for readers without links."""
+    numbers = [piece for sentence in sentences for piece in sentence if isinstance(piece, Number)]
+    return [(number.text, "; ".join(map(trace_of, number.rows))) for number in numbers]
+
+
+def measured(results: Results) -> str:
+    """What was measured, in a line."""
+    series = find_series(results.workloads)
+    parts = [f"{one.title} at H = {', '.join(map(str, one.widths.values()))}" for one in series]
+    alone = [
+        workload.name
+        for workload in results.workloads
+        if not any(workload.name in one.widths for one in series)
+    ]
+    precisions = [name for name in PRECISIONS if any(row.precision == name for row in results.rows)]
+    ran = len({row.backend for row in results.rows if row.state != "skipped"})
+    days = sorted({str(source.run.get("started_utc"))[:10] for source in results.sources})
+    day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    files = f"{len(results.sources)} results file{'s' if len(results.sources) > 1 else ''}"
+    return (
+        f"{'; '.join(parts + alone)}. {', '.join(precisions)}; {ran} backend{'s' if ran > 1 else ''},"
+        f" {len(results.rows)} records from {files}, measured {day} (UTC)."
+    )
+
+
+def backends(results: Results) -> list[dict[str, str]]:
+    names = sorted({row.backend for row in results.rows})
+    return [
+        {
+            "name": name,
+            "color": look_of(name, names).color,
+            "kind": "ours" if is_ours(name) else "PyTorch" if is_pytorch(name) else "other",
+        }
+        for name in names
+    ]
+
+
+def microseconds(seconds: float | None) -> Field:
+    if seconds is None:
+        return Field("–")
+    value = 1e6 * seconds
+    return Field(
+        f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}", value
+    )
+
+
+def optional(value: float | None, text) -> Field:
+    return Field("–") if value is None else Field(text(value), value)
+
+
+def workload_field(results: Results, row: Row) -> Field:
+    """Sorted by size and not by spelling."""
+    return Field(row.workload.name, row.workload.parameters * row.workload.batch_size)
+
+
+def precision_field(precision: str) -> Field:
+    return Field(precision, PRECISIONS.index(precision))
+
+
+def ratio_field(base: Row | None, row: Row | None) -> Field:
+    if base is None or row is None:
+        return Field("–")
+    value = base.median / row.median
+    hint = (
+        f"both 95 % intervals allow {format_ratio(base.low / row.high)} to"
+        f" {format_ratio(base.high / row.low)}; against {base.backend}"
+    )
+    return Field(
+        format_ratio(value), value, hint=hint, look="slower" if value < 1 and is_ours(row.backend) else ""
+    )
+
+
+def summary_table(results: Results, cells: list[Cell]) -> Table:
+    rows = []
+    for cell in cells:
+        if cell.best is None and cell.ours is None:
+            continue
+        rows.append(
+            [
+                workload_field(results, cell.rows[0]),
+                precision_field(cell.precision),
+                *_named_time(results, cell.eager, named=False),
+                *_named_time(results, cell.best),
+                *_named_time(results, cell.ours),
+                ratio_field(cell.best, cell.ours),
+                ratio_field(cell.eager, cell.ours),
+            ]
+        )
+    return Table(
+        name="summary",
+        title="Best PyTorch and ours, cell by cell",
+        about="Fastest verified row of each family, microseconds a step (median of the blocks' device time)."
+        " A ratio is the time of the other row over ours, same file, workload and precision.",
+        columns=(
+            "workload",
+            "precision",
+            "pytorch-eager, µs",
+            "best PyTorch",
+            "its time, µs",
+            "fastest of ours",
+            "its time, µs",
+            "vs best PyTorch",
+            "vs eager",
+        ),
+        rows=rows,
+        anchors=[],
+    )
+
+
+def _named_time(results: Results, row: Row | None, named: bool = True) -> list[Field]:
+    if row is None:
+        return [Field("–")] * (2 if named else 1)
+    time = microseconds(row.median)
+    linked = Field(time.text, time.key, link=f"#{anchor_of(results, row)}", hint=trace_of(row))
+    return [Field(row.backend, row.backend), linked] if named else [linked]
+
+
+STATES = {"ok": "verified", "unverified": "not verified", "failed": "FAILED", "skipped": "skipped"}
+
+
+def records_table(results: Results, cells: list[Cell]) -> Table:
+    """Columns that no record fills are left out; the list of what is missing names them."""
+    by_key = {(row.file, row.index): cell for cell in cells for row in cell.rows}
+    ordered = [row for cell in cells for row in cell.rows]
+    optional_columns = {
+        "of the floor": lambda row: optional(row.fraction_of_floor, format_percent),
+        "floor set by": lambda row: _floor_bound(row),
+        "energy": lambda row: optional(row.joules_per_step, format_joules),
+        "set-up": lambda row: optional(row.setup_seconds, format_seconds),
+        "cache": lambda row: Field(row.setup_cache or "–", row.setup_cache or None),
+        "memory, MB": lambda row: optional(row.peak_device_bytes, lambda value: f"{value / 1e6:.0f}"),
+    }
+    kept = {
+        name: field
+        for name, field in optional_columns.items()
+        if any(field(row).key is not None for row in ordered)
+    }
+    rows = []
+    for row in ordered:
+        cell = by_key[row.file, row.index]
+        counted = row if row.counts else None
+        rows.append(
+            [
+                workload_field(results, row),
+                precision_field(row.precision),
+                Field(row.backend, row.backend),
+                Field(row.contract, row.contract),
+                Field(STATES[row.state], row.state, hint=row.message, look=row.state),
+                microseconds(row.median if row.counts else None),
+                _interval(row),
+                ratio_field(cell.best, counted),
+                ratio_field(cell.eager, counted),
+                *[field(row) for field in kept.values()],
+                microseconds(row.wall_seconds if row.counts else None),
+                microseconds(row.cpu_seconds if row.counts else None),
+                Field(str(len(row.blocks)), len(row.blocks)),
+                Field(f"{Path(row.file).name} records[{row.index}]", f"{Path(row.file).name} {row.index:6}"),
+            ]
+        )
+    return Table(
+        name="records",
+        title="Every record",
+        about="Times are microseconds a step: the median of the blocks' device time and its 95 % interval,"
+        " then wall and CPU time (all threads of the worker). A record that failed has no time and no"
+        " speed-up: the reason stands under 'Skipped and failed'. Contract: 'exact' obeys the precision"
+        " contract, 'autocast' and 'library' round as PyTorch's autocast or a vendor's library does.",
+        columns=(
+            "workload",
+            "precision",
+            "backend",
+            "contract",
+            "result",
+            "step, µs",
+            "95 % interval, µs",
+            "vs best PyTorch",
+            "vs eager",
+            *kept,
+            "wall, µs",
+            "CPU, µs",
+            "blocks",
+            "source",
+        ),
+        rows=rows,
+        anchors=[anchor_of(results, row) for row in ordered],
+    )
+
+
+def _floor_bound(row: Row) -> Field:
+    floor = row.workload.floors.get(row.precision)
+    return (
+        Field("–") if floor is None else Field(floor.bound, floor.bound, hint=format_seconds(floor.seconds))
+    )
+
+
+def _interval(row: Row) -> Field:
+    """Sorted by its width relative to the median."""
+    if not row.counts:
+        return Field("–")
+    low, high = microseconds(row.low), microseconds(row.high)
+    return Field(f"{low.text} to {high.text}", (row.high - row.low) / row.median)
+
+
+def reasons_table(results: Results) -> Table:
+    shown = [row for row in results.rows if row.state in ("failed", "skipped", "unverified")]
+    shown.sort(key=lambda row: ("failed", "unverified", "skipped").index(row.state))
+    return Table(
+        name="reasons",
+        title="Skipped and failed",
+        about="Every record without a verified time, and why.",
+        columns=("result", "workload", "precision", "backend", "reason", "source"),
+        rows=[
+            [
+                Field(STATES[row.state], row.state, look=row.state),
+                workload_field(results, row),
+                precision_field(row.precision),
+                Field(row.backend, row.backend),
+                Field(row.message or "no checks were made", row.message),
+                Field(f"{Path(row.file).name} records[{row.index}]", f"{Path(row.file).name} {row.index:6}"),
+            ]
+            for row in shown
+        ],
+        anchors=[],
+    )
+
+
+def checks_table(results: Results) -> Table:
+    """A row a record and kind of check: the tensor nearest to its bound, and every one that failed."""
+    rows = []
+    for row in results.rows:
+        by_name: dict[str, list[Check]] = {}
+        for check in row.checks:
+            by_name.setdefault(check.name, []).append(check)
+        for checks in by_name.values():
+            closest = max(checks, key=_use_of_bound)
+            shown = [check for check in checks if not check.passed and check is not closest]
+            for check in (closest, *shown):
+                rows.append(_check_fields(results, row, check, len(checks)))
+    return Table(
+        name="checks",
+        title="Verification: errors and bounds",
+        about="For each record and kind of check, the tensor that used most of its bound (and every one that"
+        " failed). Error: relative, the median over the compared steps; largest: over all of them."
+        " Share: error over bound, at most 100 % passes; a check may bound the largest error too.",
+        columns=(
+            "workload",
+            "precision",
+            "backend",
+            "check",
+            "tensor",
+            "of",
+            "error",
+            "largest",
+            "bound",
+            "share of the bound",
+            "result",
+        ),
+        rows=rows,
+        anchors=[],
+        folded=True,
+    )
+
+
+def _use_of_bound(check: Check) -> float:
+    """Error over bound; what failed comes before what passed."""
+    if check.error is None or not check.passed:
+        return math.inf
+    return check.error / check.bound if check.bound > 0 else 0.0
+
+
+def _check_fields(results: Results, row: Row, check: Check, count: int) -> list[Field]:
+    share = check.error / check.bound if check.error is not None and check.bound > 0 else None
+    return [
+        Field(row.workload.name, row.workload.parameters, link=f"#{anchor_of(results, row)}"),
+        precision_field(row.precision),
+        Field(row.backend, row.backend),
+        Field(check.name, check.name),
+        Field(check.tensor or "–", check.tensor or None),
+        Field(str(count), count),
+        _error(check.error),
+        _error(check.worst),
+        Field(f"{check.bound:.2g}", check.bound),
+        Field("–") if share is None else Field(f"{100 * share:.2g} %", share),
+        Field(
+            "passed" if check.passed else "FAILED", int(check.passed), look="" if check.passed else "failed"
+        ),
+    ]
+
+
+def _error(value: float | None) -> Field:
+    return Field("not finite", math.inf) if value is None else Field(f"{value:.2g}", value)
+
+
+def source_view(results: Results, source: Source) -> dict:
+    run, device = source.run, source.device or {}
+    rows = [row for row in results.rows if row.file == source.file]
+    facts = {
+        "run": run.get("id"),
+        "command": shlex.join(map(str, run.get("argv") or [])),
+        "started (UTC)": run.get("started_utc"),
+        "finished (UTC)": run.get("finished_utc") or "not finished",
+        "commit": f"{run.get('git_sha') or 'not known'}{' (changed)' if run.get('git_dirty') else ''}",
+        "source digest": run.get("source_digest"),
+        "settings": ", ".join(f"{name}: {value}" for name, value in (run.get("settings") or {}).items()),
+        "data": "; ".join(sorted({row.workload.data for row in rows})),
+        "device": device.get("name"),
+        "driver": device.get("driver"),
+        "compute capability": f"{device.get('compute_major')}.{device.get('compute_minor')}"
+        if device
+        else None,
+        "multiprocessors": device.get("sm_count"),
+        "ECC": {True: "on", False: "off"}.get(device.get("ecc_enabled")),
+        "host": ", ".join(
+            str(source.host[name]) for name in ("cpu", "os", "kernel") if source.host.get(name) is not None
+        ),
+        "cores": source.host.get("cores"),
+        "versions": ", ".join(f"{name} {value}" for name, value in sorted(source.software.items()) if value),
+        **gpu_facts(rows),
+    }
+    return {
+        "file": Path(source.file).name,
+        "complete": source.complete,
+        "records": len(rows),
+        "facts": {name: str(value) for name, value in facts.items() if value not in (None, "")},
+        "calibration": [
+            {
+                "name": name,
+                "value": f"{entry.get('value'):.4g}" if isinstance(entry.get("value"), (int, float)) else "–",
+                "unit": str(entry.get("unit")).replace("_", " "),
+                "how": str(entry.get("how")),
+            }
+            for name, entry in source.calibration.items()
+        ],
+    }
+
+
+GPU_FACTS = {
+    "sm_clock_megahertz": ("SM clock during the blocks", "MHz"),
+    "memory_clock_megahertz": ("memory clock during the blocks", "MHz"),
+    "power_watts": ("power during the blocks", "W"),
+    "temperature_celsius": ("temperature during the blocks", "°C"),
+    "uncorrected_ecc_errors": ("uncorrected ECC errors", ""),
+    "other_processes": ("other processes on the GPU", ""),
+}
+
+
+def gpu_facts(rows: list[Row]) -> dict[str, str]:
+    """Smallest to largest over all blocks."""
+    states = [block.gpu for row in rows for block in row.blocks if block.gpu]
+    facts = {}
+    for name, (title, unit) in GPU_FACTS.items():
+        values = [state[name] for state in states if isinstance(state.get(name), (int, float))]
+        if values:
+            low, high = min(values), max(values)
+            span = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+            facts[title] = f"{span} {unit}".strip()
+    reasons = sorted({reason for state in states for reason in state.get("throttle_reasons") or []})
+    if states:
+        facts["throttle reasons seen"] = ", ".join(map(str, reasons)) or "none"
+    idle = [row.idle_watts for row in rows if row.idle_watts is not None]
+    if idle:
+        facts["idle power"] = f"{min(idle):.4g} to {max(idle):.4g} W"
+    return facts

@@ -1,0 +1,167 @@
+"""What all figures against the hidden width H share: the series, panels, axes, lines and crosses.
+
+A panel a precision; a line breaks where its backend has no result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from line_labels import FONT_SIZE, LABEL_GAP
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from results_file import PRECISIONS, Row, Workload
+from style import ALARM, INK, Look, Page, backend_order, text_inches
+
+LEAST_WIDTHS = 3  # fewer are better read as bars
+
+
+@dataclass(frozen=True)
+class Series:
+    title: str  # "784-H-H-H-10, batch 32"
+    slug: str  # "784-H-H-H-10-b32"
+    widths: dict[str, int]  # workload name to H
+
+
+def find_series(workloads: list[Workload]) -> list[Series]:
+    """Groups of at least three workloads that are equal but for one hidden width."""
+    groups: dict[tuple, dict[int, str]] = {}
+    for workload in workloads:
+        hidden = set(workload.widths[1:-1])
+        if len(hidden) != 1:
+            continue
+        shape = (workload.widths[0], len(workload.widths) - 2, workload.widths[-1])
+        key = (*shape, workload.batch_size, workload.learning_rate, workload.data, workload.seed)
+        groups.setdefault(key, {}).setdefault(hidden.pop(), workload.name)
+    found = []
+    for key, by_width in groups.items():
+        if len(by_width) < LEAST_WIDTHS:
+            continue
+        shape = "-".join([str(key[0]), *["H"] * key[1], str(key[2])])
+        found.append(
+            Series(
+                title=f"{shape}, batch {key[3]}",
+                slug=f"{shape}-b{key[3]}",
+                widths={name: width for width, name in sorted(by_width.items())},
+            )
+        )
+    return found
+
+
+@dataclass
+class Point:
+    width: int
+    value: float
+    low: float
+    high: float
+    row: Row
+
+
+def series_page(
+    title: str, subtitle: str, notes: list[str], precisions: list[str], labels: list[str]
+) -> Page:
+    """A panel a precision, with room for `labels` beside the ends of the lines."""
+    columns = 1 if len(precisions) == 1 else 2
+    longest = max((text_inches(label, FONT_SIZE) for label in labels), default=1.0)
+    return Page(
+        title,
+        subtitle,
+        notes,
+        panel_width=4.4 if columns == 1 else 3.4,
+        row_heights=[3.6 if len(labels) <= 6 else 4.2] * -(-len(precisions) // columns),
+        columns=columns,
+        left=0.78,
+        right=LABEL_GAP + 0.1 + longest,
+        gap=0.95,
+    )
+
+
+def panels(page: Page, precisions: list[str]) -> list[tuple[str, Axes]]:
+    flat = list(itertools.chain.from_iterable(page.axes))
+    for spare in flat[len(precisions) :]:
+        spare.remove()
+    return list(zip(precisions, flat, strict=False))
+
+
+def width_axis(axes: Axes, widths: list[int], precision: str) -> None:
+    axes.set_title(precision, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=8)
+    axes.set_xscale("log", base=2)
+    ratio = (widths[-1] / widths[0]) ** 0.04
+    axes.set_xlim(widths[0] / ratio, widths[-1] * ratio)
+    axes.xaxis.set_major_locator(FixedLocator(widths))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("hidden width H (units)")
+    axes.grid(True, which="major")
+    axes.tick_params(length=3, which="both")
+    axes.set_axisbelow(True)
+
+
+def draw_line(axes: Axes, points: list[Point], widths: list[int], look: Look) -> None:
+    values = {point.width: point.value for point in points}
+    axes.plot(
+        widths,
+        [values.get(width, math.nan) for width in widths],
+        look.line,
+        color=look.color,
+        linewidth=look.width,
+        zorder=3,
+        solid_capstyle="round",
+    )
+    for point in points:
+        verified = point.row.state == "ok"
+        axes.vlines(point.width, point.low, point.high, color=look.color, linewidth=1.0, zorder=3)
+        axes.plot(
+            [point.width],
+            [point.value],
+            look.marker,
+            color=look.color,
+            markersize=8 if look.marker == "*" else 5.5,
+            markerfacecolor=look.color if verified else "white",
+            markeredgewidth=1.0,
+            zorder=4,
+        )
+
+
+def draw_cross(axes: Axes, width: int, value: float | None, look: Look, edge: float) -> None:
+    """A failed record; without a value at `edge`, a fraction of the axes' height."""
+    axes.plot(
+        [width],
+        [edge if value is None else value],
+        "X",
+        markersize=8.5,
+        color=look.color,
+        markeredgecolor=ALARM,
+        markeredgewidth=1.2,
+        transform=axes.get_xaxis_transform() if value is None else axes.transData,
+        clip_on=False,
+        zorder=6,
+    )
+
+
+def limits(values: list[float], least_decades: float) -> tuple[float, float]:
+    """A little room around the values on a log axis, and never so narrow that noise looks like a trend."""
+    low, high = min(values), max(values)
+    missing = 10**least_decades / (high / low)
+    if missing > 1:
+        low, high = low / missing**0.5, high * missing**0.5
+    return low / 1.25, high * 1.25
+
+
+def contract_note(rows: list[Row]) -> list[str]:
+    """One line: which backends have roundings of their own, and in which precisions."""
+    contracts: dict[str, dict[str, list[str]]] = {}
+    for precision in PRECISIONS:
+        for row in rows:
+            if row.precision == precision and row.contract != "exact" and row.state != "skipped":
+                found = contracts.setdefault(row.backend, {}).setdefault(row.contract, [])
+                if precision not in found:
+                    found.append(precision)
+    backends: dict[str, list[str]] = {}
+    for backend, found in sorted(contracts.items(), key=lambda item: backend_order(item[0])):
+        text = " and ".join(f"{contract} in {', '.join(names)}" for contract, names in sorted(found.items()))
+        backends.setdefault(text, []).append(backend)
+    parts = [f"{text} ({', '.join(names)})" for text, names in backends.items()]
+    return [f"Roundings other than the precision contract's: {'; '.join(parts)}."] if parts else []
