@@ -68,6 +68,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the report"
     )
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="also write the measured numbers of README.md and docs/ anew, from results/h200",
+    )
     return parser.parse_args()
 
 
@@ -156,6 +161,14 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     return [*documents, *images]
 
 
+def refresh_docs() -> None:
+    """Numbers and tables; what the words around them say is for a person to read again."""
+    import doc_numbers
+
+    for line in doc_numbers.check([doc_numbers.ROOT / page for page in doc_numbers.PAGES], write=True):
+        print(line, file=sys.stderr)
+
+
 def main() -> int:
     arguments = parse_arguments()
     try:
@@ -163,6 +176,8 @@ def main() -> int:
         arguments.output.mkdir(parents=True, exist_ok=True)
         for path in write_report(results, arguments.output):
             print(path)
+        if arguments.docs:
+            refresh_docs()
     except InputError as error:
         print(f"headroom report: {error}", file=sys.stderr)
         return BAD_INPUT

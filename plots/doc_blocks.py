@@ -1,0 +1,193 @@
+"""Parts of the docs that are made whole from the published results: tables and lists in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import findings
+from findings import Cell, Sentence
+from published import ROOT, Published, Stale, claimed
+from results_file import EAGER, PRECISIONS, Row, is_oracle
+from spread import spreads
+from style import backend_order, format_percent, format_ratio
+
+
+def table(titles: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def sentence_text(sentence: Sentence) -> str:
+    return "".join(map(str, sentence))
+
+
+def answer_block(data: Published, arguments: list[str]) -> list[str]:
+    sentences = [*findings.answer(data.results, data.cells), findings.verification(data.results)]
+    warnings = findings.warnings(data.results, data.cells)
+    return [f"- {line}" for line in [*map(sentence_text, sentences), *warnings]]
+
+
+def extremes_block(data: Published, arguments: list[str]) -> list[str]:
+    rows = [
+        [one.title, f"**{one.number.text}**", one.detail]
+        for one in findings.extremes(data.results, data.cells)
+    ]
+    return table(["", "", ""], rows)
+
+
+def widths_of(data: Published, arguments: list[str]) -> list[int]:
+    """H=128,8192 among the arguments, else every H of 784-H-H-H-10 at batch 32 that is published."""
+    for argument in arguments:
+        if argument.startswith("H="):
+            return [int(width) for width in argument[2:].split(",")]
+    names = (re.fullmatch(r"mlp-784x(\d+)x\1x\1x10-b32", one.name) for one in data.results.workloads)
+    return sorted(int(found.group(1)) for found in names if found)
+
+
+def cells_at(data: Published, width: int) -> list[Cell]:
+    found = []
+    for precision in PRECISIONS:
+        try:
+            found.append(data.cell(precision, f"H={width}"))
+        except Stale:
+            continue
+    return found
+
+
+def times_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step, a column a backend: those of backends=A,B, else all that have a result."""
+    cells = [cell for width in widths_of(data, arguments) for cell in cells_at(data, width)]
+    timed = {row.backend for cell in cells for row in cell.rows if row.counts and not is_oracle(row.backend)}
+    asked = next((item[9:].split(",") for item in arguments if item.startswith("backends=")), None)
+    names = sorted(timed, key=backend_order) if asked is None else [name for name in asked if name in timed]
+    rows = []
+    for cell in cells:
+        by_name = {row.backend: row for row in cell.rows}
+        times = [_time(by_name.get(name)) for name in names]
+        rows.append([str(cell.workload.widths[1]), cell.precision, *times])
+    missing = [name for name in asked or [] if name not in timed]
+    absent = ["", f"The published files hold no result of {', '.join(missing)} yet."] if missing else []
+    return [*table(["H", "precision", *names], rows), *absent]
+
+
+def _time(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return (
+        f"{1e6 * row.median:.3g}"
+        if row.counts and row.median < 999.5e-6
+        else (f"{1e6 * row.median:.0f}" if row.counts else row.state)
+    )
+
+
+def against_block(data: Published, arguments: list[str]) -> list[str]:
+    """The fastest of ours against a rival (best, eager or a backend), a column a precision."""
+    rival = arguments[0]
+    title = {"best": "the best PyTorch row", "eager": EAGER}.get(rival, rival)
+    rows = []
+    for width in widths_of(data, arguments):
+        fields = []
+        for precision in PRECISIONS:
+            try:
+                value, row = claimed(data, f"{precision} H={width} {rival} / ours")
+                fields.append(f"{format_ratio(value)} ({row.backend})")
+            except Stale:
+                fields.append("")
+        if any(fields):
+            rows.append([str(width), *fields])
+    if not rows:
+        return [f"The published files hold no row of {title} with a result beside one of ours."]
+    return table([f"H, against {title}", *PRECISIONS], rows)
+
+
+def best_block(data: Published, arguments: list[str]) -> list[str]:
+    """Which PyTorch row was the best, a column a precision."""
+    rows = []
+    for width in widths_of(data, arguments):
+        cells = {cell.precision: cell for cell in cells_at(data, width)}
+        bests = [cells[name].best if name in cells else None for name in PRECISIONS]
+        rows.append([str(width), *[f"{row.backend} {_time(row)}" if row else "" for row in bests]])
+    return table(["H", *PRECISIONS], rows)
+
+
+def floors_block(data: Published, arguments: list[str]) -> list[str]:
+    rows = []
+    for width in widths_of(data, arguments):
+        cells = {cell.precision: cell for cell in cells_at(data, width)}
+        rows.append([str(width), *[_floor(cells.get(name)) for name in PRECISIONS]])
+    if not any(any(row[1:]) for row in rows):
+        return [
+            "The published files hold no floors: how far a step is from the hardware's limit is not known."
+        ]
+    return table(["H: floor, fastest of ours", *PRECISIONS], rows)
+
+
+def _floor(cell: Cell | None) -> str:
+    floor = cell and cell.workload.floors.get(cell.precision)
+    if not floor:
+        return ""
+    reached = cell.ours.fraction_of_floor if cell.ours else None
+    share = f", {format_percent(reached)} of it by {cell.ours.backend}" if reached else ""
+    return f"{1e6 * floor.seconds:.3g} µs ({floor.bound}){share}"
+
+
+def spread_block(data: Published, arguments: list[str]) -> list[str]:
+    """Nine of ten blocks lie within, over all widths of the series."""
+    names = {f"mlp-784x{width}x{width}x{width}x10-b32" for width in widths_of(data, arguments)}
+    rows = [row for row in data.results.rows if row.workload.name in names]
+    by_precision = {
+        precision: {one.backend: one for one in spreads([row for row in rows if row.precision == precision])}
+        for precision in PRECISIONS
+    }
+    backends = sorted({name for found in by_precision.values() for name in found}, key=backend_order)
+    lines = [
+        [
+            backend,
+            *[
+                f"± {by_precision[precision][backend].usual:.2g} %"
+                if backend in by_precision[precision]
+                else ""
+                for precision in PRECISIONS
+            ],
+        ]
+        for backend in backends
+        if not is_oracle(backend)
+    ]
+    return table(["backend", *PRECISIONS], lines)
+
+
+def sources_block(data: Published, arguments: list[str]) -> list[str]:
+    lines = []
+    for source in data.results.sources:
+        rows = [row for row in data.results.rows if row.file == source.file]
+        names = list(dict.fromkeys(row.workload.name for row in rows))
+        precisions = [name for name in PRECISIONS if any(row.precision == name for row in rows)]
+        state = "" if source.complete else ", not finished"
+        losses = ", loss curves" if any(row.losses for row in rows) else ""
+        day = str(source.run.get("started_utc"))[:10]
+        lines.append(
+            f"- `{Path(source.file).relative_to(ROOT)}`: {', '.join(names)}; {', '.join(precisions)};"
+            f" {len(rows)} records{losses}; {day}{state}"
+        )
+    return lines
+
+
+BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
+    "answer": answer_block,
+    "extremes": extremes_block,
+    "times": times_block,
+    "against": against_block,
+    "best": best_block,
+    "floors": floors_block,
+    "spread": spread_block,
+    "sources": sources_block,
+}
+
+
+def made_block(data: Published, what: str) -> str:
+    name, *arguments = what.split()
+    if name not in BLOCKS:
+        raise Stale(f"unknown block '{name}', expected one of {', '.join(BLOCKS)}")
+    return "\n".join(BLOCKS[name](data, arguments)) + "\n"

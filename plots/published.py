@@ -1,0 +1,74 @@
+"""The results files that the repository publishes, and how a document names a number in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import findings
+from findings import Cell
+from results_file import PRECISIONS, Results, Row, read_results
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = "results/h200"
+
+
+class Stale(Exception):
+    """A claim that the results files do not bear out."""
+
+
+@dataclass
+class Published:
+    results: Results
+    cells: list[Cell]
+
+    def cell(self, precision: str, place: str) -> Cell:
+        """`place`: a workload's name, or H=N for the seed suite's."""
+        found = re.fullmatch(r"H=(\d+)", place)
+        name = "mlp-784x{0}x{0}x{0}x10-b32".format(found.group(1)) if found else place
+        cells = [cell for cell in self.cells if (cell.workload.name, cell.precision) == (name, precision)]
+        if not cells:
+            raise Stale(f"there is no record of {name} in {precision}")
+        return max(cells, key=lambda cell: len(cell.rows))
+
+
+def published(root: Path = ROOT) -> Published:
+    results = read_results(sorted((root / PUBLISHED).glob("*.json")))
+    return Published(results, findings.cells_of(results))
+
+
+def row_of(cell: Cell, name: str) -> Row:
+    """`name`: a backend, or best, ours, eager for the fastest of a family in this cell."""
+    family = {"best": cell.best, "ours": cell.ours, "eager": cell.eager}
+    row = family.get(name) or next((row for row in cell.rows if row.backend == name), None)
+    if row is None or not row.counts:
+        state = "no record" if row is None else row.state
+        raise Stale(f"{name} {cell.precision} of {cell.workload.name}: {state}")
+    return row
+
+
+def claimed(data: Published, claim: str) -> tuple[float, Row]:
+    """The value that a claim names, and the record that it is about.
+
+    'fp32 H=128 cuda-layered' (seconds), 'fp32 H=128 best / ours' (ratio of times), '... saved by A of B'
+    (share of B's time), '... A floor' (share of the floor), '... A joules'.
+    """
+    precision, place, what = (claim.split(maxsplit=2) + ["", ""])[:3]
+    if precision not in PRECISIONS:
+        raise Stale(f"'{claim}' does not begin with a precision and a workload")
+    cell = data.cell(precision, place)
+    if found := re.fullmatch(r"(\S+) / (\S+)", what):
+        first, second = (row_of(cell, name) for name in found.groups())
+        return first.median / second.median, second
+    if found := re.fullmatch(r"saved by (\S+) of (\S+)", what):
+        first, second = (row_of(cell, name) for name in found.groups())
+        return 1 - first.median / second.median, first
+    if found := re.fullmatch(r"(\S+) (floor|joules)", what):
+        row = row_of(cell, found.group(1))
+        value = row.fraction_of_floor if found.group(2) == "floor" else row.joules_per_step
+        if value is None:
+            raise Stale(f"{found.group(2)} of {row.backend} {precision} of {row.workload.name}: not known")
+        return value, row
+    row = row_of(cell, what)
+    return row.median, row
