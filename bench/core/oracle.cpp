@@ -7,13 +7,11 @@
 #include "core/oracle.h"
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <span>
 
 #include "core/error.h"
+#include "core/host_clock.h"
 #include "core/parallel.h"
 #include "core/products.h"
 
@@ -40,7 +38,7 @@ Roundings roundings_of(Precision precision, bool rounding, int batch_size) {
       return {.input = ProductRounding::kFp16,
               .weight = ProductRounding::kFp16,
               .gradient_is_stored_rounded = true,
-              .loss_scale = 16.0 * static_cast<double>(std::bit_ceil(static_cast<unsigned>(batch_size)))};
+              .loss_scale = loss_scale(precision, batch_size)};
     case Precision::kBf16:
       return {.input = ProductRounding::kBf16,
               .weight = ProductRounding::kBf16Weight,
@@ -225,12 +223,6 @@ void round_to_fp32(const std::vector<double>& values, Parameters& out) {
                });
 }
 
-double process_cpu_seconds() {
-  std::timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 class OracleTrainer : public Trainer {
  public:
   OracleTrainer(const Workload& workload, Precision precision, bool rounding, const DatasetView& data,
@@ -242,16 +234,13 @@ class OracleTrainer : public Trainer {
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
-    const auto begin = std::chrono::steady_clock::now();
-    const double cpu_begin = process_cpu_seconds();
+    const HostClock clock;
     for (std::int64_t step = first_step; step < first_step + count; ++step) {
       const double loss = gradient_of_batch_(parameters_, step, gradient_);
       descend(parameters_, gradient_, learning_rate_);
       keep_loss(step, loss);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return {
-        .device_seconds = seconds, .wall_seconds = seconds, .cpu_seconds = process_cpu_seconds() - cpu_begin};
+    return clock.timing();
   }
 
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {

@@ -2,6 +2,7 @@
 #include "core/workload.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -52,6 +53,11 @@ Precision parse_precision(std::string_view name) {
   }
   throw InputError("precision '" + std::string(name) + "': did you mean '" + nearest_name(name, names) +
                    "'? The precisions are fp32, tf32, fp16 and bf16");
+}
+
+double loss_scale(Precision precision, int batch_size) {
+  if (precision != Precision::kFp16) return 1;
+  return 16.0 * static_cast<double>(std::bit_ceil(static_cast<unsigned>(batch_size)));
 }
 
 std::int64_t Workload::parameter_count() const {

@@ -20,6 +20,9 @@ inline constexpr std::array<Precision, 4> kAllPrecisions = {Precision::kFp32, Pr
 std::string_view to_string(Precision precision);
 /// Throws InputError with the nearest valid name.
 Precision parse_precision(std::string_view name);
+/// What the loss gradient is multiplied by: fp16 16 times the smallest power of two of at least the batch
+/// size, which the mean divides by; else 1.
+double loss_scale(Precision precision, int batch_size);
 
 /// Plain stochastic gradient descent: w -= learning_rate * dL/dw, where L is the mean loss over the batch.
 struct Optimizer {

@@ -11,16 +11,15 @@
 #include "cublaslt/trainer.h"
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
-#include <ctime>
 #include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_clock.h"
 #include "cublaslt/kernels.h"
 #include "cublaslt/product.h"
 #include "device/device.h"
+#include "device/kept_losses.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
@@ -36,12 +35,6 @@ constexpr std::int64_t kGatheredBytes = std::int64_t{8} << 20;  // at most, for 
 constexpr std::int64_t kLargeBatchBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kMostGraphs = 64;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-
-double process_cpu_seconds() {
-  std::timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 template <class T>
 DeviceBuffer<T> zeros(std::int64_t size) {
@@ -61,10 +54,9 @@ class CublasltTrainer : public Trainer {
       : widths_(workload.widths),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
-        learning_rate_(static_cast<float>(workload.optimizer.learning_rate)) {
+        learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
+        loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))) {
     DeviceMemory::reset_peak();
-    if (Format::kPrecision == Precision::kFp16)
-      loss_scale_ = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(workload.batch_size)));
     allocate();
     upload(data);
     set_parameters(initial);
@@ -76,40 +68,18 @@ class CublasltTrainer : public Trainer {
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
-    if (first_step < 0 || count < 0)
-      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
-                                  std::to_string(count) + "; neither may be negative");
-    const auto wall_begin = std::chrono::steady_clock::now();
-    const double cpu_begin = process_cpu_seconds();
+    KeptLosses::require_steps(first_step, count);
+    const HostClock clock;
     begin_.record(stream_);
     launch_steps(first_step, count);
     end_.record(stream_);
     const double device_seconds = seconds_between(begin_, end_);
-    if (first_step != trained_to_) kept_from_ = first_step;
-    trained_to_ = first_step + count;
-    return {
-        .device_seconds = device_seconds,
-        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
-        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+    losses_.trained(first_step, count);
+    return clock.timing(device_seconds);
   }
 
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    const std::int64_t oldest = std::max(kept_from_, trained_to_ - kKeptLosses);
-    if (count < 0 || first_step < oldest || first_step + count > trained_to_)
-      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
-                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
-                       " to " + std::to_string(trained_to_ - 1));
-    std::vector<float> result(static_cast<std::size_t>(count));
-    for (std::int64_t done = 0; done < count;) {
-      const std::int64_t slot = (first_step + done) % kKeptLosses;
-      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
-      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
-                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
-                                 stream_.get()));
-      done += run;
-    }
-    stream_.synchronize();
-    return result;
+    return losses_.read(first_step, count, stream_);
   }
 
   Parameters parameters() override {
@@ -186,7 +156,6 @@ class CublasltTrainer : public Trainer {
     parts_ = bias_parts(batch_);
     bias_sums_ = zeros<float>(parts_ * biases);
     row_losses_ = zeros<float>(batch_);
-    losses_ = zeros<float>(kKeptLosses);
     state_ = zeros<layered::StepState>(1);
 
     const std::int64_t batch_bytes = batch_values() * static_cast<std::int64_t>(sizeof(Value));
@@ -515,8 +484,7 @@ class CublasltTrainer : public Trainer {
 
   const std::vector<int> widths_;
   const std::int64_t batch_, batches_;
-  const float learning_rate_;
-  float loss_scale_ = 1;
+  const float learning_rate_, loss_scale_;
 
   Stream stream_, sides_[2];
   Event begin_, end_, chain_reached_{Event::Kind::kOrder}, side_done_{Event::Kind::kOrder};
@@ -529,7 +497,8 @@ class CublasltTrainer : public Trainer {
   DeviceBuffer<Value> gathered_;       // [steps_per_graph, batch, padded inputs]
   DeviceBuffer<float> biases_;         // of all layers
   DeviceBuffer<float> bias_sums_;      // [parts, biases]
-  DeviceBuffer<float> row_losses_, losses_;
+  DeviceBuffer<float> row_losses_;
+  KeptLosses losses_;
   DeviceBuffer<layered::StepState> state_;
   int parts_ = 1;
   bool masks_possible_ = false, graph_per_batch_ = false;
@@ -539,9 +508,7 @@ class CublasltTrainer : public Trainer {
 
   Graph one_step_, many_steps_;
   std::vector<Graph> batch_graphs_;
-  std::int64_t next_step_ = 0;   // what the device's counter says
-  std::int64_t trained_to_ = 0;  // the end of the last train()
-  std::int64_t kept_from_ = 0;   // losses from here to trained_to_ are in losses_
+  std::int64_t next_step_ = 0;  // what the device's counter says
 };
 
 }  // namespace

@@ -7,14 +7,13 @@
 #include "layered/trainer.h"
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
-#include <ctime>
 #include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_clock.h"
 #include "device/device.h"
+#include "device/kept_losses.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
@@ -29,12 +28,6 @@ constexpr int kStepsPerGraph = 8;
 // From this many parameters on a product alone saturates the memory, and two at once only disturb each other.
 constexpr std::int64_t kSaturatingParameters = std::int64_t{1} << 26;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-
-double process_cpu_seconds() {
-  std::timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 /// Where a layer lies in the buffers of parameters: weight [out, in] padded, then bias [padded(out)].
 struct LayerPlace {
@@ -65,10 +58,9 @@ class LayeredTrainer : public Trainer {
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
+        loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
         layers_(place_layers(workload.widths)) {
     DeviceMemory::reset_peak();
-    if (Format::kPrecision == Precision::kFp16)
-      loss_scale_ = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(workload.batch_size)));
     allocate();
     upload(data);
     set_parameters(initial);
@@ -80,11 +72,8 @@ class LayeredTrainer : public Trainer {
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
-    if (first_step < 0 || count < 0)
-      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
-                                  std::to_string(count) + "; neither may be negative");
-    const auto wall_begin = std::chrono::steady_clock::now();
-    const double cpu_begin = process_cpu_seconds();
+    KeptLosses::require_steps(first_step, count);
+    const HostClock clock;
     begin_.record(stream_);
     if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_);
     for (std::int64_t left = count; left > 0;) {
@@ -94,31 +83,13 @@ class LayeredTrainer : public Trainer {
     }
     end_.record(stream_);
     const double device_seconds = seconds_between(begin_, end_);
-    if (first_step > next_step_ || first_step < kept_from_) kept_from_ = first_step;
+    losses_.trained(first_step, count);
     next_step_ = first_step + count;
-    return {
-        .device_seconds = device_seconds,
-        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
-        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+    return clock.timing(device_seconds);
   }
 
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    const std::int64_t oldest = std::max(kept_from_, next_step_ - kKeptLosses);
-    if (count < 0 || first_step < oldest || first_step + count > next_step_)
-      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
-                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
-                       " to " + std::to_string(next_step_ - 1));
-    std::vector<float> result(static_cast<std::size_t>(count));
-    for (std::int64_t done = 0; done < count;) {
-      const std::int64_t slot = (first_step + done) % kKeptLosses;
-      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
-      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
-                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
-                                 stream_.get()));
-      done += run;
-    }
-    stream_.synchronize();
-    return result;
+    return losses_.read(first_step, count, stream_);
   }
 
   Parameters parameters() override {
@@ -170,7 +141,6 @@ class LayeredTrainer : public Trainer {
     split_arrivals_ = zeros<unsigned>(split_sum_tiles());
     logits_ = zeros<float>(batch_ * padded(widths_.back()));
     row_losses_ = zeros<float>(batch_);
-    losses_ = zeros<float>(kKeptLosses);
     state_ = zeros<StepState>(1);
   }
 
@@ -286,8 +256,7 @@ class LayeredTrainer : public Trainer {
 
   const std::vector<int> widths_;
   const std::int64_t batch_, batches_;
-  const float learning_rate_;
-  float loss_scale_ = 1;
+  const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
 
   Stream stream_, side_stream_;
@@ -305,12 +274,12 @@ class LayeredTrainer : public Trainer {
   DeviceBuffer<float> batch_sums_;                     // its partial sums, one layer at a time
   DeviceBuffer<float> split_sums_;                     // of forward and input gradient, one product at a time
   DeviceBuffer<unsigned> split_arrivals_;
-  DeviceBuffer<float> logits_, row_losses_, losses_;
+  DeviceBuffer<float> logits_, row_losses_;
+  KeptLosses losses_;
   DeviceBuffer<StepState> state_;
 
   Graph one_step_, many_steps_;
   std::int64_t next_step_ = 0;  // what the device's counter says
-  std::int64_t kept_from_ = 0;  // losses from here to next_step_ are in losses_
 };
 
 }  // namespace

@@ -1,11 +1,10 @@
 #include "oracle/reference.h"
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/host_clock.h"
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/stream.h"
@@ -33,7 +32,7 @@ Roundings roundings_of(Precision precision, int batch_size) {
       return {.input = Rounding::kFp16,
               .weight = Rounding::kFp16,
               .bias_sums_rounded_gradient = true,
-              .loss_scale = 16.0 * static_cast<double>(std::bit_ceil(static_cast<unsigned>(batch_size)))};
+              .loss_scale = loss_scale(precision, batch_size)};
     case Precision::kBf16:
       return {.input = Rounding::kBf16, .weight = Rounding::kBf16Weight, .bias_sums_rounded_gradient = true};
   }
@@ -173,7 +172,7 @@ class DeviceOracleTrainer : public Trainer {
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
-    const auto begin = std::chrono::steady_clock::now();
+    const HostClock clock;
     if (first_step != kept_from_ + static_cast<std::int64_t>(losses_.size())) {
       kept_from_ = first_step;
       losses_.clear();
@@ -184,8 +183,7 @@ class DeviceOracleTrainer : public Trainer {
       oracle::descend(parameters_.data(), gradient_.data(), parameters_.size(), learning_rate_, stream_);
     }
     stream_.synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return {.device_seconds = seconds, .wall_seconds = seconds, .cpu_seconds = seconds};
+    return clock.timing();
   }
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
     const std::int64_t first = first_step - kept_from_;

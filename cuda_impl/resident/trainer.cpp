@@ -6,15 +6,14 @@
 #include "resident/trainer.h"
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
 #include <cstring>
-#include <ctime>
 #include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_clock.h"
 #include "device/device.h"
+#include "device/kept_losses.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/arguments.h"
@@ -28,12 +27,6 @@ constexpr double kLaunchSeconds = 0.05;    // aimed at; twice that is the most a
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-
-double process_cpu_seconds() {
-  std::timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 int attribute(cudaDeviceAttr name, int device) {
   int value = 0;
@@ -131,16 +124,13 @@ class ResidentTrainer : public Trainer {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
     mirror_ = DeviceBuffer<float>(parameters);
-    losses_ = zeros<float>(kKeptLosses);
     exchange_ = zeros<unsigned char>(plan.exchange_bytes);
     free_steps_ = zeros<std::uint32_t>(plan.members);
     status_ = zeros<std::uint32_t>(1);
     upload(data, precision);
     set_parameters(initial);
 
-    float loss_scale = 1;
-    if (precision == Precision::kFp16)
-      loss_scale = 16.0f * static_cast<float>(std::bit_ceil(static_cast<unsigned>(plan.batch)));
+    const auto scale = static_cast<float>(loss_scale(precision, plan.batch));
     arguments_ = {.plan = plan_,
                   .parameters = parameters_.data(),
                   .mirror = mirror_.data(),
@@ -156,8 +146,8 @@ class ResidentTrainer : public Trainer {
                   .loss_slots = kKeptLosses,
                   .wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds),
                   .steps = 0,
-                  .update_factor = -static_cast<float>(workload.optimizer.learning_rate) / loss_scale,
-                  .gradient_scale = loss_scale / static_cast<float>(plan.batch)};
+                  .update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale,
+                  .gradient_scale = scale / static_cast<float>(plan.batch)};
     if (options.lost_exchange >= 0) {
       ExchangePlan& lost = arguments_.plan.exchange[options.lost_exchange];
       lost.bytes_per_step += 16;
@@ -166,12 +156,9 @@ class ResidentTrainer : public Trainer {
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
-    if (first_step < 0 || count < 0)
-      throw std::invalid_argument("train: first step " + std::to_string(first_step) + ", count " +
-                                  std::to_string(count) + "; neither may be negative");
+    KeptLosses::require_steps(first_step, count);
     if (!failure_.empty()) throw std::runtime_error(failure_);
-    const auto wall_begin = std::chrono::steady_clock::now();
-    const double cpu_begin = process_cpu_seconds();
+    const HostClock clock;
     begin_.record(stream_);
     for (std::int64_t done = 0; done < count;) {
       const std::int64_t steps = std::min(count - done, most_steps_);
@@ -183,31 +170,12 @@ class ResidentTrainer : public Trainer {
     const double device_seconds = seconds_between(begin_, record_end());
     check_status();
     if (count >= kFirstLaunch) learn_pace(device_seconds, count);
-    if (first_step > next_step_ || first_step < kept_from_) kept_from_ = first_step;
-    next_step_ = first_step + count;
-    return {
-        .device_seconds = device_seconds,
-        .wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count(),
-        .cpu_seconds = process_cpu_seconds() - cpu_begin};
+    losses_.trained(first_step, count);
+    return clock.timing(device_seconds);
   }
 
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    const std::int64_t oldest = std::max(kept_from_, next_step_ - kKeptLosses);
-    if (count < 0 || first_step < oldest || first_step + count > next_step_)
-      throw InputError("losses: asked for steps " + std::to_string(first_step) + " to " +
-                       std::to_string(first_step + count - 1) + "; kept are steps " + std::to_string(oldest) +
-                       " to " + std::to_string(next_step_ - 1));
-    std::vector<float> result(static_cast<std::size_t>(count));
-    for (std::int64_t done = 0; done < count;) {
-      const std::int64_t slot = (first_step + done) % kKeptLosses;
-      const std::int64_t run = std::min(count - done, kKeptLosses - slot);
-      CUDA_CHECK(cudaMemcpyAsync(result.data() + done, losses_.data() + slot,
-                                 static_cast<std::size_t>(run) * sizeof(float), cudaMemcpyDeviceToHost,
-                                 stream_.get()));
-      done += run;
-    }
-    stream_.synchronize();
-    return result;
+    return losses_.read(first_step, count, stream_);
   }
 
   /// Throws std::runtime_error if the two copies of a weight differ: then a member computed on wrong values.
@@ -308,7 +276,8 @@ class ResidentTrainer : public Trainer {
 
   Stream stream_;
   Event begin_, end_;
-  DeviceBuffer<float> parameters_, mirror_, losses_;
+  DeviceBuffer<float> parameters_, mirror_;
+  KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_, status_;
@@ -317,7 +286,6 @@ class ResidentTrainer : public Trainer {
   std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
   bool timed_ = false;
   std::int64_t most_steps_ = kFirstLaunch;
-  std::int64_t next_step_ = 0, kept_from_ = 0;
 };
 
 }  // namespace

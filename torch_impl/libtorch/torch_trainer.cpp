@@ -11,10 +11,9 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
-#include <ctime>
 #include <limits>
+
+#include "core/host_clock.h"
 
 namespace headroom::libtorch {
 namespace {
@@ -45,12 +44,6 @@ void set_precision_switches(Precision precision) {
 #endif
 }
 
-double process_cpu_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 /// A host tensor over memory that is only read.
 at::Tensor host_tensor(const void* data, at::IntArrayRef shape, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), shape, at::TensorOptions().dtype(type));
@@ -61,10 +54,6 @@ at::Device torch_device(int device) {
 }
 
 }  // namespace
-
-double loss_scale(Precision precision, int batch_size) {
-  return precision == Precision::kFp16 ? 16.0 * std::bit_ceil(static_cast<unsigned>(batch_size)) : 1.0;
-}
 
 TorchTrainer::TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device)
     : workload_(workload),
@@ -104,9 +93,7 @@ TorchTrainer::~TorchTrainer() {
 
 Timing TorchTrainer::train(std::int64_t first_step, std::int64_t count) {
   return with_errors_of_ours([&] {
-    const double cpu_start = process_cpu_seconds();
-    const auto start = std::chrono::steady_clock::now();
-    Timing timing;
+    const HostClock clock;
     if (device_.is_cuda()) {
       const c10::Stream stream = c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device_);
       begin_->record(stream);
@@ -116,10 +103,7 @@ Timing TorchTrainer::train(std::int64_t first_step, std::int64_t count) {
     } else {
       run_steps(first_step, count);
     }
-    timing.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    timing.cpu_seconds = process_cpu_seconds() - cpu_start;
-    timing.device_seconds = device_.is_cuda() ? begin_->elapsedTime(*end_) * 1e-3 : timing.wall_seconds;
-    return timing;
+    return device_.is_cuda() ? clock.timing(begin_->elapsedTime(*end_) * 1e-3) : clock.timing();
   });
 }
 

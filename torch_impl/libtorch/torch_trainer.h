@@ -19,9 +19,6 @@
 
 namespace headroom::libtorch {
 
-/// fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by; else 1.
-double loss_scale(Precision precision, int batch_size);
-
 class TorchTrainer : public Trainer {
  public:
   /// `device` as in TrainerRequest: a CUDA device, or -1 for the CPU.
