@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -46,6 +47,20 @@ std::string utc(const char* format) {
   char text[40];
   std::strftime(text, sizeof text, format, &parts);
   return text;
+}
+
+bool is_git_sha(const std::string& text) {
+  return text.size() >= 7 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+GitState git_state_of_build() {
+  GitState state;
+  const char* sha = std::getenv("HEADROOM_BUILD_GIT_SHA");
+  if (sha == nullptr || !is_git_sha(sha)) return state;
+  state.sha = sha;
+  const char* dirty = std::getenv("HEADROOM_BUILD_GIT_DIRTY");
+  if (dirty != nullptr && *dirty != '\0') state.dirty = std::string_view(dirty) != "no";
+  return state;
 }
 
 }  // namespace
@@ -136,14 +151,10 @@ int cuda_device_count() {
 }
 
 GitState git_state(const fs::path& root) {
-  GitState state;
   ProgramResult sha = run_program({"git", "-C", root.string(), "rev-parse", "HEAD"}, 20, false);
-  if (sha.exit_code != 0) return state;
   std::erase_if(sha.output, [](char c) { return c == '\n' || c == '\r'; });
-  const bool hex =
-      sha.output.size() >= 7 && sha.output.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!hex) return state;
-  state.sha = sha.output;
+  if (sha.exit_code != 0 || !is_git_sha(sha.output)) return git_state_of_build();
+  GitState state{.sha = sha.output, .dirty = {}};
   const ProgramResult changes =
       run_program({"git", "-C", root.string(), "status", "--porcelain", "--untracked-files=no"}, 60, false);
   if (changes.exit_code == 0) state.dirty = !changes.output.empty();

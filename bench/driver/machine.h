@@ -16,7 +16,8 @@ HostInfo describe_host();
 std::string utc_now();       ///< "2026-11-20T08:15:00Z"
 std::string utc_for_name();  ///< "20261120T081500Z"
 
-/// Commit and whether tracked files differ from it; empty outside a git checkout.
+/// Commit and whether tracked files differ from it. Outside a git checkout those that the build folder's record
+/// names (the front door passes them as HEADROOM_BUILD_GIT_SHA and HEADROOM_BUILD_GIT_DIRTY), else empty.
 struct GitState {
   std::optional<std::string> sha;
   std::optional<bool> dirty;

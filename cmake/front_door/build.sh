@@ -61,9 +61,13 @@ jobs_at_once() {
 # What a moved build folder must tell about itself. In bin/, so that this folder alone can be moved. The digest says of
 # which kernels the tests are, so a build without tests has none.
 write_build_record() {
-  local digest=''
+  local digest='' sha='' dirty=''
   [ "$1" != everything ] || digest=$("$python" "$front_door/verification.py" digest "$root")
-  printf '%s\n' "build_torch_version=$torch_version" "build_kernel_digest=$digest" >"$build/bin/build-record.new"
+  if sha=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
+    if git -C "$root" diff --quiet HEAD 2>/dev/null; then dirty=no; else dirty=yes; fi
+  fi
+  printf '%s\n' "build_torch_version=$torch_version" "build_kernel_digest=$digest" "build_git_sha=$sha" \
+    "build_git_dirty=$dirty" >"$build/bin/build-record.new"
   mv "$build/bin/build-record.new" "$build/bin/build-record"
 }
 
@@ -71,7 +75,7 @@ write_build_record() {
 use_build() {
   [ -x "$1/bin/headroom" ] || fail "--build $1: there is no bin/headroom in it; expected a build folder of ./headroom"
   build=$(cd "$1" && pwd)
-  build_torch_version='' build_kernel_digest=''
+  build_torch_version='' build_kernel_digest='' build_git_sha='' build_git_dirty=''
   # shellcheck source=/dev/null
   [ ! -e "$build/bin/build-record" ] || . "$build/bin/build-record"
   use_existing_python
@@ -83,4 +87,5 @@ use_build() {
 export_for_programs() {
   export HEADROOM_ROOT=$root HEADROOM_BUILD=$build HEADROOM_PYTHON=$python
   export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path
+  export HEADROOM_BUILD_GIT_SHA=${build_git_sha:-} HEADROOM_BUILD_GIT_DIRTY=${build_git_dirty:-}
 }

@@ -66,5 +66,18 @@ TEST(DeviceLock, IsHeldByOneAndFreeAgainAfterwards) {
   EXPECT_TRUE(third.try_acquire("GPU-1", folder.path()));
 }
 
+TEST(GitState, OutsideACheckoutIsThatOfTheBuild) {
+  const TemporaryFolder folder;
+  ::setenv("HEADROOM_BUILD_GIT_SHA", "0123abc", 1);
+  ::setenv("HEADROOM_BUILD_GIT_DIRTY", "no", 1);
+  EXPECT_EQ(git_state(folder.path()).sha, "0123abc");
+  EXPECT_EQ(git_state(folder.path()).dirty, false);
+  ::setenv("HEADROOM_BUILD_GIT_SHA", "not a commit", 1);
+  EXPECT_FALSE(git_state(folder.path()).sha.has_value());
+  ::unsetenv("HEADROOM_BUILD_GIT_SHA");
+  ::unsetenv("HEADROOM_BUILD_GIT_DIRTY");
+  EXPECT_FALSE(git_state(folder.path()).dirty.has_value());
+}
+
 }  // namespace
 }  // namespace headroom

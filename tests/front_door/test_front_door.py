@@ -255,7 +255,9 @@ def moved_build(tmp_path, environment):
         (binaries / name).write_text(text)
         (binaries / name).chmod(0o755)
     (binaries / "test-programs").write_text("some_test core\n")
-    (binaries / "build-record").write_text("build_torch_version=2.11.0+cu130\nbuild_kernel_digest=0\n")
+    (binaries / "build-record").write_text(
+        "build_torch_version=2.11.0+cu130\nbuild_kernel_digest=0\nbuild_git_sha=0123abc\nbuild_git_dirty=no\n"
+    )
     return binaries.parent
 
 
@@ -266,6 +268,7 @@ def test_a_moved_build_runs_as_it_is(copy, environment, moved_build, tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0] == "run --suite quick"
     assert f"HEADROOM_ROOT={copy}" in lines
+    assert "HEADROOM_BUILD_GIT_SHA=0123abc" in lines and "HEADROOM_BUILD_GIT_DIRTY=no" in lines
     assert f"HEADROOM_PYTHON={sys.executable}" in lines
     library_path = next(line for line in lines if line.startswith("HEADROOM_TORCH_LIBRARY_PATH="))
     assert str(tmp_path / "packages/torch/lib") in library_path
