@@ -108,7 +108,7 @@ TEST(CompareStep, ScaleErrorOfNothingOrNanIsNotSmall) {
 }
 
 TEST(StepBounds, FollowPrecisionAndTheNumberOfActivations) {
-  const Workload few = with_widths({784, 512, 512, 512, 10}), many = with_widths({784, 2048, 2048, 2048, 10});
+  const Workload few = with_widths({784, 128, 128, 128, 10}), many = with_widths({784, 2048, 2048, 2048, 10});
   const Workload narrow = with_widths({20, 8, 3}, 4);
   for (Precision precision : kAllPrecisions) {
     EXPECT_EQ(step_bounds(few, Contract::kExact, precision).median, 1e-3);
