@@ -45,7 +45,7 @@ test_without_gpu() {
 }
 
 test_with_gpu() {
-  local device results=() tool
+  local device results=()
   device=$("$python" "$front_door/verification.py" device) || exit 2
   echo "GPU: $device"
   [ -z "$1" ] || command -v "$(sanitizer)" >/dev/null ||
@@ -54,14 +54,24 @@ test_with_gpu() {
   run_programs '' ''
   run_pytest
   results+=("tests=$passed,$failed,$skipped")
-  portable_kernels
-  results+=("ptx_jit=$counted")
-  if [ -n "$1" ]; then
-    for tool in memcheck racecheck synccheck; do
-      sanitized "$tool"
-      results+=("$tool=$counted")
-    done
-  fi
+  # These only look for mistakes, so they may disturb each other.
+  local parts=(ptx_jit) part
+  [ -z "$1" ] || parts+=(memcheck racecheck synccheck)
+  for part in "${parts[@]}"; do
+    mkdir "$reports/$part"
+    (
+      reports=$reports/$part passed=0 failed=0 skipped=0
+      if [ "$part" = ptx_jit ]; then portable_kernels; else sanitized "$part"; fi
+      echo "$passed $failed $skipped" >"$reports/counts"
+    ) >"$reports/$part/output" 2>&1 &
+  done
+  wait
+  for part in "${parts[@]}"; do
+    cat "$reports/$part/output"
+    # shellcheck disable=SC2046  # three numbers
+    count $(cat "$reports/$part/counts" || echo 0 1 0)
+    results+=("$part=$counted")
+  done
   if [ "$(kernel_digest)" != "$build_kernel_digest" ]; then
     note_failure "verification record: the build is not of these kernel sources; nothing was written"
   else
