@@ -136,8 +136,9 @@ def speed(results: Results, cells: list[Cell]) -> Sentence:
         )
         if not here:
             parts.append(f"at {label} there is nothing to compare")
-        elif len(here) == 1:
-            parts.append([f"at {label} ", _ratio(here[0]), f" in {here[0].precision}"])
+        elif str(_ratio(here[0])) == str(_ratio(here[-1])):
+            precisions = ", ".join(cell.precision for cell in here)
+            parts.append([f"at {label} ", _ratio(here[0]), f" in {precisions}"])
         else:
             low, high = here[0], here[-1]
             between = f" in {low.precision} to ", _ratio(high), f" in {high.precision}"

@@ -141,8 +141,11 @@ def write_report(results: Results, folder: Path) -> list[Path]:
         lstrip_blocks=True,
     )
     environment.filters["md"] = escape_markdown
+    view = report_view.view_of(results)
+    if not any(figure.name.startswith("ladder-") for figure in figures):
+        view["missing"].append("No figure of where the time goes (ladder) was drawn from these files.")
     values = {
-        "view": report_view.view_of(results),
+        "view": view,
         "trusted": {name: markupsafe.Markup((TEMPLATES / name).read_text()) for name in TRUSTED},
         "svg": markupsafe.Markup,
     }

@@ -46,7 +46,7 @@ def assert_nothing_left(process):
 
 @pytest.fixture
 def made_up_gpu(monkeypatch):
-    """A device that the fault worker offers and a stand-in for NVML knows; what is returned sets its faults."""
+    """A device that the fault worker offers and a stand-in for NVML knows; returned: what sets its faults."""
     monkeypatch.setenv("FAULT_DEVICE", "1")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(BUILD) / "bin" / "fake-nvml"))
     return lambda wrong: monkeypatch.setenv("FAKE_NVML", wrong)

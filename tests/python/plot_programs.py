@@ -31,7 +31,7 @@ def run(
         ]
     else:
         command = [sys.executable, str(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def one_line(done: subprocess.CompletedProcess) -> str:

@@ -128,6 +128,32 @@ def test_a_record_measured_under_slowdown_is_marked(tmp_path):
     assert "slowed down: cuda-layered fp32: hardware_thermal_slowdown." in text
 
 
+def test_a_backend_that_failed_everywhere_is_named_inside_the_figure(tmp_path):
+    import scaling
+    import width_series
+    from results_file import read_results
+
+    document = made_up.width_series(4, precisions=("fp32", "fp16"))
+    document["records"] = [
+        made_up.failed(record)
+        if (record["backend"], record["precision"]) == ("pytorch-graph", "fp16")
+        else record
+        for record in document["records"]
+    ]
+    for record in document["records"]:
+        record["backend"] = record["backend"].replace("pytorch-graph", "pytorch-compile-graph-of-the-step")
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    results = read_results([tmp_path / "run.json"])
+    (series,) = width_series.find_series(results.workloads)
+    page = scaling.draw_step_time(results, series)
+    page.figure.draw_without_rendering()
+    labels = [text for axes in page.figure.axes for text in axes.texts]
+    assert any("(failed)" in label.get_text() for label in labels)
+    for label in labels:
+        box = label.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= page.figure.bbox.x1, label.get_text()
+
+
 def test_rows_that_were_not_verified_say_so(tmp_path):
     document = small()
     document["records"][2]["verification"] = {"verdict": "not_run", "checks": []}

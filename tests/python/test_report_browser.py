@@ -63,7 +63,7 @@ def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "run.json").write_text(json.dumps(full_results()))
     command = [sys.executable, str(REPORT), str(folder / "run.json"), "-o", str(folder / "out")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     return folder / "out" / "report.html"
 
 

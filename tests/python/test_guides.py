@@ -1,0 +1,158 @@
+"""docs/add-a-workload.md and docs/add-a-backend.md, followed step by step in a copy of the checkout.
+
+The commands are the guides' own. To them the tests add only where the build is, and shorter blocks.
+Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guides import copy_of_checkout, steps_of
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("HEADROOM_BUILD", "")
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+SHORT = ["--block-seconds", "0.02", "--no-figures"]
+
+
+def tool(name: str) -> str | None:
+    return shutil.which(name, path=PATH)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return copy_of_checkout(ROOT, tmp_path / "checkout")
+
+
+def run(checkout: Path, command: str, build: str) -> subprocess.CompletedProcess:
+    """A command of a guide in the copy: the build's programs, the copy's suites and Python package."""
+    words = shlex.split(command)
+    if words[0] != "./headroom":
+        return subprocess.run(
+            ["bash", "-c", command], cwd=checkout, capture_output=True, text=True, timeout=60
+        )
+    more = SHORT if words[1] == "run" else []
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADROOM_")}
+    return subprocess.run(
+        [*words, *more, "--build", build],
+        cwd=checkout,
+        env=kept | {"HEADROOM_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def records(checkout: Path, done: subprocess.CompletedProcess) -> list[dict]:
+    """Of the results file that the run names."""
+    (name,) = set(re.findall(r"^Results: (\S+\.json)$", done.stdout, re.M))
+    return json.loads((checkout / name).read_text())["records"]
+
+
+@pytest.mark.skipif(not (Path(BUILD) / "bin" / "headroom").exists(), reason="HEADROOM_BUILD names no build")
+def test_the_guide_to_a_workload(checkout):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    trained, listed = set(), ""
+    for step in steps_of(ROOT / "docs/add-a-workload.md"):
+        step.put_into(checkout)
+        for command in step.commands:
+            done = run(checkout, command, BUILD)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            if command == "./headroom list":
+                listed = done.stdout
+                continue
+            for record in records(checkout, done):
+                assert record["outcome"] in ("ok", "skipped"), record["message"]
+                if record["backend"] == "pytorch-eager" and record["outcome"] == "ok":
+                    assert record["verification"]["verdict"] == "pass"
+                    trained.add(record["workload"])
+    assert "narrow" in listed
+    assert trained == {
+        "mlp-784x64x10-b16",
+        "mlp-784x16x10-b32",
+        "mlp-784x32x10-b32",
+        "mlp-784x32x32x10-b8",
+    }
+
+
+def configure_and_build(checkout: Path, build: Path, *targets: str, options: tuple[str, ...] = ()) -> None:
+    """A build type that CMake does not know, so no flags: what is wanted is that it compiles and runs."""
+    launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if tool("ccache") else []
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"] if tool("ninja") else []
+    commands = (
+        [tool("cmake"), "-S", checkout, "-B", build, *generator, *launcher, "-DCMAKE_BUILD_TYPE=Quick"]
+        + ["-DHEADROOM_TESTS=OFF", "-DHEADROOM_TORCH=OFF", *options],
+        [tool("cmake"), "--build", build, "-j", str(os.cpu_count()), "--target", *targets],
+    )
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+def section(number: int) -> list:
+    steps = [
+        step for step in steps_of(ROOT / "docs/add-a-backend.md") if step.section.startswith(f"{number}.")
+    ]
+    assert len(steps) > 3
+    return steps
+
+
+needs_compilers = pytest.mark.skipif(
+    tool("cmake") is None or tool("c++") is None or not Path("/usr/include/nlohmann/json.hpp").exists(),
+    reason="cmake, c++ or the libraries that the driver needs are not installed",
+)
+
+
+@needs_compilers
+def test_the_guide_to_a_backend_in_python(checkout, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    steps = section(1)
+    for step in steps:
+        step.put_into(checkout)
+    build = tmp_path / "build"
+    options = ("-DHEADROOM_CUDA=OFF",)
+    configure_and_build(checkout, build, "headroom", "headroom-oracle-worker", options=options)
+    (command,) = [command for step in steps for command in step.commands]
+    done = run(checkout, command, str(build))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = {record["backend"]: record for record in records(checkout, done)}
+    assert set(found) == {"pytorch-foreach", "pytorch-eager"}
+    assert found["pytorch-foreach"]["verification"]["verdict"] == "pass"
+    assert found["pytorch-foreach"]["step_seconds"]["median"] > 0
+    # As the guide says: change the sign, and see it fail.
+    file = checkout / "torch_impl/python/headroom_worker/pytorch_foreach.py"
+    file.write_text(file.read_text().replace("alpha=-self", "alpha=self"))
+    done = run(checkout, command, str(build))
+    assert done.returncode == 1
+    found = {record["backend"]: record for record in records(checkout, done)}
+    assert found["pytorch-foreach"]["verification"]["verdict"] == "fail"
+
+
+def nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    return shutil.which("nvcc", path=f"{PATH}{os.pathsep}{home}/bin")
+
+
+@needs_compilers
+@pytest.mark.skipif(nvcc() is None, reason="no CUDA compiler on PATH or in CUDA_HOME")
+def test_the_guide_to_kernels_of_your_own(checkout, tmp_path):
+    for step in section(2):
+        step.put_into(checkout)
+        for command in step.commands:
+            done = run(checkout, command, "")
+            assert done.returncode == 0, done.stderr
+    # One kind of GPU instead of three: the kernels are the same.
+    cuda = checkout / "cmake/cuda.cmake"
+    cuda.write_text(re.sub(r"(?<=HEADROOM_PORTABLE_TARGETS )[^)]+", "80-real", cuda.read_text()))
+    worker = "cuda_impl/CMakeFiles/headroom-cuda-worker.dir/worker_main.cpp.o"
+    driver = "bench/driver/CMakeFiles/headroom_driver.dir/backends.cpp.o"
+    objects = (worker, driver) if tool("ninja") else ()
+    options = (f"-DCMAKE_CUDA_COMPILER={nvcc()}", "-DHEADROOM_CUDA=ON")
+    configure_and_build(checkout, tmp_path / "build", "headroom_mine", *objects, options=options)
