@@ -31,10 +31,10 @@ def answer_block(data: Published, arguments: list[str]) -> list[str]:
 
 def extremes_block(data: Published, arguments: list[str]) -> list[str]:
     rows = [
-        [one.title, f"**{one.number.text}**", one.detail]
+        [one.title, f"**{one.number.text}**", one.detail, Path(one.number.rows[0].file).name]
         for one in findings.extremes(data.results, data.cells)
     ]
-    return table(["", "", ""], rows)
+    return table(["", "", "", "file"], rows)
 
 
 def widths_of(data: Published, arguments: list[str]) -> list[int]:
@@ -56,6 +56,10 @@ def cells_at(data: Published, width: int) -> list[Cell]:
     return found
 
 
+def files_at(data: Published, width: int) -> str:
+    return ", ".join(dict.fromkeys(Path(cell.file).name for cell in cells_at(data, width)))
+
+
 def times_block(data: Published, arguments: list[str]) -> list[str]:
     """Microseconds a step, a column a backend: those of backends=A,B, else all that have a result."""
     cells = [cell for width in widths_of(data, arguments) for cell in cells_at(data, width)]
@@ -66,10 +70,10 @@ def times_block(data: Published, arguments: list[str]) -> list[str]:
     for cell in cells:
         by_name = {row.backend: row for row in cell.rows}
         times = [_time(by_name.get(name)) for name in names]
-        rows.append([str(cell.workload.widths[1]), cell.precision, *times])
+        rows.append([str(cell.workload.widths[1]), cell.precision, *times, Path(cell.file).name])
     missing = [name for name in asked or [] if name not in timed]
     absent = ["", f"The published files hold no result of {', '.join(missing)} yet."] if missing else []
-    return [*table(["H", "precision", *names], rows), *absent]
+    return [*table(["H", "precision", *names, "file"], rows), *absent]
 
 
 def _time(row: Row | None) -> str:
@@ -96,10 +100,10 @@ def against_block(data: Published, arguments: list[str]) -> list[str]:
             except Stale:
                 fields.append("")
         if any(fields):
-            rows.append([str(width), *fields])
+            rows.append([str(width), *fields, files_at(data, width)])
     if not rows:
         return [f"The published files hold no row of {title} with a result beside one of ours."]
-    return table([f"H, against {title}", *PRECISIONS], rows)
+    return table([f"H, against {title}", *PRECISIONS, "files"], rows)
 
 
 def best_block(data: Published, arguments: list[str]) -> list[str]:
@@ -108,8 +112,14 @@ def best_block(data: Published, arguments: list[str]) -> list[str]:
     for width in widths_of(data, arguments):
         cells = {cell.precision: cell for cell in cells_at(data, width)}
         bests = [cells[name].best if name in cells else None for name in PRECISIONS]
-        rows.append([str(width), *[f"{row.backend} {_time(row)}" if row else "" for row in bests]])
-    return table(["H", *PRECISIONS], rows)
+        rows.append(
+            [
+                str(width),
+                *[f"{row.backend} {_time(row)}" if row else "" for row in bests],
+                files_at(data, width),
+            ]
+        )
+    return table(["H", *PRECISIONS, "files"], rows)
 
 
 def floors_block(data: Published, arguments: list[str]) -> list[str]:

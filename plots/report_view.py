@@ -130,7 +130,7 @@ def backends(results: Results) -> list[dict[str, str]]:
         {
             "name": name,
             "color": look_of(name, names).color,
-            "kind": "ours" if is_ours(name) else "PyTorch" if is_pytorch(name) else "other",
+            "kind": "ours" if is_ours(name) else "PyTorch" if is_pytorch(name) else "neither",
         }
         for name in names
     ]

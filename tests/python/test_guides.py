@@ -46,7 +46,7 @@ def run(checkout: Path, command: str, build: str) -> subprocess.CompletedProcess
         env=kept | {"HEADROOM_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -91,8 +91,10 @@ def configure_and_build(checkout: Path, build: Path, *targets: str, options: tup
         + ["-DHEADROOM_TESTS=OFF", "-DHEADROOM_TORCH=OFF", *options],
         [tool("cmake"), "--build", build, "-j", str(os.cpu_count()), "--target", *targets],
     )
+    # Where there is a ccache, what another copy compiled counts too.
+    environment = os.environ | {"CCACHE_BASEDIR": str(checkout.parent), "CCACHE_NOHASHDIR": "1"}
     for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
 
