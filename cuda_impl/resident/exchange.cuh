@@ -13,26 +13,12 @@
 
 #include "resident/arguments.h"
 #include "resident/formats.cuh"
+#include "resident/unit_range.cuh"
 
 namespace headroom::resident {
 
 RESIDENT_DEVICE const Arguments& arguments() { return *reinterpret_cast<const Arguments*>(shared_memory()); }
 RESIDENT_DEVICE const Plan& plan() { return arguments().plan; }
-
-/// The units of columns that one warp sums over: neighbouring, and as even as can be.
-struct UnitRange {
-  int begin, end;
-  RESIDENT_DEVICE static UnitRange of(int units, int warp) {
-    const int base = units / kWarps, extra = units % kWarps;
-    const int begin = warp * base + min(warp, extra);
-    return {begin, begin + base + (warp < extra ? 1 : 0)};
-  }
-  /// The warp whose range holds `unit`.
-  RESIDENT_DEVICE static int warp_of(int units, int unit) {
-    const int base = units / kWarps, extra = units % kWarps;
-    return unit < extra * (base + 1) ? unit / (base + 1) : extra + (unit - extra * (base + 1)) / base;
-  }
-};
 
 /// Where this thread is, and waiting with a bound. The exchanges below are functions only: what they need lies in
 /// shared memory or here, so that it stays in registers.

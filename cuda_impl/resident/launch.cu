@@ -4,6 +4,8 @@
 #include "device/check.h"
 #include "resident/arguments.h"
 #include "resident/formats.cuh"
+#include "resident/slice_arguments.h"
+#include "resident/slice_formats.cuh"
 
 namespace headroom::resident {
 namespace {
@@ -48,7 +50,70 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
   CUDA_CHECK(cudaGetLastError());
 }
 
+/// One thread a lane of a tile. x_columns: every 8x8 block transposed, for products that take columns.
+template <class Format, bool kTransposes>
+__global__ void pack_tiles(SlicePlan plan, const float* features /* [batches * batch, in] */,
+                           std::int64_t tiles, unsigned char* x_rows, unsigned char* x_columns) {
+  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t tile = thread / 32;
+  if (tile >= tiles) return;
+  const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3;
+  const int slices = 2 * plan.input_pairs, in = plan.widths[0];
+  const int first_column = static_cast<int>(tile % slices) * kSliceColumns;
+  const std::int64_t batch = tile / slices;
+  const auto feature = [&](int row, int column_in_slice) {
+    const int column = first_column + column_in_slice;
+    return row < plan.batch && column < in ? features[(batch * plan.batch + row) * in + column] : 0.0f;
+  };
+  float row[8], column[8];
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 2; ++j) {
+      row[2 * i + j] = feature(g + 8 * i, 2 * t + j);
+      column[2 * i + j] = kTransposes ? feature(8 * i + 2 * t + j, g) : row[2 * i + j];
+    }
+  store_tile(x_rows + tile * plan.tile, Format::round(row), lane);
+  store_tile(x_columns + tile * plan.tile, Format::round(column), lane);
+}
+
+template <class Format, bool kTransposes>
+void pack_tiles_as(const SlicePlan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
+                   unsigned char* x_columns, cudaStream_t stream) {
+  const std::int64_t tiles = batches * 2 * plan.input_pairs;
+  pack_tiles<Format, kTransposes><<<static_cast<unsigned>((tiles * 32 + 255) / 256), 256, 0, stream>>>(
+      plan, features, tiles, x_rows, x_columns);
+  CUDA_CHECK(cudaGetLastError());
+}
+
 }  // namespace
+
+void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,
+                 unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {
+  switch (precision) {
+    case Precision::kFp32:
+      return pack_tiles_as<SliceFp32, false>(plan, features, batches, x_rows, x_columns, stream);
+    case Precision::kTf32:
+      return pack_tiles_as<SliceTf32, true>(plan, features, batches, x_rows, x_columns, stream);
+    case Precision::kFp16:
+      return pack_tiles_as<SliceFp16, true>(plan, features, batches, x_rows, x_columns, stream);
+    case Precision::kBf16:
+      return pack_tiles_as<SliceBf16, true>(plan, features, batches, x_rows, x_columns, stream);
+  }
+  throw std::logic_error("pack_slices: not a Precision");
+}
+
+const void* slice_kernel(Precision precision, Form form, int pairs) {
+  switch (precision) {
+    case Precision::kFp32:
+      return slice_kernel_fp32(form, pairs);
+    case Precision::kTf32:
+      return slice_kernel_tf32(form, pairs);
+    case Precision::kFp16:
+      return slice_kernel_fp16(form, pairs);
+    case Precision::kBf16:
+      return slice_kernel_bf16(form, pairs);
+  }
+  throw std::logic_error("slice_kernel: not a Precision");
+}
 
 void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {

@@ -26,6 +26,10 @@ RESIDENT_DEVICE void warp_sync() { __syncwarp(); }
 RESIDENT_DEVICE bool warp_all(bool value) { return __all_sync(~0u, value) != 0; }
 RESIDENT_DEVICE bool warp_any(bool value) { return __any_sync(~0u, value) != 0; }
 RESIDENT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+RESIDENT_DEVICE std::uint32_t shuffle_from(std::uint32_t value, int lane) {
+  return __shfl_sync(~0u, value, lane);
+}
+RESIDENT_DEVICE std::uint32_t warp_ballot(bool value) { return __ballot_sync(~0u, value); }
 RESIDENT_DEVICE std::uint64_t nanoseconds() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -64,6 +68,28 @@ RESIDENT_DEVICE void store_packets(void* address, uint4 value) {
   const std::uint64_t b = value.z | static_cast<std::uint64_t>(value.w) << 32;
   asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(address), "l"(a), "l"(b) : "memory");
 }
+/// 16 bytes as one value, read or written whole; no order.
+RESIDENT_DEVICE uint4 load_whole16(const void* address) {
+  std::uint64_t a, b;
+  asm volatile("{\n.reg .b128 v;\nld.relaxed.gpu.global.b128 v, [%2];\nmov.b128 {%0, %1}, v;\n}"
+               : "=l"(a), "=l"(b)
+               : "l"(address)
+               : "memory");
+  return make_uint4(static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32),
+                    static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32));
+}
+RESIDENT_DEVICE void store_whole16(void* address, uint4 value) {
+  const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
+  const std::uint64_t b = value.z | static_cast<std::uint64_t>(value.w) << 32;
+  asm volatile(
+      "{\n.reg .b128 v;\nmov.b128 v, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], v;\n}" ::"l"(address),
+      "l"(a), "l"(b)
+      : "memory");
+}
+RESIDENT_DEVICE void store_packet(void* address, uint2 value) {
+  const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(address), "l"(a) : "memory");
+}
 RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
@@ -91,6 +117,17 @@ RESIDENT_DEVICE void load_matrices_transposed(std::uint32_t (&words)[4], const v
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(shared_address(row))
                : "memory");
+}
+
+/// An 8x8 matrix of 16-bit values, two neighbours of row lane / 4 a lane, transposed.
+RESIDENT_DEVICE std::uint32_t transpose8x8(std::uint32_t word) {
+  std::uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+/// Bytes of (low, high), counted from low's lowest, chosen by the digits of `order`.
+RESIDENT_DEVICE std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t order) {
+  return __byte_perm(low, high, order);
 }
 
 // ---- clusters
@@ -167,6 +204,14 @@ RESIDENT_DEVICE float round_tf32(float value) {
   asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return __uint_as_float(bits);
 }
+/// NaN stays NaN, so that a broken network is seen; never a zero with a sign.
+RESIDENT_DEVICE float relu(float value) {
+  float result;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
+  return result;
+}
+/// e to the power of `value` to about 2^-21.
+RESIDENT_DEVICE float exponential(float value) { return __expf(value); }
 RESIDENT_DEVICE float fp16_value(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }

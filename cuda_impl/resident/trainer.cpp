@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <variant>
 #include <vector>
 
 #include "core/error.h"
@@ -17,6 +18,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/arguments.h"
+#include "resident/slice_arguments.h"
 
 namespace headroom {
 namespace {
@@ -34,11 +36,38 @@ int attribute(cudaDeviceAttr name, int device) {
   return value;
 }
 
+/// One of the two kernels with its plan, and what of the plan the host needs whichever it is.
+struct Program {
+  std::variant<SlicePlan, Plan> plan;
+  const void* kernel;
+  Form form;
+  std::int32_t members, batch, exchanges, shared_bytes;
+  std::int64_t exchange_bytes, x_batch_bytes;
+
+  template <class AnyPlan>
+  Program(const AnyPlan& given, const void* its_kernel)
+      : plan(given),
+        kernel(its_kernel),
+        form(given.form),
+        members(given.members),
+        batch(given.batch),
+        exchanges(given.exchanges),
+        shared_bytes(given.shared_bytes),
+        exchange_bytes(given.exchange_bytes),
+        x_batch_bytes(given.x_batch_bytes) {}
+
+  std::string note() const {
+    return (std::holds_alternative<SlicePlan>(plan) ? "one slice a thread block, " : "general, ") +
+           std::string(to_string(form)) + " of " + std::to_string(members) + " thread blocks, " +
+           std::to_string(shared_bytes) + " bytes of shared memory each";
+  }
+};
+
 struct LaunchShape {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[1]{};
 
-  LaunchShape(const Plan& plan, cudaStream_t stream) {
+  LaunchShape(const Program& plan, cudaStream_t stream) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
@@ -58,7 +87,8 @@ struct LaunchShape {
 };
 
 /// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
-std::optional<std::string> not_resident(const Plan& plan, const void* kernel, int sm_count) {
+std::optional<std::string> not_resident(const Program& plan, int sm_count) {
+  const void* kernel = plan.kernel;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
   if (plan.form == Form::kCluster) {
@@ -81,28 +111,50 @@ std::optional<std::string> not_resident(const Plan& plan, const void* kernel, in
          std::to_string(fitting);
 }
 
-/// The first form that fits; throws the last form's reason.
-Plan choose_plan(const Workload& workload, Precision precision, int device, ResidentOptions::Form wanted) {
+/// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster.
+Program choose_program(const Workload& workload, Precision precision, int device,
+                       const ResidentOptions& options) {
   const Limits limits{.sm_count = attribute(cudaDevAttrMultiProcessorCount, device),
                       .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
   std::vector<Form> forms = forms_to_try(workload);
-  if (wanted == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
-  if (wanted == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
+  if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
+  if (options.form == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
   std::string reason;
-  for (const Form form : forms) {
+  std::optional<Program> found;
+  const auto consider = [&](auto&& make) {
+    if (found) return;
     try {
-      const Plan plan = make_plan(workload, precision, form, limits);
-      const auto problem = not_resident(plan, resident_kernel(precision, form), limits.sm_count);
-      if (!problem) return plan;
-      reason = *problem;
+      const Program program = make();
+      if (const auto problem = not_resident(program, limits.sm_count))
+        reason = *problem;
+      else
+        found = program;
     } catch (const UnsupportedError& error) {
       reason = error.what();
     }
-  }
-  throw UnsupportedError(reason);
+  };
+  using Kernel = ResidentOptions::Kernel;
+  // fp32 by multiply-adds: unrolled over more than two pairs the slice kernel does not fit the instruction cache.
+  const auto worthwhile = [&](const SlicePlan& plan) {
+    return options.kernel == Kernel::kSlices || precision != Precision::kFp32 || plan.pairs <= 2;
+  };
+  if (options.kernel != Kernel::kGeneral)
+    for (const Form form : forms)
+      consider([&] {
+        const SlicePlan plan = make_slice_plan(workload, precision, form, limits);
+        if (!worthwhile(plan)) throw UnsupportedError("cuda-resident: too wide for the slice kernel in fp32");
+        return Program(plan, slice_kernel(precision, form, plan.pairs));
+      });
+  if (options.kernel != Kernel::kSlices)
+    for (const Form form : forms)
+      consider([&] {
+        return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form));
+      });
+  if (!found) throw UnsupportedError(reason);
+  return *found;
 }
 
-std::string describe_status(std::uint32_t status, const Plan& plan) {
+std::string describe_status(std::uint32_t status, const Program& plan) {
   const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
   return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
          " of " + std::to_string(plan.members) + " waited too long for " +
@@ -115,44 +167,38 @@ std::string describe_status(std::uint32_t status, const Plan& plan) {
 class ResidentTrainer : public Trainer {
  public:
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-                  const Parameters& initial, const Plan& plan, const ResidentOptions& options)
-      : widths_(workload.widths),
-        batches_(data.batches(workload.batch_size)),
-        plan_(plan),
-        kernel_(resident_kernel(precision, plan.form)) {
+                  const Parameters& initial, const Program& program, const ResidentOptions& options)
+      : widths_(workload.widths), batches_(data.batches(workload.batch_size)), program_(program) {
     DeviceMemory::reset_peak();
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
     mirror_ = DeviceBuffer<float>(parameters);
-    exchange_ = zeros<unsigned char>(plan.exchange_bytes);
-    free_steps_ = zeros<std::uint32_t>(plan.members);
+    exchange_ = zeros<unsigned char>(program.exchange_bytes);
+    free_steps_ = zeros<std::uint32_t>(program.members);
     status_ = zeros<std::uint32_t>(1);
     upload(data, precision);
     set_parameters(initial);
 
-    const auto scale = static_cast<float>(loss_scale(precision, plan.batch));
-    arguments_ = {.plan = plan_,
-                  .parameters = parameters_.data(),
-                  .mirror = mirror_.data(),
-                  .x_rows = x_rows_.data(),
-                  .x_columns = x_columns_.data(),
-                  .labels = labels_.data(),
-                  .losses = losses_.data(),
-                  .exchange = exchange_.data(),
-                  .free_steps = free_steps_.data(),
-                  .status = status_.data(),
-                  .first_step = 0,
-                  .batches = batches_,
-                  .loss_slots = kKeptLosses,
-                  .wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds),
-                  .steps = 0,
-                  .update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale,
-                  .gradient_scale = scale / static_cast<float>(plan.batch)};
-    if (options.lost_exchange >= 0) {
-      ExchangePlan& lost = arguments_.plan.exchange[options.lost_exchange];
-      lost.bytes_per_step += 16;
-      lost.chunks += 1;
-    }
+    const auto batch = static_cast<float>(program.batch);
+    const auto scale = static_cast<float>(loss_scale(precision, program.batch));
+    std::visit([&](const auto& plan) { set_arguments(plan, options); }, program_.plan);
+    std::visit(
+        [&](auto& arguments) {
+          arguments.parameters = parameters_.data();
+          arguments.mirror = mirror_.data();
+          arguments.x_rows = x_rows_.data();
+          arguments.x_columns = x_columns_.data();
+          arguments.labels = labels_.data();
+          arguments.losses = losses_.data();
+          arguments.exchange = exchange_.data();
+          arguments.status = status_.data();
+          arguments.batches = batches_;
+          arguments.loss_slots = kKeptLosses;
+          arguments.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
+          arguments.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
+          arguments.gradient_scale = scale / batch;
+        },
+        arguments_);
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
@@ -202,10 +248,7 @@ class ResidentTrainer : public Trainer {
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
-  std::string note() override {
-    return std::string(to_string(plan_.form)) + " of " + std::to_string(plan_.members) + " thread blocks, " +
-           std::to_string(plan_.shared_bytes) + " bytes of shared memory each";
-  }
+  std::string note() override { return program_.note(); }
 
  private:
   template <class T>
@@ -215,13 +258,44 @@ class ResidentTrainer : public Trainer {
     return buffer;
   }
 
+  void set_arguments(const SlicePlan& plan, const ResidentOptions& options) {
+    SliceArguments arguments{};
+    arguments.plan = plan;
+    const std::int64_t tiles = std::int64_t{plan.members} * plan.tile;
+    arguments.slot_bytes =
+        static_cast<std::uint32_t>(plan.form == Form::kGrid ? slot_bytes(plan.members, plan.tile) : tiles);
+    arguments.lost_exchange = options.lost_exchange;
+    arguments_ = arguments;
+  }
+  void set_arguments(const Plan& plan, const ResidentOptions& options) {
+    Arguments arguments{};
+    arguments.plan = plan;
+    arguments.free_steps = free_steps_.data();
+    if (options.lost_exchange >= 0) {
+      ExchangePlan& lost = arguments.plan.exchange[options.lost_exchange];
+      lost.bytes_per_step += 16;
+      lost.chunks += 1;
+    }
+    arguments_ = arguments;
+  }
+
+  void pack(Precision precision, const float* features, std::int64_t batches, std::int64_t first_batch) {
+    unsigned char* x_rows = x_rows_.data() + first_batch * program_.x_batch_bytes;
+    unsigned char* x_columns = x_columns_.data() + first_batch * program_.x_batch_bytes;
+    if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
+      pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
+    else
+      pack_inputs(std::get<Plan>(program_.plan), precision, features, batches, x_rows, x_columns,
+                  stream_.get());
+  }
+
   void upload(const DatasetView& data, Precision precision) {
-    const std::int64_t samples = batches_ * plan_.batch;
+    const std::int64_t samples = batches_ * program_.batch;
     labels_ = DeviceBuffer<std::int32_t>(samples);
     labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
-    x_rows_ = DeviceBuffer<unsigned char>(batches_ * plan_.x_batch_bytes);
-    x_columns_ = DeviceBuffer<unsigned char>(batches_ * plan_.x_batch_bytes);
-    const std::int64_t batch_values = std::int64_t{plan_.batch} * data.feature_count;
+    x_rows_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
+    x_columns_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
+    const std::int64_t batch_values = std::int64_t{program_.batch} * data.feature_count;
     const std::int64_t at_once = std::clamp<std::int64_t>(
         kUploadBytes / (batch_values * static_cast<std::int64_t>(sizeof(float))), 1, batches_);
     DeviceBuffer<float> staged(at_once * batch_values);
@@ -230,23 +304,26 @@ class ResidentTrainer : public Trainer {
       CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + batch * batch_values,
                                  static_cast<std::size_t>(now * batch_values) * sizeof(float),
                                  cudaMemcpyHostToDevice, stream_.get()));
-      pack_inputs(plan_, precision, staged.data(), now, x_rows_.data() + batch * plan_.x_batch_bytes,
-                  x_columns_.data() + batch * plan_.x_batch_bytes, stream_.get());
+      pack(precision, staged.data(), now, batch);
       stream_.synchronize();
     }
   }
 
   void launch(std::int64_t first_step, std::int64_t steps) {
-    arguments_.first_step = first_step;
-    arguments_.steps = static_cast<std::int32_t>(steps);
-    if (plan_.form == Form::kGrid) {
+    if (program_.form == Form::kGrid) {
       const auto bytes = [](const auto& buffer) { return static_cast<std::size_t>(buffer.bytes()); };
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
       CUDA_CHECK(cudaMemsetAsync(free_steps_.data(), 0, bytes(free_steps_), stream_.get()));
     }
-    const LaunchShape shape(plan_, stream_.get());
-    void* parameters[] = {&arguments_};
-    CUDA_CHECK(cudaLaunchKernelExC(&shape.config, kernel_, parameters));
+    const LaunchShape shape(program_, stream_.get());
+    std::visit(
+        [&](auto& arguments) {
+          arguments.first_step = first_step;
+          arguments.steps = static_cast<std::int32_t>(steps);
+          void* parameters[] = {&arguments};
+          CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel, parameters));
+        },
+        arguments_);
   }
 
   Event& record_end() {
@@ -265,14 +342,13 @@ class ResidentTrainer : public Trainer {
     std::uint32_t status = 0;
     status_.copy_to({&status, 1});
     if (status == 0) return;
-    failure_ = describe_status(status, plan_);
+    failure_ = describe_status(status, program_);
     throw std::runtime_error(failure_);
   }
 
   const std::vector<int> widths_;
   const std::int64_t batches_;
-  const Plan plan_;
-  const void* const kernel_;
+  const Program program_;
 
   Stream stream_;
   Event begin_, end_;
@@ -281,7 +357,7 @@ class ResidentTrainer : public Trainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_, status_;
-  Arguments arguments_{};
+  std::variant<SliceArguments, Arguments> arguments_;
 
   std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
   bool timed_ = false;
@@ -311,8 +387,8 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
     throw InputError("cuda-resident: batch size " + std::to_string(workload.batch_size) +
                      " is larger than the data set of " + std::to_string(data.samples) + " samples");
   use_device(device);
-  const Plan plan = choose_plan(workload, precision, device, options.form);
-  return std::make_unique<ResidentTrainer>(workload, precision, data, initial, plan, options);
+  const Program program = choose_program(workload, precision, device, options);
+  return std::make_unique<ResidentTrainer>(workload, precision, data, initial, program, options);
 }
 
 }  // namespace headroom

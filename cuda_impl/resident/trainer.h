@@ -18,7 +18,9 @@ std::optional<std::string> resident_unavailable(int device);
 /// For tests: everybody else takes the defaults.
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
+  enum class Kernel { kAny, kSlices, kGeneral };
   Form form = Form::kAny;
+  Kernel kernel = Kernel::kAny;
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
 };

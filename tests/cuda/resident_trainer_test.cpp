@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <tuple>
 
 #include "analysis/verification.h"
 #include "core/dataset.h"
@@ -15,12 +16,14 @@
 #include "core/oracle.h"
 #include "device/device.h"
 #include "resident/plan.h"
+#include "resident/slice_plan.h"
 #include "resident/trainer.h"
 
 namespace headroom {
 namespace {
 
 using Form = ResidentOptions::Form;
+using Kernel = ResidentOptions::Kernel;
 
 constexpr double kSanitizerWaitSeconds = 20;
 
@@ -50,6 +53,7 @@ struct Case {
   std::string name;
   Form form;
   std::vector<std::int64_t> steps;
+  Kernel kernel = Kernel::kGeneral;
 };
 
 /// Trains one step from each of the oracle's points, and ten from the start.
@@ -57,7 +61,8 @@ void check_against_oracle(const Case& one, Precision precision, double wait_seco
   const std::uint64_t seed = fresh_seed();
   SCOPED_TRACE(one.name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
   Problem problem(one.name, seed);
-  const auto trainer = problem.trainer(precision, {.form = one.form, .wait_seconds = wait_seconds});
+  const auto trainer =
+      problem.trainer(precision, {.form = one.form, .kernel = one.kernel, .wait_seconds = wait_seconds});
   SCOPED_TRACE(trainer->note());
   std::vector<StepErrors> errors;
   std::vector<double> free_errors;
@@ -104,6 +109,25 @@ TEST_P(ResidentTrainer, SmallGridStepsMatchTheOracle) {
   for (const char* name : {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17", "mlp-20x16x16x16x16x16x16x16x3-b40"})
     check_against_oracle({name, Form::kGrid, kFewSteps}, GetParam(), kSanitizerWaitSeconds);
 }
+TEST_P(ResidentTrainer, SmallSliceStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Form form : {Form::kCluster, Form::kGrid})
+    for (const char* name :
+         {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17", "mlp-20x40x16-b8", "mlp-40x48x33x20x9x12-b32"})
+      check_against_oracle({name, form, kFewSteps, Kernel::kSlices}, GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTrainer, SliceStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-784x128x128x128x10-b32", "mlp-100x77x33x5-b17", "mlp-784x256x256x256x10-b32",
+        "mlp-784x512x512x512x10-b32", "mlp-96x700x16-b8", "mlp-20x16x16x16x16x16x16x16x3-b32"})
+    check_against_oracle({name, Form::kAny, kMoreSteps, Kernel::kSlices}, GetParam(), 2);
+}
+TEST_P(ResidentTrainer, WideSliceStepsMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-784x1024x1024x1024x10-b32", Form::kAny, {0, 1, 3, 6, 9}, Kernel::kSlices},
+                       GetParam(), 2);
+}
 TEST_P(ResidentTrainer, ClusterStepsMatchTheOracle) {
   NEEDS_GPU();
   // With 4-byte values the exchange buffers of width 128 do not fit beside the weights.
@@ -123,8 +147,9 @@ TEST_P(ResidentTrainer, WideStepsMatchTheOracle) {
   check_against_oracle({"mlp-784x1024x1024x1024x10-b32", Form::kAny, {0, 1, 3, 6, 9}}, GetParam(), 2);
 }
 
-std::vector<float> bits_after(Problem& problem, Precision precision, Form form, std::int64_t cut) {
-  const auto trainer = problem.trainer(precision, {.form = form});
+std::vector<float> bits_after(Problem& problem, Precision precision, const ResidentOptions& options,
+                              std::int64_t cut) {
+  const auto trainer = problem.trainer(precision, options);
   trainer->train(0, cut);
   trainer->train(cut, 700 - cut);
   const Parameters end = trainer->parameters();
@@ -137,22 +162,30 @@ std::vector<float> bits_after(Problem& problem, Precision precision, Form form, 
 }
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const auto& [name, form] : {std::pair{"mlp-200x96x64x64x10-b32", Form::kCluster},
-                                   std::pair{"mlp-784x512x512x512x10-b32", Form::kGrid}}) {
-    Problem problem(name, fresh_seed());
-    const auto first = bits_after(problem, GetParam(), form, 350);
-    EXPECT_EQ(first, bits_after(problem, GetParam(), form, 350)) << name;
-    EXPECT_EQ(first, bits_after(problem, GetParam(), form, 1)) << name;
-  }
+  for (const Kernel kernel : {Kernel::kSlices, Kernel::kGeneral})
+    for (const auto& [name, form] : {std::pair{"mlp-200x96x64x64x10-b32", Form::kCluster},
+                                     std::pair{"mlp-784x512x512x512x10-b32", Form::kGrid}}) {
+      Problem problem(name, fresh_seed());
+      const ResidentOptions options{.form = form, .kernel = kernel};
+      const auto first = bits_after(problem, GetParam(), options, 350);
+      EXPECT_EQ(first, bits_after(problem, GetParam(), options, 350)) << name;
+      EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
+    }
+}
+TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
+  NEEDS_GPU();
+  Problem problem("mlp-200x96x64x64x10-b32", fresh_seed());
+  EXPECT_EQ(bits_after(problem, GetParam(), {.form = Form::kCluster, .kernel = Kernel::kSlices}, 350),
+            bits_after(problem, GetParam(), {.form = Form::kGrid, .kernel = Kernel::kSlices}, 350));
 }
 
-TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
-  NEEDS_GPU();
+void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges) {
   for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
-    for (const int exchange : {0, 1, 3}) {
-      Problem problem("mlp-33x24x17x5-b17", fresh_seed());
+    for (const int exchange : exchanges) {
+      Problem problem("mlp-33x24x17x7x5-b17", fresh_seed());
       const auto trainer =
-          problem.trainer(Precision::kFp16, {.form = form, .wait_seconds = 0.05, .lost_exchange = exchange});
+          problem.trainer(Precision::kFp16,
+                          {.form = form, .kernel = kernel, .wait_seconds = 0.05, .lost_exchange = exchange});
       try {
         trainer->train(0, 20);
         FAIL() << "exchange " << exchange << " is never complete";
@@ -161,6 +194,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
       }
       EXPECT_THROW(trainer->train(0, 1), std::runtime_error);
     }
+}
+TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3});
+  expect_a_lost_exchange_to_fail(Kernel::kGeneral, {0, 1, 4});
 }
 
 TEST(ResidentPlan, NamesTheBytesThatDoNotFit) {
@@ -188,6 +226,25 @@ TEST(ResidentPlan, FitsTheShapesItIsMadeForInEveryPrecision) {
                                            Precision::kBf16, resident::Form::kCluster, limits);
   EXPECT_EQ(cluster.members, 16);
   EXPECT_EQ(cluster.exchanges, 6);
+}
+TEST(ResidentPlan, GivesEveryThreadBlockOneSliceWhereThatIsEnough) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  for (const Precision precision : kAllPrecisions)
+    for (const auto& [name, members, pairs] : {std::tuple{"mlp-784x128x128x128x10-b32", 16, 1},
+                                               {"mlp-784x512x300x512x10-b32", 64, 4},
+                                               {"mlp-784x1024x1024x1024x10-b32", 128, 8},
+                                               {"mlp-100x520x8-b3", 66, 8}}) {
+      const auto plan =
+          resident::make_slice_plan(parse_workload_name(name), precision, resident::Form::kGrid, limits);
+      EXPECT_EQ(plan.members, members) << name;
+      EXPECT_EQ(plan.pairs, pairs) << name;
+    }
+  for (const char* name :
+       {"mlp-784x1040x10-b32", "mlp-784x64x17-b32", "mlp-784x64x10-b33", "mlp-900x64x10-b32"})
+    EXPECT_THROW(
+        resident::make_slice_plan(parse_workload_name(name), Precision::kFp16, resident::Form::kGrid, limits),
+        UnsupportedError)
+        << name;
 }
 TEST(ResidentPlan, RefusesOtherDepthsAndBatches) {
   const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};

@@ -1,0 +1,442 @@
+// The four precisions of the slice kernel: one layout of tiles and masters, and two products built on it.
+//
+// Everything is blocks of 8 x 8: lane 4 * g + t holds row g, columns 2t and 2t + 1. A tile [32 rows, 8 columns] is four
+// blocks below each other, so a lane has 8 values: value 2i + j is row g + 8i, column 2t + j. That is how tensor cores
+// leave their sums and, since a product may sum its columns in any order, also how they take their operands: a
+// tile goes from the sums of one member through an exchange into the products of all with nothing rearranged. For a
+// weight gradient, which sums over rows, blocks are transposed in registers.
+//
+// Masters come in pairs of slices: fp32 [16 columns, 8 outputs], lane 4 * g + t holds outputs 2t and 2t + 1 of columns g
+// and g + 8. fp32 keeps the layouts and multiplies by fused multiply-adds; there a lane takes the four lanes of a
+// row in an order that begins with its own, so that no two lanes of a quad read the same bank, and sums over a quad
+// or over rows end in the right lane without selecting.
+#pragma once
+
+#include "resident/formats.cuh"
+#include "resident/slice_plan.h"
+
+namespace headroom::resident {
+
+RESIDENT_DEVICE uint4 load_part(const unsigned char* tile, int part, int lane) {
+  return load_shared16(tile + part * 512 + lane * 16);
+}
+template <int kWordCount>
+RESIDENT_DEVICE Eight<kWordCount> load_tile(const unsigned char* tile, int lane) {
+  Eight<kWordCount> values;
+#pragma unroll
+  for (int part = 0; part < kWordCount / 4; ++part) assign(values, part, load_part(tile, part, lane));
+  return values;
+}
+template <int kWordCount>
+RESIDENT_DEVICE void store_tile(unsigned char* tile, const Eight<kWordCount>& values, int lane) {
+#pragma unroll
+  for (int part = 0; part < kWordCount / 4; ++part)
+    *reinterpret_cast<uint4*>(tile + part * 512 + lane * 16) = part_of(values, part);
+}
+
+/// Sums of the tensor-core formats: [32 rows, 8 outputs] in two chains, so that instructions need not wait for the one
+/// before, and [16 columns, 8 outputs] of a weight gradient.
+struct TensorSums {
+  float chain[2][2][4];
+  RESIDENT_DEVICE void finish(float (&value)[8], int /*lane*/) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) value[4 * half + c] = chain[0][half][c] + chain[1][half][c];
+  }
+};
+
+/// The second tile of the last layer's masters keeps only those lanes of a quad that hold classes.
+struct SecondTile {
+  const float4* pair;
+  int lanes;
+  RESIDENT_DEVICE bool holds(int lane) const { return (lane & 3) < lanes; }
+  RESIDENT_DEVICE float4 load(int lane) const {
+    return holds(lane) ? pair[(lane >> 2) * lanes + (lane & 3)] : make_float4(0, 0, 0, 0);
+  }
+};
+
+/// What both tensor-core kinds do with it: as with the first tile.
+template <class Format>
+struct TensorLastLayer {
+  RESIDENT_DEVICE static auto load_second(const SecondTile& tile, int lane) {
+    return Format::weights(tile.load(lane));
+  }
+  template <class Values, class Weights>
+  RESIDENT_DEVICE static void multiply_second(TensorSums& sums, int chain, const Values& a, const Values& b,
+                                              const Weights& w, int lane) {
+    Format::multiply(sums, chain, a, b, w, lane);
+  }
+  RESIDENT_DEVICE static void finish_second(const TensorSums& sums, float (&value)[8], int lane) {
+    sums.finish(value, lane);
+  }
+};
+
+/// `Type` gives the roundings and the instruction [16, 16] x [16, 8].
+template <class Type>
+struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
+  static constexpr int kParts = 1, kWords = 4;
+  static constexpr bool kSpareBit = false, kFirstInRegisters = true;
+  using Values = Eight<4>;
+  using Sums = TensorSums;
+  using Weights = Eight<2>;  // of a pair
+  using Own = Values;        // transposed
+
+  RESIDENT_DEVICE static Values round(const float (&v)[8]) {
+    return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3]), Type::pack(v[4], v[5]), Type::pack(v[6], v[7])}};
+  }
+  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return round(v); }
+  RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
+  RESIDENT_DEVICE static float at(const Values& values, int index) {
+    return Type::value(values.word[index / 2], index % 2);
+  }
+  RESIDENT_DEVICE static Values transposed(const Values& v) {
+    return {
+        {transpose8x8(v.word[0]), transpose8x8(v.word[1]), transpose8x8(v.word[2]), transpose8x8(v.word[3])}};
+  }
+  /// Values 2i and 2i + 1 of a kept tile.
+  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+    *reinterpret_cast<std::uint32_t*>(tile + lane * 16 + 4 * i) = Type::pack(first, second);
+  }
+
+  RESIDENT_DEVICE static Weights weights(const float4& m) {
+    return {{transpose8x8(Type::pack_weights(m.x, m.y)), transpose8x8(Type::pack_weights(m.z, m.w))}};
+  }
+  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
+  RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
+                                       const Weights& w, int /*lane*/) {
+    Type::product(sums.chain[chain][0], a.word[0], a.word[1], b.word[0], b.word[1], w.word[0], w.word[1]);
+    Type::product(sums.chain[chain][1], a.word[2], a.word[3], b.word[2], b.word[3], w.word[0], w.word[1]);
+  }
+  struct Across {
+    Values tile[2];
+  };
+  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+    return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
+  }
+  /// result[slice] [32 rows, 8 columns] = gradient [32, 16 classes] * weights [16 classes, 8 columns], both slices.
+  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
+                                              const float4* first, const SecondTile& second, int lane) {
+    const Values &p = gradient.tile[0], &q = gradient.tile[1];
+    const float4 m[2] = {first[lane], second.load(lane)};
+#pragma unroll
+    for (int slice = 0; slice < 2; ++slice) {
+      const std::uint32_t low =
+          slice == 0 ? Type::pack_weights(m[0].x, m[0].y) : Type::pack_weights(m[0].z, m[0].w);
+      const std::uint32_t high =
+          slice == 0 ? Type::pack_weights(m[1].x, m[1].y) : Type::pack_weights(m[1].z, m[1].w);
+      float upper[4] = {}, lower[4] = {};
+      Type::product(upper, p.word[0], p.word[1], q.word[0], q.word[1], low, high);
+      Type::product(lower, p.word[2], p.word[3], q.word[2], q.word[3], low, high);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) result[slice][c] = upper[c], result[slice][4 + c] = lower[c];
+    }
+  }
+
+  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+    return transposed(load_tile<4>(tile, lane));
+  }
+  /// [16 columns, 8 outputs] = columns^T * own over 32 rows, in the order of a pair of masters.
+  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
+    float sum[4] = {};
+#pragma unroll
+    for (int s = 0; s < 4; s += 2)
+      Type::product(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
+};
+
+struct Fp16Type {
+  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
+  RESIDENT_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
+  RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    product_fp16(c, a0, a1, a2, a3, b0, b1);
+  }
+};
+struct Bf16Type {
+  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_bf16(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_bf16_weights(a, b); }
+  RESIDENT_DEVICE static float value(std::uint32_t word, int half) {
+    return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
+  }
+  RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    product_bf16(c, a0, a1, a2, a3, b0, b1);
+  }
+};
+
+RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) {
+  const std::uint32_t low = transpose8x8(choose_bytes(first, second, 0x5410));
+  const std::uint32_t high = transpose8x8(choose_bytes(first, second, 0x7632));
+  first = choose_bytes(low, high, 0x5410);
+  second = choose_bytes(low, high, 0x7632);
+}
+
+/// A member keeps its own gradients as they came, because the bias sum sees them unrounded, and rounds them as operands.
+struct Tf32Slices : TensorLastLayer<Tf32Slices> {
+  static constexpr int kParts = 2, kWords = 8;
+  static constexpr bool kSpareBit = true, kFirstInRegisters = true;
+  using Values = Eight<8>;
+  using Sums = TensorSums;
+  using Weights = Eight<4>;
+  using Own = Values;
+
+  RESIDENT_DEVICE static std::uint32_t rounded(float value) { return float_to_bits(round_tf32(value)); }
+  RESIDENT_DEVICE static Values round(const float (&v)[8]) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = rounded(v[i]);
+    return values;
+  }
+  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
+  RESIDENT_DEVICE static Values operand(const Values& kept) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = rounded(bits_to_float(kept.word[i]));
+    return values;
+  }
+  RESIDENT_DEVICE static float at(const Values& values, int index) {
+    return bits_to_float(values.word[index]);
+  }
+  RESIDENT_DEVICE static Values transposed(Values v) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) transpose_two(v.word[2 * i], v.word[2 * i + 1]);
+    return v;
+  }
+  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+    *reinterpret_cast<float2*>(tile + (i >> 1) * 512 + lane * 16 + (i & 1) * 8) = make_float2(first, second);
+  }
+
+  RESIDENT_DEVICE static Weights weights(const float4& m) {
+    Weights w = {{rounded(m.x), rounded(m.y), rounded(m.z), rounded(m.w)}};
+    transpose_two(w.word[0], w.word[1]);
+    transpose_two(w.word[2], w.word[3]);
+    return w;
+  }
+  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
+  RESIDENT_DEVICE static void product(float (&sums)[2][4], const Values& a, std::uint32_t b0,
+                                      std::uint32_t b1) {
+    product_tf32(sums[0], a.word[0], a.word[2], a.word[1], a.word[3], b0, b1);
+    product_tf32(sums[1], a.word[4], a.word[6], a.word[5], a.word[7], b0, b1);
+  }
+  RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
+                                       const Weights& w, int /*lane*/) {
+    product(sums.chain[chain], a, w.word[0], w.word[1]);
+    product(sums.chain[chain], b, w.word[2], w.word[3]);
+  }
+  struct Across {
+    Values tile[2];
+  };
+  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+    return {{operand(load_tile<8>(tiles, lane)), operand(load_tile<8>(tiles + 1024, lane))}};
+  }
+  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
+                                              const float4* first, const SecondTile& second, int lane) {
+    const float4 m[2] = {first[lane], second.load(lane)};
+#pragma unroll
+    for (int slice = 0; slice < 2; ++slice) {
+      float sums[2][4] = {};
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile)
+        product(sums, gradient.tile[tile], rounded(slice == 0 ? m[tile].x : m[tile].z),
+                rounded(slice == 0 ? m[tile].y : m[tile].w));
+#pragma unroll
+      for (int c = 0; c < 8; ++c) result[slice][c] = sums[c / 4][c % 4];
+    }
+  }
+
+  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+    return transposed(operand(load_tile<8>(tile, lane)));
+  }
+  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
+    float sum[4] = {};
+#pragma unroll
+    for (int s = 0; s < 8; s += 2)
+      product_tf32(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
+};
+
+/// Multiply-adds. In a product lane (g, t) sums its own columns for its rows and all outputs; pair j of a lane's sums
+/// are outputs 2 * (j ^ t) and the next, so that adding up a quad leaves outputs 2t and 2t + 1 in lane t. In a weight
+/// gradient it sums its own rows for its columns and all outputs, pair j being outputs 2 * (j ^ (g >> 1)): adding up the
+/// 8 rows leaves lane (g, t) with column 2t + (g & 1) and outputs 2 * (g >> 1) and the next.
+struct Fp32Slices {
+  static constexpr int kParts = 2, kWords = 8;
+  static constexpr bool kSpareBit = false, kFirstInRegisters = false;
+  using Values = Eight<8>;
+
+  RESIDENT_DEVICE static Values round(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
+  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return round(v); }
+  RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
+  RESIDENT_DEVICE static float at(const Values& values, int index) {
+    return bits_to_float(values.word[index]);
+  }
+  RESIDENT_DEVICE static Values transposed(const Values& v) { return v; }  // outer() takes rows as they are
+  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+    Tf32Slices::store_two(tile, i, lane, first, second);
+  }
+
+  struct Sums {
+    float row[4][8];
+    RESIDENT_DEVICE void finish(float (&value)[8], int /*lane*/) const {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float half[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) half[e] = row[i][e] + shuffle_xor(row[i][4 + e], 2);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) value[2 * i + e] = half[e] + shuffle_xor(half[2 + e], 1);
+      }
+    }
+  };
+  using Weights = const float4*;  // too many for registers: read when they are needed
+  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int /*lane*/) { return pair; }
+  RESIDENT_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                       Weights pair, int lane) {
+    const int t = lane & 3;
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float4 w = pair[(2 * t + e) * 4 + (j ^ t)];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
+          sums.row[i][2 * j + 1] =
+              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
+        }
+      }
+  }
+
+  /// The second tile has few outputs: in their own order, so that a warp leaves out those that are not there.
+  RESIDENT_DEVICE static SecondTile load_second(const SecondTile& tile, int /*lane*/) { return tile; }
+  RESIDENT_DEVICE static void multiply_second(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                              const SecondTile& tile, int lane) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (j >= tile.lanes) break;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float4 w = tile.pair[(2 * (lane & 3) + e) * tile.lanes + j];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
+          sums.row[i][2 * j + 1] =
+              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
+        }
+      }
+    }
+  }
+  RESIDENT_DEVICE static void finish_second(const Sums& sums, float (&value)[8], int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 two = sum_quad(sums.row[i], lane);
+      value[2 * i] = two.x, value[2 * i + 1] = two.y;
+    }
+  }
+
+  struct Own {
+    float value[4][8];  // rows g + 8i
+  };
+  struct Across {
+    Own first;
+    const unsigned char* second;
+  };
+  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+    return {load_rows(tiles, lane, lane & 3), tiles + 1024};
+  }
+  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
+                                              const float4* first, const SecondTile& second, int lane) {
+    const int t = lane & 3;
+#pragma unroll
+    for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) result[slice][c] = 0;
+    const auto add = [&](const float4& w, int e, int i, float low, float high) {
+      result[0][2 * i + e] = fmaf(high, w.y, fmaf(low, w.x, result[0][2 * i + e]));
+      result[1][2 * i + e] = fmaf(high, w.w, fmaf(low, w.z, result[1][2 * i + e]));
+    };
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float4 w = first[(2 * t + e) * 4 + (j ^ t)];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          add(w, e, i, gradient.first.value[i][2 * j], gradient.first.value[i][2 * j + 1]);
+      }
+#pragma unroll 1
+    for (int j = 0; j < second.lanes; ++j)
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const uint4 rows = load_part(gradient.second, part, (lane & ~3) + j);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float4 w = second.pair[(2 * t + e) * second.lanes + j];
+          add(w, e, 2 * part, bits_to_float(rows.x), bits_to_float(rows.y));
+          add(w, e, 2 * part + 1, bits_to_float(rows.z), bits_to_float(rows.w));
+        }
+      }
+  }
+
+  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+    return load_rows(tile, lane, lane >> 3);
+  }
+  /// Rows g + 8i of a tile, output pairs in the order j ^ first.
+  RESIDENT_DEVICE static Own load_rows(const unsigned char* tile, int lane, int first) {
+    Own own;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const uint4 four = load_part(tile, part, (lane & ~3) + (j ^ first));
+        own.value[2 * part][2 * j] = bits_to_float(four.x);
+        own.value[2 * part][2 * j + 1] = bits_to_float(four.y);
+        own.value[2 * part + 1][2 * j] = bits_to_float(four.z);
+        own.value[2 * part + 1][2 * j + 1] = bits_to_float(four.w);
+      }
+    return own;
+  }
+  RESIDENT_DEVICE static float2 outer_slice(const Values& a, const Own& own, int lane) {
+    float sum[2][8];
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        sum[e][n] = at(a, e) * own.value[0][n];
+#pragma unroll
+        for (int i = 1; i < 4; ++i) sum[e][n] = fmaf(at(a, 2 * i + e), own.value[i][n], sum[e][n]);
+      }
+    float half[2][4], quarter[2][2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) half[e][n] = sum[e][n] + shuffle_xor(sum[e][4 + n], 16);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) quarter[e][n] = half[e][n] + shuffle_xor(half[e][2 + n], 8);
+    }
+    const bool odd = (lane & 4) != 0;
+    return make_float2(
+        (odd ? quarter[1][0] : quarter[0][0]) + shuffle_xor(odd ? quarter[0][0] : quarter[1][0], 4),
+        (odd ? quarter[1][1] : quarter[0][1]) + shuffle_xor(odd ? quarter[0][1] : quarter[1][1], 4));
+  }
+  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int lane) {
+    const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
+    return make_float4(first.x, first.y, second.x, second.y);
+  }
+  RESIDENT_DEVICE static int master_lane(int lane) {
+    return (2 * (lane & 3) + (lane >> 2 & 1)) * 4 + (lane >> 3);
+  }
+};
+
+using SliceFp16 = SixteenBitSlices<Fp16Type>;
+using SliceBf16 = SixteenBitSlices<Bf16Type>;
+using SliceTf32 = Tf32Slices;
+using SliceFp32 = Fp32Slices;
+
+}  // namespace headroom::resident

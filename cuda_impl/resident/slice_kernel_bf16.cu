@@ -1,0 +1,8 @@
+// The slice kernel in bf16.
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+const void* slice_kernel_bf16(Form form, int pairs) { return slice_kernel_of<SliceBf16>(form, pairs); }
+
+}  // namespace headroom::resident

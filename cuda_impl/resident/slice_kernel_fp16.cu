@@ -1,0 +1,8 @@
+// The slice kernel in fp16.
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+const void* slice_kernel_fp16(Form form, int pairs) { return slice_kernel_of<SliceFp16>(form, pairs); }
+
+}  // namespace headroom::resident

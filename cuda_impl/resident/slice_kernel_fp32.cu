@@ -1,0 +1,8 @@
+// The slice kernel in fp32.
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+const void* slice_kernel_fp32(Form form, int pairs) { return slice_kernel_of<SliceFp32>(form, pairs); }
+
+}  // namespace headroom::resident

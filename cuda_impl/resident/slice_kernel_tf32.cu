@@ -1,0 +1,8 @@
+// The slice kernel in tf32.
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+const void* slice_kernel_tf32(Form form, int pairs) { return slice_kernel_of<SliceTf32>(form, pairs); }
+
+}  // namespace headroom::resident

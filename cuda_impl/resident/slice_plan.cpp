@@ -1,0 +1,110 @@
+// The arithmetic of the slice plan. Shared memory is laid out in the order in which slice_plan.h names it.
+#include "resident/slice_plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace headroom::resident {
+namespace {
+
+constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+void require(bool fits, const std::string& what) {
+  if (!fits) throw UnsupportedError("cuda-resident, one slice a thread block: " + what);
+}
+
+/// One more than twice the last stage that anybody may still read when it is written again: with one exchange a step a
+/// member may be two steps behind.
+int stage_shift_of(int layers) { return layers == 2 ? 2 : 1; }
+
+}  // namespace
+
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits) {
+  SlicePlan plan{};
+  plan.form = form;
+  plan.layers = workload.layers();
+  plan.batch = workload.batch_size;
+  plan.classes = workload.classes();
+  require(plan.layers >= 2 && plan.layers <= kMaxLayers, std::to_string(plan.layers) + " layers, not 2 to 8");
+  require(plan.batch <= kGroupRows, "batch size " + std::to_string(plan.batch) + ", not up to 32");
+  require(plan.classes <= kMostClasses, std::to_string(plan.classes) + " classes, not up to 16");
+  require(workload.inputs() <= 8 * kInputPairs * kPairColumns,
+          std::to_string(workload.inputs()) + " inputs, not up to 896");
+  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+
+  const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  plan.pairs = 1;
+  while (plan.pairs * kWarps * kPairColumns < widest) plan.pairs *= 2;
+  require(plan.pairs <= kMostPairs, "a hidden layer of " + std::to_string(widest) + ", not up to 1024");
+  // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
+  const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
+  plan.members = divide_up(slices, 2) * 2;
+  if (form == Form::kCluster) {
+    plan.members = 2;
+    while (plan.members < slices) plan.members *= 2;
+    require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
+  }
+  require(
+      plan.members <= limits.sm_count,
+      std::to_string(plan.members) + " thread blocks, the device holds " + std::to_string(limits.sm_count));
+
+  plan.input_pairs = divide_up(workload.inputs(), kPairColumns);
+  plan.exchanges = plan.layers == 2 ? 1 : 2 * plan.layers - 4;
+  plan.stage_shift = stage_shift_of(plan.layers);
+  const int stages = 1 << plan.stage_shift;
+  const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
+  plan.tile = tile_bytes(wide_elements ? 4 : 2);
+  plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
+
+  std::int64_t parameter = 0;
+  for (int layer = 0; layer < plan.layers; ++layer) {
+    plan.weight_begin[layer] = parameter;
+    parameter += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1];
+    plan.bias_begin[layer] = parameter;
+    parameter += plan.widths[layer + 1];
+  }
+
+  std::int64_t end = 0;
+  const auto take = [&](std::int64_t bytes) {
+    const std::int64_t begin = end;
+    end = (end + bytes + 127) / 128 * 128;
+    return static_cast<std::int32_t>(begin);
+  };
+  const std::int64_t matrix = std::int64_t{kWarps} * plan.pairs * kMasterPair;
+  const int between = plan.layers - 2, hidden = plan.layers - 1;
+  plan.first_offset =
+      precision == Precision::kFp32 ? take(std::int64_t{kWarps} * kInputPairs * kMasterPair) : -1;
+  plan.rows_offset = take(between * matrix);
+  plan.columns_offset = take(between * matrix);
+  plan.last_offset[0] = take(matrix);
+  plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
+  plan.bias_offset = take(std::int64_t{4} * hidden * kSliceColumns);
+  plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
+  plan.hidden_offset = take(std::int64_t{2} * hidden * plan.tile);
+  plan.gradient_offset = take(std::int64_t{hidden} * plan.tile);
+  plan.dlogits_offset = take(std::int64_t{2} * plan.tile);
+  plan.partial_offset = take(2 * kWarps * kPartialTile);
+  plan.last_partial_offset = take(kWarps * kPartialTile * plan.last_lanes / 4);
+  plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
+  plan.barrier_offset = plan.exchange_offset = -1;
+  if (form == Form::kCluster) {
+    plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);
+    plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
+  } else {
+    plan.exchange_bytes = plan.exchanges * stages * slot_bytes(plan.members, plan.tile);
+  }
+  require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
+                                          " needs " + std::to_string(end) + " bytes of shared memory (" +
+                                          std::string(to_string(form)) + "); there are " +
+                                          std::to_string(limits.shared_bytes));
+  // The next batch's inputs are staged if there is room; else the step reads them from the L2 when it needs them.
+  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
+  plan.x_rows_offset = plan.x_columns_offset = -1;
+  for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
+    if (end + plan.x_batch_bytes <= limits.shared_bytes) *offset = take(plan.x_batch_bytes);
+  plan.shared_bytes = static_cast<std::int32_t>(end);
+  return plan;
+}
+
+}  // namespace headroom::resident

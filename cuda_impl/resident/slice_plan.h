@@ -1,0 +1,64 @@
+// The shapes that the slice kernel trains, and where every byte of a member lies.
+//
+// A member (thread block) owns exactly one slice of 8 columns of every hidden layer, and the whole last layer, which
+// must be narrow: so logits, loss and the gradient that leaves them need no exchange. That fixes every address and trip
+// count in a launch but the number of layers; what does not fit goes to the general kernel (plan.h).
+#pragma once
+
+#include <cstdint>
+
+#include "resident/plan.h"
+
+namespace headroom::resident {
+
+inline constexpr int kSliceColumns = 8, kPairColumns = 16;
+inline constexpr int kMostPairs = 8;       // pairs of slices that a warp sums over: widths up to 1024
+inline constexpr int kInputPairs = 7;      // the same of the inputs: up to 896
+inline constexpr int kMostClasses = 16;    // two tiles of logits
+inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs]
+inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
+
+/// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
+/// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
+struct SlicePlan {
+  Form form;
+  std::int32_t members;  // even; a member's number is its slice's
+  std::int32_t layers, batch, classes;
+  std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
+  std::int32_t input_pairs;
+  std::int32_t exchanges;    // hidden activations, then gradients from the highest layer down
+  std::int32_t stage_shift;  // 1 << stage_shift buffers an exchange
+  std::int32_t tile;         // bytes
+  std::int32_t last_lanes;   // of a quad, those that hold classes of the second tile of logits: 0 to 4
+  std::int32_t widths[kMaxLayers + 1];
+
+  std::int32_t first_offset;    // masters of the first layer [8 warps, 7 pairs], if not in registers; else -1
+  std::int32_t rows_offset;     // [layers - 2] masters of own rows [8 warps, pairs]
+  std::int32_t columns_offset;  // [layers - 2] masters of own columns [8 warps, pairs]
+  std::int32_t last_offset[2];  // masters of the last layer, all rows; the second tile without empty lanes
+  std::int32_t bias_offset;     // fp32 [layers - 1, 8]
+  std::int32_t last_bias_offset;                 // fp32 [16]
+  std::int32_t hidden_offset;                    // own tiles [layers - 1, 2 by the step's parity]
+  std::int32_t gradient_offset;                  // own tiles [layers - 1]
+  std::int32_t dlogits_offset;                   // 2 tiles
+  std::int32_t partial_offset;                   // fp32 [2, 8 warps, 32, 8]
+  std::int32_t last_partial_offset;              // of the second tile of logits, without empty lanes
+  std::int32_t row_loss_offset;                  // fp32 [32, 2]
+  std::int32_t barrier_offset;                   // cluster: mbarriers [exchanges, stages]
+  std::int32_t exchange_offset;                  // cluster: [exchanges, stages, members] tiles
+  std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
+  std::int32_t shared_bytes;
+  std::int64_t exchange_bytes;                                    // grid: of global memory
+  std::int64_t x_batch_bytes;                                     // of one batch in one order
+  std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
+};
+
+/// Grid: bytes of one exchange's buffer: tiles, then for each 16 bytes of a lane the bits that its mark displaced.
+constexpr std::int64_t slot_bytes(int members, int tile) {
+  return std::int64_t{members} * tile + std::int64_t{members} * (tile / 512) * 8;
+}
+
+/// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes.
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits);
+
+}  // namespace headroom::resident
