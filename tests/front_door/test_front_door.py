@@ -207,6 +207,31 @@ def test_a_full_disk_is_noticed_before_anything_is_installed(installation):
     assert installation.calls() == []
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_an_environment_without_the_tools_of_today_is_not_used(copy, environment, installation, complete):
+    old = Path(environment["XDG_CACHE_HOME"]) / "headroom" / "env-old"
+    (old / "bin").mkdir(parents=True)
+    for name in ("python", "cmake"):
+        (old / "bin" / name).write_text("#!/bin/sh\n")
+        (old / "bin" / name).chmod(0o755)
+    (old / "complete").write_text("")
+    if complete:
+        (old / "lib/python3.11/site-packages/jinja2").mkdir(parents=True)
+    script = f"""
+        set -euo pipefail
+        root={copy} front_door={copy}/cmake/front_door build={copy}/build
+        for part in say packages environment; do . "$front_door/$part.sh"; done
+        base_executable={installation.folder}/python base_version=3.11.0
+        tools_environment
+        echo "$python"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], env=installation.environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout.strip() == str(old / "bin/python")) == complete
+
+
 def pretend_pytorch(folder, version="2.11.0+cu130", cuda="'13.0'", abi=1):
     """A package that looks like PyTorch to inspect_python.py."""
     torch = folder / "torch"
