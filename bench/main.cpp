@@ -10,6 +10,8 @@
 #include <exception>
 
 #include "core/error.h"
+#include "driver/compare.h"
+#include "driver/comparison_formats.h"
 #include "driver/interruption.h"
 #include "driver/list.h"
 #include "driver/options.h"
@@ -20,7 +22,7 @@
 namespace headroom {
 namespace {
 
-constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2;
+constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2, kNotComparable = 4;
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -176,6 +178,31 @@ int run(const RunOptions& asked) {
   return failed ? kFailedRecord : kDone;
 }
 
+// Reads or measures two sides, judges them, and says it in the exit code.
+int compare(const CompareOptions& options) {
+  if (options.print_targets) {
+    print(targets_text(options));
+    return kDone;
+  }
+  if (!options.save_baseline.empty()) {
+    print(stored_text(options));
+    return kDone;
+  }
+  int worst = kDone;
+  const auto report = [&](const Comparison& comparison) {
+    print(formatted(comparison, options.format));
+    append_comparison(comparison, options.output);
+    worst = worse(worst, exit_code(comparison));
+  };
+  check_output(options.output);
+  if (measures(options)) {
+    compare_builds(options, report);
+  } else {
+    report(read_comparison(options));
+  }
+  return worst;
+}
+
 int dispatch(int argc, char** argv) {
   const CommandLine line = parse_command_line(std::vector<std::string>(argv, argv + argc));
   switch (line.command) {
@@ -184,6 +211,8 @@ int dispatch(int argc, char** argv) {
     case CommandLine::Command::kList:
       print(list_text(line.list));
       return kDone;
+    case CommandLine::Command::kCompare:
+      return compare(line.compare);
     case CommandLine::Command::kPrintAndExit:
       break;
   }
@@ -201,6 +230,9 @@ int main(int argc, char** argv) {
     return dispatch(argc, argv);
   } catch (const Interrupted&) {
     return interruption::kExitCode;
+  } catch (const NotComparableError& error) {
+    fmt::print(stderr, "headroom: {}\n", error.what());
+    return interruption::requested() ? interruption::kExitCode : kNotComparable;
   } catch (const InputError& error) {
     fmt::print(stderr, "headroom: {}\n", error.what());
     return interruption::requested() ? interruption::kExitCode : kUsage;

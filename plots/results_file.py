@@ -396,6 +396,8 @@ def read_results(paths: list[Path]) -> Results:
     known: dict[str, tuple[Workload, str]] = {}
     for path in paths:
         document = _document(path)
+        if "planted" in document.values and len(paths) > 1:
+            continue  # the gate's proof, which lies beside the results files; gate.py draws it
         device = document.object_or_null("device")
         cpu = document.object("host").values.get("cpu")
         name = device.text("name") if device else f"CPU: {' '.join(str(cpu or 'unknown model').split())}"

@@ -177,17 +177,22 @@ std::optional<std::string> source_digest(const fs::path& root) {
     }
   }
   std::sort(files.begin(), files.end());
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  const auto add = [&](const std::string& bytes) {
-    for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
-    hash = (hash ^ 0xffu) * 0x100000001b3u;  // no UTF-8 text holds this byte: it ends each part
-  };
+  std::vector<std::string> parts;
   for (const std::string& file : files) {
     std::ifstream stream(root / file, std::ios::binary);
     std::ostringstream contents;
     contents << stream.rdbuf();
-    add(file);
-    add(contents.str());
+    parts.push_back(file);
+    parts.push_back(contents.str());
+  }
+  return text_digest(parts);
+}
+
+std::string text_digest(const std::vector<std::string>& parts) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::string& part : parts) {
+    for (const unsigned char byte : part) hash = (hash ^ byte) * 0x100000001b3u;
+    hash = (hash ^ 0xffu) * 0x100000001b3u;  // no UTF-8 text holds this byte: it ends each part
   }
   return fmt::format("fnv1a64:{:016x}", hash);
 }

@@ -29,6 +29,9 @@ GitState git_state(const std::filesystem::path& root);
 /// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
 
+/// "fnv1a64:" and the FNV-1a 64 hash of the parts, each ended by a byte that no text holds.
+std::string text_digest(const std::vector<std::string>& parts);
+
 /// Paths relative to the root if they are in it, else base names; what is not an absolute path stays as it
 /// is.
 std::vector<std::string> publishable_argv(const std::vector<std::string>& argv,

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "driver/compare_options.h"
 #include "driver/version.h"
 
 namespace headroom {
@@ -142,6 +143,12 @@ GoogleBenchmarkOptions take_benchmark_flags(std::vector<std::string>& arguments)
   return options;
 }
 
+// " run" if that was called, for `headroom run --help`.
+std::string command_called(const std::vector<std::string>& argv) {
+  const bool known = argv.size() > 1 && (argv[1] == "run" || argv[1] == "list" || argv[1] == "compare");
+  return known ? " " + argv[1] : "";
+}
+
 struct Parser {
   CLI::App app{
       "Headroom trains the same network through hand-written CUDA kernels and through PyTorch, checks that "
@@ -156,6 +163,7 @@ struct Parser {
 
   RunOptions options;
   ListOptions list_options;
+  CompareParser compare{app};
   std::vector<std::string> precisions, workers, list_workers, loss_seeds;
   std::string seed, shard, output, resume;
   double learning_rate = 0;
@@ -169,7 +177,8 @@ struct Parser {
     app.footer(
         "Front door commands (./headroom): test, report, clean. `headroom COMMAND --help` explains a "
         "command.\n"
-        "Exit codes: 0 done, 1 a failed record, 2 wrong usage or bad input, 130 interrupted.");
+        "Exit codes: 0 done, 1 a failed record or a regression, 2 wrong usage or bad input, 3 inconclusive,\n"
+        "4 not comparable, 130 interrupted.");
     app.require_subcommand(0, 1);
     add_run_options();
     list->add_flag("--json", list_options.json, "Print JSON");
@@ -177,7 +186,7 @@ struct Parser {
         ->check(CLI::Range(-1, 1023));
     list->add_option("--worker", list_workers, "NAME=COMMAND: one more worker program, or in place of one")
         ->allow_extra_args(false);
-    for (CLI::App* command : {run, list}) command->allow_extras();
+    for (CLI::App* command : {run, list, compare.command}) command->allow_extras();
     app.allow_extras();
   }
 
@@ -288,7 +297,7 @@ struct Parser {
       return app.help();
     } catch (const CLI::ParseError& error) {
       throw InputError(
-          fmt::format("{}; see headroom{} --help", first_line(error.what()), is_run ? " run" : ""));
+          fmt::format("{}; see headroom{} --help", first_line(error.what()), command_called(argv)));
     }
     if (version) return fmt::format("headroom {}\n", kVersion);
     refuse_extras(app, "headroom");
@@ -298,6 +307,9 @@ struct Parser {
     } else if (list->parsed()) {
       refuse_extras(*list, "headroom list");
       for (const std::string& text : list_workers) list_options.workers.push_back(parse_worker(text));
+    } else if (compare.command->parsed()) {
+      refuse_extras(*compare.command, "headroom compare");
+      compare.finish();
     } else {
       return app.help();
     }
@@ -388,9 +400,12 @@ CommandLine parse_command_line(const std::vector<std::string>& argv) {
     line.text = *text;
     return line;
   }
-  line.command = parser.run->parsed() ? CommandLine::Command::kRun : CommandLine::Command::kList;
+  line.command = parser.run->parsed()               ? CommandLine::Command::kRun
+                 : parser.compare.command->parsed() ? CommandLine::Command::kCompare
+                                                    : CommandLine::Command::kList;
   line.run = parser.options;
   line.list = parser.list_options;
+  line.compare = parser.compare.options;
   return line;
 }
 

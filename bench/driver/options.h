@@ -65,10 +65,36 @@ struct ListOptions {
   std::vector<WorkerOption> workers;
 };
 
+enum class CompareFormat { kText, kMarkdown, kJson, kGoogleBenchmark, kBencher, kGithubActionBenchmark };
+
+/// `headroom compare`: exactly one of two builds, two files, one file's backends, a baseline, or a self-check.
+struct CompareOptions {
+  std::string base, head;              ///< build folders; the front door makes them of git revisions
+  std::string base_label, head_label;  ///< how reports call them; empty: the folder
+  std::vector<std::filesystem::path> files;
+  std::filesystem::path within;  ///< one file, two of its backends
+  std::string base_backend, head_backend;
+  bool self_check = false;          ///< one build (--head, or this one) against itself
+  int repeat = 1;                   ///< of the self-check
+  double plant_percent = 0;         ///< self-check: head's worker makes its steps that much slower
+  std::filesystem::path baselines;  ///< folder of baselines
+  std::string save_baseline, baseline;
+
+  RunOptions measured;  ///< suite, workloads, backends, precisions, data, device and its lock, time limit
+  int launches = 3;     ///< pairs of fresh processes in a round
+  int pairs = 4;        ///< pairs of blocks in each
+  double block_seconds = 0.004;
+  double tolerance_percent = 2;
+  CompareFormat format = CompareFormat::kText;
+  std::filesystem::path output;  ///< the comparison as JSON; empty for none
+  bool print_targets = false;    ///< for the front door: which programs the builds must have
+};
+
 struct CommandLine {
-  enum class Command { kRun, kList, kPrintAndExit } command = Command::kPrintAndExit;
+  enum class Command { kRun, kList, kCompare, kPrintAndExit } command = Command::kPrintAndExit;
   RunOptions run;
   ListOptions list;
+  CompareOptions compare;
   std::string text;  ///< kPrintAndExit: help or version, for standard output
 };
 

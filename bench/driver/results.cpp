@@ -456,7 +456,10 @@ Results read_results(const std::filesystem::path& file) {
 }
 
 void write_results(const Results& results, const std::filesystem::path& file) {
-  const std::string text = to_json(results);
+  write_whole(to_json(results), file);
+}
+
+void write_whole(const std::string& text, const std::filesystem::path& file) {
   const std::string temporary = file.string() + ".tmp";
   const auto fail = [&](const char* what) {
     const int error = errno;

@@ -61,5 +61,6 @@ Results read_results(const std::filesystem::path& file);
 /// Writes a temporary file beside it, syncs it and renames it: the file is always whole. Throws
 /// std::runtime_error.
 void write_results(const Results& results, const std::filesystem::path& file);
+void write_whole(const std::string& text, const std::filesystem::path& file);
 
 }  // namespace headroom

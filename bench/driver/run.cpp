@@ -177,6 +177,7 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   results.device = pool.device();
   results.software = pool.software();
   results.software["headroom"] = kVersion;
+  results.software["worker_protocol"] = fmt::format("{}", kProtocolVersion);
   const std::string benchmark_version = HEADROOM_BENCHMARK_VERSION;
   if (!benchmark_version.empty()) results.software["google_benchmark"] = benchmark_version;
   results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);

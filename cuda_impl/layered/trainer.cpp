@@ -17,6 +17,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
+#include "planted/delay.h"
 
 namespace headroom {
 namespace {
@@ -64,10 +65,8 @@ class LayeredTrainer : public Trainer {
     allocate();
     upload(data);
     set_parameters(initial);
-    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
-    many_steps_ = Graph::capture(stream_, [&] {
-      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
-    });
+    capture_steps();
+    if (const auto share = PlantedDelay::asked_share()) plant_delay(*share, initial);
     stream_.synchronize();
   }
 
@@ -121,7 +120,27 @@ class LayeredTrainer : public Trainer {
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
+  std::string note() override { return planted_ ? planted_->note() : ""; }
+
  private:
+  void capture_steps() {
+    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
+    many_steps_ = Graph::capture(stream_, [&] {
+      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
+    });
+  }
+
+  /// For tests of the gate: the steps are captured again, slower. Finding out how much slower trains, so the network
+  /// starts anew.
+  void plant_delay(double share, const Parameters& initial) {
+    planted_.emplace(share);
+    Graph plain = std::move(many_steps_);
+    capture_steps();
+    planted_->calibrate(plain, many_steps_, kStepsPerGraph, stream_);
+    set_parameters(initial);
+    set_step(state_.data(), 0, batches_, stream_);
+  }
+
   void allocate() {
     const std::int64_t parameters = layers_.back().end;
     masters_ = zeros<float>(parameters);
@@ -231,9 +250,11 @@ class LayeredTrainer : public Trainer {
     step_finished_.record(gradient_stream());
 
     gradients_done_.hold(stream_);
+    if (planted_) planted_->begin(stream_);
     update<Format>(masters_.data(), gradients_.data(), kCopiesWeights ? copies_.data() : nullptr,
                    masters_.size(), learning_rate_, 1.0f / loss_scale_, stream_);
     step_finished_.hold(stream_);
+    if (planted_) planted_->end(stream_);
   }
 
   /// Where weight gradients are queued.
@@ -279,6 +300,7 @@ class LayeredTrainer : public Trainer {
   DeviceBuffer<StepState> state_;
 
   Graph one_step_, many_steps_;
+  std::optional<PlantedDelay> planted_;
   std::int64_t next_step_ = 0;  // what the device's counter says
 };
 

@@ -66,7 +66,7 @@ def run(root, environment, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnu"], "unknown command 'rnu'; known: run, list, report, test, clean"),
+        (["rnu"], "unknown command 'rnu'; known: run, compare, list, report, test, clean"),
         (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --build"),
         (["test", "--sanitize"], "--sanitize goes with --gpu"),
         (["test", "--build"], "--build needs a folder"),
@@ -85,7 +85,7 @@ def test_wrong_usage_gets_one_line_and_exit_code_2(copy, environment, arguments,
 def test_help_needs_nothing_and_names_every_command(copy, environment):
     result = run(copy, environment, "--help")
     assert result.returncode == 0
-    for command in ("run", "list", "report", "test", "clean"):
+    for command in ("run", "compare", "list", "report", "test", "clean"):
         assert f"\n  {command} " in result.stdout
     assert run(copy, environment).returncode == 2
     assert not Path(environment["XDG_CACHE_HOME"]).exists()

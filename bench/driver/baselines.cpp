@@ -1,0 +1,81 @@
+#include "driver/baselines.h"
+
+#include <fmt/core.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "core/error.h"
+#include "driver/machine.h"
+
+namespace headroom {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  if (!stream || !(text << stream.rdbuf()))
+    throw InputError(fmt::format("{}: cannot be read", file.string()));
+  return text.str();
+}
+
+fs::path digest_file(const fs::path& stored) { return fs::path(stored).replace_extension(".digest"); }
+
+std::string stored_names(const fs::path& folder) {
+  std::string names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".json")
+      names += (names.empty() ? "" : ", ") + entry.path().stem().string();
+  }
+  return names.empty() ? "nothing" : names;
+}
+
+}  // namespace
+
+std::string machine_key(const Results& results) {
+  const std::string model = results.device ? results.device->name : "cpu";
+  const std::string identity = results.device ? results.device->uuid : results.host.cpu.value_or("");
+  std::string key;
+  for (const char c : model) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte)) {
+      key += static_cast<char>(std::tolower(byte));
+    } else if (!key.empty() && key.back() != '-') {
+      key += '-';
+    }
+  }
+  return fmt::format("{}-{}", key, text_digest({model, identity}).substr(8, 8));
+}
+
+fs::path save_baseline(const fs::path& file, const fs::path& folder, const std::string& name) {
+  const Results results = read_results(file);
+  const std::string text = contents_of(file);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!fs::is_directory(folder))
+    throw InputError(fmt::format("--baselines {}: cannot be made; expected a folder", folder.string()));
+  const fs::path stored = folder / fmt::format("{}-{}.json", name, machine_key(results));
+  // Digest last: a file without its own digest is refused, never believed.
+  write_whole(text, stored);
+  write_whole(text_digest({text}) + "\n", digest_file(stored));
+  return stored;
+}
+
+fs::path find_baseline(const Results& head, const fs::path& folder, const std::string& name) {
+  const fs::path stored = folder / fmt::format("{}-{}.json", name, machine_key(head));
+  if (!fs::exists(stored)) {
+    throw InputError(fmt::format("--baseline {}: {} is not there; in {} there is: {}", name,
+                                 stored.filename().string(), folder.string(), stored_names(folder)));
+  }
+  if (text_digest({contents_of(stored)}) + "\n" != contents_of(digest_file(stored))) {
+    throw InputError(
+        fmt::format("{}: is not what was stored: its digest is not the one in {}; store it again",
+                    stored.string(), digest_file(stored).filename().string()));
+  }
+  return stored;
+}
+
+}  // namespace headroom

@@ -1,0 +1,213 @@
+#include "driver/compare.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "core/error.h"
+#include "driver/baselines.h"
+#include "driver/comparison_formats.h"
+#include "driver/file_comparison.h"
+#include "driver/machine.h"
+#include "driver/paired_run.h"
+#include "driver/run.h"
+#include "driver/scratch.h"
+
+namespace headroom {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What cuda_impl/'s trainers read: the percentage of a step that they wait on the device.
+constexpr const char* kPlantVariable = "HEADROOM_PLANTED_DELAY_PERCENT";
+constexpr const char* kPlantedNote = "planted delay";
+
+GateRule rule_of(const CompareOptions& options) {
+  GateRule rule;
+  rule.tolerance = options.tolerance_percent / 100;
+  return rule;
+}
+
+NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
+
+// The names of the worker programs that the plan needs.
+std::set<std::string> needed_workers(const Plan& plan, const std::vector<BackendRow>& table) {
+  std::set<std::string> workers;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    for (const Group& group : planned.groups) {
+      for (const std::string& backend : group.backends) {
+        workers.insert(std::find_if(table.begin(), table.end(), [&](const auto& row) {
+                         return row.name == backend;
+                       })->worker);
+      }
+    }
+  }
+  return workers;
+}
+
+// The worker programs of a build folder. Those that the plan needs must be there.
+std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder,
+                                       const std::set<std::string>& needed) {
+  Installation build = find_installation();
+  if (!fs::is_directory(folder)) {
+    throw InputError(
+        fmt::format("{} {}: there is no such build folder; git revisions are built by ./headroom compare",
+                    option, folder.string()));
+  }
+  build.program_folder = fs::absolute(folder) / "bin";
+  std::vector<WorkerProgram> programs = worker_programs(build, {});
+  for (const WorkerProgram& program : programs) {
+    if (needed.count(program.name) == 0 || !program.missing) continue;
+    throw InputError(fmt::format("{} {}: there is no bin/{} in it; expected a build folder of ./headroom",
+                                 option, folder.string(),
+                                 fs::path(program.command.front()).filename().string()));
+  }
+  return programs;
+}
+
+std::string label(const std::string& given, const std::string& folder) {
+  return given.empty() ? fs::path(folder).lexically_normal().string() : given;
+}
+
+// A plan of the suite with what was asked for; cells that the suite limits to GPUs are measured anyway.
+Plan plan_of(const CompareOptions& options, const std::vector<BackendRow>& table) {
+  return make_plan(options.measured, find_installation(), table);
+}
+
+void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SideWorkers& workers,
+                 DeviceLock& held, Progress& progress) {
+  std::optional<DeviceInfo> device;
+  for (const std::string& worker : needed) {
+    workers.start(worker);
+    for (const Side side : kSides) {
+      if (workers.hello(side, worker) && workers.hello(side, worker)->device)
+        device = workers.hello(side, worker)->device;
+    }
+  }
+  lock_device(options.measured, device, held, progress);
+}
+
+// A delay that was asked for and not made would pass for a slowdown that was not seen.
+void check_planted(const Comparison& comparison) {
+  for (const ComparedCell& cell : comparison.cells) {
+    if (cell.state == CellState::kJudged && cell.message.find(kPlantedNote) == std::string::npos) {
+      throw InputError(
+          fmt::format("--plant: {} does not know how to wait inside a step; leave it out with --backend",
+                      cell.head_backend));
+    }
+  }
+}
+
+Comparison compare_once(const CompareOptions& options, const Plan& plan, const std::vector<BackendRow>& table,
+                        SideWorkers& workers, ComparedFiles& files, Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  PairedRun run(options, plan, table, workers, files, progress, std::random_device{}());
+  Comparison& comparison = run.comparison();
+  comparison.kind = options.self_check ? "self-check" : "builds";
+  comparison.started_utc = utc_now();
+  comparison.rule = rule_of(options);
+  comparison.planted_percent = options.plant_percent;
+  comparison.head = label(options.head_label, options.head);
+  comparison.base = options.self_check ? comparison.head : label(options.base_label, options.base);
+  if (options.plant_percent > 0)
+    comparison.head += fmt::format(" with {:g} % planted", options.plant_percent);
+  run.measure_round(1);
+  judge(comparison);
+  if (std::any_of(comparison.cells.begin(), comparison.cells.end(),
+                  [](const ComparedCell& cell) { return cell.inconclusive(); })) {
+    run.measure_round(2);
+    judge(comparison, /*second_look=*/true);
+  }
+  if (options.plant_percent > 0) check_planted(comparison);
+  comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return comparison;
+}
+
+}  // namespace
+
+bool measures(const CompareOptions& options) { return options.self_check || !options.base.empty(); }
+
+std::string targets_text(const CompareOptions& options) {
+  const std::vector<BackendRow> table = backend_table();
+  const std::set<std::string> needed = needed_workers(plan_of(options, table), table);
+  std::string text;
+  for (const WorkerProgram& program : worker_programs(find_installation(), {})) {
+    if (needed.count(program.name) == 0) continue;
+    const std::string name = fs::path(program.command.front()).filename().string();
+    if (!name.starts_with("headroom-"))
+      throw InputError(fmt::format("compare: worker '{}' is not a program of a build; leave out its backends",
+                                   program.name));
+    text += name + "\n";
+  }
+  return text;
+}
+
+std::string stored_text(const CompareOptions& options) {
+  const fs::path stored = save_baseline(options.files.front(), options.baselines, options.save_baseline);
+  return fmt::format("Stored as {}\n", shown(stored));
+}
+
+Comparison read_comparison(const CompareOptions& options) {
+  Comparison comparison;
+  if (!options.within.empty()) {
+    comparison =
+        compare_within(named(options.within), options.base_backend, options.head_backend, rule_of(options));
+  } else {
+    const NamedResults head = named(options.files.back());
+    const NamedResults base =
+        named(options.baseline.empty() ? options.files.front()
+                                       : find_baseline(head.results, options.baselines, options.baseline));
+    comparison = compare_files(base, head, rule_of(options));
+  }
+  judge(comparison);
+  return comparison;
+}
+
+void compare_builds(const CompareOptions& asked, const std::function<void(const Comparison&)>& report) {
+  CompareOptions options = asked;
+  if (options.head.empty()) options.head = find_installation().program_folder.parent_path().string();
+  if (options.self_check) options.base = options.head;
+  const std::vector<BackendRow> table = backend_table();
+  const Plan plan = plan_of(options, table);
+  const std::set<std::string> needed = needed_workers(plan, table);
+  std::array<std::vector<WorkerProgram>, 2> programs = {programs_of("--base", options.base, needed),
+                                                        programs_of("--head", options.head, needed)};
+  if (options.plant_percent > 0) {
+    for (WorkerProgram& program : programs[1])
+      program.environment[kPlantVariable] = fmt::format("{}", options.plant_percent);
+  }
+  Progress progress;
+  const Scratch logs(0);
+  TimeLimits limits;
+  limits.prepare = limits.train = limits.other = std::chrono::seconds(options.measured.time_limit_seconds);
+  SideWorkers workers(std::move(programs), choose_device(options.measured), limits, logs.folder());
+  DeviceLock held;
+  hold_device(options, needed, workers, held, progress);
+  const Scratch scratch(temporary_bytes(plan));
+  ComparedFiles files(scratch.folder());
+  for (int i = 0; i < options.repeat; ++i)
+    report(compare_once(options, plan, table, workers, files, progress));
+}
+
+void check_output(const fs::path& file) {
+  if (file.empty()) return;
+  std::ofstream stream(file);
+  if (!stream)
+    throw InputError(fmt::format("--output {}: cannot be written; name another file", file.string()));
+}
+
+void append_comparison(const Comparison& comparison, const fs::path& file) {
+  if (file.empty()) return;
+  std::ofstream stream(file, std::ios::app);
+  stream << comparison_json(comparison) << std::flush;
+  if (!stream) throw std::runtime_error(fmt::format("{}: cannot be written", file.string()));
+}
+
+int worse(int one, int other) { return one == 1 || other == 1 ? 1 : std::max(one, other); }
+
+}  // namespace headroom
