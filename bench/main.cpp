@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "driver/calibration_text.h"
 #include "driver/compare.h"
 #include "driver/comparison_formats.h"
 #include "driver/interruption.h"
@@ -68,6 +69,7 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
         files.emplace(context, planned.workload);
         note_workload(results, planned.workload, files->own().info);
       }
+      note_floor(results, planned.workload, planned_group.precision);
     } catch (const std::exception& error) {
       group.fail_all(fmt::format("making the data set: {}", error.what()));
     }
@@ -76,7 +78,9 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
     } else {
       records = group.records();
     }
+    compare_with_floors(results, planned.workload.name, records);
     results.records.insert(results.records.end(), records.begin(), records.end());
+    note_ladder(results, planned.workload, planned_group.precision);
     write_results(results, output);
     context.progress.stage_done();
   }
@@ -114,13 +118,14 @@ int run(const RunOptions& asked) {
 
   // The workers say what they can run here, and on which device.
   progress.status("starting the workers", true);
-  greet_planned_workers(plan, table, pool);
+  greet_planned_workers(plan, table, device, pool);
   Results results = begin_results(options, plan, installation, pool, earlier);
   DeviceLock lock;
   lock_device(options, results.device, lock, progress);
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
   const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
+  calibrate(results, pool, progress);
 
   const Scratch files(temporary_bytes(plan));
   RunContext context{options,  plan,          table,          pool,
@@ -170,8 +175,8 @@ int run(const RunOptions& asked) {
   if (options.json) {
     print(summary_json(results, output));
   } else if (options.google_benchmark.format.empty()) {
-    print(fmt::format("\n{}\n{}\nResults: {}\n", summary_table(results), summary_sentence(results),
-                      shown(output)));
+    print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results), ladder_table(results),
+                      summary_sentence(results), shown(output)));
   }
   const bool failed = std::any_of(results.records.begin(), results.records.end(),
                                   [](const Record& record) { return record.outcome == Outcome::kFailed; });
@@ -210,6 +215,9 @@ int dispatch(int argc, char** argv) {
       return run(line.run);
     case CommandLine::Command::kList:
       print(list_text(line.list));
+      return kDone;
+    case CommandLine::Command::kCalibrate:
+      print(calibration_text(line.calibrate));
       return kDone;
     case CommandLine::Command::kCompare:
       return compare(line.compare);

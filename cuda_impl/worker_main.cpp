@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "calibration/calibration.h"
 #include "device/device.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
@@ -55,6 +56,7 @@ WorkerDescription describe(int device) {
                                         request.device, steps, free_steps, point, after_free_steps);
            }},
   };
+  if (!missing) description.calibrate = [device] { return calibrate_device(device); };
   return description;
 }
 

@@ -11,7 +11,7 @@ from findings import Cell, Sentence
 from published import ROOT, Published, Stale, claimed
 from results_file import EAGER, PRECISIONS, Row, is_oracle
 from spread import spreads
-from style import backend_order, format_percent, format_ratio
+from style import backend_order, format_percent, format_ratio, format_seconds
 
 
 def table(titles: list[str], rows: list[list[str]]) -> list[str]:
@@ -143,6 +143,33 @@ def _floor(cell: Cell | None) -> str:
     return f"{1e6 * floor.seconds:.3g} µs ({floor.bound}){share}"
 
 
+def calibration_block(data: Published, arguments: list[str]) -> list[str]:
+    """What was measured of the device itself, from the lowest to the highest of all published runs."""
+    measured: dict[str, list[dict[str, object]]] = {}
+    for source in data.results.sources:
+        for name, entry in source.calibration.items():
+            measured.setdefault(name, []).append(entry)
+    if not measured:
+        return ["The published files hold no calibration of the device."]
+    rows = []
+    for name, entries in sorted(measured.items()):
+        values = sorted(float(entry["value"]) for entry in entries)
+        ends = dict.fromkeys(format_rate(value, str(entries[0]["unit"])) for value in (values[0], values[-1]))
+        rows.append([f"`{name}`", " to ".join(ends), str(entries[-1]["how"])])
+    return table(["name", "measured", "how"], rows)
+
+
+def format_rate(value: float, unit: str) -> str:
+    if unit == "seconds":
+        return format_seconds(value)
+    scale, name = {
+        "bytes_per_second": (1e12, "TB/s"),
+        "flops_per_second": (1e12, "TFLOP/s"),
+        "bytes": (1e6, "MB"),
+    }.get(unit, (1.0, unit))
+    return f"{value / scale:.3g} {name}"
+
+
 def spread_block(data: Published, arguments: list[str]) -> list[str]:
     """Nine of ten blocks lie within, over all widths of the series."""
     names = {f"mlp-784x{width}x{width}x{width}x10-b32" for width in widths_of(data, arguments)}
@@ -191,6 +218,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "against": against_block,
     "best": best_block,
     "floors": floors_block,
+    "calibration": calibration_block,
     "spread": spread_block,
     "sources": sources_block,
 }

@@ -40,6 +40,7 @@ def file_name(text: str, taken: set[str]) -> str:
 def plan(results: Results) -> dict:
     """Name of each figure and how it is drawn: width series as lines, what is left as bars, then losses."""
     import bars
+    import ladder
     import loss_curves
     import quantities
     import scaling
@@ -63,6 +64,9 @@ def plan(results: Results) -> dict:
         add(f"speedup-pytorch-eager-{one.slug}", scaling.draw_speedup, one, "eager")
     for workload in alone:
         add(f"step-time-{workload.name}", bars.draw_bars, workload)
+    for workload in results.workloads:
+        if ladder.ladders_of(results, workload):
+            add(f"ladder-{workload.name}", ladder.draw_ladder, workload)
     for quantity in quantities.QUANTITIES:
         for one in series:
             if any(map(quantity.value, rows_of(*one.widths))):

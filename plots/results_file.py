@@ -28,6 +28,24 @@ class Floor:
 
 
 @dataclass(frozen=True)
+class Term:
+    """What is saved from one way of running a step to another (bench/analysis/ladder.h)."""
+
+    name: str
+    start: str  # backends, or floor; empty where there is none
+    end: str
+    seconds: float | None
+    low: float | None
+    high: float | None
+    verdict: str  # positive, noise, negative or missing
+    message: str
+
+
+TERMS = ("python", "dispatch", "fusion", "choice", "kernels", "left")
+VERDICTS = ("positive", "noise", "negative", "missing")
+
+
+@dataclass(frozen=True)
 class Workload:
     name: str
     widths: tuple[int, ...]
@@ -37,6 +55,7 @@ class Workload:
     data: str  # what tells data sets apart, as a reader would name it
     parameters: int
     floors: dict[str, Floor] = field(compare=False)  # by precision; measured anew in every run
+    ladders: dict[str, tuple[Term, ...]] = field(compare=False)  # by precision; empty in older files
 
 
 @dataclass(frozen=True)
@@ -256,6 +275,23 @@ def _document(path: Path) -> _Fields:
     return fields
 
 
+def _term(fields: _Fields) -> Term:
+    verdict = fields.choice("verdict", VERDICTS)
+    numbers = [fields.number(name, nullable=verdict == "missing") for name in ("seconds", "low", "high")]
+    ends = ["" if fields.values.get(name) is None else fields.text(name) for name in ("from", "to")]
+    return Term(fields.choice("name", TERMS), *ends, *numbers, verdict, fields.text("message"))
+
+
+def _ladders(fields: _Fields) -> dict[str, tuple[Term, ...]]:
+    if "ladders" not in fields.values:  # files of earlier versions
+        return {}
+    ladders = fields.object("ladders")
+    for name in ladders.values:
+        if name not in PRECISIONS:
+            ladders.fail(name, f"one of {', '.join(PRECISIONS)}", name)
+    return {name: tuple(_term(term) for term in ladders.objects(name)) for name in ladders.values}
+
+
 def _workload(fields: _Fields) -> Workload:
     widths = fields.array("widths")
     if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
@@ -277,6 +313,7 @@ def _workload(fields: _Fields) -> Workload:
             name: Floor(floors.object(name).positive("seconds"), floors.object(name).text("bound"))
             for name in floors.values
         },
+        ladders=_ladders(fields),
     )
 
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,7 +39,7 @@ struct Block {
   std::optional<GpuState> gpu = {};                              ///< nullopt where there is no NVML
 };
 
-/// An untimed stretch of steps after the blocks, between two readings of the GPU's energy counter.
+/// An untimed stretch of steps after the blocks, and the energy that the GPU's counter gave for it.
 struct Energy {
   std::int64_t steps = 0;
   double seconds = 0, joules = 0;    ///< of the whole stretch
@@ -92,6 +93,31 @@ struct Record {
   std::vector<LossCurve> losses;
   Verification verification;
 };
+
+/// One thing that was measured of the device itself; see docs/floors.md for the names.
+struct CalibratedRate {
+  double value = 0;  ///< in `unit`: bytes_per_second, flops_per_second, seconds or bytes
+  std::string unit, how;
+};
+using Calibration = std::map<std::string, CalibratedRate>;
+
+/// The time of a step under which no implementation can run on the device, and the three times it is the largest of.
+struct Floor {
+  double seconds = 0;
+  std::string bound;  ///< "bytes", "operations" or "exchanges"
+  double bytes_seconds = 0, operations_seconds = 0, exchanges_seconds = 0;
+};
+
+/// What is saved from one way of running a step to another; analysis/ladder.h has the names and their meaning.
+struct LadderTerm {
+  std::string name;
+  std::string from, to;  ///< backends, or "floor"; empty where there is none
+  std::optional<double> seconds, low,
+      high;             ///< of a step, with what both intervals allow; nullopt: not known
+  std::string verdict;  ///< "positive", "noise", "negative" or "missing"
+  std::string message;  ///< why it is missing
+};
+using Ladder = std::vector<LadderTerm>;
 
 struct DeviceInfo {
   std::string name, uuid, driver;  ///< driver: as NVIDIA writes it, "580.159.04"; empty if not known

@@ -77,6 +77,8 @@ std::vector<BackendRow> backend_table() {
   };
 }
 
+std::vector<std::string> calibrating_workers() { return {"cuda", "cublaslt"}; }
+
 std::vector<WorkerProgram> worker_programs(const Installation& installation,
                                            const std::vector<WorkerOption>& options) {
   std::vector<WorkerProgram> programs;

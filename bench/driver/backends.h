@@ -42,6 +42,8 @@ struct Installation {
 Installation find_installation();
 
 std::vector<BackendRow> backend_table();
+/// Worker programs that measure the device itself.
+std::vector<std::string> calibrating_workers();
 std::vector<WorkerProgram> worker_programs(const Installation& installation,
                                            const std::vector<WorkerOption>& options);
 

@@ -84,7 +84,7 @@ std::optional<Value> read(Function function, Arguments... arguments) {
 
 // NVML counts power and energy in thousandths.
 std::optional<double> thousandths(std::optional<double> value) {
-  return value ? std::optional(*value * 1e-3) : std::nullopt;
+  return value ? std::optional(*value / 1000) : std::nullopt;
 }
 
 }  // namespace

@@ -159,12 +159,15 @@ struct Parser {
       "run", "Measure a suite, or the workloads that are named; write a results file and figures");
   CLI::App* list =
       app.add_subcommand("list", "Show suites, workloads and backends, and what runs on this machine");
+  CLI::App* calibrate = app.add_subcommand(
+      "calibrate", "Measure what the GPU itself can do: rates, launches, barriers, exchanges");
   bool version = false, no_figures = false;
 
   RunOptions options;
   ListOptions list_options;
   CompareParser compare{app};
-  std::vector<std::string> precisions, workers, list_workers, loss_seeds;
+  CalibrateOptions calibrate_options;
+  std::vector<std::string> precisions, workers, list_workers, calibrate_workers, loss_seeds;
   std::string seed, shard, output, resume;
   double learning_rate = 0;
   std::int64_t loss_steps = 0;
@@ -181,12 +184,16 @@ struct Parser {
         "4 not comparable, 130 interrupted.");
     app.require_subcommand(0, 1);
     add_run_options();
-    list->add_flag("--json", list_options.json, "Print JSON");
-    list->add_option("--device", list_options.device, "CUDA device index; -1 for none")
-        ->check(CLI::Range(-1, 1023));
-    list->add_option("--worker", list_workers, "NAME=COMMAND: one more worker program, or in place of one")
-        ->allow_extra_args(false);
-    for (CLI::App* command : {run, list, compare.command}) command->allow_extras();
+    const auto add_common = [](CLI::App* command, auto& common, std::vector<std::string>& programs) {
+      command->add_flag("--json", common.json, "Print JSON");
+      command->add_option("--device", common.device, "CUDA device index; -1 for none")
+          ->check(CLI::Range(-1, 1023));
+      command->add_option("--worker", programs, "NAME=COMMAND: one more worker program, or in place of one")
+          ->allow_extra_args(false);
+    };
+    add_common(list, list_options, list_workers);
+    add_common(calibrate, calibrate_options, calibrate_workers);
+    for (CLI::App* command : {run, list, calibrate, compare.command}) command->allow_extras();
     app.allow_extras();
   }
 
@@ -307,6 +314,10 @@ struct Parser {
     } else if (list->parsed()) {
       refuse_extras(*list, "headroom list");
       for (const std::string& text : list_workers) list_options.workers.push_back(parse_worker(text));
+    } else if (calibrate->parsed()) {
+      refuse_extras(*calibrate, "headroom calibrate");
+      for (const std::string& text : calibrate_workers)
+        calibrate_options.workers.push_back(parse_worker(text));
     } else if (compare.command->parsed()) {
       refuse_extras(*compare.command, "headroom compare");
       compare.finish();
@@ -402,10 +413,12 @@ CommandLine parse_command_line(const std::vector<std::string>& argv) {
   }
   line.command = parser.run->parsed()               ? CommandLine::Command::kRun
                  : parser.compare.command->parsed() ? CommandLine::Command::kCompare
+                 : parser.calibrate->parsed()       ? CommandLine::Command::kCalibrate
                                                     : CommandLine::Command::kList;
   line.run = parser.options;
   line.list = parser.list_options;
   line.compare = parser.compare.options;
+  line.calibrate = parser.calibrate_options;
   return line;
 }
 

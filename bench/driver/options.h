@@ -90,11 +90,18 @@ struct CompareOptions {
   bool print_targets = false;    ///< for the front door: which programs the builds must have
 };
 
+struct CalibrateOptions {
+  bool json = false;
+  int device = 0;
+  std::vector<WorkerOption> workers;
+};
+
 struct CommandLine {
-  enum class Command { kRun, kList, kCompare, kPrintAndExit } command = Command::kPrintAndExit;
+  enum class Command { kRun, kList, kCompare, kCalibrate, kPrintAndExit } command = Command::kPrintAndExit;
   RunOptions run;
   ListOptions list;
   CompareOptions compare;
+  CalibrateOptions calibrate;
   std::string text;  ///< kPrintAndExit: help or version, for standard output
 };
 

@@ -76,6 +76,43 @@ std::string base_name(const std::string& folder) {
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
+json write(const Calibration& calibration) {
+  json rates = json::object();
+  for (const auto& [name, rate] : calibration)
+    rates[name] = {{"value", rate.value}, {"unit", rate.unit}, {"how", rate.how}};
+  return rates;
+}
+
+json write(const std::map<Precision, Floor>& floors) {
+  json all = json::object();
+  for (const auto& [precision, floor] : floors) {
+    all[std::string(to_string(precision))] = {{"seconds", floor.seconds},
+                                              {"bound", floor.bound},
+                                              {"bytes_seconds", floor.bytes_seconds},
+                                              {"operations_seconds", floor.operations_seconds},
+                                              {"exchanges_seconds", floor.exchanges_seconds}};
+  }
+  return all;
+}
+
+json write(const std::map<Precision, Ladder>& ladders) {
+  json all = json::object();
+  for (const auto& [precision, ladder] : ladders) {
+    json& terms = all[std::string(to_string(precision))] = json::array();
+    for (const LadderTerm& term : ladder) {
+      terms.push_back({{"name", term.name},
+                       {"from", nonempty_or_null(term.from)},
+                       {"to", nonempty_or_null(term.to)},
+                       {"seconds", or_null(term.seconds)},
+                       {"low", or_null(term.low)},
+                       {"high", or_null(term.high)},
+                       {"verdict", term.verdict},
+                       {"message", term.message}});
+    }
+  }
+  return all;
+}
+
 json write(const WorkloadEntry& entry) {
   const Workload& workload = entry.workload;
   const bool idx = workload.dataset.kind == DatasetSpec::Kind::kIdx;
@@ -94,7 +131,8 @@ json write(const WorkloadEntry& entry) {
           {"seed", workload.seed},
           {"parameters", workload.parameter_count()},
           {"flops_per_step", workload.flops_per_step()},
-          {"floors", json::object()}};
+          {"floors", write(entry.floors)},
+          {"ladders", write(entry.ladders)}};
 }
 
 json write(const GpuState& state) {
@@ -198,6 +236,12 @@ class Node {
     for (std::size_t i = 0; i < value_.size(); ++i)
       nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
     return nodes;
+  }
+  std::map<std::string, Node> members() const {
+    if (!value_.is_object()) fail("an object");
+    std::map<std::string, Node> all;
+    for (const auto& [key, value] : value_.items()) all.emplace(key, Node(value, where_ + "." + key));
+    return all;
   }
   std::map<std::string, std::string> strings() const {
     if (!value_.is_object()) fail("an object");
@@ -303,6 +347,17 @@ DeviceInfo read_device(const Node& node) {
   return device;
 }
 
+Ladder read_ladder(const Node& node) {
+  Ladder ladder;
+  for (const Node& term : node.items()) {
+    ladder.push_back({term.at("name").string(), term.at("from").optional_string().value_or(""),
+                      term.at("to").optional_string().value_or(""), term.at("seconds").optional_number(),
+                      term.at("low").optional_number(), term.at("high").optional_number(),
+                      term.at("verdict").string(), term.at("message").string()});
+  }
+  return ladder;
+}
+
 WorkloadEntry read_workload(const Node& node) {
   WorkloadEntry entry;
   Workload& workload = entry.workload;
@@ -322,6 +377,18 @@ WorkloadEntry read_workload(const Node& node) {
   entry.dataset.samples = dataset.at("samples").optional_integer();
   entry.dataset.held_out_samples = dataset.at("held_out_samples").optional_integer();
   entry.dataset.batches = dataset.at("batches").optional_integer();
+  for (const auto& [precision, floor] : node.at("floors").members()) {
+    Floor& read = entry.floors[parse_precision(precision)];
+    read.seconds = floor.at("seconds").number();
+    read.bound = floor.at("bound").string();
+    read.bytes_seconds = floor.at("bytes_seconds").number();
+    read.operations_seconds = floor.at("operations_seconds").number();
+    read.exchanges_seconds = floor.at("exchanges_seconds").number();
+  }
+  if (const auto ladders = node.later("ladders")) {
+    for (const auto& [precision, ladder] : ladders->members())
+      entry.ladders[parse_precision(precision)] = read_ladder(ladder);
+  }
   return entry;
 }
 
@@ -425,7 +492,7 @@ std::string to_json(const Results& results) {
                      {"host", write(results.host)},
                      {"device", results.device ? write(*results.device) : json(nullptr)},
                      {"software", json(results.software)},
-                     {"calibration", json::object()},
+                     {"calibration", write(results.calibration)},
                      {"workloads", workloads},
                      {"records", records}};
   return file.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
@@ -450,6 +517,10 @@ Results read_results(const std::filesystem::path& file) {
   results.host = read_host(root.at("host"));
   if (!root.at("device").null()) results.device = read_device(root.at("device"));
   results.software = root.at("software").strings();
+  for (const auto& [name, rate] : root.at("calibration").members()) {
+    results.calibration[name] = {rate.at("value").number(), rate.at("unit").string(),
+                                 rate.at("how").string()};
+  }
   for (const Node& node : root.at("workloads").items()) results.workloads.push_back(read_workload(node));
   for (const Node& node : root.at("records").items()) results.records.push_back(read_record(node));
   return results;

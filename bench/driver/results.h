@@ -39,6 +39,8 @@ struct DatasetInfo {
 struct WorkloadEntry {
   Workload workload;
   DatasetInfo dataset;
+  std::map<Precision, Ladder> ladders = {};  ///< of the precisions that were measured
+  std::map<Precision, Floor> floors = {};    ///< empty where nothing is known of the device
 };
 
 struct Results {
@@ -46,6 +48,7 @@ struct Results {
   HostInfo host;
   std::optional<DeviceInfo> device;
   std::map<std::string, std::string> software;
+  Calibration calibration;
   std::vector<WorkloadEntry> workloads;
   std::vector<Record> records;
 

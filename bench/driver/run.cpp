@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <thread>
 
+#include "analysis/floors.h"
+#include "analysis/ladder.h"
 #include "core/error.h"
 #include "driver/interruption.h"
 #include "driver/machine.h"
@@ -126,8 +128,10 @@ void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vecto
   pool.add_rows(table);
 }
 
-void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool) {
+void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,
+                           WorkerPool& pool) {
   std::vector<std::string> names;
+  if (device >= 0) names = calibrating_workers();
   for (const PlannedWorkload& planned : plan.workloads) {
     if (wants_gpu_oracle(planned.workload)) names.push_back(row_of(table, "oracle-cuda").worker);
     for (const Group& group : planned.groups) {
@@ -188,6 +192,7 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   results.run.started_utc = earlier->run.started_utc;
   results.run.argv = earlier->run.argv;
   results.workloads = earlier->workloads;
+  results.calibration = earlier->calibration;
   for (const PlannedWorkload& planned : plan.workloads) {
     for (const Group& group : planned.groups) {
       if (!is_done(*earlier, planned, group)) continue;
@@ -233,6 +238,45 @@ std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Prog
     progress.line(fmt::format("NVML does not say here: {}.", unreadable));
   device->ecc_enabled = nvml->ecc_enabled();
   return std::make_unique<GpuMonitor>(std::move(nvml));
+}
+
+void calibrate(Results& results, WorkerPool& pool, Progress& progress) {
+  if (!results.device || !results.calibration.empty()) return;
+  progress.status("calibrating the device", true);
+  results.calibration = pool.calibrate([&](const std::string& problem) { progress.line(problem); });
+  std::string without;
+  for (const Precision precision : kAllPrecisions) {
+    const std::string missing = missing_rate(precision, results.calibration);
+    if (!missing.empty())
+      without += fmt::format("{}{} ('{}')", without.empty() ? "" : ", ", to_string(precision), missing);
+  }
+  if (!without.empty()) progress.line(fmt::format("No floors in these, a rate is missing: {}.", without));
+}
+
+void note_floor(Results& results, const Workload& workload, Precision precision) {
+  if (!results.device) return;
+  for (WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name != workload.name || !entry.dataset.samples) continue;
+    const auto floor = workload_floor(workload, precision, *entry.dataset.samples, results.calibration,
+                                      {results.device->sm_count, results.device->l2_bytes});
+    if (floor) entry.floors[precision] = *floor;
+  }
+}
+
+void note_ladder(Results& results, const Workload& workload, Precision precision) {
+  for (WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name != workload.name) continue;
+    const auto floor = entry.floors.find(precision);
+    entry.ladders[precision] =
+        make_ladder(results.records, workload.name, precision,
+                    floor == entry.floors.end() ? std::nullopt : std::optional(floor->second));
+  }
+}
+
+void compare_with_floors(const Results& results, const std::string& workload, std::vector<Record>& records) {
+  for (const WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name == workload) set_fractions(records, entry.floors);
+  }
 }
 
 std::int64_t temporary_bytes(const Plan& plan) {

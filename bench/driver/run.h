@@ -24,8 +24,9 @@ int choose_device(const RunOptions& options);
 
 /// Greets the workers named on the command line and adds their backends to `table`.
 void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table);
-/// Greets those that serve the planned backends.
-void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
+/// Greets those that serve the planned backends, and with a device those that calibrate it.
+void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,
+                           WorkerPool& pool);
 
 /// Where the results go. Throws InputError if it cannot be written or holds results already.
 std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
@@ -44,6 +45,17 @@ void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& dev
 /// Opens NVML for the device and notes whether its memory has ECC. Null where there is no device or NVML does not show
 /// it; what cannot be read costs one line.
 std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress);
+
+/// Measures what the device can do, if it was not measured before in this run's file. Empty where there is no device; a
+/// rate that is missing costs one line and the floors that need it.
+void calibrate(Results& results, WorkerPool& pool, Progress& progress);
+
+/// Floors of the workload in this precision, as soon as its data set is known.
+void note_floor(Results& results, const Workload& workload, Precision precision);
+/// Where the time of the workload's step goes in this precision, from the records that are in the results.
+void note_ladder(Results& results, const Workload& workload, Precision precision);
+/// Sets the records' fractions of the floors.
+void compare_with_floors(const Results& results, const std::string& workload, std::vector<Record>& records);
 
 /// Bytes of temporary files that the largest workload needs.
 std::int64_t temporary_bytes(const Plan& plan);

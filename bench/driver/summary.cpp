@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "analysis/floors.h"
 #include "analysis/gpu_state.h"
+#include "analysis/ladder.h"
 #include "analysis/speedup.h"
 
 namespace headroom {
@@ -14,6 +17,42 @@ namespace {
 std::string times(const std::optional<double>& factor) {
   if (!factor) return "";
   return fmt::format("{:.{}f} x", *factor, *factor >= 100 ? 0 : 2);
+}
+
+using Line = std::vector<std::string>;
+
+// Lines as a table; columns in `numbers` stand to the right, the last one has no end.
+std::string columns(const std::vector<Line>& lines, const std::set<std::size_t>& numbers) {
+  std::vector<std::size_t> widths(lines.front().size(), 0);
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i + 1 < line.size(); ++i) {
+      text += numbers.count(i) > 0 ? fmt::format("{:>{}}  ", line[i], widths[i])
+                                   : fmt::format("{:<{}}  ", line[i], widths[i]);
+    }
+    text += line.back() + "\n";
+  }
+  return text;
+}
+
+const Floor* floor_of(const Results& results, const Record& record) {
+  for (const WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name != record.workload) continue;
+    const auto found = entry.floors.find(record.precision);
+    return found == entry.floors.end() ? nullptr : &found->second;
+  }
+  return nullptr;
+}
+
+// "12 % bytes"
+std::string fraction_text(const Results& results, const Record& record) {
+  const Floor* floor = floor_of(results, record);
+  if (!record.fraction_of_floor || floor == nullptr) return "";
+  const double percent = 100 * *record.fraction_of_floor;
+  return fmt::format("{:.{}f} % {}", percent, percent < 10 ? 1 : 0, floor->bound);
 }
 
 std::string verdict_text(const Record& record) {
@@ -29,7 +68,8 @@ std::string verdict_text(const Record& record) {
                                   ? "verified"
                                   : std::string(to_string(record.verification.verdict));
   const std::string slowdown = slowdown_message(record.blocks);
-  return slowdown.empty() ? verdict : verdict + ", " + slowdown;
+  return verdict + (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
+         (slowdown.empty() ? "" : ", " + slowdown);
 }
 
 }  // namespace
@@ -42,9 +82,8 @@ std::string step_text(double seconds) {
 }
 
 std::string summary_table(const Results& results) {
-  using Line = std::vector<std::string>;
-  std::vector<Line> lines = {
-      {"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "result"}};
+  std::vector<Line> lines = {{"workload", "precision", "backend", "step", "95 % interval", "vs eager",
+                              "vs best", "of floor", "result"}};
   for (const SpeedupRow& row : speedup_rows(results.records)) {
     const Record& record = *row.record;
     std::string step, interval;
@@ -55,24 +94,58 @@ std::string summary_table(const Results& results) {
     }
     lines.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
                      interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
-                     verdict_text(record)});
+                     fraction_text(results, record), verdict_text(record)});
   }
-  std::vector<std::size_t> widths(lines.front().size(), 0);
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string text;
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i + 1 < line.size(); ++i) {
-      const bool number = i >= 3 && i <= 6;
-      text +=
-          number ? fmt::format("{:>{}}  ", line[i], widths[i]) : fmt::format("{:<{}}  ", line[i], widths[i]);
-    }
-    text += line.back() + "\n";
-  }
+  std::string text = columns(lines, {3, 4, 5, 6, 7});
   if (results.records.size() > 0)
     text += "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
+  if (std::any_of(results.records.begin(), results.records.end(),
+                  [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
+    text += "of floor: the least time the device could take over the measured one, and what sets it\n";
+  }
+  for (const Record& record : results.records) {
+    if (is_faster_than_floor(record)) text += floor_defect(record) + "\n";
+  }
   return text;
+}
+
+std::string ladder_table(const Results& results) {
+  const std::vector<std::pair<const char*, const char*>> terms = {
+      {"python", "Python"}, {"dispatch", "dispatch"}, {"fusion", "fusion"},
+      {"choice", "choice"}, {"kernels", "kernels"},   {"left", "left"}};
+  std::vector<Line> lines = {{"workload", "precision", "pytorch-eager"}};
+  for (const auto& [name, title] : terms) lines.front().push_back(title);
+  lines.front().insert(lines.front().end(), {"floor", "between"});
+  for (const WorkloadEntry& entry : results.workloads) {
+    for (const auto& [precision, ladder] : entry.ladders) {
+      const Record* eager = results.find(entry.workload.name, "pytorch-eager", precision);
+      const auto floor = entry.floors.find(precision);
+      Line line = {entry.workload.name, std::string(to_string(precision)),
+                   eager != nullptr && counts(*eager) ? step_text(eager->step_seconds->median) : ""};
+      std::string between;
+      int known = 0;
+      for (const auto& [name, title] : terms) {
+        line.emplace_back();
+        for (const LadderTerm& term : ladder) {
+          if (term.name != name || !term.seconds) continue;
+          line.back() = term_text(term);
+          ++known;
+          if (term.to != "floor") between += (between.empty() ? "" : ", ") + term.to;
+        }
+      }
+      line.push_back(floor == entry.floors.end() ? "" : step_text(floor->second.seconds));
+      line.push_back(between);
+      if (known >= 2) lines.push_back(std::move(line));
+    }
+  }
+  if (lines.size() == 1) return "";
+  return "Where the time of a step goes: what is saved from one row to the next\n" +
+         columns(lines, {2, 3, 4, 5, 6, 7, 8, 9}) +
+         "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
+         "fusion: that less the "
+         "expert or compiled graph; kernels: best PyTorch less the best of ours; left: that less the floor; "
+         "(noise): the "
+         "intervals overlap; (negative): the second row is the slower one\n\n";
 }
 
 std::string summary_sentence(const Results& results) {
@@ -113,6 +186,8 @@ std::string summary_json(const Results& results, const std::filesystem::path& fi
                     {"step_seconds", record.step_seconds ? json(record.step_seconds->median) : json(nullptr)},
                     {"speedup_over_pytorch_eager", or_null(row.over_pytorch_eager)},
                     {"speedup_over_best_pytorch", or_null(row.over_best_pytorch)},
+                    {"fraction_of_floor", or_null(record.fraction_of_floor)},
+                    {"faster_than_floor", is_faster_than_floor(record)},
                     {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)}});
   }
   const json summary = {{"results_file", file.string()},

@@ -12,6 +12,8 @@ namespace headroom {
 std::string step_text(double seconds);
 
 std::string summary_table(const Results& results);
+/// Where the time goes, a line for each (workload, precision) of which two terms or more are known; else empty.
+std::string ladder_table(const Results& results);
 std::string summary_sentence(const Results& results);
 std::string summary_json(const Results& results, const std::filesystem::path& file);
 

@@ -139,6 +139,34 @@ std::map<std::string, std::string> WorkerPool::software() const {
   return all;
 }
 
+Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>& complain) {
+  Calibration all;
+  for (const Greeting& greeting : greetings_) {
+    if (!greeting.hello || !greeting.hello->calibrates) continue;
+    interruption::throw_if_requested();
+    std::shared_ptr<WorkerClient> client;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto spare = spare_.find(greeting.worker);
+      if (spare == spare_.end()) continue;  // it went away after its hello
+      client = spare->second;
+    }
+    try {
+      for (const auto& [name, rate] : client->calibrate()) {
+        const auto [entry, added] = all.emplace(name, rate);
+        const bool lower_is_better = rate.unit == "seconds";
+        if (!added && (rate.value < entry->second.value) == lower_is_better) entry->second = rate;
+      }
+    } catch (const std::exception& error) {
+      interruption::throw_if_requested();
+      complain(fmt::format("Calibration: {}", error.what()));
+      const std::lock_guard lock(mutex_);
+      spare_.erase(greeting.worker);  // its CUDA context may be broken
+    }
+  }
+  return all;
+}
+
 WorkerClient& WorkerPool::client(const BackendRow& row) {
   interruption::throw_if_requested();
   {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,10 @@ class WorkerPool {
   Availability availability(const BackendRow& row, Precision precision) const;
   std::optional<DeviceInfo> device() const;
   std::map<std::string, std::string> software() const;
+
+  /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
+  /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
+  Calibration calibrate(const std::function<void(const std::string&)>& complain);
 
   /// The process that serves `row`, started if need be. Throws WorkerLostError or WorkerCallError.
   WorkerClient& client(const BackendRow& row);

@@ -464,6 +464,8 @@ std::optional<std::int64_t> WorkerClient::release() {
   return call<PeakMemory>(ReleaseCall{}, limits_.other).peak_device_bytes;
 }
 
+Calibration WorkerClient::calibrate() { return call<Calibration>(CalibrateCall{}, limits_.other); }
+
 bool WorkerClient::alive() const { return !process_->has_exited(); }
 
 void WorkerClient::kill() { process_->kill_group(); }

@@ -75,6 +75,8 @@ class WorkerClient {
   void set_parameters(const std::filesystem::path& file);
   std::vector<double> reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
                                 const std::filesystem::path& folder);
+  /// Rates of the device itself; only of a worker whose hello says that it calibrates.
+  Calibration calibrate();
   /// Peak device bytes of the released trainer, if known.
   std::optional<std::int64_t> release();
 

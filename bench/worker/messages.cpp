@@ -38,6 +38,7 @@ class Fields {
     if (found == json_.end()) throw MessageError(where(key) + ": missing");
     return *found;
   }
+  bool has(const char* key) const { return json_.contains(key); }
   bool is_null(const char* key) const { return at(key).is_null(); }
   Fields object(const char* key) const { return Fields(at(key), where(key)); }
   const Json& array(const char* key) const {
@@ -213,6 +214,7 @@ Call read_call(const std::string& name, const Fields& fields) {
   if (name == "set_parameters") return SetParametersCall{fields.name("file")};
   if (name == "reference") return read_reference(fields);
   if (name == "release") return ReleaseCall{};
+  if (name == "calibrate") return CalibrateCall{};
   throw MessageError("call: expected a call of the protocol, found '" + one_line(name, kQuoted) + "'");
 }
 
@@ -256,16 +258,21 @@ Json to_json(const WorkerHello& hello) {
     }
     backends.push_back({{"name", backend.name}, {"precisions", precisions}});
   }
-  return {{"protocol", kProtocolVersion},
-          {"worker", hello.worker},
-          {"software", hello.software},
-          {"device", hello.device ? to_json(*hello.device) : Json()},
-          {"backends", backends}};
+  return {{"protocol", kProtocolVersion}, {"worker", hello.worker},
+          {"software", hello.software},   {"device", hello.device ? to_json(*hello.device) : Json()},
+          {"backends", backends},         {"calibrates", hello.calibrates}};
 }
 
 double finite(double value, const char* what) {
   if (!std::isfinite(value)) throw MessageError(std::string(what) + ": expected a finite number");
   return value;
+}
+
+Json to_json(const Calibration& calibration) {
+  Json rates = Json::object();
+  for (const auto& [name, rate] : calibration)
+    rates[name] = {{"value", finite(rate.value, name.c_str())}, {"unit", rate.unit}, {"how", rate.how}};
+  return {{"rates", rates}};
 }
 
 Json to_json(const Result& result) {
@@ -289,7 +296,8 @@ Json to_json(const Result& result) {
                  [](const PeakMemory& memory) {
                    return Json{{"peak_device_bytes",
                                 memory.peak_device_bytes ? Json(*memory.peak_device_bytes) : Json()}};
-                 }},
+                 },
+                 [](const Calibration& calibration) { return to_json(calibration); }},
       result);
 }
 
@@ -323,6 +331,7 @@ WorkerHello read(const Fields& fields, const WorkerHello*) {
     }
     hello.backends.push_back(std::move(backend));
   }
+  if (fields.has("calibrates")) hello.calibrates = fields.boolean("calibrates");
   return hello;
 }
 
@@ -352,6 +361,18 @@ PeakMemory read(const Fields& fields, const PeakMemory*) {
   return {fields.integer("peak_device_bytes", 0)};
 }
 
+Calibration read(const Fields& fields, const Calibration*) {
+  Calibration calibration;
+  const Fields rates = fields.object("rates");
+  for (const auto& [name, value] : fields.at("rates").items()) {
+    const Fields rate(value, rates.where(name));
+    calibration[name] = {rate.number("value", 0), rate.name("unit"), rate.name("how")};
+    if (name.empty() || !(calibration[name].value > 0))
+      Fields::fail(rate.where("value"), "a name and a number over 0", rate.at("value"));
+  }
+  return calibration;
+}
+
 CallError read_error(const Fields& fields) {
   const std::string name = fields.text("kind");
   for (const CallErrorKind kind : {CallErrorKind::kUnsupported, CallErrorKind::kOutOfMemory,
@@ -364,8 +385,9 @@ CallError read_error(const Fields& fields) {
 }  // namespace
 
 std::string_view name_of(const Call& call) {
-  static constexpr std::string_view kNames[] = {"hello",      "prepare",        "train",     "losses",
-                                                "parameters", "set_parameters", "reference", "release"};
+  static constexpr std::string_view kNames[] = {"hello",     "prepare",    "train",
+                                                "losses",    "parameters", "set_parameters",
+                                                "reference", "release",    "calibrate"};
   static_assert(std::size(kNames) == std::variant_size_v<Call>);
   return kNames[call.index()];
 }
@@ -385,7 +407,8 @@ std::string write_request(const Request& request) {
             return Json{
                 {"steps", call.steps}, {"free_steps", call.free_steps}, {"folder", call.folder.string()}};
           },
-          [](const ReleaseCall&) { return Json::object(); }},
+          [](const ReleaseCall&) { return Json::object(); },
+          [](const CalibrateCall&) { return Json::object(); }},
       request.call);
   json["id"] = request.id;
   json["call"] = std::string(name_of(request.call));
@@ -433,6 +456,7 @@ template std::variant<Nothing, CallError> read_answer<Nothing>(std::string_view,
 template std::variant<ReferenceLosses, CallError> read_answer<ReferenceLosses>(std::string_view,
                                                                                std::int64_t);
 template std::variant<PeakMemory, CallError> read_answer<PeakMemory>(std::string_view, std::int64_t);
+template std::variant<Calibration, CallError> read_answer<Calibration>(std::string_view, std::int64_t);
 
 std::string one_line(std::string_view text, std::size_t longest) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))

@@ -39,6 +39,7 @@ struct WorkerHello {
   std::map<std::string, std::string> software;
   std::optional<DeviceInfo> device;
   std::vector<OfferedBackend> backends;
+  bool calibrates = false;  ///< whether it answers `calibrate`
 };
 
 /// Files that hold one data set, as prepare() wants them.
@@ -86,8 +87,9 @@ struct ReferenceCall {
   std::filesystem::path folder;
 };
 struct ReleaseCall {};
+struct CalibrateCall {};
 using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, ParametersCall, SetParametersCall,
-                          ReferenceCall, ReleaseCall>;
+                          ReferenceCall, ReleaseCall, CalibrateCall>;
 
 struct Request {
   std::int64_t id = 0;
@@ -104,7 +106,8 @@ struct ReferenceLosses {
 struct PeakMemory {
   std::optional<std::int64_t> peak_device_bytes;
 };
-using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, ReferenceLosses, PeakMemory>;
+using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, ReferenceLosses, PeakMemory,
+                            Calibration>;
 
 enum class CallErrorKind { kUnsupported, kOutOfMemory, kInput, kFailed };
 struct CallError {

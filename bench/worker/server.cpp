@@ -122,7 +122,7 @@ class Server {
                        " of the worker protocol, worker " + description_.name + " speaks version " +
                        std::to_string(kProtocolVersion) + "; build both from the same sources");
     }
-    WorkerHello hello{description_.name, description_.software, description_.device, {}};
+    WorkerHello hello{description_.name, description_.software, description_.device, {}, false};
     for (const Backend& backend : description_.backends) {
       OfferedBackend& offered = hello.backends.emplace_back();
       offered.name = backend.name;
@@ -130,6 +130,7 @@ class Server {
         offered.precisions[row.precision] = {row.contract, row.unavailable};
       }
     }
+    hello.calibrates = description_.calibrate != nullptr;
     return hello;
   }
 
@@ -226,6 +227,13 @@ class Server {
     }
     held_.reset();
     return memory;
+  }
+
+  Result operator()(const CalibrateCall&) {
+    if (!description_.calibrate)
+      throw UnsupportedError("worker " + description_.name + " does not calibrate");
+    held_.reset();  // a trainer's memory and its L2 lines would be in the way
+    return description_.calibrate();
   }
 
  private:

@@ -55,6 +55,8 @@ struct WorkerDescription {
   std::map<std::string, std::string> software;
   std::optional<DeviceInfo> device;
   std::vector<Backend> backends;
+  /// Measures the device itself in seconds; null if this worker does not.
+  std::function<Calibration()> calibrate = nullptr;
 };
 
 /// Parses `--device N` and serves until standard input ends. `describe(device)` is called once, before

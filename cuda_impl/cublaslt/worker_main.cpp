@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cublaslt/library.h"
+#include "cublaslt/matrix_rates.h"
 #include "cublaslt/trainer.h"
 #include "device/device.h"
 #include "worker/server.h"
@@ -28,6 +29,7 @@ WorkerDescription describe(int device) {
                                  request.device);
   };
   description.backends.push_back(std::move(backend));
+  if (!unavailable) description.calibrate = [device] { return calibrate_matrix_products(device); };
   return description;
 }
 

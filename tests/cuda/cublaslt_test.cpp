@@ -13,6 +13,7 @@
 #include "core/oracle.h"
 #include "cublaslt/kernels.h"
 #include "cublaslt/library.h"
+#include "cublaslt/matrix_rates.h"
 #include "cublaslt/trainer.h"
 #include "gpu_test.h"
 #include "scratch.h"
@@ -60,6 +61,19 @@ TEST(CublasltWorker, StartsAndSaysThatThereIsNoDevice) {
     EXPECT_EQ(offer.unavailable, "no CUDA device");
     EXPECT_EQ(offer.contract, precision == Precision::kTf32 ? Contract::kLibrary : Contract::kExact);
   }
+}
+
+TEST(MatrixRates, AreThereInEveryPrecisionAndRiseAsItFalls) {
+  HEADROOM_NEEDS_CUBLASLT();
+  const Calibration rates = calibrate_matrix_products(0);
+  ASSERT_EQ(rates.size(), 4u);
+  for (const auto& [name, rate] : rates) {
+    EXPECT_EQ(rate.unit, "flops_per_second");
+    EXPECT_GT(rate.value, 1e12) << name;
+    RecordProperty(name, std::to_string(rate.value));
+  }
+  EXPECT_GT(rates.at("matrix_tf32").value, rates.at("matrix_fp32").value);
+  EXPECT_GT(rates.at("matrix_fp16").value, rates.at("matrix_tf32").value);
 }
 
 template <class Format>

@@ -29,6 +29,11 @@ Results example() {
   entry.workload = parse_workload_name("mlp-7x3-b2");
   entry.workload.seed = std::numeric_limits<std::uint64_t>::max();
   entry.dataset = {"synthetic", "ab", 10, 1, 5};
+  entry.floors = {{Precision::kTf32, {3e-6, "bytes", 3e-6, 2e-6, 1e-6}}};
+  entry.ladders = {{Precision::kTf32,
+                    {{"left", "cuda-layered", "floor", 1e-6, 5e-7, 2e-6, "positive", ""},
+                     {"python", "", "", {}, {}, {}, "missing", "no libtorch-eager has a verified time"}}}};
+  results.calibration = {{"copy", {4.27e12, "bytes_per_second", "how"}}};
   results.workloads = {entry};
   Record record;
   record.workload = "mlp-7x3-b2";

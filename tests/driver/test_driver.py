@@ -442,3 +442,72 @@ def test_without_nvml_or_permission_the_state_is_null_and_one_line_says_so(
     assert record["slowdown_reasons"] is None
     states = {json.dumps(block["gpu"] and block["gpu"]["power_watts"]) for block in record["blocks"]}
     assert states == {"null"}
+
+
+def test_calibration_gives_floors_and_each_record_its_fraction(tmp_path, made_up_gpu, monkeypatch):
+    monkeypatch.setenv("FAULT_CALIBRATION", "")
+    done = run_small(
+        tmp_path / "a.json",
+        *("--device", -1, "--energy-seconds", 0, "--precision", "fp32,bf16,fp16"),
+        backends="honest,oracle,fault-nan",
+        workload="mlp-784x128x128x128x10-b32",
+    )
+    results = read(tmp_path / "a.json")
+    assert results["calibration"]["copy"] == {
+        "value": 4e12,
+        "unit": "bytes_per_second",
+        "how": "made up for a test",
+    }
+    floors = results["workloads"][0]["floors"]
+    assert sorted(floors) == ["bf16", "fp32"]  # there is no rate for fp16, which is said
+    assert "No floors in these, a rate is missing: tf32 ('matrix_tf32'), fp16 ('matrix_fp16')." in done.stderr
+    assert floors["fp32"]["bound"] == "exchanges"
+    # Two exchanges of [32 x 128] and one of [32 x 10].
+    assert floors["fp32"]["seconds"] == pytest.approx(0.93e-6)
+    for record in results["records"]:
+        if record["backend"] == "honest" and record["precision"] != "fp16":
+            floor = floors[record["precision"]]["seconds"]
+            assert record["fraction_of_floor"] == pytest.approx(floor / record["step_seconds"]["median"])
+        else:
+            assert record["fraction_of_floor"] is None
+    assert "% exchanges" in done.stdout
+    assert "DEFECT" not in done.stdout
+
+
+def test_a_record_that_is_faster_than_its_floor_is_called_a_defect(tmp_path, made_up_gpu, monkeypatch):
+    monkeypatch.setenv("FAULT_CALIBRATION", "slow")
+    done = run_small(tmp_path / "a.json", "--device", -1, "--energy-seconds", 0, backends="honest")
+    (record,) = read(tmp_path / "a.json")["records"]
+    assert record["fraction_of_floor"] > 1
+    assert "FASTER THAN ITS FLOOR" in done.stdout
+    assert "DEFECT: honest trains" in done.stdout
+
+
+@pytest.mark.parametrize(("wrong", "said"), [("dies", "about to abort"), ("nan", "finite")])
+def test_a_calibration_that_fails_costs_the_floors_only(tmp_path, made_up_gpu, monkeypatch, wrong, said):
+    monkeypatch.setenv("FAULT_CALIBRATION", wrong)
+    done = run_small(tmp_path / "a.json", "--device", -1, "--energy-seconds", 0)
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stderr.splitlines() if "Calibration: " in line and said in line]) == 1
+    results = read(tmp_path / "a.json")
+    assert results["calibration"] == {}
+    assert results["workloads"][0]["floors"] == {}
+    assert results["records"][0]["outcome"] == "ok"
+    assert results["records"][0]["fraction_of_floor"] is None
+
+
+def test_calibrate_prints_the_rates(made_up_gpu, monkeypatch):
+    monkeypatch.setenv("FAULT_CALIBRATION", "")
+    done = headroom("calibrate", "--device", -1, "--worker", FAULT_WORKER)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "made-up GPU"
+    assert any(line.split()[:3] == ["copy", "4.00", "TB/s"] for line in lines)
+    printed = json.loads(headroom("calibrate", "--device", -1, "--worker", FAULT_WORKER, "--json").stdout)
+    assert printed["device"] == "made-up GPU"
+    assert printed["calibration"]["remote_read"]["unit"] == "seconds"
+    assert_refused(headroom("calibrate", "--devise", 0), "--devise", "--device")
+
+
+def test_calibrate_without_a_device_is_refused():
+    assert_refused(headroom("calibrate", "--device", -1), "no CUDA device")

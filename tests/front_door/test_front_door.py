@@ -66,7 +66,7 @@ def run(root, environment, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnu"], "unknown command 'rnu'; known: run, compare, list, report, test, clean"),
+        (["rnu"], "unknown command 'rnu'; known: run, compare, list, calibrate, report, test, clean"),
         (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --build"),
         (["test", "--sanitize"], "--sanitize goes with --gpu"),
         (["test", "--build"], "--build needs a folder"),

@@ -80,6 +80,40 @@ def workload(widths: tuple[int, ...], batch_size: int = 32, name: str | None = N
     }
 
 
+def floor(seconds: float, bound: str = "bytes") -> dict:
+    parts = {f"{name}_seconds": 0.5 * seconds for name in ("bytes", "operations", "exchanges")}
+    return {"seconds": seconds, "bound": bound, **parts, f"{bound}_seconds": seconds}
+
+
+def term(name: str, start: str, end: str, microseconds: float, verdict: str = "positive") -> dict:
+    seconds = 1e-6 * microseconds
+    ends = {"low": seconds - 2e-6, "high": seconds + 2e-6}
+    return {
+        "name": name,
+        "from": start,
+        "to": end,
+        "seconds": seconds,
+        **ends,
+        "verdict": verdict,
+        "message": "",
+    }
+
+
+def missing_term(name: str, message: str) -> dict:
+    nothing = dict.fromkeys(("from", "to", "seconds", "low", "high"))
+    return {"name": name, **nothing, "verdict": "missing", "message": message}
+
+
+def ladder() -> list[dict]:
+    return [
+        term("python", "pytorch-eager", "libtorch-eager", 290),
+        term("dispatch", "libtorch-eager", "libtorch-graph", 480),
+        term("fusion", "libtorch-graph", "libtorch-expert", 1, "noise"),
+        term("kernels", "libtorch-expert", "cuda-layered", -12, "negative"),
+        missing_term("left", "no floor was computed"),
+    ]
+
+
 def record(
     workload_name: str, backend: str, precision: str = "fp32", seconds: float | None = 1e-4, **fields
 ) -> dict:
@@ -135,7 +169,7 @@ def width_series(backends: int = 3, precisions: tuple[str, ...] = PRECISIONS, fl
         for precision in precisions:
             traffic = parameters * (13 if precision == "fp32" else 10 if precision == "tf32" else 12) / 4.0e12
             if floors:
-                entry["floors"][precision] = {"seconds": 1.2e-6 + 0.8 * traffic, "bound": "bytes"}
+                entry["floors"][precision] = floor(1.2e-6 + 0.8 * traffic)
             for index, backend in enumerate(list(FIXED_MICROSECONDS)[:backends]):
                 if backend == "cuda-resident" and width > 1024:
                     fields = {"message": "weights do not fit on the chip"}

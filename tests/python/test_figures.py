@@ -154,6 +154,34 @@ def test_a_backend_that_failed_everywhere_is_named_inside_the_figure(tmp_path):
         assert 0 <= box.x0 < box.x1 <= page.figure.bbox.x1, label.get_text()
 
 
+def test_a_ladder_says_what_is_negative_noise_or_missing(tmp_path):
+    document = small()
+    document["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
+    text = drawn(tmp_path, document)["ladder-mlp-784x128x10-b32"]
+    assert "Where the time of a step goes: mlp-784x128x10-b32" in text
+    assert "480 µs · libtorch-eager to libtorch-graph" in text
+    assert "1.00 µs, inside the noise · libtorch-graph to libtorch-expert" in text
+    assert "-12.0 µs, NEGATIVE" in text
+    assert "not known: no floor was computed" in text
+    assert "Hollow" in text
+    assert "Hatched" in text
+
+
+def test_ladders_of_two_files_are_named_by_file(tmp_path):
+    first, second = small(), small("tf32")
+    for document in (first, second):
+        document["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
+    text = drawn(tmp_path, first, second)["ladder-mlp-784x128x10-b32"]
+    assert "fp32 (run0.json)" in text
+    assert "fp32 (run1.json)" in text
+
+
+def test_a_ladder_of_which_nothing_is_known_is_not_drawn(tmp_path):
+    document = small()
+    document["workloads"][0]["ladders"] = {"fp32": [made_up.missing_term("python", "no row")]}
+    assert list(drawn(tmp_path, document)) == ["step-time-mlp-784x128x10-b32"]
+
+
 def test_rows_that_were_not_verified_say_so(tmp_path):
     document = small()
     document["records"][2]["verification"] = {"verdict": "not_run", "checks": []}

@@ -78,7 +78,7 @@ def reported(folder: Path, *documents) -> tuple[Document, str]:
 
 def with_floors_and_energy(document: dict) -> dict:
     for entry in document["workloads"]:
-        entry["floors"] = {name: {"seconds": 2e-6, "bound": "bytes"} for name in made_up.PRECISIONS}
+        entry["floors"] = {name: made_up.floor(2e-6) for name in made_up.PRECISIONS}
     for record in document["records"]:
         if record["step_seconds"]:
             record["fraction_of_floor"] = 2e-6 / record["step_seconds"]["median"]

@@ -119,10 +119,32 @@ DeviceInfo made_up_device() {
   return {"made-up GPU", "GPU-fa4e0000-0000-0000-0000-000000000001", "1.0", 0, 132, 9, 0, 1 << 30, 1 << 20};
 }
 
+/// Rates of no real device. FAULT_CALIBRATION says what is wrong with them: "dies", "partly", "slow", "nan" or nothing.
+Calibration made_up_calibration() {
+  const std::string_view wrong = std::getenv("FAULT_CALIBRATION");
+  if (wrong == "dies") die();
+  const double speed = wrong == "slow" ? 1e-3 : 1;
+  Calibration rates;
+  const auto add = [&](const char* name, double value, const char* unit) {
+    rates[name] = {value, unit, "made up for a test"};
+  };
+  add("copy", 4e12 * speed, "bytes_per_second");
+  add("read", 4e12 * speed, "bytes_per_second");
+  add("one_sm_read", 1e11 * speed, "bytes_per_second");
+  add("on_chip", 6e7, "bytes");
+  add("fp32", 6e13 * speed, "flops_per_second");
+  add("matrix_fp32", 5e13 * speed, "flops_per_second");
+  if (wrong != "partly") add("matrix_bf16", 7e14 * speed, "flops_per_second");
+  add("remote_read", wrong == "nan" ? std::nan("") : 1.3e-7 / speed, "seconds");
+  add("cluster_gather_128", 4e-7 / speed, "seconds");
+  return rates;
+}
+
 WorkerDescription describe(int) {
   const std::vector<std::pair<std::string, MakeTrainer>> rows = {
       {"empty", [](const TrainerRequest& request) { return std::make_unique<EmptyTrainer>(request); }},
       {"oracle-honest", faulty(Fault::kNone)},
+      {"honest", faulty(Fault::kNone)},
       {"fault-learning-rate", faulty(Fault::kLearningRate)},
       {"fault-frozen-layer", faulty(Fault::kFrozenLayer)},
       {"fault-bias", faulty(Fault::kNoBiasUpdate)},
@@ -151,6 +173,7 @@ WorkerDescription describe(int) {
   };
   WorkerDescription description{"fault", {{"fault", "1"}}, std::nullopt, {}};
   if (std::getenv("FAULT_DEVICE") != nullptr) description.device = made_up_device();
+  if (std::getenv("FAULT_CALIBRATION") != nullptr) description.calibrate = made_up_calibration;
   for (const auto& [name, make_trainer] : rows) {
     Backend& backend = description.backends.emplace_back();
     backend.name = name;

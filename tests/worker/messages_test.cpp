@@ -84,6 +84,31 @@ TEST(Messages, HelloIsReadBackAsWritten) {
   const OfferedPrecision offered = read.backends.at(0).precisions.at(Precision::kFp16);
   EXPECT_EQ(offered.contract, Contract::kAutocast);
   EXPECT_EQ(offered.unavailable, "no \"device\"");
+  EXPECT_FALSE(read.calibrates);
+  hello.calibrates = true;
+  EXPECT_TRUE(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).calibrates);
+}
+
+TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationIsRead) {
+  const std::string line =
+      R"({"id":1,"ok":true,"result":{"protocol":1,"worker":"w","software":{},"device":null,"backends":[]}})";
+  EXPECT_FALSE(std::get<WorkerHello>(read_answer<WorkerHello>(line, 1)).calibrates);
+}
+
+TEST(Messages, RatesAreReadBackAndMustBeOverZero) {
+  const Calibration rates = {{"copy", {4.27e12, "bytes_per_second", "how"}}};
+  const auto read = std::get<Calibration>(read_answer<Calibration>(write_answer(1, rates), 1));
+  EXPECT_EQ(read.at("copy").value, 4.27e12);
+  EXPECT_EQ(read.at("copy").unit, "bytes_per_second");
+  EXPECT_EQ(read.at("copy").how, "how");
+  const auto with = [](const std::string& rate) {
+    return refusal<Calibration>(R"({"id":1,"ok":true,"result":{"rates":{"copy":)" + rate + "}}}");
+  };
+  EXPECT_EQ(with(R"({"value":1,"unit":"seconds","how":"h"})"), "accepted");
+  EXPECT_THAT(with(R"({"value":0,"unit":"seconds","how":"h"})"), HasSubstr("number over 0, found 0"));
+  EXPECT_THAT(with(R"({"value":-1,"unit":"seconds","how":"h"})"), HasSubstr("result.rates.copy.value"));
+  EXPECT_EQ(with(R"({"value":1,"how":"h"})"), "result.rates.copy.unit: missing");
+  EXPECT_THROW(write_answer(1, Calibration{{"copy", {std::nan(""), "seconds", "how"}}}), MessageError);
 }
 
 TEST(Messages, AnErrorIsReadBackOnOneLine) {
