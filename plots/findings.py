@@ -51,6 +51,10 @@ class Cell:
     ours: Row | None  # of the hand-written kernels
 
     @property
+    def rivals(self) -> list[Row]:
+        return [row for row in self.rows if is_pytorch(row.backend) and row.counts]
+
+    @property
     def failed_rivals(self) -> list[str]:
         """PyTorch rows without a result: with them the best PyTorch might be faster."""
         return [row.backend for row in self.rows if is_pytorch(row.backend) and row.state == "failed"]
@@ -143,8 +147,14 @@ def speed(results: Results, cells: list[Cell]) -> Sentence:
             low, high = here[0], here[-1]
             between = f" in {low.precision} to ", _ratio(high), f" in {high.precision}"
             parts.append([f"at {label} ", _ratio(low), *between])
+    rivals = sorted({row.backend for cell in compared for row in cell.rivals}, key=backend_order)
+    against = (
+        f"the best of {len(rivals)} PyTorch rows"
+        if len(rivals) > 1
+        else f"{rivals[0]}, the only PyTorch row,"
+    )
     return [
-        "Against the best PyTorch row of the same precision, the fastest of our kernels reaches ",
+        f"Against {against} in the same precision, the fastest of our kernels reaches ",
         *joined(parts, "; ", "; "),
         " (below 1× it is slower).",
     ]
@@ -223,13 +233,10 @@ def floor(results: Results, cells: list[Cell]) -> Sentence:
     ]
     bottom = min(bottoms, key=lambda row: (row.fraction_of_floor, row.workload.name, row.precision))
     best = max(known, key=lambda row: row.fraction_of_floor)
-    sentence = [
-        f"Of the speed that the floor allows, the fastest of {whose} reaches ",
-        *_fraction(results, bottom),
-        " at its worst and ",
-        *_fraction(results, top),
-        " at its best",
-    ]
+    sentence = [f"Of the speed that the floor allows, the fastest of {whose} reaches "]
+    if bottom is not top:
+        sentence += [*_fraction(results, bottom), " at its worst and "]
+    sentence += [*_fraction(results, top), " at its best" if bottom is not top else ""]
     if best is not top:
         sentence += ["; nothing comes closer than ", *_fraction(results, best)]
     return [*sentence, "."]
@@ -256,18 +263,19 @@ def extremes(results: Results, cells: list[Cell]) -> list[Extreme]:
         (EAGER, lambda cell: cell.against_eager, lambda cell: cell.eager),
     ):
         known = [cell for cell in cells if ratio(cell) is not None]
-        if not known:
-            continue
+        if not known or (name != EAGER and all(base(cell) is cell.eager for cell in known)):
+            continue  # where eager is all of PyTorch, it is not called the best of it
         whole = [cell for cell in known if not cell.failed_rivals] or known
-        for word, choose, among in (("Best", max, whole), ("Worst", min, known)):
-            cell = choose(among, key=ratio)
+        best, worst = max(whole, key=ratio), min(known, key=ratio)
+        chosen = {"Best against": best, "Worst against": worst} if best is not worst else {"Against": best}
+        for word, cell in chosen.items():
             ours, other = cell.ours, base(cell)
             detail = (
                 f"{cell.precision}, {place_of(results, ours)}: {ours.backend} {format_seconds(ours.median)},"
                 f" {other.backend} {format_seconds(other.median)}"
             )
             number = Number(format_ratio(ratio(cell)), (ours, other))
-            found.append(Extreme(f"{word} against {name}", number, detail))
+            found.append(Extreme(f"{word} {name}", number, detail))
     return found
 
 
@@ -370,7 +378,7 @@ def _gaps(results: Results) -> list[str]:
     """Backends and precisions that a file has for some of its workloads and not for others."""
     said = []
     for source in results.sources:
-        rows = [row for row in results.rows if row.file == source.file]
+        rows = [row for row in results.rows if row.file == source.file and not is_oracle(row.backend)]
         have = {(row.workload.name, row.backend, row.precision) for row in rows}
         pairs = sorted({(row.backend, row.precision) for row in rows})
         for name in dict.fromkeys(row.workload.name for row in rows):

@@ -129,6 +129,26 @@ def test_floors_energy_and_the_state_of_the_gpu_are_shown_when_they_are_there(tm
     assert "Not known for 20 of 21 records: the state of the GPU" in document.text
 
 
+def test_the_ladder_is_shown_when_it_is_there(tmp_path):
+    results = small()
+    document, _ = reported(tmp_path, results)
+    assert "No figure of where the time goes (ladder)" in document.text
+    results["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
+    document, markdown = reported(tmp_path, results)
+    assert "figure-ladder-mlp-784x128x10-b32" in document.ids
+    assert "figures/ladder-mlp-784x128x10-b32.png" in markdown
+    assert "(ladder)" not in document.text
+
+
+def test_eager_alone_is_not_called_the_best_pytorch(tmp_path):
+    results = small()
+    del results["records"][1]
+    document, _ = reported(tmp_path, results)
+    assert "Against pytorch-eager, the only PyTorch row, in the same precision" in document.text
+    assert "gainst best PyTorch 25×" not in document.text
+    assert "Against pytorch-eager 25×" in document.text
+
+
 def test_what_is_missing_is_said(tmp_path):
     document, markdown = reported(tmp_path, small())
     for what in ("the floor", "the energy of a step", "the state of the GPU"):

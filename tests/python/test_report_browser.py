@@ -47,6 +47,7 @@ def full_results() -> dict:
     """Everything that a report can show, two failures, and a name that is a script."""
     results = made_up.with_losses(made_up.width_series(4, ("fp32", "fp16")), steps=400)
     with_floors_and_energy(results)
+    results["workloads"][0]["ladders"] = {"fp32": made_up.ladder(), "fp16": made_up.ladder()}
     for index, record in enumerate(results["records"]):
         record["blocks"] = blocks(record["step_seconds"]["median"], index)
     results["records"][2] = made_up.failed(results["records"][2])
