@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import findings
 from findings import Cell, Sentence
+from ladder import TITLES, ladders_of, term_text
 from published import ROOT, Published, Stale, claimed
-from results_file import EAGER, PRECISIONS, Row, is_oracle
+from results_file import EAGER, PRECISIONS, TERMS, Row, is_oracle
 from spread import spreads
 from style import backend_order, format_percent, format_ratio, format_seconds
 
@@ -143,6 +145,47 @@ def _floor(cell: Cell | None) -> str:
     return f"{1e6 * floor.seconds:.3g} µs ({floor.bound}){share}"
 
 
+def ladder_block(data: Published, arguments: list[str]) -> list[str]:
+    """Where the time of a step goes, a line a precision and workload: those named, else all of the series."""
+    names = [name for name in arguments if name.startswith("mlp-")]
+    names = names or [f"mlp-784x{width}x{width}x{width}x10-b32" for width in widths_of(data, arguments)]
+    rows = []
+    for workload in data.results.workloads:
+        if workload.name not in names:
+            continue
+        for precision, terms in ladders_of(data.results, workload):
+            known = {term.name: term_text(term) for term in terms}
+            rows.append([workload.name, precision, *[known.get(name, "") for name in TERMS]])
+    if not rows:
+        return ["The published files hold no ladder."]
+    return table(["workload", "precision", *[TITLES[name] for name in TERMS]], rows)
+
+
+def witness_block(data: Published, arguments: list[str]) -> list[str]:
+    """What torch.profiler saw of an eager step beside the graph's time, from results/witness/."""
+    rows = []
+    for file in sorted((ROOT / "results" / "witness").glob("*.json")):
+        for one in json.loads(file.read_text()):
+            graph, busy, launches = one["graph_seconds"], one["busy_seconds"], one["launches"]
+            rows.append(
+                [
+                    one["workload"],
+                    one["precision"],
+                    format_seconds(one["eager_seconds"]),
+                    f"{one['graph_backend']} {format_seconds(graph)}",
+                    format_seconds(busy),
+                    f"{launches:.0f}",
+                    f"{100 * (graph - busy) / graph:+.1f} %",
+                    format_seconds(abs(graph - busy) / launches),
+                    f"`{one['results_file']}`",
+                ]
+            )
+    if not rows:
+        return ["No witness has been recorded."]
+    titles = ["workload", "precision", "eager", "graph", "device busy", "launches"]
+    return table([*titles, "graph less busy", "a launch", "times from"], rows)
+
+
 def calibration_block(data: Published, arguments: list[str]) -> list[str]:
     """What was measured of the device itself, from the lowest to the highest of all published runs."""
     measured: dict[str, list[dict[str, object]]] = {}
@@ -219,6 +262,8 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "best": best_block,
     "floors": floors_block,
     "calibration": calibration_block,
+    "ladder": ladder_block,
+    "witness": witness_block,
     "spread": spread_block,
     "sources": sources_block,
 }

@@ -85,13 +85,19 @@ def draw_ladder(results: Results, workload: Workload) -> Page | None:
     return page
 
 
+def term_text(term: Term) -> str:
+    """Three digits of microseconds, and whether they mean what they say; empty if the term is not known."""
+    if term.seconds is None:
+        return ""
+    microseconds = 1e6 * term.seconds
+    value = f"{microseconds:.{0 if abs(microseconds) >= 100 else 1 if abs(microseconds) >= 10 else 2}f} µs"
+    return value + {"noise": ", inside the noise", "negative": ", NEGATIVE"}.get(term.verdict, "")
+
+
 def _words(term: Term) -> str:
     if term.seconds is None:
         return f"not known: {term.message}"
-    microseconds = 1e6 * term.seconds
-    value = f"{microseconds:.{0 if abs(microseconds) >= 100 else 1 if abs(microseconds) >= 10 else 2}f} µs"
-    said = {"noise": ", inside the noise", "negative": ", NEGATIVE"}.get(term.verdict, "")
-    return f"{value}{said} · {term.start} to {term.end}"
+    return f"{term_text(term)} · {term.start} to {term.end}"
 
 
 def _draw_panel(axes: Axes, terms: tuple[Term, ...]) -> None:

@@ -142,10 +142,10 @@ std::string ladder_table(const Results& results) {
   return "Where the time of a step goes: what is saved from one row to the next\n" +
          columns(lines, {2, 3, 4, 5, 6, 7, 8, 9}) +
          "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
-         "fusion: that less the "
-         "expert or compiled graph; kernels: best PyTorch less the best of ours; left: that less the floor; "
-         "(noise): the "
-         "intervals overlap; (negative): the second row is the slower one\n\n";
+         "fusion: that less\n"
+         "the expert or compiled graph; kernels: best PyTorch less the best of ours; left: that less the "
+         "floor\n"
+         "(noise): the intervals overlap; (negative): the second row is the slower one\n\n";
 }
 
 std::string summary_sentence(const Results& results) {

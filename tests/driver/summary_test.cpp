@@ -1,0 +1,68 @@
+// What a run prints at its end about floors and about where the time goes.
+#include "driver/summary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "analysis/ladder.h"
+
+namespace headroom {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Record row(const char* backend, double microseconds) {
+  Record record;
+  record.workload = "mlp-8x8-b8";
+  record.backend = backend;
+  record.step_seconds = StepSeconds{1e-6 * microseconds, 0.99e-6 * microseconds, 1.01e-6 * microseconds};
+  record.verification.verdict = Verdict::kPass;
+  return record;
+}
+
+Results measured() {
+  Results results;
+  results.records = {row("pytorch-eager", 1000), row("libtorch-eager", 700), row("libtorch-graph", 100),
+                     row("libtorch-expert", 101), row("cuda-layered", 120)};
+  WorkloadEntry entry;
+  entry.workload = parse_workload_name("mlp-8x8-b8");
+  entry.floors[Precision::kFp32] = {2e-6, "exchanges", 0, 0, 2e-6};
+  entry.ladders[Precision::kFp32] =
+      make_ladder(results.records, entry.workload.name, Precision::kFp32, entry.floors[Precision::kFp32]);
+  results.workloads = {entry};
+  return results;
+}
+
+TEST(Summary, SaysWhereTheTimeGoesWithNoiseAndNegativeTermsCalledSo) {
+  const std::string text = ladder_table(measured());
+  EXPECT_THAT(text, HasSubstr("mlp-8x8-b8  fp32"));
+  for (const char* words : {"1.00 ms", "300 us", "600 us", "-1.00 us (noise)", "-20.0 us (negative)",
+                            "118 us", "2.00 us", "libtorch-eager, libtorch-graph, libtorch-expert"})
+    EXPECT_THAT(text, HasSubstr(words));
+}
+
+TEST(Summary, HasNoLadderWhereHardlyATermIsKnown) {
+  Results results = measured();
+  results.records.resize(1);
+  results.workloads[0].ladders[Precision::kFp32] =
+      make_ladder(results.records, "mlp-8x8-b8", Precision::kFp32, std::nullopt);
+  EXPECT_EQ(ladder_table(results), "");
+}
+
+TEST(Summary, ShowsTheShareOfTheFloorAndWhatSetsIt) {
+  Results results = measured();
+  results.records[4].fraction_of_floor = 0.0167;
+  std::string text = summary_table(results);
+  EXPECT_THAT(text, HasSubstr("1.7 % exchanges"));
+  EXPECT_THAT(text, HasSubstr("of floor: the least time"));
+  EXPECT_THAT(text, Not(HasSubstr("DEFECT")));
+  results.records[4].fraction_of_floor = 1.25;
+  text = summary_table(results);
+  EXPECT_THAT(text, HasSubstr("125 % exchanges  verified, FASTER THAN ITS FLOOR"));
+  EXPECT_THAT(text, HasSubstr("\nDEFECT: cuda-layered trains mlp-8x8-b8 in fp32"));
+  EXPECT_THAT(summary_json(results, "a.json"), HasSubstr("\"faster_than_floor\": true"));
+}
+
+}  // namespace
+}  // namespace headroom

@@ -1,0 +1,72 @@
+"""Blocks of the docs that show what the published files do not hold yet, on made-up results."""
+
+import json
+import sys
+from pathlib import Path
+
+import made_up_results as made_up
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plots"))
+
+import doc_blocks  # noqa: E402
+import findings  # noqa: E402
+from published import Published  # noqa: E402
+from results_file import read_results  # noqa: E402
+
+
+def published(tmp_path: Path, *documents: dict) -> Published:
+    files = []
+    for place, document in enumerate(documents):
+        files.append(tmp_path / f"{place}.json")
+        files[-1].write_text(json.dumps(document))
+    results = read_results(files)
+    return Published(results, findings.cells_of(results))
+
+
+def document(precision: str = "fp32", copy: float | None = None, ladder: bool = False) -> dict:
+    results = made_up.empty_document()
+    entry = made_up.workload((784, 128, 128, 128, 10))
+    results["workloads"].append(entry)
+    results["records"].append(made_up.record(entry["name"], "pytorch-eager", precision, 1e-3))
+    if copy is not None:
+        results["calibration"]["copy"] = {"value": copy, "unit": "bytes_per_second", "how": "how"}
+        results["calibration"]["launch"] = {"value": 2.5e-6, "unit": "seconds", "how": "launches"}
+    if ladder:
+        entry["ladders"] = {precision: made_up.ladder()}
+    return results
+
+
+def test_calibration_is_shown_from_lowest_to_highest(tmp_path):
+    data = published(tmp_path, document("fp32", 4.3e12), document("fp16", 4.1e12))
+    text = doc_blocks.made_block(data, "calibration")
+    assert "| `copy` | 4.1 TB/s to 4.3 TB/s | how |" in text
+    assert "| `launch` | 2.50 µs | launches |" in text
+    assert "no calibration" in doc_blocks.made_block(published(tmp_path, document()), "calibration")
+
+
+def test_a_ladder_says_what_is_noise_negative_or_unknown(tmp_path):
+    text = doc_blocks.made_block(published(tmp_path, document(ladder=True)), "ladder H=128")
+    assert "| fp32 | 290 µs | 480 µs | 1.00 µs, inside the noise |  | -12.0 µs, NEGATIVE |  |" in text
+    assert "no ladder" in doc_blocks.made_block(published(tmp_path, document()), "ladder")
+
+
+def test_a_witness_is_shown_with_the_gap_a_launch(tmp_path, monkeypatch):
+    data = published(tmp_path, document())
+    monkeypatch.setattr(doc_blocks, "ROOT", tmp_path)
+    assert "No witness" in doc_blocks.made_block(data, "witness")
+    (tmp_path / "results" / "witness").mkdir(parents=True)
+    entry = {
+        "workload": "mlp-784x128x128x128x10-b32",
+        "precision": "fp32",
+        "eager_seconds": 9e-4,
+        "graph_backend": "libtorch-graph",
+        "graph_seconds": 1.1e-4,
+        "busy_seconds": 9.9e-5,
+        "launches": 44.0,
+        "results_file": "a.json",
+    }
+    (tmp_path / "results" / "witness" / "gpu.json").write_text(json.dumps([entry]))
+    text = doc_blocks.made_block(data, "witness")
+    assert "| libtorch-graph 110 µs | 99.0 µs | 44 | +10.0 % | 250 ns | `a.json` |" in text
