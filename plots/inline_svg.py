@@ -19,6 +19,9 @@ SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 MARGIN = 0.05  # inches
 REFERENCE = re.compile(r"url\(#([^)]+)\)")
 LONG_PATH = 400  # characters; a tenth of a point is enough there
+POLYLINES = re.compile(r"(?:M-?[\d.]+ -?[\d.]+(?:L-?[\d.]+ -?[\d.]+)+z?)+")
+CORNER = re.compile(r"([ML])(-?[\d.]+) (-?[\d.]+)")
+CIRCLE = re.compile(r"M0 ([\d.]+)C")
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?!\d*e)")
 
 
@@ -74,8 +77,10 @@ def _cleaned(text: str, prefix: str) -> str:
         if node.tag != "text":
             node.text = None
         _clean_attributes(node, names)
+    dots = _dots(root)
     for node in root.iter():
         _share_style(node)
+        _join_dots(node, dots)
     _remove_empty_groups(root)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
@@ -109,10 +114,52 @@ def _clean_attributes(node: ElementTree.Element, names: dict[str, str]) -> None:
             text = "{:.1f}" if len(value) > LONG_PATH else "{:.2f}"
             value = LONG_NUMBER.sub(lambda found, text=text: text.format(float(found.group())), value)
         if key == "d":
-            value = re.sub(r"\s*([A-Za-z])\s*", r"\1", value)
+            value = re.sub(r"\s*([A-Za-z])\s*", r"\1", value.strip())
+            if len(value) > LONG_PATH and POLYLINES.fullmatch(value):
+                value = _relative(value)
         if key == "style":
             value = re.sub(r"font-family: [^;]*;?", "", value)
         node.set(key, " ".join(value.split()))
+
+
+def _relative(path: str) -> str:
+    """Lines from each corner to the next in tenths of a point: shorter numbers; errors do not add up."""
+    written, last = [], (0, 0)
+    for command, x, y in CORNER.findall(path):
+        here = (round(10 * float(x)), round(10 * float(y)))
+        step = here if command == "M" else (here[0] - last[0], here[1] - last[1])
+        numbers = " ".join(f"{number / 10:g}" for number in step)
+        written.append(
+            numbers if command == "L" and written[-1][0] != "M" else f"{command.replace('L', 'l')}{numbers}"
+        )
+        last = here
+    return " ".join(written) + ("z" if path.endswith("z") else "")
+
+
+def _dots(root: ElementTree.Element) -> dict[str, float]:
+    """Diameter of each marker that is a circle, by its name."""
+    found = {}
+    for node in root.iter("path"):
+        circle = CIRCLE.match(node.get("d", "")) if node.get("id") else None
+        if circle:
+            found[f"#{node.get('id')}"] = 2 * float(circle.group(1))
+    return found
+
+
+def _join_dots(node: ElementTree.Element, dots: dict[str, float]) -> None:
+    """Many filled circles of a group become one path of round, empty strokes."""
+    style = re.fullmatch(r"fill: (#\w+)(?:; fill-opacity: ([\d.]+))?", node.get("style", ""))
+    names = {child.get("href") for child in node}
+    if len(node) < 5 or style is None or len(names) != 1 or not names <= set(dots):
+        return
+    points = [(float(child.get("x")), float(child.get("y"))) for child in node]
+    path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in points)
+    color, opacity = style.groups()
+    node.set("style", f"fill: none; stroke: {color}; stroke-opacity: {opacity or 1}")
+    for child in list(node):
+        node.remove(child)
+    joined = {"d": path, "stroke-width": f"{dots[names.pop()]:g}", "class": "dots"}
+    ElementTree.SubElement(node, "path", joined)
 
 
 def _share_style(node: ElementTree.Element) -> None:

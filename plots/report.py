@@ -44,8 +44,10 @@ class ReportFigure:
     panels: list
 
     @property
-    def bytes(self) -> int:
-        return sum(len(panel.svg) for panel in self.panels)
+    def expendable(self) -> tuple[bool, int, int]:
+        """More is less missed: figures of late sections, among them large ones."""
+        section = next((place for place, one in enumerate(SECTIONS) if self.name.startswith(f"{one}-")), 0)
+        return bool(self.panels), section, sum(len(panel.svg) for panel in self.panels)
 
     def left_out(self) -> ReportFigure:
         note = f"Not drawn here, to keep this file small: figures/{self.name}.svg has it."
@@ -155,8 +157,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
     html = rendered("report.html")
     while len(html.encode()) > MOST_BYTES and any(figure.panels for figure in figures):
-        largest = max(range(len(figures)), key=lambda index: figures[index].bytes)
-        figures[largest] = figures[largest].left_out()
+        least_missed = max(range(len(figures)), key=lambda index: figures[index].expendable)
+        figures[least_missed] = figures[least_missed].left_out()
         html = rendered("report.html")
     documents = [folder / "report.html", folder / "report.md"]
     documents[0].write_text(html, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from style import (
 )
 from width_series import find_series
 
+PLAIN_NUMBER = re.compile(r"[\d.]+×?")
+
 
 @dataclass(frozen=True)
 class Field:
@@ -32,6 +34,9 @@ class Field:
 
     @property
     def sort_key(self) -> str:
+        """Empty where the text itself says it: a number, or the same words."""
+        if self.key is None or self.key == self.text or PLAIN_NUMBER.fullmatch(self.text):
+            return ""
         return f"{self.key:.7g}" if isinstance(self.key, float) else str(self.key)
 
     @property
@@ -162,10 +167,8 @@ def ratio_field(base: Row | None, row: Row | None) -> Field:
     if base is None or row is None:
         return Field("–")
     value = base.median / row.median
-    hint = (
-        f"both 95 % intervals allow {format_ratio(base.low / row.high)} to"
-        f" {format_ratio(base.high / row.low)}; against {base.backend}"
-    )
+    low, high = base.low / row.high, base.high / row.low
+    hint = f"{format_ratio(low)} to {format_ratio(high)}, against {base.backend}"
     return Field(
         format_ratio(value), value, hint=hint, look="slower" if value < 1 and is_ours(row.backend) else ""
     )
@@ -191,7 +194,8 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
         name="summary",
         title="Best PyTorch and ours, cell by cell",
         about="Fastest verified row of each family, microseconds a step (median of the blocks' device time)."
-        " A ratio is the time of the other row over ours, same file, workload and precision.",
+        " A ratio is the time of the other row over ours, same file, workload and precision; pointing at it"
+        " shows what both 95 % intervals allow.",
         columns=(
             "workload",
             "precision",
@@ -325,37 +329,25 @@ def reasons_table(results: Results) -> Table:
 
 
 def checks_table(results: Results) -> Table:
-    """A row a record and kind of check: the tensor nearest to its bound, and every one that failed."""
-    rows = []
-    for row in results.rows:
-        by_name: dict[str, list[Check]] = {}
-        for check in row.checks:
-            by_name.setdefault(check.name, []).append(check)
-        for checks in by_name.values():
-            closest = max(checks, key=_use_of_bound)
-            shown = [check for check in checks if not check.passed and check is not closest]
-            for check in (closest, *shown):
-                rows.append(_check_fields(results, row, check, len(checks)))
+    """A row a record, a column a kind of check: the tensor that used most of its bound, or failed."""
+    kinds = list(dict.fromkeys(check.name for row in results.rows for check in row.checks))
+    checked = [row for row in results.rows if row.checks]
     return Table(
         name="checks",
         title="Verification: errors and bounds",
-        about="For each record and kind of check, the tensor that used most of its bound (and every one that"
-        " failed). Error: relative, the median over the compared steps; largest: over all of them."
-        " Share: error over bound, at most 100 % passes; a check may bound the largest error too.",
-        columns=(
-            "workload",
-            "precision",
-            "backend",
-            "check",
-            "tensor",
-            "of",
-            "error",
-            "largest",
-            "bound",
-            "share of the bound",
-            "result",
-        ),
-        rows=rows,
+        about="For each record and kind of check: error, bound, and the tensor that used most of its bound."
+        " Errors are relative, the median over the compared steps; pointing at one shows the largest over all"
+        " steps. Sorted by error over bound; a check may bound the largest error too.",
+        columns=("workload", "precision", "backend", *kinds),
+        rows=[
+            [
+                workload_field(results, row),
+                precision_field(row.precision),
+                Field(row.backend, row.backend, link=f"#{anchor_of(results, row)}"),
+                *[_checks_field([check for check in row.checks if check.name == kind]) for kind in kinds],
+            ]
+            for row in checked
+        ],
         anchors=[],
         folded=True,
     )
@@ -363,32 +355,25 @@ def checks_table(results: Results) -> Table:
 
 def _use_of_bound(check: Check) -> float:
     """Error over bound; what failed comes before what passed."""
-    if check.error is None or not check.passed:
-        return math.inf
-    return check.error / check.bound if check.bound > 0 else 0.0
+    share = check.error / check.bound if check.error is not None and check.bound > 0 else 0.0
+    return share if check.passed else 1e6 + share
 
 
-def _check_fields(results: Results, row: Row, check: Check, count: int) -> list[Field]:
-    share = check.error / check.bound if check.error is not None and check.bound > 0 else None
-    return [
-        Field(row.workload.name, row.workload.parameters, link=f"#{anchor_of(results, row)}"),
-        precision_field(row.precision),
-        Field(row.backend, row.backend),
-        Field(check.name, check.name),
-        Field(check.tensor or "–", check.tensor or None),
-        Field(str(count), count),
-        _error(check.error),
-        _error(check.worst),
-        Field(f"{check.bound:.2g}", check.bound),
-        Field("–") if share is None else Field(f"{100 * share:.2g} %", share),
-        Field(
-            "passed" if check.passed else "FAILED", int(check.passed), look="" if check.passed else "failed"
-        ),
-    ]
+def _checks_field(checks: list[Check]) -> Field:
+    if not checks:
+        return Field("–")
+    closest = max(checks, key=_use_of_bound)
+    failed = [check.tensor or check.name for check in checks if not check.passed]
+    tensor = f", {closest.tensor}" if closest.tensor else ""
+    text = f"{_error(closest.error)} of {closest.bound:.2g}{tensor}"
+    if failed:
+        text += f"; FAILED: {', '.join(failed)}"
+    hint = f"largest over all steps: {_error(closest.worst)}"
+    return Field(text, _use_of_bound(closest), hint=hint, look="failed" if failed else "")
 
 
-def _error(value: float | None) -> Field:
-    return Field("not finite", math.inf) if value is None else Field(f"{value:.2g}", value)
+def _error(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2g}"
 
 
 def source_view(results: Results, source: Source) -> dict:

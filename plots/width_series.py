@@ -110,12 +110,21 @@ def draw_line(axes: Axes, points: list[Point], widths: list[int], look: Look) ->
         zorder=3,
         solid_capstyle="round",
     )
-    for point in points:
-        verified = point.row.state == "ok"
-        axes.vlines(point.width, point.low, point.high, color=look.color, linewidth=1.0, zorder=3)
+    spans = [point for point in points if point.low < point.high]
+    if spans:
+        axes.vlines(
+            [point.width for point in spans],
+            [point.low for point in spans],
+            [point.high for point in spans],
+            color=look.color,
+            linewidth=1.0,
+            zorder=3,
+        )
+    for verified in (True, False):
+        alike = [point for point in points if (point.row.state == "ok") == verified]
         axes.plot(
-            [point.width],
-            [point.value],
+            [point.width for point in alike],
+            [point.value for point in alike],
             look.marker,
             color=look.color,
             markersize=8 if look.marker == "*" else 5.5,

@@ -1,6 +1,12 @@
 // Sorting by a column and filtering by words; without it the tables stand as they are.
 "use strict";
-const keyOf = (row, column) => row.cells[column].dataset.key;
+const keyOf = (row, column) => {
+  const cell = row.cells[column];
+  const text = cell.textContent.trim();
+  if (cell.dataset.key !== undefined) return cell.dataset.key;
+  if (text === "–") return undefined;
+  return cell.classList.contains("number") ? String(parseFloat(text)) : text;
+};
 const compare = (a, b) => {
   const [x, y] = [Number(a), Number(b)];
   return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
