@@ -33,6 +33,8 @@ std::string verdict_word(const ComparedCell& cell) {
       return "failed";
     case CellState::kMissing:
       return "missing";
+    case CellState::kBaseFailed:
+      return "base failed";
     case CellState::kNew:
       return "new";
     case CellState::kSkipped:
@@ -52,10 +54,10 @@ void judge(Comparison& comparison, bool second_look) {
     judged.push_back(&cell);
   }
   if (judged.empty()) {
-    const bool alarm = any(comparison, [](const ComparedCell& cell) {
-      return cell.state == CellState::kFailed || cell.state == CellState::kMissing;
+    const bool failed = any(comparison, [](const ComparedCell& cell) {
+      return cell.state != CellState::kNew && cell.state != CellState::kSkipped;
     });
-    if (alarm) return;
+    if (failed) return;
     std::string why = comparison.cells.empty() ? "there are none" : comparison.cells.front().message;
     throw InputError(fmt::format("no cell of '{}' and '{}' can be compared: {}", comparison.base,
                                  comparison.head, why.empty() ? "none is on both sides" : why));
@@ -77,7 +79,10 @@ int exit_code(const Comparison& comparison) {
            (cell.state == CellState::kJudged && cell.finding.finding == Finding::kRegression);
   };
   if (any(comparison, alarm)) return 1;
-  return any(comparison, [](const ComparedCell& cell) { return cell.inconclusive(); }) ? 3 : 0;
+  const auto unknown = [](const ComparedCell& cell) {
+    return cell.inconclusive() || cell.state == CellState::kBaseFailed;
+  };
+  return any(comparison, unknown) ? 3 : 0;
 }
 
 std::optional<double> visible_slowdown(const ComparedCell& cell, const Comparison& comparison) {

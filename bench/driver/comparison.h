@@ -28,9 +28,9 @@ struct BlockPair {
   int round = 1;
 };
 
-/// kJudged has a finding. The others are verdicts of their own: head failed, head lacks the cell, base has nothing to
-/// compare with, neither side can run it here.
-enum class CellState { kJudged, kFailed, kMissing, kNew, kSkipped };
+/// kJudged has a finding. The others are verdicts of their own: head failed, head lacks the cell, base failed where head
+/// did not (so nothing can be said), only head has it, neither side can run it here.
+enum class CellState { kJudged, kFailed, kMissing, kBaseFailed, kNew, kSkipped };
 
 struct ComparedCell {
   std::string workload, base_backend, head_backend;  ///< the same backend unless two of one file are compared
@@ -67,7 +67,7 @@ struct Comparison {
 /// Throws InputError if there is nothing to judge and nothing failed.
 void judge(Comparison& comparison, bool second_look = false);
 
-/// 0 no regression, 1 a regression, a failed or a missing cell, 3 inconclusive.
+/// 0 no regression, 1 a regression, a failed or a missing cell, 3 inconclusive or nothing of base to compare with.
 int exit_code(const Comparison& comparison);
 
 /// What the self-check is for: the smallest slowdown, as a ratio, that would have been called a regression in every

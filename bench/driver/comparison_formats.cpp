@@ -46,8 +46,8 @@ struct Count {
 // How many cells came to what, the alarming ones first.
 std::vector<Count> counts_of(const Comparison& comparison) {
   std::vector<Count> counts;
-  for (const char* word :
-       {"failed", "missing", "regression", "inconclusive", "improvement", "equivalent", "new", "skipped"}) {
+  for (const char* word : {"failed", "missing", "regression", "inconclusive", "base failed", "improvement",
+                           "equivalent", "new", "skipped"}) {
     Count count{word, 0};
     for (const ComparedCell& cell : comparison.cells) count.cells += verdict_word(cell) == word;
     if (count.cells > 0) counts.push_back(count);

@@ -134,7 +134,8 @@ ComparedCell begin_cell(const NamedResults& base_file, const Record* base, const
       cell.message =
           fmt::format("contracts differ: {} and {}", to_string(base->contract), to_string(head->contract));
   } else if (has(head)) {
-    cell.state = CellState::kNew;
+    const bool failed = base != nullptr && base->outcome != Outcome::kSkipped;
+    cell.state = failed ? CellState::kBaseFailed : CellState::kNew;
     cell.message = "base: " + why_not(base);
   } else if (head != nullptr && head->outcome != Outcome::kSkipped) {
     cell.state = CellState::kFailed;

@@ -95,20 +95,26 @@ void PairedRun::measure_launch(int round, int processes) {
   }
 }
 
-void PairedRun::fail(Side side, Cell& cell, const std::string& message, CellState head_state) {
-  ComparedCell& result = compared(cell);
-  const CellState before = result.state;
-  if (side == Side::kBase) {
-    // What base cannot do head need not do either, but a failure of head stays one.
-    result.state = before == CellState::kJudged    ? CellState::kNew
-                   : before == CellState::kMissing ? CellState::kSkipped
-                                                   : before;
-    if (result.state == before) return;
-  } else {
-    result.state =
-        head_state == CellState::kMissing && before == CellState::kNew ? CellState::kSkipped : head_state;
-  }
-  result.message = one_line(fmt::format("{}: {}", to_string(side), message));
+void PairedRun::lack(Side side, Cell& cell, const std::string& message) {
+  const CellState before = compared(cell).state;
+  if (before == CellState::kFailed) return;
+  // What neither has is nobody's loss.
+  const CellState alone = side == Side::kBase ? CellState::kNew : CellState::kMissing;
+  settle(side, cell, before == CellState::kJudged ? alone : CellState::kSkipped, message);
+}
+
+void PairedRun::fail(Side side, Cell& cell, const std::string& message) {
+  const CellState before = compared(cell).state;
+  if (side == Side::kHead) {
+    settle(side, cell, CellState::kFailed, message);
+  } else if (before == CellState::kJudged) {
+    settle(side, cell, CellState::kBaseFailed, message);
+  }  // what head does wrong stays the news
+}
+
+void PairedRun::settle(Side side, Cell& cell, CellState state, const std::string& message) {
+  compared(cell).state = state;
+  compared(cell).message = one_line(fmt::format("{}: {}", to_string(side), message));
 }
 
 // Whatever goes wrong on one side ends here, in the cell; Ctrl-C and another protocol go on upwards.
@@ -123,19 +129,29 @@ bool PairedRun::attempt(Side side, Cell& cell, const std::string& what, Work&& w
   } catch (const WorkerCallError& error) {
     interruption::throw_if_requested();
     if (error.kind() == WorkerCallError::Kind::kUnsupported && compared(cell).pairs.empty()) {
-      fail(side, cell, error.what(), CellState::kMissing);
+      lack(side, cell, error.what());
       return false;
     }
-    fail(side, cell, fmt::format("{}: {}", what, error.what()), CellState::kFailed);
+    fail(side, cell, fmt::format("{}: {}", what, error.what()));
   } catch (const std::bad_alloc&) {
-    fail(side, cell, fmt::format("{}: the driver ran out of memory", what), CellState::kFailed);
+    fail(side, cell, fmt::format("{}: the driver ran out of memory", what));
   } catch (const std::exception& error) {
     interruption::throw_if_requested();
-    fail(side, cell, fmt::format("{}: {}", what, error.what()), CellState::kFailed);
+    fail(side, cell, fmt::format("{}: {}", what, error.what()));
   }
   // A worker that failed a call may hold a broken CUDA context: the next cell starts in a fresh one.
   workers_.end(side, cell.row.worker);
   return false;
+}
+
+template <typename Work>
+bool PairedRun::on_both(bool head_first, Cell& cell, const std::string& what, Work&& work) {
+  bool both = true;
+  for (const Side side : head_first ? std::array{Side::kHead, Side::kBase} : kSides) {
+    const bool done = attempt(side, cell, what, [&] { work(side); });
+    both = both && done;
+  }
+  return both;
 }
 
 // Whether both builds have the cell and can run it here; else the cell says who cannot.
@@ -162,7 +178,7 @@ bool PairedRun::offered(Cell& cell) {
       missing = *entry->second.unavailable;
     }
     if (missing.empty()) continue;
-    fail(side, cell, missing, CellState::kMissing);
+    lack(side, cell, missing);
     both = false;
   }
   return both;
@@ -233,25 +249,21 @@ void PairedRun::take_pairs(Cell& cell, int round, int processes) {
     pair.head_first = head_first;
     pair.base_steps = pair.head_steps = cell.steps;
     pair.seconds.processes = processes;
-    for (const Side side : head_first ? std::array{Side::kHead, Side::kBase} : kSides) {
-      const bool measured = attempt(side, cell, "timing", [&] {
-        WorkerClient& client = workers_.client(side, cell.row.worker);
-        client.train(step, cell.warmup_steps);
-        const Timing timing = client.train(step + cell.warmup_steps, cell.steps);
-        const double steps = static_cast<double>(cell.steps);
-        const bool base = side == Side::kBase;
-        (base ? pair.seconds.base_seconds : pair.seconds.head_seconds) = block_seconds(timing) / steps;
-        (base ? pair.base_cpu_seconds : pair.head_cpu_seconds) = timing.cpu_seconds / steps;
-      });
-      if (!measured) return;
-    }
+    const bool measured = on_both(head_first, cell, "timing", [&](Side side) {
+      WorkerClient& client = workers_.client(side, cell.row.worker);
+      client.train(step, cell.warmup_steps);
+      const Timing timing = client.train(step + cell.warmup_steps, cell.steps);
+      const double steps = static_cast<double>(cell.steps);
+      const bool base = side == Side::kBase;
+      (base ? pair.seconds.base_seconds : pair.seconds.head_seconds) = block_seconds(timing) / steps;
+      (base ? pair.base_cpu_seconds : pair.head_cpu_seconds) = timing.cpu_seconds / steps;
+    });
+    if (!measured) return;
     step += cell.warmup_steps + cell.steps;
     // Pairs come as ABBA or BAAB; which of the two is drawn anew every second time.
     head_first = i % 2 == 0 ? !head_first : std::bernoulli_distribution(0.5)(random_);
   }
-  for (const Side side : kSides) {
-    if (!attempt(side, cell, "timing", [&] { check_losses(side, cell, step); })) return;
-  }
+  if (!on_both(false, cell, "timing", [&](Side side) { check_losses(side, cell, step); })) return;
   std::vector<BlockPair>& all = compared(cell).pairs;
   all.insert(all.end(), pairs.begin(), pairs.end());
   compared(cell).rounds = round;
@@ -279,17 +291,9 @@ void PairedRun::measure_cell(Cell& cell, int round, int processes) {
     return;
   }
   const bool head_first = std::bernoulli_distribution(0.5)(random_);
-  bool ready = true;
-  for (const Side side : head_first ? std::array{Side::kHead, Side::kBase} : kSides) {
-    const bool done = attempt(side, cell, "setting up and checking", [&] { check(side, cell); });
-    ready = ready && done;
-  }
-  if (!ready) return;
-  if (cell.warmup_steps == 0) {
-    for (const Side side : kSides) {
-      if (!attempt(side, cell, "choosing the length of a block", [&] { choose_steps(side, cell); })) return;
-    }
-  }
+  if (!on_both(head_first, cell, "setting up and checking", [&](Side side) { check(side, cell); })) return;
+  const auto choose = [&](Side side) { choose_steps(side, cell); };
+  if (cell.warmup_steps == 0 && !on_both(false, cell, "choosing the length of a block", choose)) return;
   take_pairs(cell, round, processes);
 }
 

@@ -73,7 +73,13 @@ class PairedRun {
   /// Runs one side's work on a cell; false if it failed, with the cell told.
   template <typename Work>
   bool attempt(Side side, Cell& cell, const std::string& what, Work&& work);
-  void fail(Side side, Cell& cell, const std::string& message, CellState head_state);
+  /// Both sides' work, head's also where base has failed: whether both succeeded.
+  template <typename Work>
+  bool on_both(bool head_first, Cell& cell, const std::string& what, Work&& work);
+  /// One side does not have the cell, or has failed at it.
+  void lack(Side side, Cell& cell, const std::string& message);
+  void fail(Side side, Cell& cell, const std::string& message);
+  void settle(Side side, Cell& cell, CellState state, const std::string& message);
 
   const CompareOptions& options_;
   SideWorkers& workers_;

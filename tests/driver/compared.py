@@ -19,18 +19,25 @@ EXAMPLE = json.loads((ROOT / "tests" / "python" / "data" / "example-results.json
 SMALL, SECOND = "mlp-12x8x4-b8", "mlp-6x5x3-b4"
 
 
-def compare(*arguments, timeout=120, environment=None):
-    process = subprocess.Popen(
+def start(*arguments):
+    return subprocess.Popen(
         [PROGRAM, "compare", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"HEADROOM_ROOT": str(ROOT)} | (environment or {}),
+        env=os.environ | {"HEADROOM_ROOT": str(ROOT)},
     )
+
+
+def finish(process, timeout=120):
     output, errors = process.communicate(timeout=timeout)
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         assert list(folder.glob(f"headroom-{process.pid}-*")) == []
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def compare(*arguments):
+    return finish(start(*arguments))
 
 
 def assert_refused(done, *said, code=2):
@@ -52,21 +59,12 @@ def build_with(folder: Path, times: str = "", program: str | None = None) -> Pat
     return folder
 
 
-def compare_builds(base: Path, head: Path, *arguments, workloads=SMALL, backends="cuda-layered", **more):
-    return compare(
-        "--base",
-        base,
-        "--head",
-        head,
-        "--workload",
-        workloads,
-        "--backend",
-        backends,
-        "--device",
-        "-1",
-        *arguments,
-        **more,
-    )
+def of_builds(base: Path, head: Path, workloads=SMALL, backends="cuda-layered"):
+    return ["--base", base, "--head", head, "--workload", workloads, "--backend", backends, "--device", "-1"]
+
+
+def compare_builds(base: Path, head: Path, *arguments, **cells):
+    return compare(*of_builds(base, head, **cells), *arguments)
 
 
 def record(steps_seconds, workload="mlp-784x10-b32", backend="cuda-layered", precision="fp32", **fields):

@@ -1,9 +1,22 @@
 """`headroom compare` of two builds: real processes over the worker protocol, with made-up times."""
 
 import json
+import signal
+import time
 
 import pytest
-from compared import ROOT, SECOND, SMALL, assert_refused, build_with, compare, compare_builds
+from compared import (
+    ROOT,
+    SECOND,
+    SMALL,
+    assert_refused,
+    build_with,
+    compare,
+    compare_builds,
+    finish,
+    of_builds,
+    start,
+)
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 VALIDATOR = jsonschema.Draft202012Validator(
@@ -131,6 +144,21 @@ def test_head_that_fails_a_call(build):
     assert "FAILED: head: timing: the made-up kernel failed" in done.stdout
 
 
+def test_base_that_fails_leaves_nothing_to_say(build):
+    """Not a regression, but no pass either."""
+    base = build("base", f"{QUIET} fails_after=14")
+    done = compare_builds(base, build("head"), "--json")
+    assert done.returncode == 3
+    (cell,) = read_json(done)["cells"]
+    assert cell["verdict"] == "base failed"
+    assert cell["message"] == "base: timing: the made-up kernel failed"
+    both = compare_builds(
+        build("a", f"{QUIET} fails_after=3"), build("b", f"{QUIET} fails_after=3"), "--json"
+    )
+    assert both.returncode == 1
+    assert read_json(both)["cells"][0]["verdict"] == "failed"
+
+
 def test_new_cell_that_does_not_work_is_a_failure(build):
     base = build("base", f"{QUIET} lacks=cuda-resident")
     head = build("head", f"{QUIET} learning_rate=wrong")
@@ -196,6 +224,16 @@ def test_a_delay_that_the_worker_does_not_plant_is_refused(build):
         *("--head", build("one"), "--plant", 3),
     )
     assert_refused(done, "--plant: cuda-layered does not know how to wait inside a step")
+
+
+def test_ctrl_c_ends_it_in_order(build):
+    process = start(*of_builds(build("base"), build("head")), "--launches", 100, "--pairs", 100)
+    assert "round 1" in process.stderr.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    done = finish(process, timeout=20)  # also looks for what was left behind
+    assert done.returncode == 130
+    assert done.stdout == ""
 
 
 def test_targets_for_the_front_door():

@@ -80,6 +80,7 @@ def test_failed_missing_and_new_cells(files):
         record(steps(), backend="cuda", **gone),
         record(steps(), backend="cuda-fused"),
         record(steps(), backend="cuda-gemm", **gone),
+        record(steps(), backend="cublaslt-graph", **failed),
     ]
     head = [
         record(steps(), backend="cuda-layered", **failed),
@@ -87,6 +88,7 @@ def test_failed_missing_and_new_cells(files):
         record(steps(), backend="cuda-streamed"),
         record(steps(), backend="cuda-fused"),
         record(steps(), backend="cuda-gemm", **gone),
+        record(steps(), backend="cublaslt-graph"),
     ]
     for one in (*base, *head):
         if one["outcome"] == "skipped":
@@ -101,7 +103,9 @@ def test_failed_missing_and_new_cells(files):
         "cuda-streamed": "new",
         "cuda-fused": "equivalent",
         "cuda-gemm": "skipped",
+        "cublaslt-graph": "base failed",
     }
+    assert compare(*files(base[5:], head[5:])).returncode == 3
     # Whatever the rest says, a cell that failed alone is enough.
     assert compare(*files(base[:1], head[:1])).returncode == 1
 
