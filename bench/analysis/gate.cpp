@@ -176,8 +176,10 @@ std::vector<CellFinding> judge_again(std::span<const PairedCell> cells, const Ga
 double visible_slowdown(const PairedCell& cell, const GateRule& rule, double level) {
   check({&cell, 1}, rule);
   const Logarithms values(cell, rule);
-  // The slowdown moves both of these up by its logarithm; both must come out above the tolerance.
-  return std::exp(values.slower - std::min(values.ranks.lower_bound(level), values.low_median));
+  // The slowdown moves both of these up by its logarithm; both must come out above the tolerance. Where luck has lifted
+  // them already, the tolerance itself is still the least that anybody asked for.
+  return std::exp(values.slower +
+                  std::max(0.0, -std::min(values.ranks.lower_bound(level), values.low_median)));
 }
 
 }  // namespace headroom

