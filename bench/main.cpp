@@ -97,7 +97,8 @@ int run(const RunOptions& asked) {
   const Scratch logs(0);
   const int device = choose_device(options);
   TimeLimits limits;
-  limits.prepare = limits.train = limits.other = std::chrono::seconds(options.time_limit_seconds);
+  limits.train = limits.reference = limits.other = std::chrono::seconds(options.time_limit_seconds);
+  limits.prepare = std::chrono::seconds(options.setup_limit_seconds);
   WorkerPool pool(worker_programs(installation, options.workers), device, limits, logs.folder());
   std::vector<BackendRow> table = backend_table();
   greet_named_workers(options, pool, table);
@@ -113,6 +114,7 @@ int run(const RunOptions& asked) {
     return kDone;
   }
   const std::filesystem::path output = choose_output(options, plan, installation);
+  const std::string cache_folder = choose_cache_folder(options);
   benchmark_log.check(options.google_benchmark);
   initialize_google_benchmark(options.google_benchmark);
 
@@ -128,9 +130,10 @@ int run(const RunOptions& asked) {
   calibrate(results, pool, progress);
 
   const Scratch files(temporary_bytes(plan));
-  RunContext context{options,  plan,          table,          pool,
-                     progress, benchmark_log, files.folder(), std::int64_t{1} << 28,
-                     false,    false,         monitor.get()};
+  RunContext context{options,        plan,         table,
+                     pool,           progress,     benchmark_log,
+                     files.folder(), cache_folder, std::int64_t{1} << 28,
+                     false,          false,        monitor.get()};
   context.has_device = results.device.has_value();
   if (context.has_device && results.device->l2_bytes > 0)
     context.least_train_bytes = 4 * results.device->l2_bytes;

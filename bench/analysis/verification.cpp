@@ -137,10 +137,9 @@ std::vector<double> update_errors_from_end(const Parameters& start, const Parame
 }
 
 StepBounds step_bounds(const Workload& workload, Contract contract, Precision precision) {
-  if (contract != Contract::kExact) {
-    const double median = contract == Contract::kLibrary ? 2e-2 : precision == Precision::kBf16 ? 1e-1 : 3e-2;
-    return {.median = median, .each = kInfinity, .scale = 5e-3};
-  }
+  if (contract == Contract::kLibrary) return {.median = 6e-2, .each = kInfinity, .scale = 8e-3};
+  if (contract == Contract::kAutocast)
+    return {.median = precision == Precision::kBf16 ? 1e-1 : 3e-2, .each = kInfinity, .scale = 5e-3};
   std::int64_t hidden = 0;
   int narrowest = kMaxWidth;
   for (int layer = 1; layer < workload.layers(); ++layer) {

@@ -41,4 +41,6 @@ std::string_view to_string(Verdict verdict) {
   throw std::logic_error("to_string: not a Verdict");
 }
 
+std::string_view to_string(SetupCache cache) { return cache == SetupCache::kCold ? "cold" : "warm"; }
+
 }  // namespace headroom

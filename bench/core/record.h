@@ -19,9 +19,12 @@ namespace headroom {
 enum class Contract { kExact, kAutocast, kLibrary };
 enum class Outcome { kOk, kSkipped, kFailed };
 enum class Verdict { kPass, kFail, kNotRun };
+/// Whether a backend that compiles found its code in the cache folder or had to make some of it.
+enum class SetupCache { kCold, kWarm };
 std::string_view to_string(Contract contract);  ///< "exact", "autocast", "library"
 std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
 std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
+std::string_view to_string(SetupCache cache);   ///< "cold", "warm"
 
 /// What NVML said of the GPU while a block ran: medians of the samples. nullopt: it did not say.
 struct GpuState {
@@ -81,6 +84,7 @@ struct Record {
   Outcome outcome = Outcome::kOk;
   std::string message;  ///< why skipped or failed; else the backend's note
   std::optional<double> setup_seconds;
+  std::optional<SetupCache> setup_cache;  ///< nullopt if the backend compiles nothing
   std::vector<Block> blocks;
   std::optional<StepSeconds> step_seconds;  ///< device time
   std::optional<double> wall_step_seconds;  ///< median

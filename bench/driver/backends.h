@@ -23,6 +23,7 @@ struct BackendRow {
   std::string worker;
   Family family = Family::kOther;
   std::string description;
+  bool compiles = false;  ///< when it is set up, which takes up to a minute
 };
 
 struct WorkerProgram {

@@ -153,6 +153,16 @@ void GroupRun::make_reference(WorkloadFiles& files) {
   }
 }
 
+Prepared GroupRun::prepare(WorkerClient& client, const std::string& backend, const TrainingFiles& files) {
+  try {
+    return client.prepare(backend, files.workload, precision_, files.data, files.parameters,
+                          context_.cache_folder);
+  } catch (const WorkerTimeoutError& error) {
+    throw WorkerLostError(fmt::format("it takes longer than --setup-limit, {} s: {}",
+                                      context_.options.setup_limit_seconds, error.what()));
+  }
+}
+
 void GroupRun::prepare_and_check(WorkloadFiles& files) {
   const TrainingFiles& own = files.own();
   for (Cell& cell : cells_) {
@@ -160,9 +170,9 @@ void GroupRun::prepare_and_check(WorkloadFiles& files) {
     attempt(cell, "setting up", [&] {
       status(cell.row.name, "setting up", true);
       cell.client = &context_.pool.client(cell.row);
-      const Prepared prepared = cell.client->prepare(cell.row.name, own.workload, precision_, own.data,
-                                                     own.parameters, context_.options.cache_folder);
+      const Prepared prepared = prepare(*cell.client, cell.row.name, own);
       cell.record.setup_seconds = prepared.setup_seconds;
+      cell.record.setup_cache = prepared.setup_cache;
       cell.record.message = one_line(prepared.note);
     });
     if (!cell.left()) continue;
@@ -283,7 +293,7 @@ void GroupRun::train_losses(WorkloadFiles& files, const std::vector<LossCurve>& 
         const TrainingFiles& seeded = files.with_seed(seed);
         cell.record.losses.push_back(
             train_curve(context_.pool.client(cell.row), cell.row.name, precision_, seeded, steps,
-                        context_.options.cache_folder, folder_, [&](std::int64_t step) {
+                        context_.cache_folder, folder_, [&](std::int64_t step) {
                           interruption::throw_if_requested();
                           status(cell.row.name,
                                  fmt::format("losses, seed {}, step {} of {}", seed, step, steps), step == 0);

@@ -27,6 +27,7 @@ struct RunContext {
   Progress& progress;
   BenchmarkLog& benchmark_log;
   std::filesystem::path folder;  ///< for training files
+  std::string cache_folder;      ///< for compiled code; empty: nowhere
   std::int64_t least_train_bytes = 0;
   bool has_device = false;
   bool has_gpu_oracle = false;
@@ -81,6 +82,7 @@ class GroupRun {
     bool left() const { return record.outcome == Outcome::kOk; }
   };
   void attempt(Cell& cell, const std::string& what, const std::function<void()>& work);
+  Prepared prepare(WorkerClient& client, const std::string& backend, const TrainingFiles& files);
   void fail(Cell& cell, const std::string& message);
   void status(const std::string& backend, const std::string& what, bool important = false) const;
   void check_timed_losses(Cell& cell, const TimedTrainer& trainer);

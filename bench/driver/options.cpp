@@ -210,7 +210,9 @@ struct Parser {
         run->add_option("--workloads", options.suite_workloads, "Only these workloads of the suite, by name")
             ->group(what));
     run->add_option("--shard", shard, "I/N: the I-th of N parts of the workloads")->group(what);
-    list_of(run->add_option("--backend", options.backends, "Backends, or 'all' that compete")->group(what));
+    list_of(run->add_option("--backend", options.backends,
+                            "Backends, or 'all' that compete; -NAME leaves one out")
+                ->group(what));
     list_of(run->add_option("--precision", precisions, "fp32, tf32, fp16, bf16")->group(what));
     run->add_option("--data", options.data_folder,
                     "Folder with IDX images and labels (MNIST), plain or gzip; default: synthetic data")
@@ -251,11 +253,19 @@ struct Parser {
         ->excludes(wait)
         ->group(how);
     run->add_option("--time-limit", options.time_limit_seconds,
-                    "Seconds a worker may take for one call before it is ended")
+                    "Seconds a worker may take for one call, other than setting up, before it is ended")
         ->capture_default_str()
         ->check(CLI::Range(1, 86400))
         ->group(how);
-    run->add_option("--cache-dir", options.cache_folder, "Where backends may keep compiled code")->group(how);
+    run->add_option("--setup-limit", options.setup_limit_seconds,
+                    "Seconds a backend may take to set up (compile, tune, capture) before it is ended")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 86400))
+        ->group(how);
+    run->add_option(
+           "--cache-dir", options.cache_folder,
+           "Where backends keep compiled code; default: headroom/compiled in the user's cache folder")
+        ->group(how);
     run->add_option("--worker", workers,
                     "NAME=COMMAND: one more worker program, or in place of one; repeatable")
         ->allow_extra_args(false)

@@ -51,8 +51,9 @@ struct RunOptions {
   std::filesystem::path resume;  ///< empty: a new run
   bool json = false, figures = true, wait = false, share_device = false;
   std::vector<WorkerOption> workers;
-  std::string cache_folder;
+  std::string cache_folder;  ///< empty: one in the user's cache
   int time_limit_seconds = 600;
+  int setup_limit_seconds = 300;
   GoogleBenchmarkOptions google_benchmark;
   std::vector<std::string> argv;  ///< as typed, program first
   /// The options that decide what is measured and how, as given; stored in the file and compared by --resume.

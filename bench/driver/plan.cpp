@@ -20,22 +20,25 @@ std::vector<std::string> names_of(const std::vector<BackendRow>& table) {
   return names;
 }
 
-// `asked` may hold "all"; the result is in the table's order, each once.
+// `asked` may hold "all", and "-NAME" for what is left out of it; the result is in the table's order, each once.
 std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
                                          const std::vector<BackendRow>& table, const std::string& where) {
   std::vector<std::string> known = names_of(table);
-  for (const std::string& name : asked) {
-    if (name != kAll && std::find(known.begin(), known.end(), name) == known.end()) {
+  for (const std::string& word : asked) {
+    const std::string name = word.starts_with('-') ? word.substr(1) : word;
+    if (word != kAll && std::find(known.begin(), known.end(), name) == known.end()) {
       throw InputError(fmt::format("{}: unknown backend '{}'; did you mean '{}'? `headroom list` shows them",
                                    where, name, nearest_name(name, known)));
     }
   }
-  const bool all = std::find(asked.begin(), asked.end(), kAll) != asked.end();
+  const auto is_asked = [&](const std::string& word) {
+    return std::find(asked.begin(), asked.end(), word) != asked.end();
+  };
   std::vector<std::string> chosen;
   for (const BackendRow& row : table) {
-    const bool named = std::find(asked.begin(), asked.end(), row.name) != asked.end();
     const bool competes = row.family != Family::kReference && row.family != Family::kOther;
-    if (named || (all && competes)) chosen.push_back(row.name);
+    if ((is_asked(row.name) || (is_asked(kAll) && competes)) && !is_asked("-" + row.name))
+      chosen.push_back(row.name);
   }
   return chosen;
 }

@@ -198,6 +198,7 @@ json write(const Record& record) {
           {"outcome", to_string(record.outcome)},
           {"message", record.message},
           {"setup_seconds", or_null(record.setup_seconds)},
+          {"setup_cache", record.setup_cache ? json(to_string(*record.setup_cache)) : json(nullptr)},
           {"blocks", blocks},
           {"step_seconds", step},
           {"wall_step_seconds", or_null(record.wall_step_seconds)},
@@ -446,6 +447,8 @@ Record read_record(const Node& node) {
   record.outcome = node.at("outcome").one_of({Outcome::kOk, Outcome::kSkipped, Outcome::kFailed}, text);
   record.message = node.at("message").string();
   record.setup_seconds = node.at("setup_seconds").optional_number();
+  if (const auto cache = node.later("setup_cache"))
+    record.setup_cache = cache->one_of({SetupCache::kCold, SetupCache::kWarm}, text);
   for (const Node& block : node.at("blocks").items()) {
     record.blocks.push_back({block.at("order").integer(), block.at("steps").integer(),
                              block.at("device_seconds").number(), block.at("wall_seconds").number(),

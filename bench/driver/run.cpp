@@ -20,6 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Setting up a backend that compiles, with nothing of it in the cache.
+constexpr double kCompileSeconds = 40;
+
 bool same_definition(const Workload& planned, const Workload& stored) {
   const auto base = [](const std::string& folder) {
     const fs::path path = fs::path(folder).lexically_normal();
@@ -279,6 +282,30 @@ void compare_with_floors(const Results& results, const std::string& workload, st
   }
 }
 
+std::string choose_cache_folder(const RunOptions& options) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  const auto writable = [](const fs::path& folder) {
+    std::error_code ignored;
+    return fs::is_directory(folder, ignored) && access(folder.c_str(), W_OK | X_OK) == 0;
+  };
+  std::error_code error;
+  if (!options.cache_folder.empty()) {
+    fs::create_directories(options.cache_folder, error);
+    if (writable(options.cache_folder)) return fs::absolute(options.cache_folder).string();
+    throw InputError(
+        fmt::format("--cache-dir {}: cannot be written; name another folder", options.cache_folder));
+  }
+  const fs::path cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  if (!cache.is_absolute() && !home.is_absolute()) return "";
+  const fs::path folder = (cache.is_absolute() ? cache : home / ".cache") / "headroom" / "compiled";
+  fs::path there = folder;  // made when something is compiled
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  return writable(there) ? folder.string() : "";
+}
+
 std::int64_t temporary_bytes(const Plan& plan) {
   constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 4;
   std::int64_t most = 0;
@@ -316,6 +343,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     ++running;
     double step = context.has_device ? 1e-3 + flops / 3e13 : 5e-4 + flops / (2e10 * cores);
     if (row.family == Family::kReference) step = flops / oracle_rate;
+    if (row.compiles) seconds += kCompileSeconds;
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());

@@ -60,6 +60,10 @@ void compare_with_floors(const Results& results, const std::string& workload, st
 /// Bytes of temporary files that the largest workload needs.
 std::int64_t temporary_bytes(const Plan& plan);
 
+/// The folder for compiled code; empty if there is none to be had, and it is then compiled anew in each run. Throws
+/// InputError if the one that was asked for cannot be written.
+std::string choose_cache_folder(const RunOptions& options);
+
 /// Whether the file holds a record for each cell of the group.
 bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group);
 

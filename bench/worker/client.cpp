@@ -370,11 +370,11 @@ WorkerClient::WorkerClient(WorkerCommand command, int device, TimeLimits limits)
 
 WorkerClient::~WorkerClient() = default;
 
+template <typename Error>
 void WorkerClient::lose(const std::string& what) {
   process_->end();
   const std::string tail = process_->log_tail();
-  throw WorkerLostError("worker " + command_.name + " " + what +
-                        (tail.empty() ? "" : "; its log ends: " + tail));
+  throw Error("worker " + command_.name + " " + what + (tail.empty() ? "" : "; its log ends: " + tail));
 }
 
 template <typename Answer>
@@ -394,7 +394,8 @@ Answer WorkerClient::call(Call request, std::chrono::milliseconds limit) {
     return std::get<Answer>(std::move(answer));
   } catch (const LineError& error) {
     if (error.kind == LineError::Kind::kTimeout) {
-      lose("gave no answer to '" + name + "' within " + seconds_text(limit) + " and was ended");
+      lose<WorkerTimeoutError>("gave no answer to '" + name + "' within " + seconds_text(limit) +
+                               " and was ended");
     }
     // Its output ends a moment before it does.
     if (process_->exits_within(std::chrono::milliseconds(1000)))
@@ -452,7 +453,7 @@ void WorkerClient::set_parameters(const std::filesystem::path& file) {
 
 std::vector<double> WorkerClient::reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
                                             const std::filesystem::path& folder) {
-  ReferenceLosses result = call<ReferenceLosses>(ReferenceCall{steps, free_steps, folder}, limits_.prepare);
+  ReferenceLosses result = call<ReferenceLosses>(ReferenceCall{steps, free_steps, folder}, limits_.reference);
   if (result.losses.size() != steps.size()) {
     lose("gave a wrong answer to 'reference' and was ended: expected " + std::to_string(steps.size()) +
          " losses, found " + std::to_string(result.losses.size()));

@@ -40,6 +40,12 @@ class WorkerLostError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A worker that hung past its time limit.
+class WorkerTimeoutError : public WorkerLostError {
+ public:
+  using WorkerLostError::WorkerLostError;
+};
+
 struct WorkerCommand {
   std::string name;                                ///< for messages: "cuda", "libtorch", "python"
   std::vector<std::string> arguments;              ///< program first; `--device N` is appended
@@ -49,7 +55,8 @@ struct WorkerCommand {
 };
 
 struct TimeLimits {
-  std::chrono::milliseconds hello{120'000}, prepare{600'000}, train{600'000}, other{300'000};
+  std::chrono::milliseconds hello{120'000}, prepare{600'000}, train{600'000}, reference{600'000},
+      other{300'000};
 };
 
 class WorkerClient {
@@ -89,6 +96,7 @@ class WorkerClient {
   class Process;
   template <typename Answer>
   Answer call(Call request, std::chrono::milliseconds limit);
+  template <typename Error = WorkerLostError>
   [[noreturn]] void lose(const std::string& what);
 
   WorkerCommand command_;

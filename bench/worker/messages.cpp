@@ -40,6 +40,8 @@ class Fields {
   }
   bool has(const char* key) const { return json_.contains(key); }
   bool is_null(const char* key) const { return at(key).is_null(); }
+  /// Of a field that a worker may leave out.
+  bool has_value(const char* key) const { return json_.contains(key) && !is_null(key); }
   Fields object(const char* key) const { return Fields(at(key), where(key)); }
   const Json& array(const char* key) const {
     const Json& value = at(key);
@@ -279,8 +281,11 @@ Json to_json(const Result& result) {
   return std::visit(
       Overloaded{[](const WorkerHello& hello) { return to_json(hello); },
                  [](const Prepared& prepared) {
-                   return Json{{"setup_seconds", finite(prepared.setup_seconds, "setup_seconds")},
-                               {"note", prepared.note}};
+                   return Json{
+                       {"setup_seconds", finite(prepared.setup_seconds, "setup_seconds")},
+                       {"setup_cache",
+                        prepared.setup_cache ? Json(std::string(to_string(*prepared.setup_cache))) : Json()},
+                       {"note", prepared.note}};
                  },
                  [](const Timing& timing) {
                    return Json{{"device_seconds", finite(timing.device_seconds, "device_seconds")},
@@ -335,8 +340,17 @@ WorkerHello read(const Fields& fields, const WorkerHello*) {
   return hello;
 }
 
+std::optional<SetupCache> read_setup_cache(const Fields& fields) {
+  if (!fields.has_value("setup_cache")) return std::nullopt;
+  const std::string name = fields.text("setup_cache");
+  for (const SetupCache cache : {SetupCache::kCold, SetupCache::kWarm}) {
+    if (to_string(cache) == name) return cache;
+  }
+  Fields::fail(fields.where("setup_cache"), "cold, warm or null", name);
+}
+
 Prepared read(const Fields& fields, const Prepared*) {
-  return {fields.number("setup_seconds", 0), fields.text("note")};
+  return {fields.number("setup_seconds", 0), fields.text("note"), read_setup_cache(fields)};
 }
 
 Timing read(const Fields& fields, const Timing*) {

@@ -53,6 +53,7 @@ struct DataFiles {
 struct Prepared {
   double setup_seconds = 0;
   std::string note;
+  std::optional<SetupCache> setup_cache = {};
 };
 
 struct HelloCall {

@@ -42,6 +42,7 @@ Results example() {
   record.contract = Contract::kLibrary;
   record.outcome = Outcome::kFailed;
   record.message = "because";
+  record.setup_cache = SetupCache::kWarm;
   record.blocks = {{3, 50, 0.02, 0.021, 0.019}};
   record.step_seconds = StepSeconds{4e-4, 3e-4, 5e-4};
   record.blocks[0].gpu = GpuState{3, 1980, std::nullopt, 250.5, 41, {{"idle"}}, 0, std::nullopt};
@@ -66,6 +67,7 @@ TEST(ResultsFile, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read.records[0].contract, Contract::kLibrary);
   EXPECT_FALSE(read.run.finished_utc);
   EXPECT_FALSE(read.records[0].setup_seconds);
+  EXPECT_EQ(read.records[0].setup_cache, SetupCache::kWarm);
   EXPECT_FALSE(std::filesystem::exists(file.string() + ".tmp"));
 }
 
@@ -74,10 +76,11 @@ TEST(ResultsFile, FilesOfBeforeTheGpuWasWatchedAreRead) {
   Results results = example();
   results.records[0].blocks[0].gpu.reset();
   results.records[0].energy.reset();
+  results.records[0].setup_cache.reset();
   results.records[0].slowdown_reasons.reset();
   std::string text = to_json(results);
-  for (const char* field :
-       {R"(,"gpu":null)", R"("energy":null,)", R"("slowdown_reasons":null,)", R"(,"ecc_enabled":null)"}) {
+  for (const char* field : {R"(,"gpu":null)", R"("energy":null,)", R"("setup_cache":null,)",
+                            R"("slowdown_reasons":null,)", R"(,"ecc_enabled":null)"}) {
     const std::size_t at = text.find(field);
     ASSERT_NE(at, std::string::npos) << field;
     text.erase(at, std::string(field).size());

@@ -113,6 +113,16 @@ TEST_F(PlanTest, AllIsEveryBackendThatCompetes) {
   EXPECT_EQ(plan().workloads[0].groups[0].backends.front(), "oracle");
 }
 
+TEST_F(PlanTest, ANameAfterAMinusIsLeftOut) {
+  options_.backends = {"all", "-pytorch-compile", "-pytorch-compile-graph"};
+  const std::vector<std::string> chosen = plan().workloads[0].groups[0].backends;
+  EXPECT_THAT(chosen, ::testing::Contains("pytorch-graph"));
+  EXPECT_THAT(chosen, ::testing::Not(::testing::Contains("pytorch-compile")));
+  EXPECT_THAT(chosen, ::testing::Not(::testing::Contains("pytorch-compile-graph")));
+  options_.backends = {"all", "-pytorch-compil"};
+  EXPECT_THAT(refusal(), HasSubstr("did you mean 'pytorch-compile'"));
+}
+
 TEST_F(PlanTest, PartsOfASuite) {
   options_.suite_workloads = {"mlp-5x3-b2"};
   EXPECT_THAT(names(), ElementsAre("mlp-5x3-b2"));

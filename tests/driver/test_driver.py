@@ -147,6 +147,7 @@ def test_worker_that_misbehaves_costs_its_record_only(tmp_path):
         "fault-times": "nan",
         "fault-out-of-memory": "1 TB",
         "fault-dies-in-prepare": "Aborted",
+        "fault-throws-in-prepare": "setting up: ptxas is missing",
     }
     skipped = {"fault-unsupported": "even", "fault-unavailable": "no such device"}
     done = run_small(
@@ -162,6 +163,47 @@ def test_worker_that_misbehaves_costs_its_record_only(tmp_path):
         assert records[backend]["outcome"] == "skipped"
         assert said in records[backend]["message"]
     assert records["oracle-honest"]["verification"]["verdict"] == "pass"
+
+
+def test_set_up_that_passes_its_limit_costs_its_record_only(tmp_path):
+    backends = "fault-hangs-in-prepare,oracle-honest"
+    done = run_small(tmp_path / "a.json", "--setup-limit", 1, "--precision", "fp32,bf16", backends=backends)
+    assert done.returncode == 1
+    for record in read(tmp_path / "a.json")["records"]:
+        if record["backend"] == "oracle-honest":
+            assert record["outcome"] == "ok"
+            assert record["setup_seconds"] >= 0
+            assert record["setup_cache"] is None
+        else:
+            assert record["outcome"] == "failed"
+            assert record["message"].startswith("setting up: it takes longer than --setup-limit, 1 s")
+            assert record["setup_seconds"] is None
+
+
+def test_graph_and_compile_rows_say_why_they_do_not_run_on_the_cpu(tmp_path):
+    rows = ["pytorch-graph", "pytorch-compile", "pytorch-compile-graph"]
+    done = run_small(
+        tmp_path / "a.json", "--device", -1, "--cache-dir", tmp_path / "cache", backends=",".join(rows)
+    )
+    assert done.returncode == 0, done.stderr
+    records = read(tmp_path / "a.json")["records"]
+    assert [record["backend"] for record in records] == rows
+    for record in records:
+        assert record["outcome"] == "skipped"
+        assert record["message"]
+
+
+def test_python_without_a_usable_pytorch_costs_its_rows_only(tmp_path, monkeypatch):
+    """A PyTorch that does not know the GPU ends the same way: tests/python/test_worker.py."""
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = run_small(tmp_path / "a.json", backends="pytorch-eager,pytorch-compile,oracle-honest")
+    assert done.returncode == 0, done.stderr
+    records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}
+    assert records["oracle-honest"]["outcome"] == "ok"
+    for backend in ("pytorch-eager", "pytorch-compile"):
+        assert records[backend]["outcome"] == "skipped"
+        assert "libcudart" in records[backend]["message"]
 
 
 def test_worker_is_started_again_for_the_next_precision(tmp_path):
@@ -309,6 +351,10 @@ BAD_ARGUMENTS = {
     "missing data folder": (["--data", "no/such/folder"], "no/such/folder"),
     "output folder that is a file": (["--output", "/dev/null/a.json"], "/dev/null/a.json"),
     "output that is a folder": (["--output", "/tmp"], "/tmp"),
+    "cache folder that is a file": (["--cache-dir", "/dev/null"], "--cache-dir /dev/null"),
+    "no time to set up": (["--setup-limit", "0"], "--setup-limit"),
+    "unknown backend left out": (["--backend", "all,-cuda-layerd"], "cuda-layered"),
+    "every backend left out": (["--backend", "oracle,-oracle"], "nothing to measure"),
     "results file that is none": (["--resume", "/dev/null"], "/dev/null"),
     "a device that is not there": (["--device", "77"], "--device 77"),
     "a worker that is not there": (["--worker", "x=/no/such/program"], "--worker x"),

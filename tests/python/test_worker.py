@@ -63,6 +63,16 @@ def test_hello_lists_every_precision_with_a_reason_for_what_the_cpu_cannot_run(w
     assert all("CUDA" in precisions[name]["unavailable"] for name in ("tf32", "fp16", "bf16"))
 
 
+def test_graph_and_compile_rows_have_a_reason_on_the_cpu(worker, problem):
+    hello = worker.ok("hello", protocol=1)
+    offered = {backend["name"]: backend["precisions"] for backend in hello["backends"]}
+    for row in ("pytorch-graph", "pytorch-compile", "pytorch-compile-graph"):
+        assert set(offered[row]) == {"fp32", "tf32", "fp16", "bf16"}
+        assert all(precision["unavailable"] == "no CUDA device" for precision in offered[row].values())
+        assert worker.error("prepare", **problem.request(backend=row))[0] == "unsupported"
+    worker.ok("prepare", **problem.request())
+
+
 def test_another_protocol_version_is_refused(worker):
     assert worker.error("hello", protocol=2)[0] == "input"
 
@@ -246,9 +256,9 @@ torch.optim.SGD.step = noisy
 )
 def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason):
     worker, problem = Worker(tmp_path / "log", prelude=prelude), Problem(tmp_path)
-    (backend,) = worker.ok("hello", protocol=1)["backends"]
-    assert len(backend["precisions"]) == 4
-    assert all(reason in row["unavailable"] for row in backend["precisions"].values())
+    for backend in worker.ok("hello", protocol=1)["backends"]:
+        assert len(backend["precisions"]) == 4
+        assert all(reason in row["unavailable"] for row in backend["precisions"].values())
     if "numpy" not in prelude:
         kind, message = worker.error("prepare", **problem.request())
         assert (kind, reason in message) == ("unsupported", True)
@@ -258,8 +268,8 @@ def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason
 
 def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
     worker = Worker(tmp_path / "log", device=0)
-    (backend,) = worker.ok("hello", protocol=1)["backends"]
-    assert all("CUDA device" in row["unavailable"] for row in backend["precisions"].values())
+    for backend in worker.ok("hello", protocol=1)["backends"]:
+        assert all("CUDA device" in row["unavailable"] for row in backend["precisions"].values())
     assert worker.end() == 0
 
 

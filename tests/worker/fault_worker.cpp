@@ -166,6 +166,15 @@ WorkerDescription describe(int) {
          die();
          return nullptr;
        }},
+      {"fault-hangs-in-prepare",
+       [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
+         hang();
+         return nullptr;
+       }},
+      {"fault-throws-in-prepare",
+       [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
+         throw std::runtime_error("ptxas is missing");
+       }},
       {"fault-unsupported",
        [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
          throw UnsupportedError("widths must be even");

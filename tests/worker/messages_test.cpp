@@ -63,6 +63,22 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
   EXPECT_EQ(read.cache_folder, "");
 }
 
+TEST(Messages, WhatASetUpFoundIsReadBackAsWritten) {
+  const auto through = [](const Prepared& prepared) {
+    return std::get<Prepared>(read_answer<Prepared>(write_answer(1, prepared), 1));
+  };
+  EXPECT_EQ(through({2.5, "note", SetupCache::kWarm}).setup_cache, SetupCache::kWarm);
+  EXPECT_EQ(through({2.5, "note", SetupCache::kCold}).setup_cache, SetupCache::kCold);
+  EXPECT_EQ(through({2.5, "note"}).setup_cache, std::nullopt);
+  // Workers of others may know nothing of it.
+  const std::string without = R"({"id": 1, "ok": true, "result": {"setup_seconds": 2.5, "note": ""}})";
+  EXPECT_EQ(std::get<Prepared>(read_answer<Prepared>(without, 1)).setup_cache, std::nullopt);
+  EXPECT_EQ(
+      refusal<Prepared>(
+          R"({"id": 1, "ok": true, "result": {"setup_seconds": 2.5, "note": "", "setup_cache": "hot"}})"),
+      R"(result.setup_cache: expected cold, warm or null, found "hot")");
+}
+
 TEST(Messages, ATimeIsReadBackToTheLastBit) {
   const Timing timing{0.1 + 0.2, 1e-9, 12345.678901234567};
   const auto read = std::get<Timing>(read_answer<Timing>(write_answer(1, timing), 1));

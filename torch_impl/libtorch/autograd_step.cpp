@@ -1,3 +1,6 @@
+// The update is one foreach call: torch::optim::SGD launches a kernel for each tensor, and without momentum nothing
+// else is left of it.
+//
 // fp16 uses the contract's static loss scale instead of a scaler that searches: a careful user's choice,
 // cheaper, and it never skips a step. The learning rate takes the scale out again.
 #include "libtorch/autograd_step.h"
@@ -45,8 +48,7 @@ torch::nn::Sequential make_network(const std::vector<int>& widths) {
 
 }  // namespace
 
-AutogradStep::AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device,
-                           Update update)
+AutogradStep::AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device)
     : network_(make_network(workload.widths)),
       device_(device),
       scale_(scale),
@@ -54,9 +56,6 @@ AutogradStep::AutogradStep(const Workload& workload, Precision precision, double
   network_->to(device);
   if (precision == Precision::kFp16) autocast_type_ = at::kHalf;
   if (precision == Precision::kBf16) autocast_type_ = at::kBFloat16;
-  if (update == Update::kOptimizer)
-    optimizer_ =
-        std::make_unique<torch::optim::SGD>(network_->parameters(), torch::optim::SGDOptions(learning_rate_));
 }
 
 at::Tensor AutogradStep::operator()(const at::Tensor& features, const at::Tensor& labels) {
@@ -78,10 +77,6 @@ at::Tensor AutogradStep::mean_loss(const at::Tensor& features, const at::Tensor&
 }
 
 void AutogradStep::update() {
-  if (optimizer_) {
-    optimizer_->step();
-    return;
-  }
   const c10::AutoGradMode no_gradient(false);
   const std::vector<at::Tensor> parameters = network_->parameters();
   std::vector<at::Tensor> gradients;

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <optional>
@@ -15,12 +14,8 @@ namespace headroom::libtorch {
 
 class AutogradStep {
  public:
-  enum class Update {
-    kOptimizer,  ///< torch::optim::SGD: two small kernels' worth of launches for each tensor
-    kForeach     ///< one kernel for all tensors
-  };
   /// Parameters are uninitialised until copied into. `scale` as in TorchTrainer.
-  AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device, Update update);
+  AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device);
 
   /// Trains one step on features [batch, inputs] and labels [batch]; returns the loss before the update, on
   /// the device.
@@ -36,7 +31,6 @@ class AutogradStep {
   at::Device device_;
   double scale_, learning_rate_;
   std::optional<at::ScalarType> autocast_type_;
-  std::unique_ptr<torch::optim::SGD> optimizer_;  // null: foreach
 };
 
 }  // namespace headroom::libtorch

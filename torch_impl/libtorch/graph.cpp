@@ -1,6 +1,7 @@
-// The update is one foreach kernel, not the optimizer's one a tensor: in a graph nothing else is left of the
-// optimizer, and a user who captures a step would write it so.
+// libtorch-eager's step as it is; only the losses of a graph's steps are written by one kernel at its end.
 #include "libtorch/graph.h"
+
+#include <ATen/ops/stack.h>
 
 #include "libtorch/autograd_step.h"
 #include "libtorch/graph_trainer.h"
@@ -13,7 +14,7 @@ class AutogradGraphTrainer : public GraphTrainer {
   AutogradGraphTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                        const Parameters& initial, int device_index)
       : GraphTrainer(workload, precision, data, device_index, workload.inputs()),
-        train_step_(workload, precision, scale(), device(), AutogradStep::Update::kForeach) {
+        train_step_(workload, precision, scale(), device()) {
     set_parameters(initial);
     capture();
     set_parameters(initial);
@@ -23,8 +24,11 @@ class AutogradGraphTrainer : public GraphTrainer {
 
  private:
   void queue_steps(const at::Tensor& features, const at::Tensor& labels, const at::Tensor& losses) override {
+    std::vector<at::Tensor> queued;
     for (std::int64_t step = 0; step < features.size(0); ++step)
-      losses.select(0, step).copy_(train_step_(features.select(0, step), labels.select(0, step)));
+      queued.push_back(train_step_(features.select(0, step), labels.select(0, step)));
+    at::Tensor to = losses;
+    at::stack_out(to, queued);  // one kernel for all losses of a graph
   }
 
   std::vector<at::Tensor> parameter_tensors() override { return train_step_.parameters(); }

@@ -10,12 +10,16 @@ import os
 import signal
 import sys
 
-# Each of these would change a precision behind the switches that the backends set.
-PRECISION_SWITCHES = (
+# Each of these would change a precision behind the switches that the backends set, or turn torch.compile off.
+SWITCHES = (
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "CUBLAS_EMULATE_SINGLE_PRECISION",
     "CUBLAS_EMULATION_STRATEGY",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_DISABLE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
 )
 
 
@@ -43,7 +47,7 @@ def main() -> int:
     die_with_parent(parent)
     # Ctrl-C reaches the whole process group; the driver decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in PRECISION_SWITCHES:
+    for name in SWITCHES:
         os.environ.pop(name, None)
 
     parser = argparse.ArgumentParser(
@@ -52,12 +56,14 @@ def main() -> int:
     parser.add_argument(
         "--device", type=int, required=True, metavar="N", help="CUDA device index; -1 for none"
     )
-    device = parser.parse_args().device
+    parser.add_argument("--trials", action="store_true", help="offer also what was tried (docs/rivals.md)")
+    arguments = parser.parse_args()
 
-    from headroom_worker.backends import PyTorchBackends
+    from headroom_worker.backends import BACKENDS, TRIALS, PyTorchBackends
     from headroom_worker.protocol import serve
 
-    return serve(requests, answers, PyTorchBackends(device))
+    backends = BACKENDS + TRIALS if arguments.trials else BACKENDS
+    return serve(requests, answers, PyTorchBackends(arguments.device, backends))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@ The table is read without PyTorch: where that is missing or too old every backen
 
 import errno
 import gc
-import importlib
+import importlib.util
+import os
 import platform
+import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from headroom_worker.device import device_description
@@ -21,16 +24,42 @@ AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "b
 
 @dataclass(frozen=True)
 class Backend:
-    """One row: `module` has make_trainer(request, torch_device)."""
+    """One row: `module` has make_trainer(request, torch_device, **options)."""
 
     name: str
     module: str
-    contracts: dict[str, str]
-    runs_on_cpu: tuple[str, ...]  # precisions
+    contracts: Mapping[str, str] = field(default_factory=lambda: AUTOGRAD_CONTRACTS)
+    runs_on_cpu: tuple[str, ...] = ()  # precisions
+    compiles: bool = False
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 BACKENDS = (
-    Backend("pytorch-eager", "headroom_worker.pytorch_eager", AUTOGRAD_CONTRACTS, runs_on_cpu=("fp32",)),
+    Backend("pytorch-eager", "headroom_worker.pytorch_eager", runs_on_cpu=("fp32",)),
+    Backend("pytorch-graph", "headroom_worker.pytorch_graph"),
+    Backend("pytorch-compile", "headroom_worker.pytorch_compile", compiles=True),
+    Backend("pytorch-compile-graph", "headroom_worker.pytorch_compile_graph", compiles=True),
+)
+
+
+def trial(name: str, kind: str, compiles: bool = False, **options) -> Backend:
+    return Backend(name, "headroom_worker.trials", compiles=compiles, options={"kind": kind, **options})
+
+
+# What was tried before the rows above became what they are (docs/rivals.md); served with --trials only.
+TRIALS = (
+    trial("eager-fused", "eager", sgd={"fused": True}),
+    trial("eager-tensor-by-tensor", "eager", sgd={"foreach": False}),
+    trial("eager-kept-gradients", "eager", keep_gradients=True),
+    trial("eager-foreach-add", "eager-foreach-add"),
+    trial("graph-one-step", "graph", steps_per_graph=1),
+    trial("graph-foreach", "graph-optimizer", sgd={"foreach": True}),
+    trial("graph-fused", "graph-optimizer", sgd={"fused": True}),
+    trial("graph-tensor-by-tensor", "graph-optimizer", sgd={"foreach": False}),
+    trial("graph-kept-gradients", "graph-optimizer", sgd={"foreach": True}, keep_gradients=True),
+    trial("graph-copies", "graph-copies"),
+    trial("compile-graph-no-copies", "compile-graph", compiles=True, keep_copies=False),
+    trial("compile-graph-in-parts", "compile-graph-in-parts", compiles=True),
 )
 
 
@@ -50,14 +79,24 @@ def import_torch() -> tuple[ModuleType | None, str | None]:
     return torch, None
 
 
+def no_compiler_reason() -> str | None:
+    """Why torch.compile cannot compile for a GPU here, found without importing anything."""
+    if importlib.util.find_spec("triton") is None:
+        return "torch.compile needs Triton, which this Python does not have"
+    if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
+        return "torch.compile needs a C compiler: there is no gcc or clang on PATH"
+    return None
+
+
 class PyTorchBackends:
     """What protocol.py serves: the table on device `device` (CUDA index, -1 for the CPU)."""
 
-    def __init__(self, device: int):
+    def __init__(self, device: int, backends: tuple[Backend, ...] = BACKENDS):
         self._device = device
         self._torch, self._missing = import_torch()
-        self._by_name = {backend.name: backend for backend in BACKENDS}
-        if len(self._by_name) != len(BACKENDS):
+        self._no_compiler = no_compiler_reason()
+        self._by_name = {backend.name: backend for backend in backends}
+        if len(self._by_name) != len(backends):
             raise ValueError("backends.py: two backends have the same name")
         if self._missing is None and device >= 0:
             self._missing = self._no_cuda_reason()
@@ -79,7 +118,7 @@ class PyTorchBackends:
             major, minor = self._torch.cuda.get_device_capability(self._device)
             if major < 8:
                 return f"{precision} needs compute capability 8.0, this device has {major}.{minor}"
-        return None
+        return self._no_compiler if backend.compiles else None
 
     def hello(self) -> dict:
         software = {"python": platform.python_version()}
@@ -103,7 +142,7 @@ class PyTorchBackends:
                         for precision, contract in backend.contracts.items()
                     },
                 }
-                for backend in BACKENDS
+                for backend in self._by_name.values()
             ],
         }
 
@@ -125,7 +164,7 @@ class PyTorchBackends:
             self._torch.cuda.init()  # else there are no statistics to reset
             self._torch.cuda.set_device(device)
             self._torch.cuda.reset_peak_memory_stats(device)
-        return importlib.import_module(backend.module).make_trainer(request, device)
+        return importlib.import_module(backend.module).make_trainer(request, device, **backend.options)
 
     def error_kind(self, error: Exception) -> str:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
@@ -144,9 +183,11 @@ class PyTorchBackends:
 
     def free_memory(self) -> None:
         """Gives back what a released or failed trainer held, so that the next one is measured alone."""
-        gc.collect()
-        if self._missing is None and self._device >= 0:
-            try:
+        try:
+            if "torch._dynamo" in sys.modules:  # holds compiled graphs, and the memory they were captured in
+                self._torch._dynamo.reset()
+            gc.collect()
+            if self._missing is None and self._device >= 0:
                 self._torch.cuda.empty_cache()
-            except RuntimeError as error:  # a dead context: the next call says so
-                print(f"empty_cache: {error}", file=sys.stderr)
+        except RuntimeError as error:  # a dead context: the next call says so
+            print(f"free_memory: {error}", file=sys.stderr)

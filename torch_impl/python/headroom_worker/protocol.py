@@ -64,6 +64,7 @@ class Timing:
 
 class Trainer(Protocol):
     note: str
+    setup_cache: str | None  # "cold" or "warm" where code was compiled
 
     def train(self, first_step: int, count: int) -> Timing: ...
     def losses(self, first_step: int, count: int) -> np.ndarray: ...
@@ -248,7 +249,11 @@ class Session:
         started = time.perf_counter()
         self._trainer = self._backends.prepare(request)
         self._parameter_count = parameter_count(request.widths)
-        return {"setup_seconds": time.perf_counter() - started, "note": self._trainer.note}
+        return {
+            "setup_seconds": time.perf_counter() - started,
+            "setup_cache": self._trainer.setup_cache,
+            "note": self._trainer.note,
+        }
 
     def _train(self, arguments: Arguments) -> dict:
         timing = self._held().train(arguments.integer("first_step", 0), arguments.integer("count", 1))

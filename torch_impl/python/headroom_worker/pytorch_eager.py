@@ -4,11 +4,37 @@ fp16 uses the contract's static loss scale instead of GradScaler: a careful user
 never skips a step. The learning rate takes the scale out again.
 """
 
+import time
+
 import torch
 import torch.nn.functional as F
 
 from headroom_worker.protocol import TrainerRequest
 from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
+
+LAUNCHES = 1000
+
+
+def launch_note(device: torch.device) -> str:
+    """What a launch costs the host, and which it is: an eager step is made of them."""
+    if device.type != "cuda":
+        return ""
+    value = torch.zeros(1, device=device)
+    times = []
+    for _ in range(3):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(LAUNCHES):
+            value.zero_()
+        torch.cuda.synchronize(device)
+        times.append((time.perf_counter() - start) / LAUNCHES)
+    return f"a zero_() of one float takes {min(times) * 1e6:.1f} us from Python on {cpu_model()}"
+
+
+def cpu_model() -> str:
+    with open("/proc/cpuinfo") as file:
+        models = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        return next(models, "a CPU that does not say its name")
 
 
 class EagerTrainer(TorchTrainer):
@@ -17,8 +43,7 @@ class EagerTrainer(TorchTrainer):
         # Defaults: on CUDA they pick the multi-tensor ("foreach") update.
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=request.learning_rate / self.scale)
         self.step = self.step_plain if self.autocast_type is None else self.step_autocast
-        if self.scale != 1.0:
-            self.note = f"static loss scale {self.scale:g}"
+        self.note = ", ".join(filter(None, (self.scale_note(), launch_note(device))))
 
     def run_steps(self, first_step: int, count: int) -> None:
         for step in range(first_step, first_step + count):
@@ -37,7 +62,7 @@ class EagerTrainer(TorchTrainer):
     def step_autocast(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """As step_plain, with 16-bit products; features are 16-bit already."""
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, dtype=self.autocast_type):
+        with self.autocast():
             loss = F.cross_entropy(self.network(features), labels)
         scaled = loss * self.scale if self.scale != 1.0 else loss
         scaled.backward()

@@ -4,6 +4,7 @@ Losses go to a ring of 2^20 floats on the device: copying one to the host inside
 device at every step.
 """
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -46,10 +47,12 @@ class TorchTrainer:
     """One network on one device. A backend adds `run_steps`, the only code that is timed."""
 
     note = ""
+    setup_cache: str | None = None  # "cold" or "warm" where code was compiled
 
     def __init__(self, request: TrainerRequest, device: torch.device):
         set_precision_switches(request.precision)
         self.device = device
+        self.widths = request.widths
         self.batch_size = request.batch_size
         self.batches = request.batches
         self.autocast_type = AUTOCAST_TYPES.get(request.precision)
@@ -76,6 +79,15 @@ class TorchTrainer:
 
     def run_steps(self, first_step: int, count: int) -> None:
         raise NotImplementedError
+
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """Around forward pass and loss; does nothing in fp32 and tf32."""
+        if self.autocast_type is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast_type)
+
+    def scale_note(self) -> str:
+        return f"static loss scale {self.scale:g}" if self.scale != 1.0 else ""
 
     def train(self, first_step: int, count: int) -> Timing:
         timing = self._timed(lambda: self.run_steps(first_step, count))

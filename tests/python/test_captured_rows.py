@@ -1,0 +1,165 @@
+"""The steps of the captured and compiled rows on the CPU, where the worker does not offer them.
+
+Nothing is captured there: the steps of a graph run one by one through the same indices. torch.compile traces
+and differentiates as on a GPU, with a backend that runs the traced graph instead of compiling it.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from worker_process import Problem, problems_of_a_fresh_seed, relative_error
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from headroom_worker import backends, protocol, trials  # noqa: E402
+from headroom_worker.compilation import Compilation  # noqa: E402
+from headroom_worker.protocol import Arguments, read_request  # noqa: E402
+from headroom_worker.pytorch_compile import CompiledTrainer  # noqa: E402
+from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer  # noqa: E402
+from headroom_worker.pytorch_graph import GraphedEagerTrainer  # noqa: E402
+
+CPU = torch.device("cpu")
+TRACED = {"backend": "aot_eager"}
+ROWS = {
+    "pytorch-graph": (GraphedEagerTrainer, {}),
+    "pytorch-compile": (CompiledTrainer, TRACED),
+    "pytorch-compile-graph": (CompiledGraphTrainer, TRACED),
+}
+# Of a median over three steps: in 16 bits a ReLU that flips costs some per cent.
+BOUNDS = {"fp32": 1e-4, "fp16": 5e-2, "bf16": 3e-1}
+LOSS_BOUND = 2e-2
+
+
+def make(row: str, problem, precision: str = "fp32"):
+    kind, options = ROWS[row]
+    request = read_request(Arguments(problem.request(precision=precision), "request"))
+    return kind(request, CPU, **options)
+
+
+def median_error(make_trainer, folder, precision: str) -> float:
+    """Of the update of single steps from the same parameters, against double precision."""
+    (problem,) = problems_of_a_fresh_seed(folder, 1)
+    trainer = make_trainer(problem, precision)
+    errors = []
+    for step in range(3):
+        trainer.set_parameters(problem.parameters)
+        assert np.array_equal(trainer.parameters(), problem.parameters)
+        trainer.train(step, 1)
+        loss, expected = problem.step(problem.parameters, step)
+        errors.append(
+            relative_error(trainer.parameters() - problem.parameters, expected - problem.parameters)
+        )
+        assert abs(trainer.losses(step, 1)[0] - loss) <= LOSS_BOUND * loss
+    return float(np.median(errors))
+
+
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("row", ROWS)
+def test_update_is_near_double_precision(tmp_path, row, precision):
+    error = median_error(lambda problem, _: make(row, problem, precision), tmp_path, precision)
+    assert error <= BOUNDS[precision]
+    if precision != "fp32":
+        assert error > 1e-5  # products were in 16 bits indeed
+
+
+@pytest.mark.parametrize("trial", backends.TRIALS, ids=lambda trial: trial.name)
+def test_trials_train_the_same(tmp_path, trial):
+    options = dict(trial.options) | (TRACED if trial.compiles else {})
+
+    def make_trial(problem, precision):
+        request = read_request(Arguments(problem.request(precision=precision), "request"))
+        return trials.make_trainer(request, CPU, **options)
+
+    assert median_error(make_trial, tmp_path, "fp16") <= BOUNDS["fp16"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("row", ROWS)
+def test_steps_together_equal_steps_one_by_one(tmp_path, row, precision):
+    """Whatever the first step, and across the end of the data (3 batches)."""
+    (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
+    trainer = make(row, problem, precision)
+    for first, count in ((0, 4), (7, 5), (2, 1), (2**20 - 2, 5)):
+        trainer.set_parameters(problem.parameters)
+        trainer.train(first, count)
+        together, losses = trainer.parameters(), trainer.losses(first, count)
+        trainer.set_parameters(problem.parameters)
+        assert np.array_equal(trainer.parameters(), problem.parameters)
+        for step in range(first, first + count):
+            trainer.train(step, 1)
+        assert np.array_equal(trainer.parameters(), together)
+        assert np.array_equal(trainer.losses(first, count), losses)
+        assert np.isfinite(losses).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ for PyTorch to compile with")
+def test_set_up_is_cold_then_warm(tmp_path):
+    problem = Problem(tmp_path, widths=(8, 5), batch_size=4, samples=8)  # one layer: little to compile
+    request = read_request(Arguments(problem.request(cache_folder=str(tmp_path / "cache")), "request"))
+    trainers = [CompiledGraphTrainer(request, CPU) for _ in range(2)]
+    assert [trainer.setup_cache for trainer in trainers] == ["cold", "warm"]
+    trainers[1].train(1, 1)
+    expected = problem.step(problem.parameters, 1)[1] - problem.parameters
+    assert relative_error(trainers[1].parameters() - problem.parameters, expected) <= BOUNDS["fp32"]
+
+
+def test_a_compiler_that_is_turned_off_is_an_error(tmp_path):
+    """The row would be timed as something else otherwise."""
+    import torch._dynamo
+
+    (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
+    request = read_request(Arguments(problem.request(cache_folder=str(tmp_path / "cache")), "request"))
+    with (
+        torch._dynamo.config.patch(disable=True),
+        pytest.raises(RuntimeError, match="compiled nothing"),
+    ):
+        CompiledGraphTrainer(request, CPU)
+
+
+def test_settings_of_the_cache_are_those_of_the_request(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    Compilation(str(tmp_path))
+    from torch._inductor.runtime.runtime_utils import cache_dir
+
+    assert cache_dir() == str(tmp_path / "inductor")
+
+
+class BackendsWithABrokenCompiler(backends.PyTorchBackends):
+    def prepare(self, request):
+        if request.backend == "pytorch-eager":
+            return super().prepare(request)
+
+        def broken(graph, inputs):
+            raise RuntimeError("ptxas:\nnot found")
+
+        return CompiledGraphTrainer(request, CPU, backend=broken)
+
+
+def test_a_compile_that_fails_costs_one_answer(tmp_path):
+    (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
+    session = protocol.Session(BackendsWithABrokenCompiler(-1))
+
+    def prepare(backend: str) -> dict:
+        request = {"id": 1, "call": "prepare", **problem.request(backend=backend)}
+        return session.answer(json.dumps(request).encode())
+
+    failed = prepare("pytorch-compile-graph")
+    assert failed["error"]["kind"] == "failed"
+    assert "ptxas: not found" in failed["error"]["message"]
+    assert "\n" not in failed["error"]["message"]
+    assert prepare("pytorch-eager")["ok"] is True
+
+
+def test_what_torch_compile_needs_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    assert "Triton" in backends.no_compiler_reason()
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert "C compiler" in backends.no_compiler_reason()
+    (tmp_path / "gcc").write_text("")
+    (tmp_path / "gcc").chmod(0o755)
+    assert backends.no_compiler_reason() is None
