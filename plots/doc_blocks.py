@@ -10,8 +10,8 @@ from pathlib import Path
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
-from published import ROOT, Published, Stale, claimed
-from results_file import EAGER, PRECISIONS, TERMS, Row, is_oracle
+from published import ROOT, TRIALS, Published, Stale, claimed, row_of
+from results_file import EAGER, PRECISIONS, TERMS, Row, is_oracle, read_results
 from spread import spreads
 from style import backend_order, format_percent, format_ratio, format_seconds
 
@@ -254,6 +254,52 @@ def sources_block(data: Published, arguments: list[str]) -> list[str]:
     return lines
 
 
+def trials_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step of the named backends in the files of what was tried, a column a cell."""
+    files = sorted((ROOT / TRIALS).glob("*.json"))
+    rows = [row for row in read_results(files).rows if row.backend in arguments] if files else []
+    if not rows:
+        return [f"{TRIALS}/ holds no result of {', '.join(arguments)} yet."]
+    cells = dict.fromkeys((row.workload.name, row.precision) for row in rows)
+    found = {(row.backend, row.workload.name, row.precision): row for row in rows}
+    lines = [
+        [name, *[_time(found.get((name, *cell))) for cell in cells]]
+        for name in arguments
+        if any((name, *cell) in found for cell in cells)
+    ]
+    named = ", ".join(str(file.relative_to(ROOT)) for file in files)
+    return [*table(["backend", *[" ".join(cell) for cell in cells]], lines), "", f"Source: {named}."]
+
+
+def message_block(data: Published, arguments: list[str]) -> list[str]:
+    """What a record says of itself: message PRECISION PLACE BACKEND."""
+    precision, place, backend = arguments
+    row = row_of(data.cell(precision, place), backend)
+    return ["```", row.message, "```", f"({Path(row.file).relative_to(ROOT)}, {place}, {precision})"]
+
+
+def setup_block(data: Published, arguments: list[str]) -> list[str]:
+    """Seconds that setting up the named backends took, a line a width, a column a precision."""
+    lines = []
+    for width in widths_of(data, arguments):
+        by_precision = {
+            cell.precision: {row.backend: row for row in cell.rows} for cell in cells_at(data, width)
+        }
+        for name in arguments:
+            rows = [by_precision.get(precision, {}).get(name) for precision in PRECISIONS]
+            if any(row and row.setup_seconds is not None for row in rows):
+                lines.append([str(width), name, *map(_setup, rows)])
+    if not lines:
+        return [f"The published files hold no result of {', '.join(arguments)} yet."]
+    return table(["H", "backend", *PRECISIONS], lines)
+
+
+def _setup(row: Row | None) -> str:
+    if row is None or row.setup_seconds is None:
+        return ""
+    return f"{row.setup_seconds:.2g} s {row.setup_cache}".rstrip()
+
+
 BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "answer": answer_block,
     "extremes": extremes_block,
@@ -266,6 +312,9 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "witness": witness_block,
     "spread": spread_block,
     "sources": sources_block,
+    "trials": trials_block,
+    "message": message_block,
+    "setup": setup_block,
 }
 
 

@@ -23,11 +23,12 @@ from doc_blocks import made_block
 from published import ROOT, Published, Stale, claimed, published
 from results_file import InputError
 
-# Pages whose numbers are results. Notes on kernels and rivals hold what was tried on the way, and say so.
+# Pages whose numbers are results. Notes on kernels hold what was tried on the way, and say so.
 PAGES = (
     "README.md",
     "docs/how-it-measures.md",
     "docs/results.md",
+    "docs/rivals.md",
     "docs/from-layered-to-resident.md",
     "docs/add-a-backend.md",
     "docs/add-a-workload.md",

@@ -12,6 +12,7 @@ from results_file import PRECISIONS, Results, Row, read_results
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
+TRIALS = "results/h200/trials"  # other ways to write a row, in files of their own: they are no competitors
 
 
 class Stale(Exception):
