@@ -184,7 +184,8 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   Progress progress;
   const Scratch logs(0);
   TimeLimits limits;
-  limits.prepare = limits.train = limits.other = std::chrono::seconds(options.measured.time_limit_seconds);
+  limits.prepare = limits.train = limits.reference = limits.other =
+      std::chrono::seconds(options.measured.time_limit_seconds);
   SideWorkers workers(std::move(programs), choose_device(options.measured), limits, logs.folder());
   DeviceLock held;
   hold_device(options, needed, workers, held, progress);
