@@ -118,50 +118,66 @@ __global__ void follow_remotely(int repeats, std::uint32_t* end) {
 #endif
 }
 
-// A cluster; block r owns vectors [r * part, (r + 1) * part) of the matrix. out: [blocks, blocks * part].
+// A cluster; block r owns vectors [r * part, (r + 1) * part) of the matrix. out: [blocks, blocks * part]. A thread sends
+// the same kSends vectors or fewer to the same blocks in every exchange: addresses are made once, since divisions
+// would be a quarter of the time.
+template <int kSends>
 __global__ void gather_in_cluster(int blocks, int part, int repeats, uint4* out) {
 #if HEADROOM_CLUSTERS
-  constexpr int kBuffers = 3;
+  constexpr std::uint32_t kBuffers = 3, kVector = sizeof(uint4), kBarrier = sizeof(std::uint64_t);
   extern __shared__ __align__(128) uint4 buffers[];  // [kBuffers, blocks * part]
   __shared__ __align__(8) std::uint64_t arrived[kBuffers];
   const int rank = static_cast<int>(cluster_rank()), neighbour = (rank + 1) % blocks;
   const int matrix = blocks * part;
-  const auto bytes = static_cast<std::uint32_t>(matrix * static_cast<int>(sizeof(uint4)));
-  const std::uint32_t first_buffer = shared_address(buffers), first_barrier = shared_address(arrived);
-  const auto barrier_of = [&](int exchange) {
-    return first_barrier + 8 * static_cast<std::uint32_t>(exchange % kBuffers);
-  };
+  const std::uint32_t bytes = static_cast<std::uint32_t>(matrix) * kVector;
+  const std::uint32_t barriers = shared_address(arrived);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kBuffers; ++i)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_of(i)) : "memory");
+    for (std::uint32_t i = 0; i < kBuffers; ++i)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + i * kBarrier) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   // As if exchange -1 had filled the last buffer.
   for (int i = threadIdx.x; i < matrix; i += blockDim.x)
     buffers[(kBuffers - 1) * matrix + i] = gathered(i / part, i % part, -1, blocks);
+
+  int sends = 0;
+  int from[kSends];                                    // vectors in a buffer
+  std::uint32_t into[kSends], their_barriers[kSends];  // of the first buffer, as the receiver's addresses
+  // Neighbours in a warp send neighbouring vectors to the same block; blocks begin with different receivers.
+#pragma unroll
+  for (int send = 0; send < kSends; ++send) {
+    const int i = static_cast<int>(threadIdx.x) + send * static_cast<int>(blockDim.x);
+    if (i >= matrix) break;
+    const int index = i % part;
+    const auto receiver = static_cast<std::uint32_t>((i / part + rank) % blocks);
+    from[send] = neighbour * part + index;
+    into[send] = address_in(shared_address(buffers + rank * part + index), receiver);
+    their_barriers[send] = address_in(barriers, receiver);
+    ++sends;
+  }
   __syncthreads();
-  if (threadIdx.x == 0) expect_bytes(barrier_of(0), bytes);
+  if (threadIdx.x == 0) expect_bytes(barriers, bytes);
   wait_for_cluster();
+  std::uint32_t buffer = 0, previous = kBuffers - 1, parity = 0;
   for (int exchange = 0; exchange < repeats; ++exchange) {
-    const uint4* mine = buffers + (exchange + kBuffers - 1) % kBuffers * matrix + neighbour * part;
-    const std::uint32_t into =
-        first_buffer + static_cast<std::uint32_t>((exchange % kBuffers * matrix + rank * part) *
-                                                  static_cast<int>(sizeof(uint4)));
-    // Neighbours in a warp send neighbouring vectors to the same block; blocks begin with different receivers.
-    for (int i = threadIdx.x; i < matrix; i += blockDim.x) {
-      const int index = i % part;
-      const auto receiver = static_cast<std::uint32_t>((i / part + rank) % blocks);
-      store_remotely(
-          address_in(into + static_cast<std::uint32_t>(index) * std::uint32_t{sizeof(uint4)}, receiver),
-          next_value(mine[index]), address_in(barrier_of(exchange), receiver));
+    const uint4* received = buffers + previous * static_cast<std::uint32_t>(matrix);
+#pragma unroll
+    for (int send = 0; send < kSends; ++send) {
+      if (send < sends)
+        store_remotely(into[send] + buffer * bytes, next_value(received[from[send]]),
+                       their_barriers[send] + buffer * kBarrier);
     }
+    previous = buffer;
+    const std::uint32_t next = buffer + 1 == kBuffers ? 0 : buffer + 1;
     // The next exchange's bytes may arrive before this: the phase stays open until this arrival.
-    if (threadIdx.x == 0) expect_bytes(barrier_of(exchange + 1), bytes);
-    wait_for_bytes(barrier_of(exchange), static_cast<std::uint32_t>(exchange / kBuffers & 1));
+    if (threadIdx.x == 0) expect_bytes(barriers + next * kBarrier, bytes);
+    wait_for_bytes(barriers + buffer * kBarrier, parity);
+    buffer = next;
+    if (buffer == 0) parity ^= 1;
   }
   wait_for_cluster();
   for (int i = threadIdx.x; i < matrix; i += blockDim.x)
-    out[rank * matrix + i] = buffers[(repeats + kBuffers - 1) % kBuffers * matrix + i];
+    out[rank * matrix + i] = buffers[previous * static_cast<std::uint32_t>(matrix) + i];
 #else
   __trap();
 #endif
@@ -297,11 +313,11 @@ void launch_together(Stream& stream, void (*kernel)(Parameters...), int blocks, 
 // Vectors of 16 bytes that each block owns.
 int part_of(const GatherShape& shape) {
   const int vectors = kRows * shape.columns * 2 / static_cast<int>(sizeof(uint4));
-  if (shape.blocks < 2 || shape.threads < 32 || shape.threads > 1024 || vectors < shape.blocks ||
-      vectors % shape.blocks != 0) {
+  if (shape.blocks < 2 || shape.threads < 32 || shape.threads > 1024 || shape.threads % 32 != 0 ||
+      vectors < shape.blocks || vectors % shape.blocks != 0) {
     throw std::invalid_argument("gather of " + std::to_string(shape.columns) + " columns over " +
                                 std::to_string(shape.blocks) + " blocks of " + std::to_string(shape.threads) +
-                                " threads: expected blocks that divide 4 * columns, 32 to 1024 threads");
+                                " threads: expected blocks that divide 4 * columns, whole warps");
   }
   return vectors / shape.blocks;
 }
@@ -364,9 +380,18 @@ GatherResult cluster_gather(Stream& stream, const GatherShape& shape, int repeat
   DeviceBuffer<uint4> out(std::int64_t{shape.blocks} * shape.blocks * part);
   out.fill_bytes(0xff);
   const std::int64_t shared_bytes = std::int64_t{3} * shape.blocks * part * 16;
+  const int sends = (shape.blocks * part + shape.threads - 1) / shape.threads;
+  if (sends > 16)
+    throw std::invalid_argument("cluster gather of " + std::to_string(shape.columns) +
+                                " columns: too few threads (" + std::to_string(shape.threads) +
+                                "); expected 16 vectors a thread at most");
+  const auto kernel = sends == 1   ? gather_in_cluster<1>
+                      : sends == 2 ? gather_in_cluster<2>
+                      : sends <= 4 ? gather_in_cluster<4>
+                                   : gather_in_cluster<16>;
   const double seconds = fastest_seconds(stream, [&] {
-    launch_cluster(stream, gather_in_cluster, shape.blocks, shape.threads, shared_bytes, shape.blocks, part,
-                   repeats, out.data());
+    launch_cluster(stream, kernel, shape.blocks, shape.threads, shared_bytes, shape.blocks, part, repeats,
+                   out.data());
   });
   return {seconds / repeats, words(out)};
 }

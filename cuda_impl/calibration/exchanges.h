@@ -29,14 +29,14 @@ struct GatherResult {
   double seconds = 0;                 ///< of one exchange
   std::vector<std::uint32_t> values;  ///< the matrix that each block ended with, [blocks, 16 * columns] words
 };
-/// What every block must end with after `repeats` exchanges.
+/// What every block must end with after `repeats` exchanges. All throw std::invalid_argument unless the blocks divide the
+/// matrix's vectors of 16 bytes, and for threads that are no whole warps.
 std::vector<std::uint32_t> expected_gather(const GatherShape& shape, int repeats);
 
 /// Within one cluster, through distributed shared memory. Throws std::invalid_argument unless blocks is 2, 4, 8 or 16 and
-/// divides the columns.
+/// the matrix has at most 16 vectors of 16 bytes for each thread of a block.
 GatherResult cluster_gather(Stream& stream, const GatherShape& shape, int repeats);
-/// Over blocks on as many SMs, through the L2. Throws std::invalid_argument unless the blocks divide the columns and fit on
-/// the device together.
+/// Over blocks on as many SMs, through the L2. Throws what CUDA says where they do not fit on the device together.
 GatherResult chip_gather(Stream& stream, const GatherShape& shape, int repeats);
 
 }  // namespace headroom::calibration

@@ -82,6 +82,8 @@ TEST(Calibration, ShapesThatDoNotFitAreRefused) {
   Stream stream;
   EXPECT_THROW(cluster_gather(stream, {3, 96, 256}, 1), std::invalid_argument);
   EXPECT_THROW(cluster_gather(stream, {32, 128, 256}, 1), std::invalid_argument);
+  EXPECT_THROW(cluster_gather(stream, {8, 1024, 128}, 1), std::invalid_argument);
+  EXPECT_THROW(chip_gather(stream, {8, 128, 100}, 1), std::invalid_argument);
   EXPECT_THROW(chip_gather(stream, {7, 128, 256}, 1), std::invalid_argument);
   EXPECT_THROW(chip_gather(stream, {8, 128, 2048}, 1), std::invalid_argument);
 }
