@@ -52,16 +52,18 @@ test_with_gpu() {
     fail "test --sanitize: compute-sanitizer is neither on PATH nor in the CUDA toolkit (CUDA_HOME)"
   check_style
   run_programs '' ''
-  run_pytest
-  results+=("tests=$passed,$failed,$skipped")
   # These only look for mistakes, so they may disturb each other.
-  local parts=(ptx_jit) part
+  local parts=(pytest ptx_jit) part
   [ -z "$1" ] || parts+=(memcheck racecheck synccheck)
   for part in "${parts[@]}"; do
     mkdir "$reports/$part"
     (
       reports=$reports/$part passed=0 failed=0 skipped=0
-      if [ "$part" = ptx_jit ]; then portable_kernels; else sanitized "$part"; fi
+      case $part in
+        pytest) run_pytest ;;
+        ptx_jit) portable_kernels ;;
+        *) sanitized "$part" ;;
+      esac
       echo "$passed $failed $skipped" >"$reports/counts"
     ) >"$reports/$part/output" 2>&1 &
   done
@@ -70,7 +72,7 @@ test_with_gpu() {
     cat "$reports/$part/output"
     # shellcheck disable=SC2046  # three numbers
     count $(cat "$reports/$part/counts" || echo 0 1 0)
-    results+=("$part=$counted")
+    if [ "$part" = pytest ]; then results+=("tests=$passed,$failed,$skipped"); else results+=("$part=$counted"); fi
   done
   if [ "$(kernel_digest)" != "$build_kernel_digest" ]; then
     note_failure "verification record: the build is not of these kernel sources; nothing was written"
