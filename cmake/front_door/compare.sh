@@ -126,24 +126,33 @@ build_workers() {
   step "building ${targets[*]}" "$log" "$cmake" --build "$folder" -j "$(jobs_at_once)" --target "${targets[@]}"
 }
 
-# build_revision SHA FOLDER: FOLDER/bin gets the programs. In a subshell, whose end removes the worktree.
-build_revision() (
-  sha=$1 wanted=$2 work=$cache/builds/work-$$ log=$2.log
-  [ ! -d "$wanted/bin" ] || exit 0 # another one built it while this one waited
-  remove_worktree() {
-    git -C "$root" worktree remove --force "$work/source" 2>/dev/null || true
-    rm -rf "$work"
-    git -C "$root" worktree prune
-  }
+# build_revision SHA FOLDER: FOLDER/bin gets the programs. The worktree goes whatever happens, interruption included.
+build_revision() {
+  local status=0
+  [ ! -d "$2/bin" ] || return 0 # another one built it while this one waited
+  work=$cache/builds/work-$$
   trap remove_worktree EXIT
-  mkdir -p "$work"
+  build_in_worktree "$1" "$2" "$2.log" || status=1
+  remove_worktree
+  trap - EXIT
+  return "$status"
+}
+
+remove_worktree() {
+  git -C "$root" worktree remove --force "$work/source" 2>/dev/null || true
+  rm -rf "$work"
+  git -C "$root" worktree prune
+}
+
+# build_in_worktree SHA FOLDER LOG
+build_in_worktree() {
+  local sha=$1 wanted=$2 log=$3
+  mkdir -p "$work" || return 1
   git -C "$root" worktree add --quiet --detach "$work/source" "$sha" >"$log" 2>&1 || {
     say "commit ${sha:0:9} cannot be checked out: $(tail -n 1 "$log")"
-    exit 1
+    return 1
   }
   say "builds commit ${sha:0:9} into $wanted"
-  build_workers "$work/source" "$work/build" "$log" || exit 1
-  mkdir -p "$work/finished"
-  mv "$work/build/bin" "$work/finished/bin"
-  mv "$work/finished" "$wanted"
-)
+  build_workers "$work/source" "$work/build" "$log" || return 1
+  mkdir -p "$work/finished" && mv "$work/build/bin" "$work/finished/bin" && mv "$work/finished" "$wanted"
+}

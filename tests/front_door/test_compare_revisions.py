@@ -5,8 +5,10 @@ CMake is a stand-in that lets each revision say what its build does; tested is w
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,16 +79,21 @@ class Checkout:
         self.git("commit", "--quiet", "-m", "a change")
         return self.git("rev-parse", "HEAD")
 
-    def compare(self, *arguments):
-        return subprocess.run(
+    def start(self, *arguments):
+        return subprocess.Popen(
             [self.folder / "headroom", "compare", *map(str, arguments)],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
         )
+
+    def compare(self, *arguments):
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def builds(self):
         calls = (self.stand_in / "calls").read_text().splitlines()
@@ -163,6 +170,20 @@ def test_revision_that_does_not_build(checkout):
         assert f"--head {broken}: commit {broken[:9]} does not build" in done.stderr.splitlines()[-1]
         assert done.stdout == ""
         checkout.assert_clean()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_while_a_revision_is_built(checkout, sent):
+    checkout.commit('touch "$STAND_IN/building"; sleep 60\n')
+    process = checkout.start("--base", "HEAD", "--head", "HEAD")
+    deadline = time.monotonic() + 60
+    while not (checkout.stand_in / "building").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(sent)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors
+    checkout.assert_clean()
 
 
 def test_build_folders_are_used_as_they_are(checkout):
