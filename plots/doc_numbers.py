@@ -32,6 +32,8 @@ PAGES = (
     "docs/from-layered-to-resident.md",
     "docs/add-a-backend.md",
     "docs/add-a-workload.md",
+    "docs/floors.md",
+    "docs/where-the-time-goes.md",
 )
 CURRENT, STALE, BAD_INPUT = 0, 1, 2
 

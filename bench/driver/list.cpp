@@ -110,14 +110,14 @@ std::string list_text(const ListOptions& options) {
                             : "No CUDA device was found.\n\n";
   text += "Suites (--suite NAME) and their workloads (--workloads NAME,...)\n";
   for (const Suite& suite : suites) {
-    text += fmt::format("  {:<16} {}\n", suite.name, suite.description);
+    text += fmt::format("  {:<21} {}\n", suite.name, suite.description);
     for (const SuiteWorkload& entry : suite.workloads) text += fmt::format("    {}\n", entry.workload.name);
   }
   text += "\nBackends (--backend NAME,...)\n";
   for (std::size_t i = 0; i < table.size(); ++i) {
-    text += fmt::format("  {:<16} {}\n", table[i].name, table[i].description);
+    text += fmt::format("  {:<21} {}\n", table[i].name, table[i].description);
     const std::string runs = running(states[i]), why = reasons(states[i]);
-    text += fmt::format("  {:<16}   {}\n", "",
+    text += fmt::format("  {:<21}   {}\n", "",
                         runs.empty() ? "does not run here: " + why
                                      : "runs here: " + runs + (why.empty() ? "" : " (" + why + ")"));
   }

@@ -151,9 +151,11 @@ int cuda_device_count() {
 }
 
 GitState git_state(const fs::path& root) {
+  // A build that was carried elsewhere is of its own commit, whatever checkout lies around it there.
+  if (GitState state = git_state_of_build(); state.sha) return state;
   ProgramResult sha = run_program({"git", "-C", root.string(), "rev-parse", "HEAD"}, 20, false);
   std::erase_if(sha.output, [](char c) { return c == '\n' || c == '\r'; });
-  if (sha.exit_code != 0 || !is_git_sha(sha.output)) return git_state_of_build();
+  if (sha.exit_code != 0 || !is_git_sha(sha.output)) return {};
   GitState state{.sha = sha.output, .dirty = {}};
   const ProgramResult changes =
       run_program({"git", "-C", root.string(), "status", "--porcelain", "--untracked-files=no"}, 60, false);

@@ -16,8 +16,9 @@ HostInfo describe_host();
 std::string utc_now();       ///< "2026-11-20T08:15:00Z"
 std::string utc_for_name();  ///< "20261120T081500Z"
 
-/// Commit and whether tracked files differ from it. Outside a git checkout those that the build folder's record
-/// names (the front door passes them as HEADROOM_BUILD_GIT_SHA and HEADROOM_BUILD_GIT_DIRTY), else empty.
+/// Commit and whether tracked files differ from it: those that the record of a build made elsewhere names (the
+/// front door passes them as HEADROOM_BUILD_GIT_SHA and HEADROOM_BUILD_GIT_DIRTY), else those of the git checkout;
+/// empty outside one.
 struct GitState {
   std::optional<std::string> sha;
   std::optional<bool> dirty;

@@ -17,6 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+# What a record counts; null in it: was not run.
+PARTS = ("tests", "ptx_jit", "memcheck", "racecheck", "synccheck")
+
 
 def kernel_sources(root):
     named = [root / "cmake" / "cuda.cmake"]
@@ -50,6 +53,9 @@ def status(root):
             if record["kernel_digest"] == current
             else "of older kernels; ./headroom test --gpu renews it"
         )
+        missing = [part for part in PARTS if record.get(part) is None]
+        if missing:
+            state += f" (not run: {', '.join(missing)})"
         lines.append(f"verification: {record['device']}, {record['date']}: {state}")
     return lines
 
@@ -77,11 +83,7 @@ def write(root, digest, results):
         "cuda": cuda,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "kernel_digest": digest,
-        "tests": None,
-        "ptx_jit": None,
-        "memcheck": None,
-        "racecheck": None,
-        "synccheck": None,
+        **dict.fromkeys(PARTS),
     }
     for result in results:
         key, numbers = result.split("=")

@@ -66,7 +66,7 @@ TEST(DeviceLock, IsHeldByOneAndFreeAgainAfterwards) {
   EXPECT_TRUE(third.try_acquire("GPU-1", folder.path()));
 }
 
-TEST(GitState, OutsideACheckoutIsThatOfTheBuild) {
+TEST(GitState, IsThatOfABuildMadeElsewhere) {
   const TemporaryFolder folder;
   ::setenv("HEADROOM_BUILD_GIT_SHA", "0123abc", 1);
   ::setenv("HEADROOM_BUILD_GIT_DIRTY", "no", 1);

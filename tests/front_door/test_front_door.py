@@ -412,7 +412,13 @@ def test_a_verification_record_is_current_until_a_kernel_changes(tmp_path):
     record = tmp_path / "results/verification/gpu.json"
     record.parent.mkdir(parents=True)
     digest = verification(tmp_path, "digest")
-    record.write_text(json.dumps({"device": "GPU", "date": "2026-01-01", "kernel_digest": digest}))
+    counts = {"passed": 1, "failed": 0, "skipped": 0}
+    complete = {"device": "GPU", "date": "2026-01-01", "kernel_digest": digest} | dict.fromkeys(
+        ("tests", "ptx_jit", "memcheck", "racecheck", "synccheck"), counts
+    )
+    record.write_text(json.dumps(complete | {"racecheck": None}))
+    assert verification(tmp_path, "status").endswith("GPU, 2026-01-01: current (not run: racecheck)")
+    record.write_text(json.dumps(complete))
     assert verification(tmp_path, "status").endswith("GPU, 2026-01-01: current")
     (tmp_path / "cuda_impl/kernel.cu").write_text("2")
     assert "of older kernels" in verification(tmp_path, "status")
