@@ -6,6 +6,8 @@ and differentiates as on a GPU, with a backend that runs the traced graph instea
 
 import json
 import shutil
+import sysconfig
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +97,10 @@ def test_steps_together_equal_steps_one_by_one(tmp_path, row, precision):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ for PyTorch to compile with")
+@pytest.mark.skipif(
+    not (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    reason="no Python.h for PyTorch to compile with (Debian: python3-dev)",
+)
 def test_set_up_is_cold_then_warm(tmp_path):
     problem = Problem(tmp_path, widths=(8, 5), batch_size=4, samples=8)  # one layer: little to compile
     request = read_request(Arguments(problem.request(cache_folder=str(tmp_path / "cache")), "request"))
@@ -162,4 +168,7 @@ def test_what_torch_compile_needs_is_looked_for(tmp_path, monkeypatch):
     assert "C compiler" in backends.no_compiler_reason()
     (tmp_path / "gcc").write_text("")
     (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setattr(backends.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "Python.h" in backends.no_compiler_reason()
+    (tmp_path / "Python.h").write_text("")
     assert backends.no_compiler_reason() is None

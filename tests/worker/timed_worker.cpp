@@ -2,7 +2,7 @@
 //
 // The tests of `headroom compare` put it in the place of the CUDA worker of a build, with the times in HEADROOM_TIMES as
 // `name=value` words: step_us, slowdown (a factor), process_sd and block_sd (relative, normally distributed; the first
-// is drawn once a process), dies_after and fails_after (calls of train), lacks (a backend), learning_rate=wrong.
+// is drawn once a process), seed (of them; without it they differ from process to process), dies_after and fails_after (calls of train), lacks (a backend), learning_rate=wrong.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -20,7 +20,7 @@ namespace {
 
 class MadeUpTimes {
  public:
-  MadeUpTimes() : random_(std::random_device{}()) {
+  MadeUpTimes() {
     const char* text = std::getenv("HEADROOM_TIMES");
     std::istringstream words(text == nullptr ? "" : text);
     for (std::string word; words >> word;) {
@@ -29,6 +29,8 @@ class MadeUpTimes {
         throw std::runtime_error("HEADROOM_TIMES: expected name=value, found " + word);
       values_[word.substr(0, equals)] = word.substr(equals + 1);
     }
+    const auto seed = values_.find("seed");
+    random_.seed(seed == values_.end() ? std::random_device{}() : std::stoull(seed->second));
     process_ = std::exp(number("process_sd", 0) * normal_(random_));
   }
   double number(const std::string& name, double otherwise) const {

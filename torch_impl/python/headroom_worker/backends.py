@@ -10,8 +10,10 @@ import os
 import platform
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 from headroom_worker.device import device_description
@@ -85,6 +87,8 @@ def no_compiler_reason() -> str | None:
         return "torch.compile needs Triton, which this Python does not have"
     if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang"))):
         return "torch.compile needs a C compiler: there is no gcc or clang on PATH"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "torch.compile needs Python.h (Debian, Ubuntu: python3-dev)"
     return None
 
 
