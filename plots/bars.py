@@ -15,15 +15,16 @@ from style import (
     FAINT,
     INK,
     MUTED,
+    TEXT_SIZE,
     Page,
     backend_order,
     format_ratio,
     format_seconds,
     look_of,
     shortened,
+    write_beside,
 )
 
-TEXT_SIZE = 8.6  # points
 BAR_INCHES = 0.3
 
 
@@ -172,17 +173,7 @@ def _draw_panel(
         if row.timed and not length:
             words += " (no bar: too long)"
         words = shortened(words, max(12, int(room / _text_inches("0"))))
-        axes.annotate(
-            words,
-            xy=(end, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=TEXT_SIZE,
-            color=color,
-            annotation_clip=False,
-            zorder=5,
-        )
+        write_beside(axes, words, end, place, color)
     axes.set_yticks(range(len(rows)), [shortened(row.backend, 32) for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(MUTED if row.state == "skipped" else look_of(row.backend, names).ink)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from results_file import PRECISIONS, Results, Term, Workload
-from style import ALARM, INK, MUTED, Page, shortened, text_inches
+from style import ALARM, INK, MUTED, TEXT_SIZE, Page, shortened, text_inches, write_beside
 
-TEXT_SIZE = 8.6  # points
 BAR_INCHES = 0.3
 TITLES = {
     "python": "Python",
@@ -134,17 +133,8 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...]) -> None:
         room = width * (limit - end) / (limit - lowest) - 0.1
         words = _words(term)
         letters = int(len(words) * room / text_inches(words, TEXT_SIZE))
-        axes.annotate(
-            shortened(words, max(12, letters)),
-            xy=(end, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=TEXT_SIZE,
-            color=ALARM if term.verdict == "negative" else MUTED if term.verdict == "missing" else INK,
-            annotation_clip=False,
-            zorder=5,
-        )
+        color = ALARM if term.verdict == "negative" else MUTED if term.verdict == "missing" else INK
+        write_beside(axes, shortened(words, max(12, letters)), end, place, color)
     axes.set_yticks(range(len(terms)), [TITLES[term.name] for term in terms])
     axes.tick_params(axis="y", length=0, labelsize=TEXT_SIZE)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

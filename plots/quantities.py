@@ -16,6 +16,7 @@ from results_file import PRECISIONS, Results, Row, Workload, is_oracle
 from style import (
     INK,
     MUTED,
+    TEXT_SIZE,
     Page,
     backend_order,
     format_joules,
@@ -23,10 +24,10 @@ from style import (
     look_of,
     shortened,
     text_inches,
+    write_beside,
 )
 from width_series import Point, Series, draw_line, limits, panels, series_page, width_axis
 
-TEXT_SIZE = 8.6  # points
 BAR_INCHES = 0.3
 
 
@@ -152,15 +153,7 @@ def _draw_panel(axes: Axes, rows: list[Row], names: list[str], quantity: Quantit
     for place, row in enumerate(rows):
         value = quantity.value(row)
         axes.barh(place, value, height=0.62, color=look_of(row.backend, names).color, zorder=3)
-        axes.annotate(
-            quantity.text(value),
-            xy=(value, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=TEXT_SIZE,
-            annotation_clip=False,
-        )
+        write_beside(axes, quantity.text(value), value, place)
     axes.set_yticks(range(len(rows)), [shortened(row.backend, 32) for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(look_of(row.backend, names).ink)

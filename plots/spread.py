@@ -11,9 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from results_file import PRECISIONS, Results, Row, Workload
-from style import INK, MUTED, Page, backend_order, look_of, shortened, text_inches
+from style import INK, MUTED, TEXT_SIZE, Page, backend_order, look_of, shortened, text_inches, write_beside
 
-TEXT_SIZE = 8.6  # points
 ROW_INCHES = 0.27
 LEAST_LIMIT = 2.0  # percent; a smaller axis would make noise of a thousandth look large
 
@@ -109,16 +108,8 @@ def _draw_panel(axes: Axes, found: list[Spread], backends: list[str], limit: flo
             far = ~inside & (np.sign(spread.deviations) == sign)
             edge = np.full(far.sum(), sign * limit)
             axes.plot(edge, offsets[far], marker, color=look.color, markersize=3.6)
-        axes.annotate(
-            f"± {spread.usual:.1f} %" if spread.usual >= 0.95 else f"± {spread.usual:.2f} %",
-            xy=(1.06 * limit, place),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center_baseline",
-            fontsize=TEXT_SIZE,
-            color=look.ink,
-            annotation_clip=False,
-        )
+        usual = f"± {spread.usual:.1f} %" if spread.usual >= 0.95 else f"± {spread.usual:.2f} %"
+        write_beside(axes, usual, 1.06 * limit, place, look.ink, gap=8)
     axes.set_yticks(range(len(found)), [shortened(spread.backend, 32) for spread in found])
     for label, spread in zip(axes.get_yticklabels(), found, strict=True):
         label.set_color(look_of(spread.backend, backends).ink)

@@ -45,6 +45,24 @@ matplotlib.rcParams.update(
 
 INK, MUTED, FAINT, ALARM = "#222222", "#666666", "#bbbbbb", "#b00020"
 NOTE_SIZE = 7.6  # points
+TEXT_SIZE = 8.6  # points, of words beside bars and rows
+
+
+def write_beside(
+    axes: Axes, words: str, end: float, place: float, color: str = INK, gap: float = 5, layer: float = 5
+) -> None:
+    """Words `gap` points right of (end, place), the end of a bar or of a row; they may leave the axes."""
+    axes.annotate(
+        words,
+        xy=(end, place),
+        xytext=(gap, 0),
+        textcoords="offset points",
+        va="center_baseline",
+        fontsize=TEXT_SIZE,
+        color=color,
+        annotation_clip=False,
+        zorder=layer,
+    )
 
 
 @dataclass(frozen=True)
