@@ -19,4 +19,5 @@ def counts(path):
     return tests - failed - skipped, failed, skipped
 
 
-print(*(sum(column) for column in zip(*(counts(path) for path in sys.argv[1:]), strict=True)))
+if __name__ == "__main__":
+    print(*(sum(column) for column in zip(*(counts(path) for path in sys.argv[1:]), strict=True)))

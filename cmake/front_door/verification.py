@@ -3,10 +3,13 @@
 The digest covers what decides the code of the kernels: bench/device, cuda_impl and cmake/cuda.cmake.
 Documentation beside them does not count, or a corrected comma in it would void a record.
 
+A part (see PARTS) has the counts of the last run that held it; its tests that were cut off are in
+`not_finished`, by name. Parts of an earlier run of the same kernels on the same GPU, driver and CUDA version
+stay, so that the parts can be run one by one.
+
     verification.py digest ROOT             the digest of the kernel sources
-    verification.py status ROOT             one line for each record: is it of these sources?
+    verification.py status ROOT             one line for each record: is it of these sources, and complete?
     verification.py device                  the GPU's name; exit code 2 when there is none
-    verification.py write ROOT DIGEST NAME=PASSED,FAILED,SKIPPED...
 """
 
 import datetime
@@ -53,11 +56,26 @@ def status(root):
             if record["kernel_digest"] == current
             else "of older kernels; ./headroom test --gpu renews it"
         )
-        missing = [part for part in PARTS if record.get(part) is None]
-        if missing:
-            state += f" (not run: {', '.join(missing)})"
+        state += in_brackets(
+            [
+                ("not run", [part for part in PARTS if record.get(part) is None]),
+                ("FAILED", parts_with(record, "failed", int)),
+                ("not finished", parts_with(record, "not_finished", len)),
+            ]
+        )
         lines.append(f"verification: {record['device']}, {record['date']}: {state}")
     return lines
+
+
+def parts_with(record, field, size):
+    """The parts in which a field is not empty, with its size."""
+    sizes = {part: size(record[part].get(field, ())) for part in PARTS if record.get(part)}
+    return [f"{part} ({count})" for part, count in sizes.items() if count]
+
+
+def in_brackets(remarks):
+    text = "; ".join(f"{what}: {', '.join(parts)}" for what, parts in remarks if parts)
+    return f" ({text})" if text else ""
 
 
 def device():
@@ -75,24 +93,28 @@ def device():
     return torch.cuda.get_device_name(0), driver, torch.version.cuda
 
 
-def write(root, digest, results):
-    name, driver, cuda = device()
-    record = {
-        "device": name,
-        "driver": driver,
-        "cuda": cuda,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "kernel_digest": digest,
-        **dict.fromkeys(PARTS),
-    }
-    for result in results:
-        key, numbers = result.split("=")
-        record[key] = dict(zip(("passed", "failed", "skipped"), map(int, numbers.split(",")), strict=True))
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    path = root / "results" / "verification" / f"{slug}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2) + "\n")
-    return path
+class Record:
+    """The record of the GPU at hand, as it grows during a run."""
+
+    def __init__(self, root, digest):
+        name, driver, cuda = device()
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        self.path = root / "results" / "verification" / f"{slug}.json"
+        of = {"device": name, "driver": driver, "cuda": cuda, "kernel_digest": digest}
+        earlier = json.loads(self.path.read_text()) if self.path.exists() else {}
+        same = all(earlier.get(key) == value for key, value in of.items())
+        self.parts = {part: earlier.get(part) if same else None for part in PARTS}
+        self.of = of
+
+    def set(self, part, counts):
+        self.parts[part] = counts
+
+    def write(self):
+        date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({**self.of, "date": date, **self.parts}, indent=2) + "\n")
+        new.replace(self.path)
 
 
 def main():
@@ -103,8 +125,7 @@ def main():
         print("\n".join(status(Path(arguments[0]))))
     elif command == "device":
         print(device()[0])
-    elif command == "write":
-        print(write(Path(arguments[0]), arguments[1], arguments[2:]))
 
 
-main()
+if __name__ == "__main__":
+    main()

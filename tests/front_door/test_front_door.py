@@ -27,7 +27,10 @@ esac
 
 TEST_PROGRAM = """#!/usr/bin/env bash
 for argument in "$@"; do
-  case $argument in --gtest_output=xml:*) report=${argument#--gtest_output=xml:} ;; esac
+  case $argument in
+    --gtest_list_tests) printf 'Suite.\\n  One\\n'; exit ;;
+    --gtest_output=xml:*) report=${argument#--gtest_output=xml:} ;;
+  esac
 done
 echo '<testsuites><testsuite tests="5" failures="1" skipped="2" errors="0"/></testsuites>' >"$report"
 exit 1
@@ -67,8 +70,10 @@ def run(root, environment, *arguments):
     ("arguments", "message"),
     [
         (["rnu"], "unknown command 'rnu'; known: run, compare, list, calibrate, report, test, clean"),
-        (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --build"),
+        (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --parts"),
         (["test", "--sanitize"], "--sanitize goes with --gpu"),
+        (["test", "--gpu", "--parts", "tests,racechek"], "unknown part 'racechek'; known: tests, ptx_jit"),
+        (["test", "--gpu", "--within", "5m"], "--within 5m: expected a number of seconds"),
         (["test", "--build"], "--build needs a folder"),
         (["run", "--build", "nowhere"], "--build nowhere: there is no bin/headroom in it"),
         (["clean", "--all"], "unknown option '--all'; known: --yes"),
@@ -339,21 +344,13 @@ def gpu_machine(copy, environment, moved_build, tmp_path):
         "    get_device_name = staticmethod(lambda index: 'Made-up GPU 1')\n"
     )
     program = moved_build / "bin/some_test"
-    passing = TEST_PROGRAM.replace('failures="1"', 'failures="0"').replace("exit 1", 'echo "$@" >>"$0.calls"')
-    program.write_text(
-        passing.replace("for argument", 'echo "jit=${CUDA_FORCE_PTX_JIT:-}" >>"$0.calls"\nfor argument', 1)
-    )
+    passing = TEST_PROGRAM.replace('failures="1"', 'failures="0"')
+    program.write_text(passing.replace("exit 1", 'echo "jit=${CUDA_FORCE_PTX_JIT:-} $*" >>"$0.calls"'))
     (moved_build / "bin/test-programs").write_text("some_test cuda\n")
     sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
     sanitizer.parent.mkdir(parents=True)
     sanitizer.write_text('#!/usr/bin/env bash\nexec "${@:7}"\n')
     sanitizer.chmod(0o755)
-    # As many shards as half the cores would run the made-up tests, and count them, as often.
-    nproc = tmp_path / "two-cores/nproc"
-    nproc.parent.mkdir()
-    nproc.write_text("#!/usr/bin/env bash\necho 2\n")
-    nproc.chmod(0o755)
-    environment["PATH"] = f"{nproc.parent}:{environment['PATH']}"
     environment["CUDA_HOME"] = str(tmp_path / "toolkit")
     record = moved_build / "bin/build-record"
     record.write_text(
@@ -362,18 +359,84 @@ def gpu_machine(copy, environment, moved_build, tmp_path):
     return moved_build
 
 
+RECORD = "results/verification/made-up-gpu-1.json"
+PARTS = ("tests", "ptx_jit", "memcheck", "racecheck", "synccheck")
+
+
 def test_a_gpu_run_writes_the_verification_record(copy, environment, gpu_machine):
     result = run(copy, environment, "test", "--gpu", "--sanitize", "--build", str(gpu_machine))
-    record = json.loads((copy / "results/verification/made-up-gpu-1.json").read_text())
+    record = json.loads((copy / RECORD).read_text())
     assert record["device"] == "Made-up GPU 1"
     assert record["kernel_digest"] == verification(copy, "digest")
-    for part in ("ptx_jit", "memcheck", "racecheck", "synccheck"):
-        assert record[part] == {"passed": 3, "failed": 0, "skipped": 2}
+    for part in PARTS[1:]:
+        assert record[part] == {"passed": 3, "failed": 0, "skipped": 2, "not_finished": []}
+        assert f"ok      {part}: some_test: 3 passed, 0 failed, 2 skipped (" in result.stdout
     assert record["tests"]["passed"] >= 4
     assert "Made-up GPU 1" in result.stdout and ": current" in result.stdout
     calls = (gpu_machine / "bin/some_test.calls").read_text().splitlines()
-    assert sorted(line for line in calls if line.startswith("jit=")) == ["jit="] * 4 + ["jit=1"]
-    assert sum("--gtest_filter=*Small*" in line for line in calls) == 3
+    assert sorted(call.split()[0] for call in calls) == ["jit="] * 4 + ["jit=1"]
+    assert sum("--gtest_filter=*Small*" in call for call in calls) == 3
+    assert (gpu_machine / "test-logs/racecheck.some_test.log").exists()
+
+
+def test_parts_are_run_one_by_one_into_one_record(copy, environment, gpu_machine):
+    for part in PARTS:
+        run(copy, environment, "test", "--gpu", "--parts", part, "--build", str(gpu_machine))
+    record = json.loads((copy / RECORD).read_text())
+    assert all(record[part]["passed"] >= 3 for part in PARTS)
+    record["driver"] = "another"
+    (copy / RECORD).write_text(json.dumps(record))
+    run(copy, environment, "test", "--gpu", "--parts", "memcheck", "--build", str(gpu_machine))
+    record = json.loads((copy / RECORD).read_text())
+    assert [part for part in PARTS if record[part]] == ["memcheck"]
+
+
+@pytest.fixture
+def hanging_racecheck(gpu_machine, tmp_path):
+    """A sanitizer under which the test never ends, though it says that it passed."""
+    sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
+    sanitizer.write_text(
+        '#!/usr/bin/env bash\n[ "$2" = racecheck ] || exec "${@:7}"\necho "[       OK ] Suite.One"; sleep 30\n'
+    )
+    return gpu_machine
+
+
+def test_what_is_cut_off_is_not_finished_and_the_rest_is_kept(copy, environment, hanging_racecheck, tmp_path):
+    options = ("--within", "5", "--logs", str(tmp_path / "logs"), "--build", str(hanging_racecheck))
+    result = run(copy, environment, "test", "--gpu", "--parts", "memcheck,racecheck,synccheck", *options)
+    assert result.returncode == 1
+    assert "CUT OFF racecheck: some_test: 0 passed, 0 failed, 0 skipped, 1 not finished" in result.stdout
+    assert "not finished: some_test Suite.One" in result.stdout
+    assert "(not run: tests, ptx_jit; not finished: racecheck (1))" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(", 1 not finished")
+    record = json.loads((copy / RECORD).read_text())
+    assert record["racecheck"]["not_finished"] == ["some_test Suite.One"]
+    assert record["memcheck"]["passed"] == record["synccheck"]["passed"] == 3
+    assert (tmp_path / "logs/racecheck.some_test.log").read_text().startswith("[       OK ]")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_from_outside_leaves_what_it_had(copy, environment, hanging_racecheck, how):
+    process = subprocess.Popen(
+        [copy / "headroom", "test", "--gpu", "--parts", "racecheck,synccheck", "--build", hanging_racecheck],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 50
+    while not (copy / RECORD).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, how)
+    output = process.communicate(timeout=30)[0]
+    record = json.loads((copy / RECORD).read_text())
+    assert record["synccheck"]["passed"] == 3
+    assert "ok      synccheck: some_test" in output
+    if how == signal.SIGTERM:
+        assert record["racecheck"]["not_finished"] == ["some_test Suite.One"]
+    else:
+        assert record["racecheck"] is None
 
 
 def test_a_build_of_other_kernels_leaves_no_record(copy, environment, gpu_machine):
@@ -413,9 +476,7 @@ def test_a_verification_record_is_current_until_a_kernel_changes(tmp_path):
     record.parent.mkdir(parents=True)
     digest = verification(tmp_path, "digest")
     counts = {"passed": 1, "failed": 0, "skipped": 0}
-    complete = {"device": "GPU", "date": "2026-01-01", "kernel_digest": digest} | dict.fromkeys(
-        ("tests", "ptx_jit", "memcheck", "racecheck", "synccheck"), counts
-    )
+    complete = {"device": "GPU", "date": "2026-01-01", "kernel_digest": digest} | dict.fromkeys(PARTS, counts)
     record.write_text(json.dumps(complete | {"racecheck": None}))
     assert verification(tmp_path, "status").endswith("GPU, 2026-01-01: current (not run: racecheck)")
     record.write_text(json.dumps(complete))

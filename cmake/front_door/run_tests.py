@@ -1,0 +1,352 @@
+"""Runs the test programs of a build and pytest side by side; what finished is kept when the run is cut off.
+
+Everything is cut into jobs: one shard of one GoogleTest program in one way (plain, with its PTX compiled on
+the spot, under a sanitizer), or one file of pytest. As many run at once as the host has cores; programs marked
+ALONE in tests/CMakeLists.txt measure times, so they run first and one by one. Every job has its log in a folder
+that is named at the start, a line is printed as soon as a program's last shard ends, and on a GPU the
+verification record is written anew after every job. What passes its limit, or is not begun in time, is "not
+finished", test by test and by name, and a part that holds such tests is not clean.
+
+Four shards, because tests of the four precisions follow each other: each shard then loads (compiles,
+instruments) the kernels of one precision only.
+"""
+
+import argparse
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import junit_counts
+import verification
+
+SHARDS = 4
+SANITIZERS = ("racecheck", "memcheck", "synccheck")  # the slowest first
+SANITIZER_FAILED = 86
+# The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
+WITHOUT_PTX = ("cublaslt_test",)
+
+
+@dataclass
+class Job:
+    part: str  # what the record counts it under
+    group: str  # the line that it belongs to
+    name: str  # of its log
+    command: list[str]
+    tests: list[str]  # that it should run, for those that it does not finish
+    environment: dict[str, str] = field(default_factory=dict)
+    alone: bool = False
+
+    def report(self, logs):
+        return logs / f"{self.name}.xml"
+
+    def log(self, logs):
+        return logs / f"{self.name}.log"
+
+
+@dataclass
+class Counts:
+    """The fields of a part in the verification record."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    not_finished: list[str] = field(default_factory=list)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.not_finished = self.not_finished + other.not_finished
+
+    def __str__(self):
+        text = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+        return text + (f", {len(self.not_finished)} not finished" if self.not_finished else "")
+
+    def verdict(self):
+        return "FAILED" if self.failed else "CUT OFF" if self.not_finished else "ok"
+
+
+@dataclass
+class Running:
+    job: Job
+    process: subprocess.Popen
+    started: float
+
+
+def test_names(program, names, environment):
+    """What a GoogleTest program would run under the filter `names`; nothing when it cannot say."""
+    command = [program, "--gtest_list_tests", f"--gtest_filter={names}"]
+    try:
+        listed = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found, suite = [], ""
+    for line in listed.splitlines():
+        name = line.split("#")[0].rstrip()
+        if re.fullmatch(r"[\w/]+\.", name):
+            suite = name
+        elif suite and re.fullmatch(r"  [\w/]+", name):
+            found.append(suite + name.strip())
+    return found
+
+
+def program_jobs(part, program, tests, names, wrapper, environment, alone):
+    """The shards of one program in one part. One that cannot list its tests is one job: its failure shows."""
+    name = program.name
+    shards = 1 if alone or not tests else min(SHARDS, len(tests))
+    group = name if part == "tests" else f"{part}: {name}"
+    for shard in range(shards):
+        yield Job(
+            part=part,
+            group=group,
+            name=f"{part}.{name}" + (f".{shard + 1}of{shards}" if shards > 1 else ""),
+            command=[*wrapper, str(program), f"--gtest_filter={names}"],
+            tests=[f"{name} {test}" for test in tests[shard::shards]] or [name],
+            environment=environment | {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)},
+            alone=alone,
+        )
+
+
+def pytest_jobs(root):
+    if importlib.util.find_spec("pytest") is None:
+        print(f"skipped pytest: {sys.executable} has none", flush=True)
+        return
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        file = path.relative_to(root).as_posix()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", file]
+        yield Job("tests", "pytest", f"tests.{path.stem}", command, [file])
+
+
+def gtest_jobs(build, parts, environment, sanitizer):
+    """The jobs of all programs in bin/test-programs: name, folder below tests/, and `alone` or nothing."""
+    rows = [line.split() for line in (build / "bin/test-programs").read_text().splitlines() if line]
+    wanted = [(part, row) for part in parts for row in rows if runs_in(part, row)]
+
+    def listed(part_and_row):
+        part, (name, *_) = part_and_row
+        return test_names(build / "bin" / name, filter_of(part), os.environ | environment)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        lists = list(pool.map(listed, wanted))
+    for (part, (name, _, *marks)), tests in zip(wanted, lists, strict=True):
+        if part in SANITIZERS and not tests:
+            continue
+        wrapper = []
+        if part in SANITIZERS:
+            wrapper = [sanitizer, "--tool", part, "--require-cuda-init", "no"]
+            wrapper += ["--error-exitcode", str(SANITIZER_FAILED)]
+        jit = {"CUDA_FORCE_PTX_JIT": "1"} if part == "ptx_jit" else {}
+        alone = part == "tests" and "alone" in marks
+        yield from program_jobs(
+            part, build / "bin" / name, tests, filter_of(part), wrapper, environment | jit, alone
+        )
+
+
+def runs_in(part, row):
+    name, folder = row[:2]
+    if part == "tests":
+        return True
+    return folder == "cuda" and not (part == "ptx_jit" and name in WITHOUT_PTX)
+
+
+def filter_of(part):
+    return "*Small*" if part in SANITIZERS else "*"
+
+
+def finished_counts(job, status, logs):
+    """Of a job that ended by itself: a bad status without a counted failure is one too."""
+    passed, failed, skipped = junit_counts.counts(job.report(logs))
+    nothing_to_run = job.group == "pytest" and status == 5  # a file that skipped itself whole
+    if status != 0 and failed == 0 and not nothing_to_run:
+        failed = 1
+    return Counts(passed, failed, skipped)
+
+
+def cut_off_counts(job, logs):
+    """Of a job that was ended or not begun. A sanitizer has its say at the end, so nothing counts before."""
+    if job.part in SANITIZERS or not job.log(logs).exists():
+        return Counts(not_finished=job.tests)
+    text = job.log(logs).read_text(errors="replace")
+    ended = {
+        word: re.findall(rf"^\[ +{word} +\] ([\w/.]+)", text, re.MULTILINE)
+        for word in ("OK", "FAILED", "SKIPPED")
+    }
+    names = {name for found in ended.values() for name in found}
+    left = [test for test in job.tests if test.split()[-1] not in names]
+    return Counts(len(ended["OK"]), len(set(ended["FAILED"])), len(ended["SKIPPED"]), left)
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or a time limit from outside that asked first."""
+
+
+class TestRun:
+    def __init__(self, jobs, root, logs, limit, within, on_change):
+        self.jobs, self.root, self.logs, self.limit = jobs, root, logs, limit
+        self.deadline = time.monotonic() + within
+        self.on_change = on_change
+        self.parts = {}
+        self.groups = {}
+        for job in jobs:
+            self.groups.setdefault(job.group, [Counts(), 0])[1] += 1
+            for left_over in (job.report(logs), job.log(logs)):
+                left_over.unlink(missing_ok=True)
+        self.begun = {}
+        self.running = []
+
+    def run(self):
+        waiting = deque(sorted(self.jobs, key=lambda job: not job.alone))  # stable
+        try:
+            while waiting or self.running:
+                if time.monotonic() >= self.deadline:
+                    break
+                while waiting and self.has_room(waiting[0]):
+                    self.start(waiting.popleft())
+                self.reap()
+                time.sleep(0.02)
+        finally:
+            for running in list(self.running):
+                self.cut_off(running)
+            for job in waiting:
+                self.done(job, cut_off_counts(job, self.logs))
+            self.on_change(self.parts)
+
+    def has_room(self, job):
+        if job.alone or any(running.job.alone for running in self.running):
+            return not self.running
+        return len(self.running) < len(os.sched_getaffinity(0))
+
+    def start(self, job):
+        report = "--junitxml=" if job.group == "pytest" else "--gtest_output=xml:"
+        with job.log(self.logs).open("wb") as log:
+            process = subprocess.Popen(
+                [*job.command, f"{report}{job.report(self.logs)}"],
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | job.environment,
+                # Of its own, so that children end with it; not a session, or they would outlive ours.
+                preexec_fn=os.setpgrp,
+            )
+        self.begun.setdefault(job.group, time.monotonic())
+        self.running.append(Running(job, process, time.monotonic()))
+
+    def reap(self):
+        for running in list(self.running):
+            status = running.process.poll()
+            if status is not None:
+                self.running.remove(running)
+                counts = finished_counts(running.job, status, self.logs)
+                if counts.failed:
+                    self.show_failure(running)
+                self.done(running.job, counts)
+                self.on_change(self.parts)
+            elif time.monotonic() - running.started > self.limit:
+                self.cut_off(running)
+                self.on_change(self.parts)
+
+    def cut_off(self, running):
+        self.running.remove(running)
+        os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        self.done(running.job, cut_off_counts(running.job, self.logs))
+
+    def done(self, job, counts):
+        self.parts.setdefault(job.part, Counts()).add(counts)
+        group = self.groups[job.group]
+        group[0].add(counts)
+        group[1] -= 1
+        if group[1] == 0:
+            seconds = time.monotonic() - self.begun.get(job.group, time.monotonic())
+            print(f"{group[0].verdict():7} {job.group}: {group[0]} ({seconds:.0f} s)", flush=True)
+            for test in group[0].not_finished:
+                print(f"        not finished: {test}", flush=True)
+
+    def show_failure(self, running):
+        seconds = time.monotonic() - running.started
+        log = running.job.log(self.logs)
+        print(f"FAILED  {running.job.name} after {seconds:.0f} s; the last lines of {log}:")
+        print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)
+
+
+def parsed_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument(
+        "--totals", type=Path, required=True, help="file for: passed failed skipped not_finished"
+    )
+    parser.add_argument("--parts", required=True, help="of tests, ptx_jit, memcheck, racecheck, synccheck")
+    parser.add_argument(
+        "--style", default="0,0,0", help="counts of the checks before, for the record's `tests`"
+    )
+    parser.add_argument("--sanitizer", default="")
+    parser.add_argument("--torch-libraries", default="", help="folders for LD_LIBRARY_PATH")
+    parser.add_argument(
+        "--kernel-digest", default="", help="of the build; a record is written when it is given"
+    )
+    parser.add_argument("--job-limit", type=float, default=300, help="seconds that one job may take")
+    parser.add_argument("--within", type=float, default=3600, help="seconds that everything may take")
+    return parser.parse_args()
+
+
+def main():
+    began = time.monotonic()
+    options = parsed_arguments()
+    options.logs.mkdir(parents=True, exist_ok=True)
+    print(f"logs: {options.logs}", flush=True)
+    folders = [folder for folder in (options.torch_libraries, os.environ.get("LD_LIBRARY_PATH")) if folder]
+    environment = {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
+    parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
+    jobs = list(pytest_jobs(options.root)) if "tests" in parts else []
+    # Its longest files take longer than most programs, so pytest begins first.
+    jobs += gtest_jobs(options.build, parts, environment, options.sanitizer)
+    record = verification.Record(options.root, options.kernel_digest) if options.kernel_digest else None
+    before = {"tests": Counts(*map(int, options.style.split(",")))}
+
+    def keep(counted):
+        if record is None:
+            return
+        for part, counts in counted.items():
+            total = Counts()
+            total.add(before.get(part, Counts()))
+            total.add(counts)
+            record.set(part, asdict(total))
+        record.write()
+
+    left = options.within - (time.monotonic() - began)
+    run = TestRun(jobs, options.root, options.logs, options.job_limit, left, keep)
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    status = 0
+    try:
+        run.run()
+    except Interrupted:
+        status = 130
+    total = Counts()
+    for counts in run.parts.values():
+        total.add(counts)
+    options.totals.write_text(f"{total.passed} {total.failed} {total.skipped} {len(total.not_finished)}\n")
+    if record is not None:
+        print(f"wrote {record.path}")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
