@@ -1,11 +1,11 @@
 """Runs the test programs of a build and pytest side by side; what finished is kept when the run is cut off.
 
 Everything is cut into jobs: one shard of one GoogleTest program in one way (plain, with its PTX compiled on
-the spot, under a sanitizer), or one file of pytest. As many run at once as the host has cores; programs marked
-ALONE in tests/CMakeLists.txt measure times, so they run first and one by one. Every job has its log in a folder
-that is named at the start, a line is printed as soon as a program's last shard ends, and on a GPU the
-verification record is written anew after every job. What passes its limit, or is not begun in time, is "not
-finished", test by test and by name, and a part that holds such tests is not clean.
+the spot, under a sanitizer), or one file of pytest. As many run at once as the host has cores; programs
+marked ALONE in tests/CMakeLists.txt measure times, so they run first and one by one. Every job has its log in
+a folder that is named at the start, a line is printed as soon as a program's last shard ends, and on a GPU
+the verification record is written anew after every job. What passes its limit, or is not begun in time, is
+"not finished", test by test and by name, and a part that holds such tests is not clean.
 
 Four shards, because tests of the four precisions follow each other: each shard then loads (compiles,
 instruments) the kernels of one precision only.

@@ -396,7 +396,9 @@ def hanging_racecheck(gpu_machine, tmp_path):
     """A sanitizer under which the test never ends, though it says that it passed."""
     sanitizer = tmp_path / "toolkit/bin/compute-sanitizer"
     sanitizer.write_text(
-        '#!/usr/bin/env bash\n[ "$2" = racecheck ] || exec "${@:7}"\necho "[       OK ] Suite.One"; sleep 30\n'
+        "#!/usr/bin/env bash\n"
+        '[ "$2" = racecheck ] || exec "${@:7}"\n'
+        'echo "[       OK ] Suite.One"; sleep 30\n'
     )
     return gpu_machine
 
