@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "calibration/calibration.h"
+#include "choice/choice.h"
 #include "device/device.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
@@ -40,6 +41,13 @@ WorkerDescription describe(int device) {
            [](const TrainerRequest& request) {
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
                                           request.device);
+           }},
+      {.name = "cuda",
+       .precisions = all_precisions(choice_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_chosen_trainer(request.workload, request.precision, request.data, request.initial,
+                                        request.device);
            }},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),

@@ -34,6 +34,7 @@ PAGES = (
     "docs/add-a-workload.md",
     "docs/floors.md",
     "docs/where-the-time-goes.md",
+    "docs/kernels/choice.md",
 )
 CURRENT, STALE, BAD_INPUT = 0, 1, 2
 

@@ -79,6 +79,11 @@ std::vector<BackendRow> backend_table() {
       {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
       {"cuda-resident", "cuda", Family::kCuda,
        "our kernel for small networks: weights stay on the chip, many steps a launch"},
+      {.name = "cuda",
+       .worker = "cuda",
+       .family = Family::kCuda,
+       .description = "the one of ours that is the fastest for the workload; not in 'all'",
+       .repeats = true},
   };
 }
 

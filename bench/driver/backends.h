@@ -24,6 +24,7 @@ struct BackendRow {
   Family family = Family::kOther;
   std::string description;
   bool compiles = false;  ///< when it is set up, which takes up to a minute
+  bool repeats = false;   ///< another row's work under its own name: "all" leaves it out
 };
 
 struct WorkerProgram {

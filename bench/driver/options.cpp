@@ -211,7 +211,8 @@ struct Parser {
             ->group(what));
     run->add_option("--shard", shard, "I/N: the I-th of N parts of the workloads")->group(what);
     list_of(run->add_option("--backend", options.backends,
-                            "Backends, or 'all' that compete; -NAME leaves one out")
+                            "Backends, or 'all' that compete (not 'cuda', which repeats another row); -NAME "
+                            "leaves one out")
                 ->group(what));
     list_of(run->add_option("--precision", precisions, "fp32, tf32, fp16, bf16")->group(what));
     run->add_option("--data", options.data_folder,

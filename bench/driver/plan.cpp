@@ -36,7 +36,7 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   };
   std::vector<std::string> chosen;
   for (const BackendRow& row : table) {
-    const bool competes = row.family != Family::kReference && row.family != Family::kOther;
+    const bool competes = row.family != Family::kReference && row.family != Family::kOther && !row.repeats;
     if ((is_asked(row.name) || (is_asked(kAll) && competes)) && !is_asked("-" + row.name))
       chosen.push_back(row.name);
   }

@@ -105,12 +105,18 @@ class PlanTest : public testing::Test {
 TEST_F(PlanTest, AllIsEveryBackendThatCompetes) {
   std::vector<std::string> competing;
   for (const BackendRow& row : backend_table())
-    if (row.family != Family::kReference) competing.push_back(row.name);
+    if (row.family != Family::kReference && !row.repeats) competing.push_back(row.name);
   for (const char* name : {"pytorch-eager", "libtorch-eager", "cuda-layered"})
     EXPECT_THAT(competing, ::testing::Contains(name));
   EXPECT_EQ(plan().workloads[0].groups[0].backends, competing);
   options_.backends = {"oracle", "all"};
   EXPECT_EQ(plan().workloads[0].groups[0].backends.front(), "oracle");
+}
+
+TEST_F(PlanTest, ABackendThatRepeatsAnotherIsMeasuredWhereItIsNamed) {
+  EXPECT_THAT(plan().workloads[0].groups[0].backends, ::testing::Not(::testing::Contains("cuda")));
+  options_.backends = {"all", "cuda"};
+  EXPECT_THAT(plan().workloads[0].groups[0].backends, ::testing::Contains("cuda"));
 }
 
 TEST_F(PlanTest, ANameAfterAMinusIsLeftOut) {

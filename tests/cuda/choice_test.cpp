@@ -1,0 +1,84 @@
+// Which strategy the backend `cuda` takes: the rule itself without a GPU, and on one that it trains what it names.
+#include "choice/choice.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "gpu_test.h"
+#include "layered/trainer.h"
+#include "resident/trainer.h"
+
+namespace headroom {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Problem {
+  Workload workload;
+  Dataset data;
+  Parameters initial;
+
+  Problem(std::vector<int> widths, int batch_size)
+      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
+        data(make_dataset(workload, std::int64_t{1} << 18)),
+        initial(initial_parameters(workload.widths, workload.seed)) {}
+  std::unique_ptr<Trainer> chosen(Precision precision) const {
+    return make_chosen_trainer(workload, precision, data.train(), initial, 0);
+  }
+};
+
+TEST(Choice, OrdersEveryStrategyAtMostOnceAndEndsWithTheOneThatTakesAll) {
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-784x8192x8192x8192x10-b32",
+                           "mlp-64x64x64x64x64x16-b131072", "mlp-1x2-b1"})
+    for (const Precision precision : kAllPrecisions) {
+      std::vector<Strategy> order = strategies_by_speed(parse_workload_name(name), precision);
+      ASSERT_FALSE(order.empty()) << name;
+      EXPECT_EQ(order.back(), Strategy::kLayered) << name;
+      std::ranges::sort(order);
+      EXPECT_EQ(std::ranges::adjacent_find(order), order.end()) << name;
+    }
+}
+
+TEST(Choice, PutsTheResidentKernelFirstForASmallNetworkAndBatch) {
+  EXPECT_EQ(strategies_by_speed(parse_workload_name("mlp-784x128x128x128x10-b32"), Precision::kFp16).front(),
+            Strategy::kResident);
+}
+
+TEST(Choice, SaysWhyWithoutADevice) {
+  EXPECT_EQ(choice_unavailable(-1), "no CUDA device");
+  const Problem problem({4, 3}, 2);
+  EXPECT_THROW(
+      make_chosen_trainer(problem.workload, Precision::kFp32, problem.data.train(), problem.initial, -1),
+      UnsupportedError);
+}
+
+TEST(Choice, TrainsTheStrategyThatItNames) {
+  HEADROOM_NEEDS_DEVICE();
+  if (resident_unavailable(0)) GTEST_SKIP() << *resident_unavailable(0);
+  const Problem problem({20, 24, 10}, 8);
+  const auto chosen = problem.chosen(Precision::kFp16);
+  EXPECT_THAT(chosen->note(), StartsWith("takes cuda-resident: "));
+  const auto direct =
+      make_resident_trainer(problem.workload, Precision::kFp16, problem.data.train(), problem.initial, 0);
+  chosen->train(0, 20);
+  direct->train(0, 20);
+  EXPECT_EQ(chosen->losses(0, 20), direct->losses(0, 20));
+  EXPECT_TRUE(std::ranges::equal(chosen->parameters().flat(), direct->parameters().flat()));
+  EXPECT_GT(chosen->peak_device_bytes(), 0);
+  chosen->set_parameters(problem.initial);
+  EXPECT_TRUE(std::ranges::equal(chosen->parameters().flat(), problem.initial.flat()));
+}
+
+TEST(Choice, TakesTheNextWhereTheFirstDoesNotFitAndSaysWhy) {
+  HEADROOM_NEEDS_DEVICE();
+  const Problem problem({20, 24, 10}, 4096);
+  const auto chosen = problem.chosen(Precision::kFp32);
+  EXPECT_THAT(chosen->note(), StartsWith("takes cuda-layered; refused: cuda-resident: "));
+  EXPECT_THAT(chosen->note(), HasSubstr("4096"));
+}
+
+}  // namespace
+}  // namespace headroom
