@@ -352,7 +352,8 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
   }
   if (running == 0) return 0;
   const bool gpu_oracle = context.has_gpu_oracle && wants_gpu_oracle(planned.workload);
-  return seconds + 310 * flops / (gpu_oracle ? 4e11 : oracle_rate) + parameter_bytes * 20 / 1e9;
+  return seconds + reference_operations(planned.workload, gpu_oracle) / (gpu_oracle ? 4e12 : oracle_rate) +
+         parameter_bytes * 20 / 1e9;
 }
 
 void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset) {

@@ -11,13 +11,27 @@
 namespace headroom {
 namespace {
 
-// Operations above which the CPU oracle takes minutes: 300 steps of the trajectory and ten free ones.
-constexpr double kReferenceSteps = 310;
+// Operations above which a GPU is asked, if there is one, and above which the oracle's trajectory is cut short.
 constexpr double kMostCpuOperations = 1e11;
+constexpr double kMostOperationsOnCpu = 1e12, kMostOperationsOnGpu = 2e13;
 
-std::vector<std::int64_t> check_steps() { return {std::begin(kCheckSteps), std::end(kCheckSteps)}; }
+// Each checked step costs the oracle two: one of the trajectory, in double, and one from its fp32 rounding.
+double operations(const Workload& workload, std::int64_t last_step) {
+  return workload.flops_per_step() * static_cast<double>(last_step + 1 + std::ssize(kCheckSteps));
+}
 
 }  // namespace
+
+std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu) {
+  if (operations(workload, std::end(kCheckSteps)[-1]) >
+      (on_gpu ? kMostOperationsOnGpu : kMostOperationsOnCpu))
+    return {std::begin(kEarlyCheckSteps), std::end(kEarlyCheckSteps)};
+  return {std::begin(kCheckSteps), std::end(kCheckSteps)};
+}
+
+double reference_operations(const Workload& workload, bool on_gpu) {
+  return operations(workload, check_steps(workload, on_gpu).back());
+}
 
 std::filesystem::path Reference::start(std::int64_t step) const {
   return folder / fmt::format("start-{}.f32", step);
@@ -27,13 +41,13 @@ std::filesystem::path Reference::update(std::int64_t step) const {
 }
 
 bool wants_gpu_oracle(const Workload& workload) {
-  return workload.flops_per_step() * kReferenceSteps > kMostCpuOperations;
+  return operations(workload, std::end(kCheckSteps)[-1]) > kMostCpuOperations;
 }
 
 Reference cpu_reference(const TrainingFiles& files, Precision precision,
                         const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  Reference reference{folder, check_steps(), 0};
+  Reference reference{folder, check_steps(files.workload, false), 0};
   const Parameters initial = read_parameters(files.parameters, files.workload.widths);
   follow_reference(
       files.workload, precision, true, files.dataset.train(), initial, reference.steps,
@@ -50,7 +64,7 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision,
 Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
                         const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  Reference reference{folder, check_steps(), 0};
+  Reference reference{folder, check_steps(files.workload, true), 0};
   client.prepare("oracle-cuda", files.workload, precision, files.data, files.parameters, "");
   for (const double loss : client.reference(reference.steps, kFreeSteps, folder)) {
     reference.largest_loss = std::max(reference.largest_loss, loss);

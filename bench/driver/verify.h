@@ -29,6 +29,12 @@ struct Reference {
 /// Whether following the oracle is too long a work for the CPU.
 bool wants_gpu_oracle(const Workload& workload);
 
+/// The steps that are checked: kCheckSteps, or kEarlyCheckSteps where those would cost the oracle (on the CPU, or on the
+/// GPU) more than about a minute, or some seconds.
+std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu);
+/// Of the oracle, to the last of them and for the points themselves.
+double reference_operations(const Workload& workload, bool on_gpu);
+
 Reference cpu_reference(const TrainingFiles& files, Precision precision, const std::filesystem::path& folder);
 Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
                         const std::filesystem::path& folder);

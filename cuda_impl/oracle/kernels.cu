@@ -1,10 +1,14 @@
 // Plain double-precision kernels of the reference step. Clarity first; they only have to finish in seconds.
 //
-// One product kernel serves all three products through strides: a block owns 32 x 64 elements and stages 16
-// inner indices of both factors in shared memory, a thread keeps 2 x 4 sums. Which thread loads what follows
-// the stride that is 1, so that both storage orders are read in whole lines.
+// One product kernel serves all three products through strides: a block owns 32 x 64 or 64 x 64 elements and
+// stages 16 inner indices of both factors in shared memory, a thread keeps 2 x 4 or 4 x 4 sums. Which thread loads
+// what follows the stride that is 1, so that both storage orders are read in whole lines. Where the elements are few
+// and the sums long (a weight gradient over a large batch, a bias gradient), several blocks share a sum and a second
+// kernel adds their parts, in order, so that the bits stay the same.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <algorithm>
 
 #include "device/check.h"
 #include "oracle/kernels.h"
@@ -13,7 +17,11 @@ namespace headroom::oracle {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 32, kColumns = 64, kInner = 16;
+constexpr int kColumns = 64, kInner = 16;
+constexpr std::int64_t kEnoughBlocks = 512;    // to keep every multiprocessor busy
+constexpr std::int64_t kLeastInner = 512;      // of a part: below, the second kernel costs more than it saves
+constexpr int kSumColumns = 32, kSumRows = 8;  // of the threads that sum columns
+constexpr std::int64_t kRowsOfPart = 1024;
 
 std::int64_t pieces(std::int64_t extent, std::int64_t size) { return (extent + size - 1) / size; }
 
@@ -61,35 +69,42 @@ __device__ void stage(double (&tile)[kInner][kOuter + 1], Factor factor, std::in
   }
 }
 
+/// A block owns [kRowSums * 16, 64] elements of part blockIdx.z of the sums, which takes inner_of_part indices. The only
+/// part is the result; of several, `c` is [parts, rows, columns], without scale and bias.
+template <int kRowSums>
 __global__ void __launch_bounds__(kThreads)
     product_kernel(Factor a, Factor b, double* c, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                   const double* bias, double scale) {
+                   std::int64_t inner_of_part, const double* bias, double scale) {
+  constexpr int kRows = 16 * kRowSums;
   __shared__ double a_tile[kInner][kRows + 1];
   __shared__ double b_tile[kInner][kColumns + 1];
   const std::int64_t row_begin = std::int64_t{blockIdx.x} * kRows,
-                     column_begin = std::int64_t{blockIdx.y} * kColumns;
+                     column_begin = std::int64_t{blockIdx.y} * kColumns,
+                     inner_begin = blockIdx.z * inner_of_part,
+                     inner_end = inner_begin + inner_of_part < inner ? inner_begin + inner_of_part : inner;
   const int thread_row = static_cast<int>(threadIdx.x) / 16,
             thread_column = static_cast<int>(threadIdx.x) % 16;
-  double sums[2][4] = {};
-  for (std::int64_t k = 0; k < inner; k += kInner) {
-    stage<kRows>(a_tile, a, row_begin, rows, k, inner);
-    stage<kColumns>(b_tile, b, column_begin, columns, k, inner);
+  double sums[kRowSums][4] = {};
+  for (std::int64_t k = inner_begin; k < inner_end; k += kInner) {
+    stage<kRows>(a_tile, a, row_begin, rows, k, inner_end);
+    stage<kColumns>(b_tile, b, column_begin, columns, k, inner_end);
     __syncthreads();  // the slab is complete
 #pragma unroll
     for (int i = 0; i < kInner; ++i)
 #pragma unroll
-      for (int row = 0; row < 2; ++row)
+      for (int row = 0; row < kRowSums; ++row)
 #pragma unroll
         for (int column = 0; column < 4; ++column)
           sums[row][column] += a_tile[i][thread_row + 16 * row] * b_tile[i][thread_column + 16 * column];
     __syncthreads();  // everybody is done with it
   }
-  for (int i = 0; i < 2; ++i)
+  double* part = c + blockIdx.z * rows * columns;
+  for (int i = 0; i < kRowSums; ++i)
     for (int j = 0; j < 4; ++j) {
       const std::int64_t row = row_begin + thread_row + 16 * i,
                          column = column_begin + thread_column + 16 * j;
       if (row < rows && column < columns)
-        c[row * columns + column] = sums[i][j] * scale + (bias != nullptr ? bias[column] : 0.0);
+        part[row * columns + column] = sums[i][j] * scale + (bias != nullptr ? bias[column] : 0.0);
     }
 }
 
@@ -135,13 +150,34 @@ __global__ void loss_kernel(const double* logits, const std::int32_t* labels, do
   row_losses[row] = log(sum) - (logit[labels[row]] - highest);
 }
 
-__global__ void column_sums_kernel(const double* values, double* sums, std::int64_t rows,
-                                   std::int64_t columns, double scale) {
-  const std::int64_t column = thread_index();
-  if (column >= columns) return;
+/// parts[blockIdx.y, column]: the sum over kRowsOfPart rows. A thread sums every eighth of them.
+__global__ void column_parts_kernel(const double* values, double* parts, std::int64_t rows,
+                                    std::int64_t columns) {
+  __shared__ double sums[kSumRows][kSumColumns];
+  const int thread_row = static_cast<int>(threadIdx.x) / kSumColumns,
+            thread_column = static_cast<int>(threadIdx.x) % kSumColumns;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kSumColumns + thread_column;
+  const std::int64_t begin = blockIdx.y * kRowsOfPart;
+  const std::int64_t end = begin + kRowsOfPart < rows ? begin + kRowsOfPart : rows;
   double sum = 0;
-  for (std::int64_t row = 0; row < rows; ++row) sum += values[row * columns + column];
-  sums[column] = sum * scale;
+  if (column < columns)
+    for (std::int64_t row = begin + thread_row; row < end; row += kSumRows)
+      sum += values[row * columns + column];
+  sums[thread_row][thread_column] = sum;
+  __syncthreads();  // all eight sums of a column are there
+  if (thread_row != 0 || column >= columns) return;
+  for (int row = 1; row < kSumRows; ++row) sum += sums[row][thread_column];
+  parts[blockIdx.y * columns + column] = sum;
+}
+
+/// to[i] = scale * sum of parts[., i], plus bias[i mod columns] if not null.
+__global__ void add_parts_kernel(const double* parts, std::int64_t part_count, double* to, std::int64_t count,
+                                 std::int64_t columns, const double* bias, double scale) {
+  const std::int64_t i = thread_index();
+  if (i >= count) return;
+  double sum = 0;
+  for (std::int64_t part = 0; part < part_count; ++part) sum += parts[part * count + i];
+  to[i] = sum * scale + (bias != nullptr ? bias[i % columns] : 0.0);
 }
 
 __global__ void descend_kernel(double* parameters, const double* gradient, std::int64_t count,
@@ -161,11 +197,26 @@ void launch_elementwise(void (*kernel)(Parameters...), std::int64_t count, Strea
 }  // namespace
 
 void product(Factor a, Factor b, double* c, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-             const double* bias, double scale, Stream& stream) {
-  const dim3 grid(static_cast<unsigned>(pieces(rows, kRows)),
-                  static_cast<unsigned>(pieces(columns, kColumns)));
-  product_kernel<<<grid, kThreads, 0, stream.get()>>>(a, b, c, rows, columns, inner, bias, scale);
+             const double* bias, double scale, PartialSums& partial, Stream& stream) {
+  const bool few_rows = rows <= 32;
+  const std::int64_t row_blocks = pieces(rows, few_rows ? 32 : 64), column_blocks = pieces(columns, kColumns);
+  const std::int64_t wanted =
+      std::clamp<std::int64_t>(kEnoughBlocks / (row_blocks * column_blocks), 1, pieces(inner, kLeastInner));
+  const std::int64_t inner_of_part = pieces(pieces(inner, wanted), kInner) * kInner;
+  const std::int64_t parts = pieces(inner, inner_of_part);
+  const dim3 grid(static_cast<unsigned>(row_blocks), static_cast<unsigned>(column_blocks),
+                  static_cast<unsigned>(parts));
+  const auto kernel = few_rows ? product_kernel<2> : product_kernel<4>;
+  if (parts == 1) {
+    kernel<<<grid, kThreads, 0, stream.get()>>>(a, b, c, rows, columns, inner, inner_of_part, bias, scale);
+    CUDA_CHECK(cudaGetLastError());
+    return;
+  }
+  const std::int64_t count = rows * columns;
+  double* sums = partial.of_size(parts * count);
+  kernel<<<grid, kThreads, 0, stream.get()>>>(a, b, sums, rows, columns, inner, inner_of_part, nullptr, 1);
   CUDA_CHECK(cudaGetLastError());
+  launch_elementwise(add_parts_kernel, count, stream, sums, parts, c, count, columns, bias, scale);
 }
 
 void round_values(const double* from, double* to, std::int64_t count, Rounding rounding, Stream& stream) {
@@ -188,8 +239,14 @@ void loss(const double* logits, const std::int32_t* labels, double* gradient, do
   launch_elementwise(loss_kernel, batch, stream, logits, labels, gradient, row_losses, batch, classes, scale);
 }
 void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
-                 Stream& stream) {
-  launch_elementwise(column_sums_kernel, columns, stream, values, sums, rows, columns, scale);
+                 PartialSums& partial, Stream& stream) {
+  const std::int64_t parts = pieces(rows, kRowsOfPart);
+  const dim3 grid(static_cast<unsigned>(pieces(columns, kSumColumns)), static_cast<unsigned>(parts));
+  double* part_sums = partial.of_size(parts * columns);
+  column_parts_kernel<<<grid, kSumColumns * kSumRows, 0, stream.get()>>>(values, part_sums, rows, columns);
+  CUDA_CHECK(cudaGetLastError());
+  launch_elementwise(add_parts_kernel, columns, stream, part_sums, parts, sums, columns, columns,
+                     static_cast<const double*>(nullptr), scale);
 }
 void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
              Stream& stream) {

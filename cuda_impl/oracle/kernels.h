@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "device/memory.h"
 #include "device/stream.h"
 
 namespace headroom::oracle {
@@ -17,10 +18,22 @@ struct Factor {
   std::int64_t outer_stride, inner_stride;
 };
 
+/// Space for the parts of long sums; grows to the largest that was asked for.
+class PartialSums {
+ public:
+  double* of_size(std::int64_t size) {
+    if (buffer_.size() < size) buffer_ = DeviceBuffer<double>(size);
+    return buffer_.data();
+  }
+
+ private:
+  DeviceBuffer<double> buffer_;
+};
+
 /// c[row, column] = scale * sum over inner of a(row, inner) * b(column, inner), plus bias[column] if not
 /// null.
 void product(Factor a, Factor b, double* c /* [rows, columns] */, std::int64_t rows, std::int64_t columns,
-             std::int64_t inner, const double* bias, double scale, Stream& stream);
+             std::int64_t inner, const double* bias, double scale, PartialSums& partial, Stream& stream);
 
 /// Rounds `count` values; `to` may be `from`.
 void round_values(const double* from, double* to, std::int64_t count, Rounding rounding, Stream& stream);
@@ -35,7 +48,7 @@ void loss(const double* logits /* [batch, classes] */, const std::int32_t* label
           double* row_losses, std::int64_t batch, std::int64_t classes, double scale, Stream& stream);
 /// sums[column] = scale * sum over rows of values[row, column].
 void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
-                 Stream& stream);
+                 PartialSums& partial, Stream& stream);
 /// parameters -= learning_rate * gradient.
 void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
              Stream& stream);

@@ -75,7 +75,7 @@ class GradientOfBatch {
       const int in = widths_[layer], out = widths_[layer + 1];
       oracle::product({values_[layer].data(), in, 1}, {product_weights(parameters, layer, stream), in, 1},
                       values_[layer + 1].data(), batch_, out, in, parameters + bias_range(layer).begin, 1,
-                      stream);
+                      partial_, stream);
       if (layer + 1 < layers())
         oracle::activate(values_[layer + 1].data(), batch_ * out, roundings_.input, stream);
     }
@@ -108,12 +108,13 @@ class GradientOfBatch {
     const double* unrounded = gradients_[layer].data();
     oracle::round_values(unrounded, rounded_gradient_.data(), batch_ * out, roundings_.input, stream);
     oracle::column_sums(roundings_.bias_sums_rounded_gradient ? rounded_gradient_.data() : unrounded,
-                        gradient + bias_range(layer).begin, batch_, out, unscale, stream);
+                        gradient + bias_range(layer).begin, batch_, out, unscale, partial_, stream);
     oracle::product({rounded_gradient_.data(), 1, out}, {values_[layer].data(), 1, in},
-                    gradient + weight_range(layer).begin, out, in, batch_, nullptr, unscale, stream);
+                    gradient + weight_range(layer).begin, out, in, batch_, nullptr, unscale, partial_,
+                    stream);
     if (layer == 0) return;
     oracle::product({rounded_gradient_.data(), out, 1}, {product_weights(parameters, layer, stream), 1, in},
-                    gradients_[layer - 1].data(), batch_, in, out, nullptr, 1, stream);
+                    gradients_[layer - 1].data(), batch_, in, out, nullptr, 1, partial_, stream);
     oracle::mask(gradients_[layer - 1].data(), values_[layer].data(), batch_ * in, stream);
   }
 
@@ -128,6 +129,7 @@ class GradientOfBatch {
   DeviceBuffer<double> weights_;                 // one layer's, rounded
   DeviceBuffer<double> rounded_gradient_;        // one layer's
   DeviceBuffer<double> row_losses_;
+  oracle::PartialSums partial_;
 };
 
 /// Parameters in double on the device, in and out as fp32.

@@ -188,18 +188,17 @@ class StepCheck : public ::testing::TestWithParam<Precision> {
     static const Parameters kInitial = initial_parameters(workload().widths, workload().seed);
     return kInitial;
   }
-  static Reference follow(Precision precision) {
+  static Reference follow(Precision precision, std::span<const std::int64_t> steps) {
     Reference reference;
     follow_reference(
-        workload(), precision, true, data().train(), initial(),
-        {std::begin(kCheckSteps), std::end(kCheckSteps)},
+        workload(), precision, true, data().train(), initial(), {steps.begin(), steps.end()},
         [&](const ReferencePoint& point) { reference.points.push_back(point); },
         [&](const Parameters& free) { reference.free = free; });
     return reference;
   }
 
-  Verification verify(const Fault& fault) {
-    const Reference reference = follow(GetParam());
+  Verification verify(const Fault& fault, std::span<const std::int64_t> check_steps = kCheckSteps) {
+    const Reference reference = follow(GetParam(), check_steps);
     PlainTrainer trainer(workload(), GetParam(), data().train(), fault);
     std::vector<StepErrors> steps;
     for (const ReferencePoint& point : reference.points) {
@@ -266,6 +265,16 @@ TEST_P(StepCheck, CatchesAMissingBiasUpdateInEveryLayer) {
     EXPECT_EQ(verification.verdict, Verdict::kFail);
     EXPECT_FALSE(check_of(verification, "bias" + std::to_string(layer + 1)).passed);
   }
+}
+
+// What a network gets whose trajectory would take minutes.
+TEST_P(StepCheck, EarlyStepsPassAnHonestTrainerAndCatchTheSameFaults) {
+  const Verification honest = verify({}, kEarlyCheckSteps);
+  EXPECT_EQ(honest.verdict, Verdict::kPass) << failure_message(honest);
+  for (const Fault& fault :
+       {Fault{.learning_rate_factor = 0.99}, Fault{.learning_rate_factor = 1.01}, Fault{.frozen_layer = 0},
+        Fault{.layer_without_bias = 2}, Fault{.batch_shift = 1}, Fault{.nan = true}})
+    EXPECT_EQ(verify(fault, kEarlyCheckSteps).verdict, Verdict::kFail);
 }
 
 TEST_P(StepCheck, CatchesBatchesShiftedByOne) {

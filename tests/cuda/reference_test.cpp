@@ -55,6 +55,10 @@ TEST_P(DeviceReference, SmallAgreesWithTheCpuOnOddShapes) {
   compare_references({33, 7}, 31, GetParam());
   compare_references({7, 33, 65, 5}, 1, GetParam());
 }
+// Several blocks share the sums over a batch, in parts of which the last is shorter.
+TEST_P(DeviceReference, SmallAgreesWithTheCpuOnALargeBatch) {
+  compare_references({7, 33, 5}, 2731, GetParam());
+}
 TEST_P(DeviceReference, AgreesWithTheCpuOnTheSeedNetwork) {
   compare_references({784, 128, 128, 128, 10}, 32, GetParam());
 }
