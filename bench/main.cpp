@@ -89,8 +89,9 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
 int run(const RunOptions& asked) {
   // What is wrong with the command line, the suite or the data ends the program here, with nothing measured.
   std::optional<Results> earlier;
-  const RunOptions options = resolve_options(asked, earlier);
   const Installation installation = find_installation();
+  RunOptions options = resolve_options(asked, earlier);
+  start_workers_as_the_suite_asks(options, installation);
   BenchmarkLog benchmark_log;
   Progress progress;
 

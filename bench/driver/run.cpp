@@ -106,6 +106,20 @@ RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earl
   return options;
 }
 
+void start_workers_as_the_suite_asks(RunOptions& options, const Installation& installation) {
+  if (!options.workload_names.empty()) return;
+  const Suite suite = read_suite(find_suite(options.suite, installation.root / "bench" / "suites"));
+  const auto is_python = [](const WorkerOption& worker) { return worker.name == "python"; };
+  if (suite.python_worker_arguments.empty() ||
+      std::any_of(options.workers.begin(), options.workers.end(), is_python))
+    return;
+  WorkerOption& worker = options.workers.emplace_back();
+  worker.name = "python";
+  worker.command = {installation.python, "-m", "headroom_worker"};
+  worker.command.insert(worker.command.end(), suite.python_worker_arguments.begin(),
+                        suite.python_worker_arguments.end());
+}
+
 int choose_device(const RunOptions& options) {
   if (options.device < 0) return -1;
   const int count = cuda_device_count();

@@ -20,6 +20,8 @@ namespace headroom {
 RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier);
 
 /// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
+/// A suite may start the Python worker with arguments of its own; --worker python=... comes first.
+void start_workers_as_the_suite_asks(RunOptions& options, const Installation& installation);
 int choose_device(const RunOptions& options);
 
 /// Greets the workers named on the command line and adds their backends to `table`.

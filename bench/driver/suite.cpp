@@ -180,7 +180,7 @@ Suite read_suite(const std::filesystem::path& file) {
   const json parsed = parse_strictly(text.str(), file.string());
   const Node root(parsed, file.string());
   root.expect_keys({"description", "precisions", "backends", "workloads"},
-                   {"precisions_without_gpu", "loss_steps", "loss_seeds"});
+                   {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
   Suite suite;
   suite.name = file.stem().string();
   suite.description = root.at("description").string();
@@ -198,6 +198,8 @@ Suite read_suite(const std::filesystem::path& file) {
       }
     }
   }
+  if (root.has("python_worker_arguments"))
+    suite.python_worker_arguments = read_names(root.at("python_worker_arguments"));
   for (const Node& node : root.at("workloads").items()) {
     suite.workloads.push_back(read_workload(node, suite, precisions, backends, file.parent_path()));
   }

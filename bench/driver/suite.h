@@ -24,6 +24,7 @@ struct Suite {
   std::optional<std::vector<Precision>> precisions_without_gpu;
   std::int64_t loss_steps = 0;
   std::vector<std::uint64_t> loss_seeds;
+  std::vector<std::string> python_worker_arguments;  ///< for the Python worker, which may then offer more
 };
 
 /// Throws InputError (`file: where: what, and what would be right`) for anything but a right suite:

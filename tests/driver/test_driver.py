@@ -332,6 +332,12 @@ def test_list_says_what_runs_here():
             assert precision["runs"] or precision["reason"]
 
 
+def test_the_suite_of_trials_brings_their_worker():
+    done = headroom("run", "--suite", "trials", "--device", -1, "--benchmark_list_tests")
+    assert done.returncode == 0, done.stderr
+    assert "mlp-784x128x128x128x10-b32/eager-foreach-add/fp32" in done.stdout.split()
+
+
 def test_existing_output_is_not_overwritten(tmp_path):
     output = tmp_path / "a.json"
     output.write_text("precious")

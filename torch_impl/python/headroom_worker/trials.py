@@ -1,6 +1,6 @@
 """Other ways to write the rows' steps, measured like any backend; docs/rivals.md says what they gave.
 
-./headroom run --worker "python=python3 -m headroom_worker --trials" --backend pytorch-graph,graph-fused ...
+./headroom run --suite trials
 """
 
 import torch
