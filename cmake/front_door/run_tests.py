@@ -30,6 +30,7 @@ import verification
 SHARDS = 4
 SANITIZERS = ("racecheck", "memcheck", "synccheck")  # the slowest first
 SANITIZER_FAILED = 86
+MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
 # The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
 WITHOUT_PTX = ("cublaslt_test",)
 
@@ -141,14 +142,16 @@ def gtest_jobs(build, parts, environment, sanitizer):
     for (part, (name, _, *marks)), tests in zip(wanted, lists, strict=True):
         if part in SANITIZERS and not tests:
             continue
-        wrapper = []
+        wrapper, variables = [], {}
         if part in SANITIZERS:
+            variables = {"HEADROOM_SANITIZER": part}  # tests/cuda/sanitizer.h
             wrapper = [sanitizer, "--tool", part, "--require-cuda-init", "no"]
             wrapper += ["--error-exitcode", str(SANITIZER_FAILED)]
-        jit = {"CUDA_FORCE_PTX_JIT": "1"} if part == "ptx_jit" else {}
+        if part == "ptx_jit":
+            variables = {"CUDA_FORCE_PTX_JIT": "1"}
         alone = part == "tests" and "alone" in marks
         yield from program_jobs(
-            part, build / "bin" / name, tests, filter_of(part), wrapper, environment | jit, alone
+            part, build / "bin" / name, tests, filter_of(part), wrapper, environment | variables, alone
         )
 
 
@@ -268,10 +271,17 @@ class TestRun:
         group[0].add(counts)
         group[1] -= 1
         if group[1] == 0:
-            seconds = time.monotonic() - self.begun.get(job.group, time.monotonic())
-            print(f"{group[0].verdict():7} {job.group}: {group[0]} ({seconds:.0f} s)", flush=True)
-            for test in group[0].not_finished:
-                print(f"        not finished: {test}", flush=True)
+            self.show_end(job.group, group[0])
+
+    def show_end(self, group, counts):
+        begun = self.begun.get(group)
+        seconds = f"{time.monotonic() - begun:.0f} s" if begun else "not begun"
+        print(f"{counts.verdict():7} {group}: {counts} ({seconds})")
+        for test in counts.not_finished[:MOST_NAMED]:
+            print(f"        not finished: {test}")
+        if len(counts.not_finished) > MOST_NAMED:
+            print(f"        and {len(counts.not_finished) - MOST_NAMED} more")
+        sys.stdout.flush()
 
     def show_failure(self, running):
         seconds = time.monotonic() - running.started

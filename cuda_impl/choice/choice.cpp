@@ -7,6 +7,8 @@
 namespace headroom {
 namespace {
 
+constexpr int kResidentBatch = 32;
+
 /// A trainer that says which strategy it is.
 class ChosenTrainer : public Trainer {
  public:
@@ -50,9 +52,10 @@ std::string_view to_string(Strategy strategy) {
   return strategy == Strategy::kResident ? "cuda-resident" : "cuda-layered";
 }
 
-std::vector<Strategy> strategies_by_speed(const Workload&, Precision) {
-  // Weights that stay on the chip win wherever they fit.
-  return {Strategy::kResident, Strategy::kLayered};
+std::vector<Strategy> strategies_by_speed(const Workload& workload, Precision) {
+  // Weights that stay on the chip win wherever they fit, up to a batch that one group of rows holds.
+  if (workload.batch_size <= kResidentBatch) return {Strategy::kResident, Strategy::kLayered};
+  return {Strategy::kLayered};
 }
 
 std::optional<std::string> choice_unavailable(int device) { return layered_unavailable(device); }

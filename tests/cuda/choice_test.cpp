@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "gpu_test.h"
 #include "layered/trainer.h"
 #include "resident/trainer.h"
+#include "trainer_contract.h"
 
 namespace headroom {
 namespace {
@@ -16,19 +16,9 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct Problem {
-  Workload workload;
-  Dataset data;
-  Parameters initial;
-
-  Problem(std::vector<int> widths, int batch_size)
-      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
-        data(make_dataset(workload, std::int64_t{1} << 18)),
-        initial(initial_parameters(workload.widths, workload.seed)) {}
-  std::unique_ptr<Trainer> chosen(Precision precision) const {
-    return make_chosen_trainer(workload, precision, data.train(), initial, 0);
-  }
-};
+std::unique_ptr<Trainer> chosen_trainer(const Problem& problem, Precision precision) {
+  return make_chosen_trainer(problem.workload, precision, problem.data.train(), problem.initial, 0);
+}
 
 TEST(Choice, OrdersEveryStrategyAtMostOnceAndEndsWithTheOneThatTakesAll) {
   for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-784x8192x8192x8192x10-b32",
@@ -47,6 +37,11 @@ TEST(Choice, PutsTheResidentKernelFirstForASmallNetworkAndBatch) {
             Strategy::kResident);
 }
 
+TEST(Choice, LeavesTheResidentKernelOutForALargeBatch) {
+  EXPECT_EQ(strategies_by_speed(parse_workload_name("mlp-784x128x128x128x10-b128"), Precision::kFp32),
+            std::vector{Strategy::kLayered});
+}
+
 TEST(Choice, SaysWhyWithoutADevice) {
   EXPECT_EQ(choice_unavailable(-1), "no CUDA device");
   const Problem problem({4, 3}, 2);
@@ -59,7 +54,7 @@ TEST(Choice, TrainsTheStrategyThatItNames) {
   HEADROOM_NEEDS_DEVICE();
   if (resident_unavailable(0)) GTEST_SKIP() << *resident_unavailable(0);
   const Problem problem({20, 24, 10}, 8);
-  const auto chosen = problem.chosen(Precision::kFp16);
+  const auto chosen = chosen_trainer(problem, Precision::kFp16);
   EXPECT_THAT(chosen->note(), StartsWith("takes cuda-resident: "));
   const auto direct =
       make_resident_trainer(problem.workload, Precision::kFp16, problem.data.train(), problem.initial, 0);
@@ -74,10 +69,10 @@ TEST(Choice, TrainsTheStrategyThatItNames) {
 
 TEST(Choice, TakesTheNextWhereTheFirstDoesNotFitAndSaysWhy) {
   HEADROOM_NEEDS_DEVICE();
-  const Problem problem({20, 24, 10}, 4096);
-  const auto chosen = problem.chosen(Precision::kFp32);
-  EXPECT_THAT(chosen->note(), StartsWith("takes cuda-layered; refused: cuda-resident: "));
-  EXPECT_THAT(chosen->note(), HasSubstr("4096"));
+  const Problem problem({20, 24, 24, 24, 24, 24, 24, 24, 24, 10}, 8);
+  const auto chosen = chosen_trainer(problem, Precision::kFp32);
+  EXPECT_THAT(chosen->note(), StartsWith("takes cuda-layered; refused: "));
+  EXPECT_THAT(chosen->note(), HasSubstr("layers"));
 }
 
 }  // namespace

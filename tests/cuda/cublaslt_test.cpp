@@ -17,6 +17,7 @@
 #include "cublaslt/trainer.h"
 #include "gpu_test.h"
 #include "scratch.h"
+#include "trainer_contract.h"
 #include "worker/client.h"
 
 namespace headroom {
@@ -141,15 +142,8 @@ TYPED_TEST(CublasltKernels, SmallBiasUpdateSumsTheRowsOfEveryPart) {
   }
 }
 
-struct Trained {
-  Workload workload;
-  Dataset data;
-  Parameters initial;
-
-  Trained(std::vector<int> widths, int batch_size, std::int64_t data_bytes = std::int64_t{1} << 20)
-      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
-        data(make_dataset(workload, data_bytes)),
-        initial(initial_parameters(workload.widths, workload.seed)) {}
+struct Trained : Problem {
+  using Problem::Problem;
   std::unique_ptr<Trainer> trainer(Precision precision, std::optional<CublasltPlan> plan = {}) const {
     return make_cublaslt_trainer(workload, precision, data.train(), initial, 0, plan);
   }
@@ -240,22 +234,12 @@ TEST_P(CublasltTrainer, StepNumbersChooseTheBatch) {
 
 TEST_P(CublasltTrainer, ANonFiniteWeightIsSeenInTheLoss) {
   const Trained trained({20, 24, 10}, 8);
-  auto trainer = trained.trainer(GetParam());
-  Parameters broken = trained.initial;
-  broken.weight(1)[3] = NAN;
-  trainer->set_parameters(broken);
-  trainer->train(0, 1);
-  EXPECT_FALSE(std::isfinite(trainer->losses(0, 1)[0]));
+  expect_a_non_finite_weight_in_the_loss(*trained.trainer(GetParam()), trained);
 }
 
 TEST_P(CublasltTrainer, MemoryIsCountedAndGivenBack) {
   const Trained trained({20, 24, 10}, 8);
-  const std::int64_t before = DeviceMemory::held_bytes();
-  {
-    auto trainer = trained.trainer(GetParam());
-    EXPECT_GT(trainer->peak_device_bytes(), before);
-  }
-  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+  expect_memory_counted_and_given_back([&] { return trained.trainer(GetParam()); });
 }
 
 }  // namespace

@@ -6,21 +6,13 @@
 #include "core/oracle.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
+#include "trainer_contract.h"
 
 namespace headroom {
 namespace {
 
-constexpr std::int64_t kDataBytes = std::int64_t{1} << 20;
-
-struct Trained {
-  Workload workload;
-  Dataset data;
-  Parameters initial;
-
-  Trained(std::vector<int> widths, int batch_size)
-      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
-        data(make_dataset(workload, kDataBytes)),
-        initial(initial_parameters(workload.widths, workload.seed)) {}
+struct Trained : Problem {
+  using Problem::Problem;
   std::unique_ptr<Trainer> trainer(Precision precision) const {
     return make_layered_trainer(workload, precision, data.train(), initial, 0);
   }
@@ -114,7 +106,7 @@ TEST_P(LayeredTrainer, TwoRunsHaveTheSameBits) {
   }
 }
 
-TEST_P(LayeredTrainer, SmallAnySplitOfTheStepsTrainsTheSame) {
+TEST_P(LayeredTrainer, AnySplitOfTheStepsTrainsTheSame) {
   const Trained trained({20, 24, 10}, 8);
   auto whole = trained.trainer(GetParam()), pieces = trained.trainer(GetParam());
   whole->train(0, 40);
@@ -160,22 +152,12 @@ TEST_P(LayeredTrainer, SmallParametersComeBackAsTheyWereSet) {
 
 TEST_P(LayeredTrainer, SmallANonFiniteWeightIsSeenInTheLoss) {
   const Trained trained({20, 24, 10}, 8);
-  auto trainer = trained.trainer(GetParam());
-  Parameters broken = trained.initial;
-  broken.weight(1)[3] = NAN;
-  trainer->set_parameters(broken);
-  trainer->train(0, 1);
-  EXPECT_FALSE(std::isfinite(trainer->losses(0, 1)[0]));
+  expect_a_non_finite_weight_in_the_loss(*trained.trainer(GetParam()), trained);
 }
 
 TEST_P(LayeredTrainer, SmallMemoryIsCountedAndGivenBack) {
   const Trained trained({20, 24, 10}, 8);
-  const std::int64_t before = DeviceMemory::held_bytes();
-  {
-    auto trainer = trained.trainer(GetParam());
-    EXPECT_GT(trainer->peak_device_bytes(), before);
-  }
-  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+  expect_memory_counted_and_given_back([&] { return trained.trainer(GetParam()); });
 }
 
 TEST(LayeredUnavailable, SaysWhyWithoutADevice) {

@@ -18,6 +18,7 @@
 #include "resident/plan.h"
 #include "resident/slice_plan.h"
 #include "resident/trainer.h"
+#include "sanitizer.h"
 
 namespace headroom {
 namespace {
@@ -26,6 +27,7 @@ using Form = ResidentOptions::Form;
 using Kernel = ResidentOptions::Kernel;
 
 constexpr double kSanitizerWaitSeconds = 20;
+constexpr std::int64_t kSanitizedSteps = 6;
 
 bool no_gpu() { return resident_unavailable(0).has_value(); }
 #define NEEDS_GPU() \
@@ -64,6 +66,12 @@ void check_against_oracle(const Case& one, Precision precision, double wait_seco
   const auto trainer =
       problem.trainer(precision, {.form = one.form, .kernel = one.kernel, .wait_seconds = wait_seconds});
   SCOPED_TRACE(trainer->note());
+  if (under_racecheck()) {
+    // It looks for hazards, not at values: one launch in which every exchange buffer is written again.
+    trainer->train(0, kSanitizedSteps);
+    for (const float loss : trainer->losses(0, kSanitizedSteps)) EXPECT_TRUE(std::isfinite(loss));
+    return;
+  }
   std::vector<StepErrors> errors;
   std::vector<double> free_errors;
   follow_reference(
@@ -192,6 +200,7 @@ TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
 void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges) {
   for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
     for (const int exchange : exchanges) {
+      if (under_racecheck() && exchange != exchanges.front()) continue;
       Problem problem("mlp-33x24x17x7x5-b17", fresh_seed());
       const auto trainer =
           problem.trainer(Precision::kFp16,
