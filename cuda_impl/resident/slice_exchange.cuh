@@ -100,6 +100,60 @@ class SliceGrid {
     restore<false>(share, 0, 0);
   }
 
+  /// use(i, tile, tile) for each pair in turn, two more on their way. Waits for them, or was here before in this step or
+  /// the one before.
+  template <bool kGradient, bool kWaits, class Use>
+  RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
+                              int exchange, int step, Use&& use) const {
+    constexpr std::uint32_t kMark = mark<kGradient>();
+    constexpr bool kDisplaces = kGradient && !Format::kSpareBit;
+    const std::uint32_t want = epoch(arguments, step) ? kMark : 0;
+    const unsigned char* tiles = reader_ + slot(arguments, exchange, step);
+    std::uint64_t begin = 0;
+    uint2 displaced = make_uint2(0, want);
+    const auto load = [&](Share<Format, 1>& pair, int i) {
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+        for (int part = 0; part < Format::kParts; ++part)
+          assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
+    };
+    Share<Format, 1> now, next, after_next;
+    load(now, 0);
+    if (kPairs > 1) load(next, 1);
+    if constexpr (kDisplaces) {
+      for (std::uint32_t polls = 1;; ++polls) {
+        if (waiter.lane < kSlices * Format::kParts)
+          displaced = load_packet(displaced_bits(arguments, exchange, step, first_slice) + waiter.lane * 8);
+        if (!kWaits || !warp_any(((displaced.y ^ want) & kMark) != 0) ||
+            waiter.give_up(arguments, polls, begin, exchange))
+          break;
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < kPairs; ++i) {
+      if (i + 2 < kPairs) load(after_next, i + 2);
+      if constexpr (kWaits) {
+        for (std::uint32_t polls = 1;; ++polls) {
+          std::uint32_t wrong = 0;
+#pragma unroll
+          for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+            for (int part = 0; part < Format::kParts; ++part)
+              wrong |= now.slice[slice].word[4 * part + 3] ^ want;
+          if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
+          load(now, i);
+        }
+      }
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+        restore_tile<kGradient>(now.slice[slice], displaced.x, 2 * i + slice, waiter.lane);
+      use(i, now.slice[0], now.slice[1]);
+      now = next;
+      next = after_next;
+    }
+  }
+
   /// By one warp: this member's tile.
   template <bool kGradient>
   RESIDENT_DEVICE void publish(const SliceArguments& arguments, const typename Format::Values& tile,
@@ -154,6 +208,22 @@ class SliceGrid {
         else
           word &= 0x7fffffffu;
       }
+  }
+
+  /// The same for one tile, when `slice` counts the tiles of this warp.
+  template <bool kGradient>
+  RESIDENT_DEVICE static void restore_tile(typename Format::Values& tile, std::uint32_t displaced, int slice,
+                                           int lane) {
+#pragma unroll
+    for (int part = 0; part < Format::kParts; ++part) {
+      std::uint32_t& word = tile.word[4 * part + 3];
+      if constexpr (kGradient && Format::kSpareBit)
+        word &= ~1u;
+      else if constexpr (kGradient)
+        word = (word & ~1u) | (shuffle_from(displaced, slice * Format::kParts + part) >> lane & 1u);
+      else
+        word &= 0x7fffffffu;
+    }
   }
 
   const unsigned char* reader_;

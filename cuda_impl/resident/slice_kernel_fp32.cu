@@ -1,8 +1,8 @@
 // The slice kernel in fp32.
-#include "resident/slice_step.cuh"
+#include "resident/slice_stream.cuh"
 
 namespace headroom::resident {
 
-const void* slice_kernel_fp32(Form form, int pairs) { return slice_kernel_of<SliceFp32>(form, pairs); }
+const void* slice_kernel_fp32(Form form, int pairs) { return slice_stream_kernel_of<SliceFp32>(form, pairs); }
 
 }  // namespace headroom::resident

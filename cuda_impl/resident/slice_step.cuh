@@ -64,7 +64,7 @@ class SliceMember {
     exchange_.end();
   }
 
- private:
+ protected:  // for SliceStreamMember (slice_stream.cuh)
   // ---- a step
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.

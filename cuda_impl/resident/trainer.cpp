@@ -134,15 +134,11 @@ Program choose_program(const Workload& workload, Precision precision, int device
     }
   };
   using Kernel = ResidentOptions::Kernel;
-  // fp32 by multiply-adds: unrolled over more than two pairs the slice kernel does not fit the instruction cache.
-  const auto worthwhile = [&](const SlicePlan& plan) {
-    return options.kernel == Kernel::kSlices || precision != Precision::kFp32 || plan.pairs <= 2;
-  };
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : forms)
       consider([&] {
         const SlicePlan plan = make_slice_plan(workload, precision, form, limits);
-        if (!worthwhile(plan)) throw UnsupportedError("cuda-resident: too wide for the slice kernel in fp32");
+
         return Program(plan, slice_kernel(precision, form, plan.pairs));
       });
   if (options.kernel != Kernel::kSlices)

@@ -134,6 +134,11 @@ TEST_P(ResidentTrainer, DeepNarrowStepsMatchTheOracle) {
     for (const char* name : {"mlp-20x40x16-b8", "mlp-40x48x33x20x9x12-b32"})
       check_against_oracle({name, form, kFewSteps, Kernel::kSlices}, GetParam(), 2);
 }
+TEST_P(ResidentTrainer, SmallSliceStepsWithTwoPairsAWarpMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-20x136x130x9-b5", Form::kGrid, kFewSteps, Kernel::kSlices}, GetParam(),
+                       kSanitizerWaitSeconds);
+}
 TEST_P(ResidentTrainer, SliceStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name :

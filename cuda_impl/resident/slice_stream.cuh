@@ -1,0 +1,260 @@
+// The slice kernel for formats whose products are long: tiles pass through registers pair by pair, in loops.
+//
+// fp32 multiplies by 128 multiply-adds where a tensor core takes two instructions. Unrolled as in slice_step.cuh, a
+// step is up to 27,000 instructions and no longer fits the instruction cache; here it is 12,000 at every width. The
+// price: a gradient that only this warp's registers held, the one below the last layer, exists one pair at a time, so
+// its columns are updated as soon as they were used, on the way; and what was taken once is read from the L2 again.
+// Everything else (who owns what, exchanges, barriers, what is put off) is as there.
+#pragma once
+
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+template <class Format, template <class, int> class ExchangeOf, int kPairs>
+class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
+  using Base = SliceMember<Format, ExchangeOf, kPairs>;
+  using typename Base::Arguments;
+  using typename Base::Values;
+  using Own = typename Format::Own;
+  using Sums = typename Format::Sums;
+  using Base::batch_, Base::exchange_, Base::first_slice_, Base::input_pairs_, Base::label_, Base::lane_,
+      Base::next_batch_, Base::skipped_, Base::waiter_, Base::warp_;
+
+ public:
+  RESIDENT_DEVICE explicit SliceStreamMember(const Arguments& a) : Base(a) {}
+
+  RESIDENT_DEVICE void run(const Arguments& a) {
+    Base::load(a);
+    exchange_.begin(a);
+    next_batch_ = static_cast<int>(a.first_step % a.batches);
+    Base::stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
+    Base::stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+    int step = 0;
+    while (step <= a.steps && pass(a, step)) ++step;
+    block_sync();
+    if (!waiter_.timed_out && step > a.steps) Base::store(a);
+    block_sync();
+    exchange_.end();
+  }
+
+ private:
+  /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
+  RESIDENT_DEVICE bool pass(const Arguments& a, int step) {
+    const bool training = step < a.steps;
+    const int last = a.plan.layers - 1;
+    if (training && !forward_first(a, step)) return false;
+    if (step > 0 && last > 2) update_columns(a, 1, step - 1);
+    for (int layer = 1; layer < last; ++layer) {
+      if (step > 0) update_rows(a, layer, step - 1);
+      if (training) forward(a, layer, step);
+    }
+    if (step > 0) update_last(a, step - 1);
+    if (!training) return true;
+
+    logits(a, step);
+    Base::loss_and_gradient(a);
+    block_sync();
+    for (int layer = last - 1; layer >= 1; --layer) {
+      if (layer == last - 1)
+        backward_below_last(a, step);
+      else
+        backward(a, layer, step);
+      block_sync();
+      Base::publish_gradient(a, layer - 1, step);
+      if (layer == last - 1) Base::after_loss(a, step);
+      if (layer > 1 && layer < last - 1) update_columns(a, layer, step);
+    }
+    if (last == 1) Base::after_loss(a, step);
+    block_sync();  // the first layer's gradient is complete
+    update_first(a);
+    return true;
+  }
+
+  // ---- forward
+
+  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step) {
+    copy_async_wait_all_but_newest();  // the newest holds the same inputs for the update
+    batch_ = next_batch_;
+    next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
+    const unsigned char* x = Base::inputs(a, a.x_rows, a.plan.x_rows_offset);
+    Sums sums{};
+    for_inputs(x, [&](int i, const Values& first, const Values& second) {
+      Format::multiply(sums, 0, first, second, Base::first_weights(a, i), lane_);
+    });
+    Base::store_partial(a, sums);
+    if (block_sync_or(waiter_.timed_out)) return false;
+    Base::publish_hidden(a, 0, step);
+    Base::stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
+    return true;
+  }
+
+  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
+    const float4* masters = Base::matrix(a.plan.rows_offset, layer);
+    Sums sums{};
+    wait_for_pairs<false>(a, layer - 1, step, [&](int i, const Values& first, const Values& second) {
+      Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+    });
+    Base::store_partial(a, sums);
+    block_sync();
+    Base::publish_hidden(a, layer, step);
+  }
+
+  RESIDENT_DEVICE void logits(const Arguments& a, int step) {
+    const float4* masters = Base::matrix(a.plan.last_offset[0], 1);
+    const int row = warp_ * 8 + (lane_ >> 2);
+    label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
+    Sums low{}, high{};
+    wait_for_pairs<false>(a, a.plan.layers - 2, step, [&](int i, const Values& first, const Values& second) {
+      Format::multiply(low, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+      Format::multiply_second(high, 0, first, second, Format::load_second(Base::second_tile(a, i), lane_),
+                              lane_);
+    });
+    Base::store_partial(a, low);
+    float value[8];
+    Format::finish_second(high, value, lane_);
+    if ((lane_ & 3) < a.plan.last_lanes) {
+      float4* place = Base::last_partial(a, warp_);
+      place[0] = make_float4(value[0], value[1], value[2], value[3]);
+      place[1] = make_float4(value[4], value[5], value[6], value[7]);
+    }
+    block_sync();
+  }
+
+  // ---- backward
+
+  RESIDENT_DEVICE void backward(const Arguments& a, int layer, int step) {
+    const float4* masters = Base::matrix(a.plan.columns_offset, layer);
+    Sums sums{};
+    wait_for_pairs<true>(
+        a, Base::gradient_exchange(a, layer), step, [&](int i, const Values& first, const Values& second) {
+          Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+        });
+    Base::store_partial(a, sums);
+  }
+
+  /// Through the layer below the last one: the gradient is made, used, and its columns are updated, pair by pair.
+  RESIDENT_DEVICE void backward_below_last(const Arguments& a, int step) {
+    const int layer = a.plan.layers - 2;
+    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    const Own own = Format::load_own(Base::own_hidden(a, layer - 1, step), lane_);
+    const float4* last = Base::matrix(a.plan.last_offset[0], 1);
+    float4* masters = Base::matrix(a.plan.columns_offset, layer);
+    Sums sums{};
+    for_pairs<false>(a, layer, step, [&](int i, Values first, Values second) {
+      float result[2][8];
+      Format::multiply_across(result, dlogits, last + i * 32, Base::second_tile(a, i), lane_);
+      Base::mask(result[0], first);
+      Base::mask(result[1], second);
+      first = Format::round(result[0]);
+      second = Format::round(result[1]);
+      Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+      warp_sync();
+      update_pair(a, masters, i, first, second, own);
+    });
+    warp_sync();
+    Base::store_partial(a, sums);
+  }
+
+  // ---- updates
+
+  RESIDENT_DEVICE void update_pair(const Arguments& a, float4* masters, int i, const Values& first,
+                                   const Values& second, const Own& own) const {
+    float4* mine = masters + i * 32 + Format::master_lane(lane_);
+    const float4 sum = Format::outer(Format::transposed(first), Format::transposed(second), own, lane_);
+    if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
+  }
+  template <bool kGradient>
+  RESIDENT_DEVICE void update(const Arguments& a, float4* masters, int exchange, int step,
+                              const unsigned char* own_tile) {
+    const Own own = Format::load_own(own_tile, lane_);
+    for_pairs<kGradient>(a, exchange, step, [&](int i, const Values& first, const Values& second) {
+      update_pair(a, masters, i, first, second, own);
+    });
+    warp_sync();  // other lanes of this warp read these
+  }
+  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step) {
+    update<false>(a, Base::matrix(a.plan.rows_offset, layer), layer - 1, step, Base::own_gradient(a, layer));
+  }
+  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step) {
+    update<true>(a, Base::matrix(a.plan.columns_offset, layer), Base::gradient_exchange(a, layer), step,
+                 Base::own_hidden(a, layer - 1, step));
+  }
+  RESIDENT_DEVICE void update_last(const Arguments& a, int step) {
+    const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+    const Own first = Format::load_own(dlogits, lane_),
+              second = Format::load_own(dlogits + Base::kTile, lane_);
+    const int m = Format::master_lane(lane_);
+    float4* masters = Base::matrix(a.plan.last_offset[0], 1) + m;
+    for_pairs<false>(a, a.plan.layers - 2, step, [&](int i, const Values& left, const Values& right) {
+      const Values low = Format::transposed(left), high = Format::transposed(right);
+      const float4 sum = Format::outer(low, high, first, lane_);
+      if (i >= skipped_) masters[i * 32] = Base::updated(a, masters[i * 32], sum);
+      if (a.plan.last_lanes == 0) return;
+      const float4 second_sum = Format::outer(low, high, second, lane_);
+      const SecondTile tile = Base::second_tile(a, i);
+      float4* place = const_cast<float4*>(tile.pair) + (m >> 2) * tile.lanes + (m & 3);
+      if (i >= skipped_ && tile.holds(m)) *place = Base::updated(a, *place, second_sum);
+    });
+    warp_sync();
+  }
+  RESIDENT_DEVICE void update_first(const Arguments& a) {
+    copy_async_wait_all_but_newest();  // the newest holds the next step's inputs for the first product
+    const unsigned char* x = Base::inputs(a, a.x_columns, a.plan.x_columns_offset);
+    const Own own = Format::load_own(Base::own_gradient(a, 0), lane_);
+    float4* masters = Base::first_masters(a) + Format::master_lane(lane_);
+    for_inputs(x, [&](int i, const Values& first, const Values& second) {
+      masters[i * 32] = Base::updated(a, masters[i * 32], Format::outer(first, second, own, lane_));
+    });
+    warp_sync();
+    Base::stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+  }
+
+  // ---- pair by pair
+
+  /// use(i, tile, tile) for each of this warp's pairs of an exchange of this step.
+  template <bool kGradient, class Use>
+  RESIDENT_DEVICE void wait_for_pairs(const Arguments& a, int exchange, int step, Use&& use) {
+    exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, exchange, step, use);
+  }
+  /// The same for one that was waited for before.
+  template <bool kGradient, class Use>
+  RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, int step, Use&& use) {
+    exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, exchange, step, use);
+  }
+  /// use(i, tile, tile) for each of this warp's pairs of inputs, two more on their way.
+  template <class Use>
+  RESIDENT_DEVICE void for_inputs(const unsigned char* x, Use&& use) const {
+    const auto load = [&](Values(&pair)[2], int i) {
+      pair[0] = Base::load_input(x, i, 0), pair[1] = Base::load_input(x, i, 1);
+    };
+    Values now[2], next[2], after_next[2];
+    load(now, 0);
+    load(next, 1);
+#pragma unroll 1
+    for (int i = 0; i < input_pairs_; ++i) {
+      load(after_next, i + 2);
+      use(i, now[0], now[1]);
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice) now[slice] = next[slice], next[slice] = after_next[slice];
+    }
+  }
+};
+
+template <class Format, template <class, int> class ExchangeOf, int kPairs>
+__global__ void __launch_bounds__(kThreads, 1)
+    slice_stream_steps(const __grid_constant__ SliceArguments arguments) {
+  SliceStreamMember<Format, ExchangeOf, kPairs>(arguments).run(arguments);
+}
+
+/// With one pair a warp there is nothing to loop over.
+template <class Format>
+const void* slice_stream_kernel_of(Form form, int pairs) {
+  if (form == Form::kCluster) return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1>);
+  return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1>)
+         : pairs == 2 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 2>)
+         : pairs == 4 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4>)
+                      : reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 8>);
+}
+
+}  // namespace headroom::resident
