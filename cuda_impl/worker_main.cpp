@@ -9,6 +9,7 @@
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "resident/trainer.h"
+#include "streamed/trainer.h"
 #include "worker/server.h"
 
 namespace headroom {
@@ -40,6 +41,13 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
+                                          request.device);
+           }},
+      {.name = "cuda-streamed",
+       .precisions = all_precisions(streamed_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
                                           request.device);
            }},
       {.name = "cuda",

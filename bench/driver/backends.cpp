@@ -79,6 +79,8 @@ std::vector<BackendRow> backend_table() {
       {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
       {"cuda-resident", "cuda", Family::kCuda,
        "our kernel for small networks: weights stay on the chip, many steps a launch"},
+      {"cuda-streamed", "cuda", Family::kCuda,
+       "our kernel for large weights: each is read once forward, and read and written once backward"},
       {.name = "cuda",
        .worker = "cuda",
        .family = Family::kCuda,

@@ -1,0 +1,65 @@
+// What a launch of the streamed kernel is given, and how the host asks for one.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "streamed/plan.h"
+
+namespace headroom::streamed {
+
+/// The master weights: tile t begins at part[p] + t * stride; what the two parts of 512 bytes hold is the format's business.
+struct Masters {
+  unsigned char* part[2];
+};
+
+inline constexpr int kBarrierCounters = 4, kCounterSpacing = 32;  // a 128-byte line each
+
+/// Everything the kernel reads that is not its own. Kernel parameter, so under 4 KB.
+struct Arguments {
+  Plan plan;
+  Masters masters;
+  float* biases;
+  const unsigned char* inputs;  // tiles [batches, input_tiles, groups]
+  const std::int32_t* labels;   // [batches * batch]
+  unsigned char* hidden;        // tiles [output_tiles, groups]
+  unsigned char* gradients;     // tiles [output_tiles, groups]; zero at the start
+  float* logit_parts;           // [logit_parts, groups * 32, logit_columns]
+  float* logits;                // [batch, logit_columns]
+  float* bias_terms;            // [batch, logit_columns]: the logits' gradient as the bias sum sees it
+  float* row_losses;            // [batch]
+  float* losses;                // ring of loss_slots, a power of two
+  std::uint32_t* counters;      // arrivals at barriers; zero at the start of a launch
+  std::uint32_t* status;        // 0, or 1 + barrier at which a wait ran out + (member << 16)
+  std::int64_t first_step, batches, loss_slots;
+  std::int64_t wait_nanoseconds;  // longest wait
+  std::int32_t steps;
+  std::int32_t lost_barrier;  // for a test: member 0 does not arrive there; -1: everybody arrives
+  float update_factor;        // -learning rate / loss scale
+  float gradient_scale;       // loss scale / batch size
+};
+static_assert(sizeof(Arguments) < 4096);
+
+/// The kernel of a precision for the plan's groups of rows; never null.
+const void* streamed_kernel(Precision precision, int groups);
+const void* streamed_kernel_fp32(int groups);
+const void* streamed_kernel_tf32(int groups);
+const void* streamed_kernel_fp16(int groups);
+const void* streamed_kernel_bf16(int groups);
+
+/// Bytes of a tile of activations, and between two tiles of masters in one part.
+int activation_bytes(Precision precision);
+int master_stride(Precision precision);
+
+/// inputs [batches * batch, in] fp32 -> tiles, rounded to the precision, padding zero. Asynchronous.
+void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
+                 unsigned char* inputs, cudaStream_t stream);
+/// Rows first_row to first_row + rows - 1 of a layer's weight [out, in] fp32 -> masters. Asynchronous.
+void pack_weights(const LayerPlan& layer, Precision precision, const float* rows_of_weight, int first_row,
+                  int rows, const Masters& masters, cudaStream_t stream);
+/// The way back.
+void unpack_weights(const LayerPlan& layer, Precision precision, const Masters& masters, int first_row,
+                    int rows, float* rows_of_weight, cudaStream_t stream);
+
+}  // namespace headroom::streamed

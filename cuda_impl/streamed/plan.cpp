@@ -1,0 +1,86 @@
+#include "streamed/plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace headroom::streamed {
+namespace {
+
+constexpr int divided_up(int value, int by) { return (value + by - 1) / by; }
+
+/// How many tiles at once: what leaves the busiest member the fewest, and of those the most.
+int choose_panel(int tiles, int members, int groups) {
+  int best = 1, best_owned = 0;
+  for (const int panel : {1, 2, 4}) {
+    if (panel * groups > kMostGroups) break;
+    const int owned = divided_up(divided_up(tiles, panel), members) * panel;
+    if (panel == 1 || owned <= best_owned) best = panel, best_owned = owned;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<std::string> cannot_stream(const Workload& workload, const Limits& limits) {
+  if (workload.layers() < 2)
+    return "cuda-streamed: one layer; it trains networks of 2 to " + std::to_string(kMaxLayers) + " layers";
+  if (workload.batch_size > kMaxBatch)
+    return "cuda-streamed: batch size " + std::to_string(workload.batch_size) +
+           "; it trains batches of 1 to " + std::to_string(kMaxBatch);
+  if (limits.shared_bytes < kSharedBytes)
+    return "cuda-streamed: needs " + std::to_string(kSharedBytes) +
+           " bytes of shared memory in a thread block; the device has " + std::to_string(limits.shared_bytes);
+  return std::nullopt;
+}
+
+Plan make_plan(const Workload& workload, const Limits& limits) {
+  if (const auto reason = cannot_stream(workload, limits)) throw UnsupportedError(*reason);
+  Plan plan{};
+  plan.members = limits.sm_count;
+  plan.layers = workload.layers();
+  plan.batch = workload.batch_size;
+  plan.groups = plan.batch <= kGroupRows ? 1 : kMostGroups;
+  plan.classes = workload.classes();
+  plan.narrow = divided_up(plan.classes, kTileSide) <= kNarrowTiles ? 1 : 0;
+  plan.input_tiles = divided_up(workload.inputs(), kTileSide);
+  int in_tiles = plan.input_tiles;
+  std::int64_t parameter = 0;
+  for (int index = 0; index < plan.layers; ++index) {
+    LayerPlan& layer = plan.layer[index];
+    layer.in = workload.widths[static_cast<std::size_t>(index)];
+    layer.out = workload.widths[static_cast<std::size_t>(index) + 1];
+    layer.in_tiles = in_tiles;
+    const int tiles = divided_up(layer.out, kTileSide);
+    const bool narrow = index == plan.layers - 1 && plan.narrow != 0;
+    layer.panel = narrow ? 1 : choose_panel(tiles, plan.members, plan.groups);
+    layer.out_tiles = divided_up(tiles, layer.panel) * layer.panel;
+    layer.owned = divided_up(layer.out_tiles / layer.panel, plan.members) * layer.panel;
+    layer.bias = static_cast<std::int32_t>(plan.biases);
+    layer.first_tile = plan.tiles;
+    layer.first_output = plan.output_tiles;
+    layer.weight_begin = parameter;
+    layer.bias_begin = parameter + std::int64_t{layer.in} * layer.out;
+    parameter = layer.bias_begin + layer.out;
+    plan.tiles += std::int64_t{layer.in_tiles} * layer.out_tiles;
+    plan.biases += std::int64_t{layer.out_tiles} * kTileSide;
+    plan.output_tiles += layer.out_tiles;
+    in_tiles = layer.out_tiles;
+  }
+  plan.logit_columns = plan.layer[plan.layers - 1].out_tiles * kTileSide;
+  plan.logit_parts = plan.narrow != 0 ? plan.members : 1;
+  return plan;
+}
+
+double weight_bytes_per_step(const Workload& workload, Precision precision) {
+  const double forward = precision == Precision::kBf16 ? 2 : 4;
+  double bytes = 0;
+  for (int layer = 0; layer < workload.layers(); ++layer) {
+    const auto index = static_cast<std::size_t>(layer);
+    const double weights = static_cast<double>(workload.widths[index]) * workload.widths[index + 1];
+    bytes += weights * (layer == 0 ? 8 : 8 + forward);
+  }
+  return bytes;
+}
+
+}  // namespace headroom::streamed

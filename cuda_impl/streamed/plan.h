@@ -1,0 +1,66 @@
+// Who owns what, and where every tile lies: worked out on the host once, read by the kernel as it stands.
+//
+// Weights come in tiles of 16 outputs x 16 inputs, activations and gradients in tiles of 32 rows of the batch x 16
+// features. A thread block owns the same features of a layer throughout: it computes their activations from rows of
+// the layer below them and their gradients from columns of the layer above them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/workload.h"
+
+namespace headroom::streamed {
+
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;
+inline constexpr int kTileSide = 16;   // of a tile of weights; features of a tile of activations
+inline constexpr int kGroupRows = 32;  // rows of the batch in a tile of activations
+inline constexpr int kMaxBatch = 128;
+inline constexpr int kMostGroups = 4;  // the kernel is compiled for 1 group and for 4
+inline constexpr int kNarrowTiles =
+    4;  // a last layer of at most so many tiles is multiplied column by column
+/// Shared memory: a ring of copies in flight for each warp, and one place to add up what the warps found.
+inline constexpr int kRingBytes = 12288, kReductionBytes = kWarps * 512 * 4;
+inline constexpr int kSharedBytes = kReductionBytes + kWarps * kRingBytes;
+
+struct LayerPlan {
+  std::int32_t in, out;              // widths
+  std::int32_t in_tiles, out_tiles;  // with padding
+  std::int32_t panel;                // tiles of outputs that a thread block sums up at once: 1, 2 or 4
+  std::int32_t owned;                // neighbouring tiles of outputs a thread block owns, a multiple of panel
+  std::int32_t bias;                 // first value in the biases
+  std::int64_t first_tile;           // of the weights
+  std::int64_t first_output;         // tile of the activations and of the gradients, in groups of rows
+  std::int64_t weight_begin, bias_begin;  // in the flat parameters
+};
+
+struct Plan {
+  std::int32_t members;  // thread blocks
+  std::int32_t layers, batch, groups, classes;
+  std::int32_t narrow;  // last layer by columns: every member sums its own and leaves a part for each logit
+  std::int32_t logit_columns;  // classes with padding
+  std::int32_t logit_parts;    // members, or 1
+  std::int64_t tiles;          // of weights
+  std::int64_t biases;         // values
+  std::int64_t output_tiles;   // of activations in one group of rows
+  std::int32_t input_tiles;    // of one batch in one group of rows
+  LayerPlan layer[kMaxLayers];
+};
+
+struct Limits {
+  std::int32_t sm_count = 0;
+  std::int32_t shared_bytes = 0;  ///< that one thread block may have
+};
+
+/// Why this workload cannot be streamed on such a device; nullopt if it can.
+std::optional<std::string> cannot_stream(const Workload& workload, const Limits& limits);
+
+/// Throws UnsupportedError with cannot_stream()'s reason.
+Plan make_plan(const Workload& workload, const Limits& limits);
+
+/// Bytes a step moves at least between the chip and its memory, weights only: each is read by the forward pass, and read
+/// and written by the backward pass; the first layer's forward pass rides on its update.
+double weight_bytes_per_step(const Workload& workload, Precision precision);
+
+}  // namespace headroom::streamed

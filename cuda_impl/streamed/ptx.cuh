@@ -1,0 +1,141 @@
+// The machine's instructions that CUDA C++ has no plain words for, one small function each.
+//
+// Everything that depends on the machine is in this file, so that the kernel's logic can also be compiled for the
+// CPU against another version of it. Products are not volatile: the compiler may move and overlap them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#define STREAMED_DEVICE __device__ __forceinline__
+
+namespace headroom::streamed {
+
+STREAMED_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+STREAMED_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
+STREAMED_DEVICE unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+
+STREAMED_DEVICE void block_sync() { __syncthreads(); }
+STREAMED_DEVICE bool block_sync_or(bool value) { return __syncthreads_or(value) != 0; }
+STREAMED_DEVICE void warp_sync() { __syncwarp(); }
+STREAMED_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+STREAMED_DEVICE std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// ---- shared and global memory. Global values that other thread blocks wrote are read from the L2.
+
+STREAMED_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
+STREAMED_DEVICE float4 load_shared_floats(const void* address) {
+  return *static_cast<const float4*>(address);
+}
+STREAMED_DEVICE uint4 load_global16(const void* address) {
+  return __ldcg(static_cast<const uint4*>(address));
+}
+STREAMED_DEVICE float load_global(const float* address) { return __ldcg(address); }
+STREAMED_DEVICE std::uint16_t load_global(const std::uint16_t* address) { return __ldcg(address); }
+STREAMED_DEVICE void store_global16(void* address, uint4 value) { *static_cast<uint4*>(address) = value; }
+
+STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+STREAMED_DEVICE void add_release(std::uint32_t* address, std::uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// The first report stays.
+STREAMED_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
+  atomicCAS(address, 0u, value);
+}
+
+STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(destination))),
+               "l"(source)
+               : "memory");
+}
+STREAMED_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// All groups of this thread but the newest `kNewest` have landed.
+template <int kNewest>
+STREAMED_DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
+
+/// An 8x8 matrix of 16-bit values, two neighbours of row lane / 4 a lane, transposed.
+STREAMED_DEVICE std::uint32_t transpose8x8(std::uint32_t word) {
+  std::uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+/// Bytes of (low, high), counted from low's lowest, chosen by the digits of `order`.
+STREAMED_DEVICE std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t order) {
+  return __byte_perm(low, high, order);
+}
+/// The signed lower or upper half of a word.
+STREAMED_DEVICE std::uint32_t extend_lower(std::uint32_t word) {
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, 0, 0x9910;" : "=r"(result) : "r"(word));
+  return result;
+}
+STREAMED_DEVICE std::uint32_t extend_upper(std::uint32_t word) {
+  std::uint32_t result;
+  asm("prmt.b32 %0, %1, 0, 0xbb32;" : "=r"(result) : "r"(word));
+  return result;
+}
+
+// ---- roundings of the precision contract
+
+STREAMED_DEVICE std::uint32_t pack_fp16(float low, float high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+STREAMED_DEVICE std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+STREAMED_DEVICE float fp16_value(std::uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+/// Ties to even, as the oracle.
+STREAMED_DEVICE float round_tf32(float value) {
+  std::uint32_t bits;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return __uint_as_float(bits);
+}
+/// NaN stays NaN, so that a broken network is seen.
+STREAMED_DEVICE float relu(float value) {
+  float result;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
+  return result;
+}
+STREAMED_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
+STREAMED_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
+
+// ---- tensor cores: c [16, 8] += a [16, k] * b [k, 8]
+
+#define STREAMED_PRODUCT(name, instruction)                                                           \
+  STREAMED_DEVICE void name(float* c /* [4] */, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, \
+                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {                   \
+    asm(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                              \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                      \
+  }
+STREAMED_PRODUCT(product_fp16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+STREAMED_PRODUCT(product_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+STREAMED_PRODUCT(product_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+#undef STREAMED_PRODUCT
+
+}  // namespace headroom::streamed

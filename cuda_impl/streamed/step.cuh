@@ -1,0 +1,693 @@
+// Training steps of a network whose weights stream through the chip: read once forward, read and written once backward.
+//
+// One thread block a multiprocessor, all alive for many steps. A block owns the same features of a layer throughout:
+//   forward:  sums W[own outputs, all inputs] * x; its 16 warps divide the inputs
+//   backward: sums W[all outputs, own inputs]^T * d; its 16 warps divide the outputs. While a tile is there, its
+//             gradient d^T x is formed in registers and added, and the tile written back
+//   first layer: updated and multiplied with the next step's inputs in the same pass
+//   last layer of up to 64 classes: each block multiplies its own columns, so parts of logits meet in the L2
+// Every warp streams its own tiles through its own ring of shared memory by cp.async: no barrier in the loops, and what
+// does not depend on a grid-wide barrier is on its way before the barrier is waited for. After a loop the warps' sums
+// are added up in the order of their numbers, so two runs give the same bits.
+//
+// Barriers of the grid, and what each protects, in the order of a step of layers 0 to L - 1:
+//   activations of layer l, l < L - 1 (l < L - 2 with narrow logits): written by owners, read by all
+//   parts of logits: written by all, read by the blocks that own rows of the batch
+//   gradient of the logits: written by owners of rows, read by all
+//   gradient of layer l, 0 < l < L - 1: written by owners, read by all. That of layer 0 is needed by its owner only
+//   weights of layer 1: written by owners of columns, read by owners of rows in the next step. Not waited for on its own:
+//   arrivals come in order, so the next barrier's wait covers it, and only their prefetch has to wait for it.
+// Every buffer is written again a step later, behind at least one barrier that follows its last read.
+#pragma once
+
+#include <type_traits>
+
+#include "streamed/arguments.h"
+#include "streamed/fp32_format.cuh"
+#include "streamed/sixteen_bit_formats.cuh"
+#include "streamed/tf32_format.cuh"
+
+namespace headroom::streamed {
+
+template <int kA, int kB>
+inline constexpr int kSmaller = kA < kB ? kA : kB;
+
+/// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
+template <int kWeights, int kInputs>
+struct Stages {
+  static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
+  static constexpr int kCount = kSmaller<4, kRingBytes / kBytes>;
+  static constexpr bool kFits = kCount >= 1;
+};
+
+STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
+  return shared_memory() + kReductionBytes + warp * kRingBytes;
+}
+STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
+
+/// `kBytes`, a multiple of 512, by one warp.
+template <int kBytes>
+STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned char* source, int lane) {
+#pragma unroll
+  for (int byte = 0; byte < kBytes; byte += 512)
+    copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
+}
+
+/// Items of a sweep, a warp's own: begin(i) asks for what does not depend on a barrier, finish(i) for the rest and ends the
+/// group, use(stage) works on it. prefetch() and run() are apart so that a barrier fits between them.
+template <class Shape, class Begin>
+STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
+#pragma unroll
+  for (int i = 0; i < Shape::kCount - 1; ++i)
+    if (i < count) begin(i, i);
+}
+template <class Shape, class Begin, class Finish, class Use>
+STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
+                         const Use& use) {
+  constexpr int kAhead = Shape::kCount - 1;
+  const auto ask = [&](int i, int stage) {
+    if (i < count) finish(i, stage);
+    copy_async_commit();
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ask(i, i);
+  int stage = 0, free_stage = kAhead;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (kAhead > 0) copy_async_wait<(kAhead > 0 ? kAhead - 1 : 0)>();
+    warp_sync();  // all lanes' copies of this stage are there, and nobody reads the stage before any more
+    if (i + kAhead < count) begin(i + kAhead, free_stage);
+    ask(i + kAhead, free_stage);
+    if constexpr (kAhead == 0) {
+      copy_async_wait<0>();
+      warp_sync();
+    }
+    use(ring + stage * Shape::kBytes);
+    if (++stage == Shape::kCount) stage = 0;
+    if (++free_stage == Shape::kCount) free_stage = 0;
+  }
+  copy_async_wait<0>();
+  warp_sync();
+}
+
+/// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first 16 / kSplit warps hold other
+/// features than the next. totals[round * kSplit + s]: this thread's place of round `round`, split s.
+template <int kRounds, int kSplit>
+STREAMED_DEVICE void sum_over_warps(const float (&sums)[16 * kRounds], float (&totals)[kRounds * kSplit]) {
+  constexpr int kWarpsOfSplit = kWarps / kSplit;
+  const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
+  float* parts = reduction_memory();
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) parts[warp * 512 + i * 32 + lane] = sums[16 * round + i];
+    block_sync();  // all parts are written
+#pragma unroll
+    for (int split = 0; split < kSplit; ++split) {
+      float total = 0;
+#pragma unroll
+      for (int w = 0; w < kWarpsOfSplit; ++w) total += parts[(split * kWarpsOfSplit + w) * 512 + thread];
+      totals[round * kSplit + split] = total;
+    }
+    block_sync();  // all parts are read
+  }
+}
+
+// ---- the grid's barriers
+
+/// Everything this block wrote is visible to whoever waits for barrier `barrier`, counted from 0.
+STREAMED_DEVICE void arrive(const Arguments& a, int barrier) {
+  block_sync();
+  if (thread_index() == 0 && !(barrier == a.lost_barrier && block_index() == 0))
+    add_release(a.counters + barrier % kBarrierCounters * kCounterSpacing, 1);
+}
+/// False if that took too long: then everybody leaves.
+STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
+  bool failed = false;
+  if (thread_index() == 0) {
+    const std::uint32_t* counter = a.counters + barrier % kBarrierCounters * kCounterSpacing;
+    const auto expected = static_cast<std::uint32_t>(a.plan.members) *
+                          (static_cast<std::uint32_t>(barrier) / kBarrierCounters + 1);
+    std::uint64_t deadline = 0;
+    for (int polls = 1; static_cast<std::int32_t>(load_acquire(counter) - expected) < 0; ++polls) {
+      if (polls % 64 != 0) continue;
+      if (deadline == 0) deadline = nanoseconds() + static_cast<std::uint64_t>(a.wait_nanoseconds);
+      if (nanoseconds() > deadline)
+        report_once(a.status, 1 + (static_cast<std::uint32_t>(barrier) & 0x7fff) +
+                                  (static_cast<std::uint32_t>(block_index()) << 16));
+      if (load_relaxed(a.status) != 0) {
+        failed = true;
+        break;
+      }
+    }
+  }
+  return !block_sync_or(failed);
+}
+
+// ---- what a thread block owns
+
+struct Range {
+  int begin, end;
+};
+STREAMED_DEVICE Range owned_tiles(const LayerPlan& layer) {
+  const int begin = block_index() * layer.owned, end = begin + layer.owned;
+  return {begin < layer.out_tiles ? begin : layer.out_tiles, end < layer.out_tiles ? end : layer.out_tiles};
+}
+template <class Format, int kGroups>
+STREAMED_DEVICE std::int64_t output_offset(const LayerPlan& layer, int tile) {
+  return (layer.first_output + tile) * (kGroups * Format::kActivationBytes);
+}
+template <class Format>
+STREAMED_DEVICE std::int64_t weight_offset(const LayerPlan& layer, int out_tile, int in_tile) {
+  return (layer.first_tile + std::int64_t{out_tile} * layer.in_tiles + in_tile) * Format::kMasterStride;
+}
+template <class Format, int kGroups>
+STREAMED_DEVICE const unsigned char* inputs_of_step(const Arguments& a, std::int64_t step) {
+  return a.inputs + step % a.batches * a.plan.input_tiles * (kGroups * Format::kActivationBytes);
+}
+
+/// The values of a panel, [groups][features][33] in shared memory, as tiles.
+template <class Format, int kTiles, int kGroups, bool kGradient>
+STREAMED_DEVICE void store_panel(const float* values, unsigned char* tiles) {
+  constexpr int kChunks = Format::kActivationBytes / 16;
+  for (int index = thread_index(); index < kTiles * kGroups * kChunks; index += kThreads) {
+    const int chunk = index % kChunks, tile = index / kChunks, group = tile % kGroups;
+    const float* tile_values = values + (group * kTiles + tile / kGroups) * kTileSide * kValuesPitch;
+    store_global16(tiles + tile * Format::kActivationBytes + chunk * 16,
+                   Format::template chunk<kGradient>(tile_values, chunk));
+  }
+}
+template <int kTiles>
+STREAMED_DEVICE int value_index(Place place) {
+  return (place.row / kGroupRows * kTiles * kTileSide + place.feature) * kValuesPitch +
+         place.row % kGroupRows;
+}
+
+// ---- forward
+
+template <class Format, int kTiles, int kGroups>
+using ForwardStages = Stages<kTiles * Format::kForwardParts * 512, kGroups * Format::kActivationBytes>;
+
+/// One panel of outputs times a range of tiles of inputs, divided among the warps.
+template <class Format, int kTiles, int kGroups>
+struct ForwardSweep {
+  using Shape = ForwardStages<Format, kTiles, kGroups>;
+  const Arguments& a;
+  const LayerPlan& layer;
+  const unsigned char* inputs;  // tiles of the layer below
+  int tile, in_begin, count, warp, lane;
+  unsigned char* ring;
+
+  STREAMED_DEVICE ForwardSweep(const Arguments& arguments, const LayerPlan& its_layer,
+                               const unsigned char* its_inputs, int first_tile, Range in)
+      : a(arguments),
+        layer(its_layer),
+        inputs(its_inputs),
+        tile(first_tile),
+        in_begin(in.begin),
+        warp(thread_index() / 32),
+        lane(thread_index() % 32),
+        ring(ring_of_warp(warp)) {
+    count = (in.end - in.begin - warp + kWarps - 1) / kWarps;
+  }
+  STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + kWarps * i; }
+  STREAMED_DEVICE void ask_weights(int i, int stage) const {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int p = 0; p < Format::kForwardParts; ++p)
+        copy_by_warp<512>(ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512,
+                          a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+  }
+  STREAMED_DEVICE void ask_inputs(int i, int stage) const {
+    copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
+                                     inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
+  }
+  STREAMED_DEVICE void prefetch_weights() const {
+    prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
+  }
+  STREAMED_DEVICE void multiply(float (&sums)[16 * kTiles * kGroups]) const {
+    run<Shape>(
+        count, ring, [&](int i, int stage) { ask_weights(i, stage); },
+        [&](int i, int stage) { ask_inputs(i, stage); },
+        [&](unsigned char* stage) {
+          Format::template forward<kTiles, kGroups>(sums, stage, stage + Shape::kWeightBytes, lane);
+        });
+  }
+};
+
+/// Which place a sum has: forward products and products over a panel's rows divide lanes differently in fp32.
+enum class Lanes { kForward, kPanel };
+template <class Format, int kTiles, int kGroups, Lanes kLanes>
+STREAMED_DEVICE Place place_of_sum(int index, int lane) {
+  if constexpr (kLanes == Lanes::kForward)
+    return Format::template forward_place<kTiles, kGroups>(index, lane);
+  else
+    return Format::template panel_place<kTiles, kGroups>(index, lane);
+}
+
+/// The warps' sums of a panel, each total handed to `use(place, total)` by one thread.
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Use>
+STREAMED_DEVICE void for_each_total(const float (&sums)[16 * kWarpTiles * kGroups], const Use& use) {
+  constexpr int kRounds = kWarpTiles * kGroups;
+  float totals[kRounds * kSplit];
+  sum_over_warps<kRounds, kSplit>(sums, totals);
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round)
+#pragma unroll
+    for (int split = 0; split < kSplit; ++split) {
+      Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(16 * round + thread_index() / 32,
+                                                                      thread_index() % 32);
+      place.feature += split * (kWarpTiles * kTileSide);
+      use(place, totals[round * kSplit + split]);
+    }
+}
+
+/// Sums of a panel of a hidden layer -> activations.
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
+STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
+                                        const float (&sums)[16 * kWarpTiles * kGroups]) {
+  constexpr int kTiles = kWarpTiles * kSplit;
+  const float* bias = a.biases + layer.bias + tile * kTileSide;
+  float* values = reduction_memory();
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(sums, [&](Place place, float total) {
+    values[value_index<kTiles>(place)] = relu(total + load_global(bias + place.feature));
+  });
+  block_sync();  // all values are there
+  store_panel<Format, kTiles, kGroups, false>(values, a.hidden + output_offset<Format, kGroups>(layer, tile));
+  block_sync();  // and read
+}
+
+/// All panels of a hidden layer that this block owns. `before` runs when the first weights are on their way.
+template <class Format, int kTiles, int kGroups, class Before>
+STREAMED_DEVICE bool forward_hidden(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
+                                    const Before& before) {
+  const Range own = owned_tiles(layer);
+  bool ready = false;
+  for (int tile = own.begin; tile < own.end; tile += kTiles) {
+    const ForwardSweep<Format, kTiles, kGroups> sweep(a, layer, inputs, tile, {0, layer.in_tiles});
+    sweep.prefetch_weights();
+    if (!ready && !before()) return false;
+    ready = true;
+    float sums[16 * kTiles * kGroups] = {};
+    sweep.multiply(sums);
+    finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
+  }
+  return ready || before();
+}
+
+/// Sums of a panel of the last layer -> part `part` of the logits.
+template <class Format, int kTiles, int kGroups>
+STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile,
+                                   const float (&sums)[16 * kTiles * kGroups]) {
+  float* logits =
+      a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
+  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward>(sums, [&](Place place, float total) {
+    logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
+  });
+}
+
+/// A wide last layer by rows, as a hidden one.
+template <class Format, int kTiles, int kGroups, class Before>
+STREAMED_DEVICE bool forward_logits(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
+                                    const Before& before) {
+  const Range own = owned_tiles(layer);
+  bool ready = false;
+  for (int tile = own.begin; tile < own.end; tile += kTiles) {
+    const ForwardSweep<Format, kTiles, kGroups> sweep(a, layer, inputs, tile, {0, layer.in_tiles});
+    sweep.prefetch_weights();
+    if (!ready && !before()) return false;
+    ready = true;
+    float sums[16 * kTiles * kGroups] = {};
+    sweep.multiply(sums);
+    finish_logits<Format, kTiles, kGroups>(a, 0, tile, sums);
+  }
+  return ready || before();
+}
+
+/// A narrow last layer by own columns: this block's part of every logit. Nobody else's activations are needed.
+template <class Format, int kGroups>
+STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
+                                         const unsigned char* inputs) {
+  const Range own = owned_tiles(below);
+  for (int tile = 0; tile < layer.out_tiles; ++tile) {
+    const ForwardSweep<Format, 1, kGroups> sweep(a, layer, inputs, tile, own);
+    sweep.prefetch_weights();
+    float sums[16 * kGroups] = {};
+    sweep.multiply(sums);
+    finish_logits<Format, 1, kGroups>(a, block_index(), tile, sums);
+  }
+}
+
+/// Calls `function` with the panel as a constant.
+template <int kGroups, class Function>
+STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
+  if constexpr (kGroups == 1) {
+    if (panel == 4) return function(std::integral_constant<int, 4>());
+    if (panel == 2) return function(std::integral_constant<int, 2>());
+  }
+  return function(std::integral_constant<int, 1>());
+}
+
+// ---- loss
+
+STREAMED_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
+  return value;
+}
+STREAMED_DEVICE float warp_maximum(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, shuffle_xor(value, distance));
+  return value;
+}
+
+/// One row's logits: parts in the order of their numbers, and the bias. To a.logits.
+template <int kGroups>
+STREAMED_DEVICE void add_up_logits(const Arguments& a, const LayerPlan& layer, int row) {
+  const int columns = a.plan.logit_columns, thread = thread_index();
+  const std::int64_t part_stride = std::int64_t{kGroups * kGroupRows} * columns;
+  const float* parts = a.logit_parts + std::int64_t{row} * columns;
+  float* logits = a.logits + std::int64_t{row} * columns;
+  if (a.plan.logit_parts == 1) {
+    for (int c = thread; c < a.plan.classes; c += kThreads)
+      logits[c] = load_global(parts + c) + load_global(a.biases + layer.bias + c);
+    return;
+  }
+  float* slices = reduction_memory();
+  const int count = kThreads / columns, slice = thread / columns, c = thread % columns;
+  if (slice < count) {
+    float sum = 0;
+#pragma unroll 8
+    for (int part = slice; part < a.plan.logit_parts; part += count)
+      sum += load_global(parts + part * part_stride + c);
+    slices[slice * columns + c] = sum;
+  }
+  block_sync();  // all slices are there
+  if (thread < a.plan.classes) {
+    float sum = 0;
+    for (int s = 0; s < count; ++s) sum += slices[s * columns + thread];
+    logits[thread] = sum + load_global(a.biases + layer.bias + thread);
+  }
+}
+
+/// Softmax, loss and gradient of one row, by one warp. Logits were written by this block.
+template <class Format, int kGroups>
+STREAMED_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row, std::int32_t label,
+                              int lane) {
+  const float* logits = a.logits + std::int64_t{row} * a.plan.logit_columns;
+  float* bias_terms = a.bias_terms + std::int64_t{row} * a.plan.logit_columns;
+  float largest = -INFINITY, sum = 0;
+  for (int c = lane; c < a.plan.classes; c += 32) largest = fmaxf(largest, load_global(logits + c));
+  largest = warp_maximum(largest);
+  for (int c = lane; c < a.plan.classes; c += 32) sum += expf(load_global(logits + c) - largest);
+  sum = warp_sum(sum);
+  for (int c = lane; c < a.plan.classes; c += 32) {
+    const float probability = expf(load_global(logits + c) - largest) / sum;
+    const float gradient = (probability - (c == label ? 1.0f : 0.0f)) * a.gradient_scale;
+    unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
+                          row / kGroupRows * Format::kActivationBytes;
+    Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
+    bias_terms[c] = Format::bias_term(gradient);
+  }
+  if (lane == 0) a.row_losses[row] = logf(sum) - (load_global(logits + label) - largest);
+}
+
+template <class Format, int kGroups>
+STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t step) {
+  const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
+  const std::int32_t* labels = a.labels + step % a.batches * a.plan.batch;
+  for (int row = block_index(); row < a.plan.batch; row += a.plan.members) {
+    add_up_logits<kGroups>(a, layer, row);
+    block_sync();  // the row's logits are written
+    if (thread_index() < 32) row_loss<Format, kGroups>(a, layer, row, labels[row], thread_index());
+    block_sync();  // slices are read
+  }
+}
+
+/// The batch's mean loss, and the bias of the last layer: sums over rows in a fixed order, a warp each.
+STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
+  const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
+  const int lane = thread_index() % 32, first = block_index() * kWarps + thread_index() / 32;
+  for (int c = first; c < a.plan.classes; c += a.plan.members * kWarps) {
+    float sum = 0;
+    for (int row = lane; row < a.plan.batch; row += 32)
+      sum += load_global(a.bias_terms + std::int64_t{row} * a.plan.logit_columns + c);
+    sum = warp_sum(sum);
+    float* bias = a.biases + layer.bias + c;
+    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_global(bias));
+  }
+  if (first == a.plan.members * kWarps - 1) {
+    float sum = 0;
+    for (int row = lane; row < a.plan.batch; row += 32) sum += load_global(a.row_losses + row);
+    sum = warp_sum(sum);
+    if (lane == 0) a.losses[step & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+  }
+}
+
+// ---- backward
+
+template <class Format, int kTiles, int kGroups>
+using BackwardStages = Stages<kTiles * 1024, kGroups * Format::kActivationBytes>;
+
+/// All outputs of a layer against one panel of its inputs: kSplit times kTiles tiles, 16 / kSplit warps for each.
+template <class Format, int kTiles, int kSplit, int kGroups>
+struct BackwardSweep {
+  using Shape = BackwardStages<Format, kTiles, kGroups>;
+  const Arguments& a;
+  const LayerPlan& layer;
+  int tile, first_out, count, lane;  // tile: this warp's first tile of inputs
+  unsigned char* ring;
+
+  STREAMED_DEVICE BackwardSweep(const Arguments& arguments, const LayerPlan& its_layer, int panel_tile)
+      : a(arguments), layer(its_layer), lane(thread_index() % 32) {
+    const int warp = thread_index() / 32;
+    ring = ring_of_warp(warp);
+    tile = panel_tile + warp / (kWarps / kSplit) * kTiles;
+    first_out = warp % (kWarps / kSplit);
+    count = (layer.out_tiles - first_out + kWarps / kSplit - 1) / (kWarps / kSplit);
+  }
+  STREAMED_DEVICE int out_tile(int i) const { return first_out + kWarps / kSplit * i; }
+  STREAMED_DEVICE void ask_weights(int i, int stage) const {
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+      for (int p = 0; p < 2; ++p)
+        copy_by_warp<512>(ring + stage * Shape::kBytes + u * 1024 + p * 512,
+                          a.masters.part[p] + weight_offset<Format>(layer, out_tile(i), tile + u), lane);
+  }
+  STREAMED_DEVICE void ask_gradients(int i, int stage) const {
+    copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
+                                     a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)), lane);
+  }
+  STREAMED_DEVICE void prefetch_weights() const {
+    prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
+  }
+  STREAMED_DEVICE void multiply_and_update(float (&sums)[16 * kTiles * kGroups],
+                                           const LayerPlan& below) const {
+    typename Format::template Own<kTiles, kGroups> x;
+    Format::template load_own<kTiles, kGroups>(x, a.hidden + output_offset<Format, kGroups>(below, tile),
+                                               lane);
+    int i = 0;
+    run<Shape>(
+        count, ring, [&](int item, int stage) { ask_weights(item, stage); },
+        [&](int item, int stage) { ask_gradients(item, stage); },
+        [&](unsigned char* stage) {
+          const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
+          unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
+          Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                     Format::kMasterStride, a.update_factor, lane);
+          ++i;
+        });
+  }
+};
+
+/// Sums of a panel of the layer below -> its gradient, masked, and its bias updated.
+template <class Format, int kTiles, int kSplit, int kGroups>
+STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile,
+                                      const float (&sums)[16 * kTiles * kGroups]) {
+  constexpr int kPanel = kTiles * kSplit;
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
+  float* values = reduction_memory();
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(sums, [&](Place place, float total) {
+    const unsigned char* activations =
+        a.hidden + offset +
+        (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes;
+    const bool passes = Format::positive(activations, place.row % kGroupRows, place.feature % kTileSide);
+    values[value_index<kPanel>(place)] = passes ? Format::bias_term(total) : 0.0f;
+  });
+  block_sync();  // all values are there
+  store_panel<Format, kPanel, kGroups, true>(values, a.gradients + offset);
+  for (int feature = warp; feature < kPanel * kTileSide; feature += kWarps) {
+    float sum = 0;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group)
+      sum += values[(group * kPanel * kTileSide + feature) * kValuesPitch + lane];
+    sum = warp_sum(sum);
+    float* bias = a.biases + below.bias + tile * kTileSide + feature;
+    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_global(bias));
+  }
+  block_sync();  // and read
+}
+
+template <class Format, int kPanel, int kGroups, class Before>
+STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
+                              const Before& before) {
+  constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles;
+  const Range own = owned_tiles(below);
+  bool ready = false;
+  for (int tile = own.begin; tile < own.end; tile += kPanel) {
+    const BackwardSweep<Format, kTiles, kSplit, kGroups> sweep(a, layer, tile);
+    sweep.prefetch_weights();
+    if (!ready && !before()) return false;
+    ready = true;
+    float sums[16 * kTiles * kGroups] = {};
+    sweep.multiply_and_update(sums, below);
+    finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
+  }
+  return ready || before();
+}
+
+// ---- the first layer
+
+template <class Format, int kTiles, int kGroups, bool kForward>
+using FirstStages = Stages<kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
+
+/// Whether the first layer's next forward product rides on its update.
+template <class Format, int kGroups>
+inline constexpr bool kFirstLayerFused = FirstStages < Format,
+                      kGroups == 1 ? 2 : 1, kGroups, true > ::kFits;
+
+/// Update of a panel of the first layer's outputs and, with kForward, their activations of the next step.
+template <class Format, int kPanel, int kGroups, bool kForward>
+STREAMED_DEVICE void first_layer_panel(const Arguments& a, const LayerPlan& layer, int panel_tile,
+                                       const unsigned char* inputs, const unsigned char* next) {
+  constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles, kSweepWarps = kWarps / kSplit;
+  constexpr int kInputTileBytes = kGroups * Format::kActivationBytes;
+  using Shape = FirstStages<Format, kTiles, kGroups, kForward>;
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const int tile = panel_tile + warp / kSweepWarps * kTiles, first_in = warp % kSweepWarps;
+  const int count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
+  unsigned char* ring = ring_of_warp(warp);
+  const auto in_tile = [&](int i) { return first_in + kSweepWarps * i; };
+  const auto ask_weights = [&](int i, int stage) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int p = 0; p < 2; ++p)
+        copy_by_warp<512>(ring + stage * Shape::kBytes + m * 1024 + p * 512,
+                          a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+  };
+  const auto ask_inputs = [&](int i, int stage) {
+    unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
+    const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
+    copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
+    if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
+  };
+  prefetch<Shape>(count, ask_weights);
+  typename Format::template Own<kTiles, kGroups> d;
+  Format::template load_own_gradients<kTiles, kGroups>(
+      d, a.gradients + output_offset<Format, kGroups>(layer, tile), lane);
+  float sums[16 * kTiles * kGroups] = {};
+  int i = 0;
+  run<Shape>(count, ring, ask_weights, ask_inputs, [&](unsigned char* stage) {
+    const std::int64_t offset = weight_offset<Format>(layer, tile, in_tile(i));
+    unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
+    const unsigned char* x = stage + Shape::kWeightBytes;
+    Format::template first<kTiles, kGroups, kForward>(sums, d, stage, x, x + kInputTileBytes, out,
+                                                      std::int64_t{layer.in_tiles} * Format::kMasterStride,
+                                                      a.update_factor, lane);
+    ++i;
+  });
+  if constexpr (kForward)
+    finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(a, layer, panel_tile, sums);
+}
+
+template <class Format, int kPanel, int kGroups>
+STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t step, bool another) {
+  const LayerPlan& layer = a.plan.layer[0];
+  const Range own = owned_tiles(layer);
+  const unsigned char* inputs = inputs_of_step<Format, kGroups>(a, step);
+  const unsigned char* next = inputs_of_step<Format, kGroups>(a, step + 1);
+  for (int tile = own.begin; tile < own.end; tile += kPanel) {
+    if constexpr (kFirstLayerFused<Format, kGroups>) {
+      if (another) {
+        first_layer_panel<Format, kPanel, kGroups, true>(a, layer, tile, inputs, next);
+        continue;
+      }
+    }
+    first_layer_panel<Format, kPanel, kGroups, false>(a, layer, tile, inputs, next);
+  }
+  block_sync();  // the weights are written
+}
+
+// ---- steps
+
+template <class Format, int kGroups>
+STREAMED_DEVICE void train_steps(const Arguments& a) {
+  const int last = a.plan.layers - 1;
+  const LayerPlan* layers = a.plan.layer;
+  int barrier = 0;
+  const auto always = [] { return true; };
+  const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
+  for (int done = 0; done < a.steps; ++done) {
+    const std::int64_t step = a.first_step + done;
+    if (done == 0 || !kFirstLayerFused<Format, kGroups>)
+      with_panel<kGroups>(layers[0].panel, [&](auto panel) {
+        return forward_hidden<Format, decltype(panel)::value, kGroups>(
+            a, layers[0], inputs_of_step<Format, kGroups>(a, step), always);
+      });
+    for (int layer = 1; layer <= last; ++layer) {
+      if (layer == last && a.plan.narrow) {
+        forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1));
+        break;
+      }
+      arrive(a, barrier);
+      // Layer 1's weights were updated behind the last barrier that was waited for.
+      if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
+      const int waited = barrier++;
+      const auto wait_for_inputs = [&] { return wait(a, waited); };
+      const bool good = with_panel<kGroups>(layers[layer].panel, [&](auto panel) {
+        constexpr int kPanel = decltype(panel)::value;
+        return layer == last ? forward_logits<Format, kPanel, kGroups>(a, layers[layer], outputs(layer - 1),
+                                                                       wait_for_inputs)
+                             : forward_hidden<Format, kPanel, kGroups>(a, layers[layer], outputs(layer - 1),
+                                                                       wait_for_inputs);
+      });
+      if (!good) return;
+    }
+    arrive(a, barrier);
+    if (!wait(a, barrier++)) return;
+    rows_of_loss<Format, kGroups>(a, step);
+    for (int layer = last; layer > 0; --layer) {
+      arrive(a, barrier);
+      const int waited = barrier++;
+      const bool good = with_panel<kGroups>(layers[layer - 1].panel, [&](auto panel) {
+        return backward<Format, decltype(panel)::value, kGroups>(a, layers[layer], layers[layer - 1],
+                                                                 [&] { return wait(a, waited); });
+      });
+      if (!good) return;
+      if (layer == last) finish_loss(a, step);
+    }
+    arrive(a, barrier++);  // the weights of layer 1; not waited for here
+    with_panel<kGroups>(layers[0].panel, [&](auto panel) {
+      first_layer<Format, decltype(panel)::value, kGroups>(a, step, done + 1 < a.steps);
+      return true;
+    });
+  }
+}
+
+template <class Format, int kGroups>
+__global__ void __launch_bounds__(kThreads, 1) streamed_steps(const __grid_constant__ Arguments arguments) {
+  train_steps<Format, kGroups>(arguments);
+}
+
+/// The kernels of one precision.
+template <class Format>
+const void* kernel_of(int groups) {
+  if (groups == 1) return reinterpret_cast<const void*>(&streamed_steps<Format, 1>);
+  return reinterpret_cast<const void*>(&streamed_steps<Format, kMostGroups>);
+}
+
+}  // namespace headroom::streamed

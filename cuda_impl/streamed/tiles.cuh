@@ -1,0 +1,33 @@
+// What all formats share: where a sum belongs, and tiles of activations on their way out.
+#pragma once
+
+#include "streamed/plan.h"
+#include "streamed/ptx.cuh"
+
+namespace headroom::streamed {
+
+/// A feature of the tiles that a warp sums up, and a row of the batch.
+struct Place {
+  int feature, row;
+};
+
+struct Words {
+  std::uint32_t word[4];
+};
+STREAMED_DEVICE Words words_of(uint4 v) { return {{v.x, v.y, v.z, v.w}}; }
+STREAMED_DEVICE uint4 vector_of(const Words& w) {
+  return make_uint4(w.word[0], w.word[1], w.word[2], w.word[3]);
+}
+
+/// Features of one tile and one group of rows in shared memory, on their way out: fp32 [16 features][33].
+inline constexpr int kValuesPitch = kGroupRows + 1;
+STREAMED_DEVICE float value_at(const float* values, int feature, int row) {
+  return values[feature * kValuesPitch + row];
+}
+
+/// 32-bit masters: w += factor * gradient.
+STREAMED_DEVICE std::uint32_t updated(std::uint32_t master, float gradient, float factor) {
+  return float_to_bits(fmaf(factor, gradient, bits_to_float(master)));
+}
+
+}  // namespace headroom::streamed

@@ -1,0 +1,295 @@
+// The streamed kernel behind the trainer contract: training cut into launches, and parameters on their way in and out.
+//
+// The masters stay on the device as tiles from one launch to the next. How many steps a launch may take follows from
+// how long the last one took, since no launch is to hold the GPU for more than a tenth of a second.
+#include "streamed/trainer.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host_clock.h"
+#include "device/device.h"
+#include "device/kept_losses.h"
+#include "device/memory.h"
+#include "device/stream.h"
+#include "streamed/arguments.h"
+
+namespace headroom {
+namespace {
+
+using namespace streamed;
+
+constexpr double kLaunchSeconds = 0.05;    // aimed at; twice that is the most a launch may take
+constexpr std::int64_t kFirstLaunch = 16;  // steps, before a launch was timed
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 12;
+constexpr std::int64_t kStagedValues = std::int64_t{1} << 24;
+
+int attribute(cudaDeviceAttr name, int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+Limits limits_of(int device) {
+  return {.sm_count = attribute(cudaDevAttrMultiProcessorCount, device),
+          .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+}
+
+template <class T>
+DeviceBuffer<T> zeros(std::int64_t size) {
+  DeviceBuffer<T> buffer(size);
+  buffer.fill_bytes(0);
+  return buffer;
+}
+
+class StreamedTrainer : public Trainer {
+ public:
+  StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
+                  const Parameters& initial, const Plan& plan, const StreamedOptions& options)
+      : widths_(workload.widths),
+        precision_(precision),
+        batches_(data.batches(workload.batch_size)),
+        plan_(plan),
+        kernel_(streamed_kernel(precision, plan.groups)),
+        step_bytes_(weight_bytes_per_step(workload, precision)) {
+    DeviceMemory::reset_peak();
+    const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision);
+    const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
+    weights_ = zeros<unsigned char>(plan.tiles * 1024);
+    biases_ = zeros<float>(plan.biases);
+    hidden_ = zeros<unsigned char>(activations);
+    gradients_ = zeros<unsigned char>(activations);
+    logit_parts_ =
+        zeros<float>(std::int64_t{plan.logit_parts} * plan.groups * kGroupRows * plan.logit_columns);
+    logits_ = zeros<float>(logits);
+    bias_terms_ = zeros<float>(logits);
+    row_losses_ = zeros<float>(plan.batch);
+    counters_ = zeros<std::uint32_t>(kBarrierCounters * kCounterSpacing);
+    status_ = zeros<std::uint32_t>(1);
+    upload(data);
+    set_arguments(workload, options);
+    set_parameters(initial);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    KeptLosses::require_steps(first_step, count);
+    if (!failure_.empty()) throw std::runtime_error(failure_);
+    const HostClock clock;
+    begin_.record(stream_);
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t steps = std::min(count - done, most_steps_);
+      const bool first = !timed_;
+      launch(first_step + done, steps);
+      done += steps;
+      if (first) learn_pace(seconds_between(begin_, record_end()), done);
+    }
+    const double device_seconds = seconds_between(begin_, record_end());
+    check_status();
+    if (count >= kFirstLaunch) learn_pace(device_seconds, count);
+    losses_.trained(first_step, count);
+    return clock.timing(device_seconds);
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    return losses_.read(first_step, count, stream_);
+  }
+
+  Parameters parameters() override {
+    Parameters result(widths_);
+    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
+      const LayerPlan& layer = plan_.layer[index];
+      unpack_weights(layer, precision_, arguments_.masters, first_row, rows, staged.data(), stream_.get());
+      copy(result.weight(index).data() + std::int64_t{first_row} * layer.in, staged.data(),
+           std::int64_t{rows} * layer.in, cudaMemcpyDeviceToHost);
+    });
+    for (int index = 0; index < plan_.layers; ++index)
+      copy(result.bias(index).data(), biases_.data() + plan_.layer[index].bias, plan_.layer[index].out,
+           cudaMemcpyDeviceToHost);
+    return result;
+  }
+
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    // Padding stays zero by itself, unless the network before has broken down.
+    weights_.fill_bytes(0);
+    biases_.fill_bytes(0);
+    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
+      const LayerPlan& layer = plan_.layer[index];
+      copy(staged.data(), parameters.weight(index).data() + std::int64_t{first_row} * layer.in,
+           std::int64_t{rows} * layer.in, cudaMemcpyHostToDevice);
+      pack_weights(layer, precision_, staged.data(), first_row, rows, arguments_.masters, stream_.get());
+      stream_.synchronize();
+    });
+    for (int index = 0; index < plan_.layers; ++index)
+      copy(biases_.data() + plan_.layer[index].bias, parameters.bias(index).data(), plan_.layer[index].out,
+           cudaMemcpyHostToDevice);
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+  std::string note() override {
+    return std::to_string(plan_.members) + " thread blocks, at least " +
+           std::to_string(static_cast<std::int64_t>(step_bytes_)) + " bytes of weights a step";
+  }
+
+ private:
+  void set_arguments(const Workload& workload, const StreamedOptions& options) {
+    const auto batch = static_cast<float>(plan_.batch);
+    const auto scale = static_cast<float>(loss_scale(precision_, plan_.batch));
+    const std::int64_t second_part = master_stride(precision_) == 512 ? plan_.tiles * 512 : 512;
+    arguments_.plan = plan_;
+    arguments_.masters = {{weights_.data(), weights_.data() + second_part}};
+    arguments_.biases = biases_.data();
+    arguments_.inputs = inputs_.data();
+    arguments_.labels = labels_.data();
+    arguments_.hidden = hidden_.data();
+    arguments_.gradients = gradients_.data();
+    arguments_.logit_parts = logit_parts_.data();
+    arguments_.logits = logits_.data();
+    arguments_.bias_terms = bias_terms_.data();
+    arguments_.row_losses = row_losses_.data();
+    arguments_.losses = losses_.data();
+    arguments_.counters = counters_.data();
+    arguments_.status = status_.data();
+    arguments_.batches = batches_;
+    arguments_.loss_slots = kKeptLosses;
+    arguments_.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
+    arguments_.lost_barrier = options.lost_barrier;
+    arguments_.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
+    arguments_.gradient_scale = scale / batch;
+  }
+
+  void upload(const DatasetView& data) {
+    const std::int64_t samples = batches_ * plan_.batch, in = data.feature_count;
+    const std::int64_t batch_bytes =
+        std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(precision_);
+    labels_ = DeviceBuffer<std::int32_t>(samples);
+    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes);
+    const std::int64_t batch_values = plan_.batch * in;
+    const std::int64_t at_once = std::clamp<std::int64_t>(kStagedValues / batch_values, 1, batches_);
+    DeviceBuffer<float> staged(at_once * batch_values);
+    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
+      const std::int64_t now = std::min(at_once, batches_ - batch);
+      copy(staged.data(), data.features + batch * batch_values, now * batch_values, cudaMemcpyHostToDevice);
+      pack_inputs(plan_, precision_, staged.data(), now, inputs_.data() + batch * batch_bytes, stream_.get());
+      stream_.synchronize();
+    }
+  }
+
+  /// Waits for the copy.
+  void copy(float* destination, const float* source, std::int64_t values, cudaMemcpyKind kind) {
+    CUDA_CHECK(cudaMemcpyAsync(destination, source, static_cast<std::size_t>(values) * sizeof(float), kind,
+                               stream_.get()));
+    stream_.synchronize();
+  }
+
+  /// All weights in pieces of rows that fit a buffer on the device: piece(layer, first row, rows, buffer).
+  template <class Piece>
+  void for_each_piece(const Piece& piece) {
+    std::int64_t largest = 0;
+    for (int index = 0; index < plan_.layers; ++index)
+      largest = std::max(largest, rows_at_once(index) * plan_.layer[index].in);
+    DeviceBuffer<float> staged(largest);
+    for (int index = 0; index < plan_.layers; ++index) {
+      const std::int64_t at_once = rows_at_once(index), out = plan_.layer[index].out;
+      for (std::int64_t row = 0; row < out; row += at_once)
+        piece(index, static_cast<int>(row), static_cast<int>(std::min(at_once, out - row)), staged);
+    }
+  }
+  std::int64_t rows_at_once(int index) const {
+    const std::int64_t in = plan_.layer[index].in, out = plan_.layer[index].out;
+    return std::clamp<std::int64_t>(kStagedValues / in, 1, out);
+  }
+
+  void launch(std::int64_t first_step, std::int64_t steps) {
+    CUDA_CHECK(
+        cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
+    arguments_.first_step = first_step;
+    arguments_.steps = static_cast<std::int32_t>(steps);
+    void* parameters[] = {&arguments_};
+    // Cooperative: all thread blocks are on the chip at once, or the launch fails.
+    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_, dim3(static_cast<unsigned>(plan_.members)),
+                                           dim3(kThreads), parameters, kSharedBytes, stream_.get()));
+  }
+
+  Event& record_end() {
+    end_.record(stream_);
+    return end_;
+  }
+
+  void learn_pace(double seconds, std::int64_t steps) {
+    timed_ = true;
+    const double step_seconds = std::max(1e-7, seconds / static_cast<double>(steps));
+    most_steps_ =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(kLaunchSeconds / step_seconds), 1, kMostSteps);
+  }
+
+  void check_status() {
+    std::uint32_t status = 0;
+    status_.copy_to({&status, 1});
+    if (status == 0) return;
+    failure_ = "cuda-streamed: thread block " + std::to_string(status >> 16) + " of " +
+               std::to_string(plan_.members) + " waited too long at barrier " +
+               std::to_string((status & 0xffff) - 1) + " of a launch; it was given up";
+    throw std::runtime_error(failure_);
+  }
+
+  const std::vector<int> widths_;
+  const Precision precision_;
+  const std::int64_t batches_;
+  const Plan plan_;
+  const void* const kernel_;
+  const double step_bytes_;
+
+  Stream stream_;
+  Event begin_, end_;
+  DeviceBuffer<unsigned char> weights_, inputs_, hidden_, gradients_;
+  DeviceBuffer<float> biases_, logit_parts_, logits_, bias_terms_, row_losses_;
+  KeptLosses losses_;
+  DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<std::uint32_t> counters_, status_;
+  Arguments arguments_{};
+
+  std::string failure_;  // of a wait that ran out; the parameters are then those of no step
+  bool timed_ = false;
+  std::int64_t most_steps_ = kFirstLaunch;
+};
+
+}  // namespace
+
+std::optional<std::string> streamed_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  const DeviceInfo info = device_info(device);
+  if (info.compute_major < 9)
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 9.0";
+  return std::nullopt;
+}
+
+std::optional<std::string> streamed_refuses(const Workload& workload, int device) {
+  return cannot_stream(workload, limits_of(device));
+}
+
+std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const StreamedOptions& options) {
+  validate(workload);
+  if (const auto reason = streamed_unavailable(device)) throw UnsupportedError("cuda-streamed: " + *reason);
+  if (data.feature_count != workload.inputs())
+    throw InputError("cuda-streamed: data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError("cuda-streamed: batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  use_device(device);
+  Limits limits = limits_of(device);
+  if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
+  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, make_plan(workload, limits),
+                                           options);
+}
+
+}  // namespace headroom

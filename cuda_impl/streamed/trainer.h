@@ -1,0 +1,35 @@
+// `cuda-streamed`: networks whose weights do not fit on the chip: each is read once forward, and read and written once
+// backward, where its gradient and update happen in registers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/dataset.h"
+#include "core/parameters.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+
+namespace headroom {
+
+/// Why CUDA device `device` cannot run cuda-streamed; nullopt if it can.
+std::optional<std::string> streamed_unavailable(int device);
+
+/// Why `device`, on which streamed_unavailable() says nothing, cannot train this workload; nullopt if it can.
+std::optional<std::string> streamed_refuses(const Workload& workload, int device);
+
+/// For tests: everybody else takes the defaults.
+struct StreamedOptions {
+  double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
+  int lost_barrier = -1;    ///< a barrier of each launch at which one thread block does not arrive
+  int most_members = 0;     ///< thread blocks at most; 0: one a multiprocessor
+};
+
+/// Throws UnsupportedError with one of the reasons above, InputError if the data does not fit the workload,
+/// OutOfMemoryError.
+std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const StreamedOptions& options = {});
+
+}  // namespace headroom

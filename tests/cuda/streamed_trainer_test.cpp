@@ -1,0 +1,245 @@
+// The streamed trainer against the double-precision oracle, in every precision.
+//
+// Tests named Small also run under the sanitizers, so their networks and step counts are small and their waits long.
+// Shapes are chosen so that every padding and every path is hit: widths of 3 and 17, batches of 1, 17, 40 and 100, panels of
+// 1, 2 and 4 tiles, blocks that own nothing or several panels, more classes than are multiplied column by column.
+// A test with few thread blocks gives each what a wide network would.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "analysis/verification.h"
+#include "core/dataset.h"
+#include "core/error.h"
+#include "core/oracle.h"
+#include "streamed/plan.h"
+#include "streamed/trainer.h"
+
+namespace headroom {
+namespace {
+
+constexpr double kSanitizerWaitSeconds = 20;
+constexpr streamed::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
+
+#define NEEDS_GPU() \
+  if (const auto reason = streamed_unavailable(0)) GTEST_SKIP() << *reason
+
+std::uint64_t fresh_seed() { return std::random_device{}(); }
+
+struct Problem {
+  Workload workload;
+  Dataset dataset;
+  Parameters initial;
+  explicit Problem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
+    workload.seed = seed;
+    // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
+    if (workload.layers() > 4) workload.optimizer.learning_rate = 0.5;
+    dataset = make_dataset(workload, 0);
+    initial = initial_parameters(workload.widths, seed);
+  }
+  std::unique_ptr<Trainer> trainer(Precision precision, const StreamedOptions& options = {}) {
+    return make_streamed_trainer(workload, precision, dataset.train(), initial, 0, options);
+  }
+};
+
+/// Trains one step from each of the oracle's points, and ten from the start.
+void check_against_oracle(const std::string& name, Precision precision, int members,
+                          const std::vector<std::int64_t>& steps) {
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
+  Problem problem(name, seed);
+  const auto trainer =
+      problem.trainer(precision, {.wait_seconds = kSanitizerWaitSeconds, .most_members = members});
+  std::vector<StepErrors> errors;
+  std::vector<double> free_errors;
+  follow_reference(
+      problem.workload, precision, true, problem.dataset.train(), problem.initial, steps,
+      [&](const ReferencePoint& point) {
+        trainer->set_parameters(point.start);
+        trainer->train(point.step, 1);
+        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss))
+            << point.step;
+      },
+      [&](const Parameters& end) {
+        trainer->set_parameters(problem.initial);
+        trainer->train(0, kFreeSteps);
+        free_errors = update_errors_from_end(problem.initial, trainer->parameters(), end);
+      });
+  double worst = 0;
+  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst;
+    if (check.name == "step_update") worst = std::max(worst, check.error);
+  }
+  // With the large learning rate of the deep networks one ReLU that flips in a layer of nine is 6e-2.
+  const Check free = ten_steps_check(free_errors);
+  EXPECT_LT(free.error, problem.workload.layers() > 4 ? 0.3 : free.bound)
+      << "ten steps, worst " << free.worst;
+  std::printf("%s %s: median of the worst tensor %.1e, ten steps %.1e\n", name.c_str(),
+              std::string(to_string(precision)).c_str(), worst, free.error);
+}
+
+class StreamedTrainer : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, StreamedTrainer, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9}, kMoreSteps = {0, 1, 7, 29, 71};
+
+TEST_P(StreamedTrainer, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const auto& [name, members] : {std::pair{"mlp-20x16x3-b1", 2},
+                                      {"mlp-33x40x17x5-b17", 2},
+                                      {"mlp-40x70x130x7-b32", 2},
+                                      {"mlp-20x40x70x100-b20", 3}})
+    check_against_oracle(name, GetParam(), members, kFewSteps);
+}
+TEST_P(StreamedTrainer, SmallLargeBatchesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-40x48x30x7-b100", "mlp-17x33x80-b40"})
+    check_against_oracle(name, GetParam(), 3, kFewSteps);
+}
+TEST_P(StreamedTrainer, OddShapesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const auto& [name, members] : {std::pair{"mlp-784x200x300x10-b32", 0},
+                                      {"mlp-100x777x333x10-b31", 16},
+                                      {"mlp-1x500x2-b5", 4},
+                                      {"mlp-300x64x1000-b32", 8},
+                                      {"mlp-784x512x10-b128", 0},
+                                      {"mlp-60x400x300x70-b65", 20}})
+    check_against_oracle(name, GetParam(), members, kMoreSteps);
+}
+TEST_P(StreamedTrainer, DeepNetworksMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle("mlp-30x40x50x60x50x40x30x20x10-b32", GetParam(), 2, kMoreSteps);
+  check_against_oracle("mlp-20x30x30x30x30x30x30x30x30x30x30x30x30x30x30x30x5-b8", GetParam(), 2, kFewSteps);
+}
+
+/// Parameters and losses after 300 steps.
+std::vector<float> bits_after(Problem& problem, Precision precision, std::int64_t at_once) {
+  const auto trainer = problem.trainer(precision);
+  for (std::int64_t step = 0; step < 300; step += at_once)
+    trainer->train(step, std::min<std::int64_t>(at_once, 300 - step));
+  const Parameters end = trainer->parameters();
+  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  for (const float loss : trainer->losses(0, 300)) {
+    EXPECT_TRUE(std::isfinite(loss));
+    bits.push_back(loss);
+  }
+  return bits;
+}
+TEST_P(StreamedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x1024x1024x10-b32", "mlp-200x300x200x80-b48"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, GetParam(), 300);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 300)) << name;
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 7)) << name;
+  }
+}
+TEST_P(StreamedTrainer, SmallParametersComeBackAsTheyWere) {
+  NEEDS_GPU();
+  Problem problem("mlp-33x40x17x5-b17", fresh_seed());
+  const auto trainer = problem.trainer(GetParam());
+  const Parameters found = trainer->parameters();
+  for (std::size_t i = 0; i < found.flat().size(); ++i)
+    ASSERT_EQ(found.flat()[i], problem.initial.flat()[i]) << "element " << i;
+}
+TEST_P(StreamedTrainer, SmallBrokenNetworkIsSeenAndForgotten) {
+  NEEDS_GPU();
+  Problem problem("mlp-33x40x17x5-b17", fresh_seed());
+  const auto trainer = problem.trainer(GetParam());
+  trainer->train(0, 3);
+  const auto good = trainer->losses(0, 3);
+  Parameters broken = problem.initial;
+  broken.weight(1)[5] = NAN;
+  trainer->set_parameters(broken);
+  trainer->train(0, 3);
+  EXPECT_TRUE(std::isnan(trainer->losses(2, 1)[0]));
+  trainer->set_parameters(problem.initial);
+  trainer->train(0, 3);
+  EXPECT_EQ(trainer->losses(0, 3), good);
+}
+
+TEST(StreamedWaits, SmallLostArrivalFailsTheTrainingInsteadOfHanging) {
+  NEEDS_GPU();
+  for (const int barrier : {0, 1, 4, 5, 13}) {
+    Problem problem("mlp-33x40x17x7x5-b17", fresh_seed());
+    const auto trainer = problem.trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_barrier = barrier});
+    try {
+      trainer->train(0, 20);
+      FAIL() << "nobody waits for barrier " << barrier;
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("waited too long"), std::string::npos) << error.what();
+    }
+    EXPECT_THROW(trainer->train(0, 1), std::runtime_error);
+  }
+}
+
+TEST(StreamedPlan, DividesTheSeedShapesEvenly) {
+  for (const auto& [name, panel, owned] : {std::tuple{"mlp-784x2048x2048x2048x10-b32", 1, 1},
+                                           {"mlp-784x4096x4096x4096x10-b32", 2, 2},
+                                           {"mlp-784x8192x8192x8192x10-b32", 4, 4},
+                                           {"mlp-784x16384x16384x16384x10-b32", 4, 8}}) {
+    const auto plan = streamed::make_plan(parse_workload_name(name), kH200);
+    EXPECT_EQ(plan.layer[1].panel, panel) << name;
+    EXPECT_EQ(plan.layer[1].owned, owned) << name;
+    EXPECT_TRUE(plan.narrow) << name;
+  }
+}
+TEST(StreamedPlan, OwnersCoverEveryTileOnceAndTilesDoNotOverlap) {
+  std::mt19937_64 random(fresh_seed());
+  for (int n = 0; n < 200; ++n) {
+    Workload workload;
+    workload.batch_size = 1 + static_cast<int>(random() % streamed::kMaxBatch);
+    const int layers = 2 + static_cast<int>(random() % 15);
+    for (int i = 0; i <= layers; ++i) workload.widths.push_back(1 + static_cast<int>(random() % 5000));
+    workload.name = default_name(workload.widths, workload.batch_size);
+    const auto plan = streamed::make_plan(
+        workload, {.sm_count = 1 + static_cast<int>(random() % 150), .shared_bytes = kH200.shared_bytes});
+    std::int64_t tiles = 0, outputs = 0, biases = 0;
+    for (int l = 0; l < plan.layers; ++l) {
+      const auto& layer = plan.layer[l];
+      EXPECT_GE(layer.out_tiles * streamed::kTileSide, layer.out) << workload.name;
+      EXPECT_GE(layer.in_tiles * streamed::kTileSide, layer.in) << workload.name;
+      EXPECT_EQ(layer.out_tiles % layer.panel, 0) << workload.name;
+      EXPECT_EQ(layer.owned % layer.panel, 0) << workload.name;
+      EXPECT_GE(std::int64_t{layer.owned} * plan.members, layer.out_tiles) << workload.name;
+      EXPECT_LE(layer.panel * plan.groups, streamed::kMostGroups) << workload.name;
+      EXPECT_EQ(layer.first_tile, tiles) << workload.name;
+      EXPECT_EQ(layer.first_output, outputs) << workload.name;
+      EXPECT_EQ(layer.bias, biases) << workload.name;
+      EXPECT_EQ(layer.in_tiles, l > 0 ? plan.layer[l - 1].out_tiles : plan.input_tiles) << workload.name;
+      tiles += std::int64_t{layer.in_tiles} * layer.out_tiles;
+      outputs += layer.out_tiles;
+      biases += std::int64_t{layer.out_tiles} * streamed::kTileSide;
+    }
+    EXPECT_EQ(plan.tiles, tiles) << workload.name;
+    EXPECT_GE(plan.groups * streamed::kGroupRows, workload.batch_size) << workload.name;
+  }
+}
+TEST(StreamedPlan, RefusesWithTheReason) {
+  for (const auto& [name, limits, reason] :
+       {std::tuple{"mlp-20x10-b4", kH200, "one layer"},
+        {"mlp-8x8x8-b129", kH200, "batch size 129"},
+        {"mlp-8x8x8-b4", streamed::Limits{.sm_count = 80, .shared_bytes = 101376},
+         "the device has 101376"}}) {
+    const auto workload = parse_workload_name(name);
+    const auto refused = streamed::cannot_stream(workload, limits);
+    ASSERT_TRUE(refused.has_value()) << name;
+    EXPECT_NE(refused->find(reason), std::string::npos) << *refused;
+    EXPECT_THROW(streamed::make_plan(workload, limits), UnsupportedError) << name;
+  }
+  EXPECT_FALSE(streamed::cannot_stream(parse_workload_name("mlp-784x8192x8192x10-b128"), kH200));
+}
+TEST(StreamedPlan, CountsTheBytesOfAStep) {
+  const auto workload = parse_workload_name("mlp-1000x2000x3000x10-b32");
+  EXPECT_EQ(streamed::weight_bytes_per_step(workload, Precision::kBf16), 2e6 * 8 + 6e6 * 10 + 3e4 * 10);
+  EXPECT_EQ(streamed::weight_bytes_per_step(workload, Precision::kFp32), 2e6 * 8 + 6e6 * 12 + 3e4 * 12);
+}
+
+}  // namespace
+}  // namespace headroom
