@@ -26,7 +26,6 @@ struct Arguments {
   unsigned char* hidden;        // tiles [output_tiles, groups]
   unsigned char* gradients;     // tiles [output_tiles, groups]; zero at the start
   float* logit_parts;           // [logit_parts, groups * 32, logit_columns]
-  float* logits;                // [batch, logit_columns]
   float* bias_terms;            // [batch, logit_columns]: the logits' gradient as the bias sum sees it
   float* row_losses;            // [batch]
   float* losses;                // ring of loss_slots, a power of two

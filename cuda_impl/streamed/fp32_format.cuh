@@ -92,10 +92,9 @@ struct Fp32 {
                                                  int lane) {
     load_own<kTiles, kGroups>(own, tiles, lane);
   }
-  /// Four partial sums added up; the other half of the rows, if another lane has it.
+  /// With the other half of the rows, if another lane has it.
   template <int kTiles>
-  STREAMED_DEVICE static float total(const float (&sums)[4]) {
-    const float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  STREAMED_DEVICE static float total(float sum) {
     return kTiles == 1 ? sum + shuffle_xor(sum, 16) : sum;
   }
 
@@ -112,7 +111,7 @@ struct Fp32 {
     for (int output = 0; output < kTileSide; ++output) {
       float* place = reinterpret_cast<float*>(tile + chunk_offset(output, input / 4));
       const float w = *place;
-      float gradient[4] = {};
+      float gradient = 0;
 #pragma unroll
       for (int group = 0; group < kGroups; ++group)
 #pragma unroll
@@ -128,11 +127,11 @@ struct Fp32 {
     warp_sync();
     copy_out<kTiles>(weights, out, tile_step, lane);
   }
-  STREAMED_DEVICE static void multiply_rows(float (&gradient)[4], const float* x /* [4] */, float4 d) {
-    gradient[0] = fmaf(d.x, x[0], gradient[0]);
-    gradient[1] = fmaf(d.y, x[1], gradient[1]);
-    gradient[2] = fmaf(d.z, x[2], gradient[2]);
-    gradient[3] = fmaf(d.w, x[3], gradient[3]);
+  STREAMED_DEVICE static void multiply_rows(float& gradient, const float* x /* [4] */, float4 d) {
+    gradient = fmaf(d.x, x[0], gradient);
+    gradient = fmaf(d.y, x[1], gradient);
+    gradient = fmaf(d.z, x[2], gradient);
+    gradient = fmaf(d.w, x[3], gradient);
   }
   /// Updated tiles from shared memory, where lanes left single values, to their place.
   template <int kTiles>
@@ -162,7 +161,7 @@ struct Fp32 {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int begin = rows + (4 * chunk + i) * 128;
-        float gradient[4] = {};
+        float gradient = 0;
 #pragma unroll
         for (int group = 0; group < kGroups; ++group)
 #pragma unroll

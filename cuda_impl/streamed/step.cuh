@@ -362,66 +362,68 @@ STREAMED_DEVICE float warp_maximum(float value) {
   return value;
 }
 
-/// One row's logits: parts in the order of their numbers, and the bias. To a.logits.
+/// One logit of a row, parts in the order of their numbers: slices of them by all threads, to shared memory.
 template <int kGroups>
-STREAMED_DEVICE void add_up_logits(const Arguments& a, const LayerPlan& layer, int row) {
+STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices /* [slices, columns] */) {
   const int columns = a.plan.logit_columns, thread = thread_index();
   const std::int64_t part_stride = std::int64_t{kGroups * kGroupRows} * columns;
-  const float* parts = a.logit_parts + std::int64_t{row} * columns;
-  float* logits = a.logits + std::int64_t{row} * columns;
-  if (a.plan.logit_parts == 1) {
-    for (int c = thread; c < a.plan.classes; c += kThreads)
-      logits[c] = load_global(parts + c) + load_global(a.biases + layer.bias + c);
-    return;
-  }
-  float* slices = reduction_memory();
-  const int count = kThreads / columns, slice = thread / columns, c = thread % columns;
-  if (slice < count) {
-    float sum = 0;
+  const int count = kThreads / columns, slice = thread / columns;
+  const float* parts = a.logit_parts + std::int64_t{row} * columns + thread % columns;
+  if (slice >= count) return;
+  float sum = 0;
 #pragma unroll 8
-    for (int part = slice; part < a.plan.logit_parts; part += count)
-      sum += load_global(parts + part * part_stride + c);
-    slices[slice * columns + c] = sum;
-  }
-  block_sync();  // all slices are there
-  if (thread < a.plan.classes) {
-    float sum = 0;
-    for (int s = 0; s < count; ++s) sum += slices[s * columns + thread];
-    logits[thread] = sum + load_global(a.biases + layer.bias + thread);
-  }
+  for (int part = slice; part < a.plan.logit_parts; part += count)
+    sum += load_global(parts + part * part_stride);
+  slices[thread] = sum;
 }
 
-/// Softmax, loss and gradient of one row, by one warp. Logits were written by this block.
-template <class Format, int kGroups>
+/// Softmax, loss and gradient of one row, by one warp; lane c % 32 alone asks for logit(c) until all have it.
+template <class Format, int kGroups, class Logit>
 STREAMED_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row, std::int32_t label,
-                              int lane) {
-  const float* logits = a.logits + std::int64_t{row} * a.plan.logit_columns;
+                              int lane, const Logit& logit) {
   float* bias_terms = a.bias_terms + std::int64_t{row} * a.plan.logit_columns;
   float largest = -INFINITY, sum = 0;
-  for (int c = lane; c < a.plan.classes; c += 32) largest = fmaxf(largest, load_global(logits + c));
+  for (int c = lane; c < a.plan.classes; c += 32) largest = fmaxf(largest, logit(c));
   largest = warp_maximum(largest);
-  for (int c = lane; c < a.plan.classes; c += 32) sum += expf(load_global(logits + c) - largest);
+  for (int c = lane; c < a.plan.classes; c += 32) sum += expf(logit(c) - largest);
   sum = warp_sum(sum);
   for (int c = lane; c < a.plan.classes; c += 32) {
-    const float probability = expf(load_global(logits + c) - largest) / sum;
+    const float probability = expf(logit(c) - largest) / sum;
     const float gradient = (probability - (c == label ? 1.0f : 0.0f)) * a.gradient_scale;
     unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
                           row / kGroupRows * Format::kActivationBytes;
     Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
     bias_terms[c] = Format::bias_term(gradient);
+    if (c == label) a.row_losses[row] = logf(sum) - (logit(c) - largest);
   }
-  if (lane == 0) a.row_losses[row] = logf(sum) - (load_global(logits + label) - largest);
 }
 
 template <class Format, int kGroups>
 STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t step) {
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
+  const int columns = a.plan.logit_columns, lane = thread_index() % 32;
   const std::int32_t* labels = a.labels + step % a.batches * a.plan.batch;
+  const float* bias = a.biases + layer.bias;
+  float* slices = reduction_memory();
+  float* logits = slices + kThreads;
   for (int row = block_index(); row < a.plan.batch; row += a.plan.members) {
-    add_up_logits<kGroups>(a, layer, row);
-    block_sync();  // the row's logits are written
-    if (thread_index() < 32) row_loss<Format, kGroups>(a, layer, row, labels[row], thread_index());
-    block_sync();  // slices are read
+    if (a.plan.narrow) add_up_slices<kGroups>(a, row, slices);
+    block_sync();  // the slices are there
+    if (thread_index() < 32) {
+      if (a.plan.narrow) {
+        for (int c = lane; c < a.plan.classes; c += 32) {
+          float sum = load_global(bias + c);
+          for (int slice = 0; slice < kThreads / columns; ++slice) sum += slices[slice * columns + c];
+          logits[c] = sum;
+        }
+        row_loss<Format, kGroups>(a, layer, row, labels[row], lane, [&](int c) { return logits[c]; });
+      } else {
+        const float* part = a.logit_parts + std::int64_t{row} * columns;
+        row_loss<Format, kGroups>(a, layer, row, labels[row], lane,
+                                  [&](int c) { return load_global(part + c) + load_global(bias + c); });
+      }
+    }
+    block_sync();  // and read
   }
 }
 

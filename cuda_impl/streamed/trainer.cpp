@@ -63,7 +63,6 @@ class StreamedTrainer : public Trainer {
     gradients_ = zeros<unsigned char>(activations);
     logit_parts_ =
         zeros<float>(std::int64_t{plan.logit_parts} * plan.groups * kGroupRows * plan.logit_columns);
-    logits_ = zeros<float>(logits);
     bias_terms_ = zeros<float>(logits);
     row_losses_ = zeros<float>(plan.batch);
     counters_ = zeros<std::uint32_t>(kBarrierCounters * kCounterSpacing);
@@ -148,7 +147,6 @@ class StreamedTrainer : public Trainer {
     arguments_.hidden = hidden_.data();
     arguments_.gradients = gradients_.data();
     arguments_.logit_parts = logit_parts_.data();
-    arguments_.logits = logits_.data();
     arguments_.bias_terms = bias_terms_.data();
     arguments_.row_losses = row_losses_.data();
     arguments_.losses = losses_.data();
@@ -248,7 +246,7 @@ class StreamedTrainer : public Trainer {
   Stream stream_;
   Event begin_, end_;
   DeviceBuffer<unsigned char> weights_, inputs_, hidden_, gradients_;
-  DeviceBuffer<float> biases_, logit_parts_, logits_, bias_terms_, row_losses_;
+  DeviceBuffer<float> biases_, logit_parts_, bias_terms_, row_losses_;
   KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<std::uint32_t> counters_, status_;

@@ -15,6 +15,7 @@
 #include "core/dataset.h"
 #include "core/error.h"
 #include "core/oracle.h"
+#include "sanitizer.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
 
@@ -22,6 +23,7 @@ namespace headroom {
 namespace {
 
 constexpr double kSanitizerWaitSeconds = 20;
+constexpr std::int64_t kSanitizedSteps = 3;
 constexpr streamed::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 
 #define NEEDS_GPU() \
@@ -53,6 +55,12 @@ void check_against_oracle(const std::string& name, Precision precision, int memb
   Problem problem(name, seed);
   const auto trainer =
       problem.trainer(precision, {.wait_seconds = kSanitizerWaitSeconds, .most_members = members});
+  if (under_racecheck()) {
+    // It looks for hazards, not at values: one launch with the first step, one between two others and the last.
+    trainer->train(0, kSanitizedSteps);
+    for (const float loss : trainer->losses(0, kSanitizedSteps)) EXPECT_TRUE(std::isfinite(loss));
+    return;
+  }
   std::vector<StepErrors> errors;
   std::vector<double> free_errors;
   follow_reference(
@@ -167,6 +175,7 @@ TEST_P(StreamedTrainer, SmallBrokenNetworkIsSeenAndForgotten) {
 TEST(StreamedWaits, SmallLostArrivalFailsTheTrainingInsteadOfHanging) {
   NEEDS_GPU();
   for (const int barrier : {0, 1, 4, 5, 13}) {
+    if (under_racecheck() && barrier != 0) continue;
     Problem problem("mlp-33x40x17x7x5-b17", fresh_seed());
     const auto trainer = problem.trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_barrier = barrier});
     try {
