@@ -18,11 +18,13 @@
 #include "core/host_clock.h"
 #include "cublaslt/kernels.h"
 #include "cublaslt/product.h"
+#include "device/copies.h"
 #include "device/device.h"
 #include "device/kept_losses.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
+#include "layered/training_data.h"
 
 namespace headroom {
 namespace {
@@ -34,14 +36,6 @@ constexpr std::int64_t kStepsPerGraph = 16;
 constexpr std::int64_t kGatheredBytes = std::int64_t{8} << 20;  // at most, for the steps of one graph
 constexpr std::int64_t kLargeBatchBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kMostGraphs = 64;
-constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-
-template <class T>
-DeviceBuffer<T> zeros(std::int64_t size) {
-  DeviceBuffer<T> buffer(size);
-  buffer.fill_bytes(0);
-  return buffer;
-}
 
 template <class Format>
 class CublasltTrainer : public Trainer {
@@ -58,7 +52,7 @@ class CublasltTrainer : public Trainer {
         loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))) {
     DeviceMemory::reset_peak();
     allocate();
-    upload(data);
+    data_ = layered::upload<Format>(data, batches_ * batch_, stream_);
     set_parameters(initial);
     describe_products();
     choose_products();
@@ -88,9 +82,9 @@ class CublasltTrainer : public Trainer {
       Layer& layer = layers_[static_cast<std::size_t>(index)];
       copy_rows(result.weight(index).data(), widths_[static_cast<std::size_t>(index)], layer.weight.data(),
                 layer.in, widths_[static_cast<std::size_t>(index)],
-                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyDeviceToHost);
+                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyDeviceToHost, stream_);
       copy_rows(result.bias(index).data(), layer.out, biases_.data() + layer.bias, layer.out,
-                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyDeviceToHost);
+                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyDeviceToHost, stream_);
     }
     stream_.synchronize();
     return result;
@@ -102,9 +96,9 @@ class CublasltTrainer : public Trainer {
       Layer& layer = layers_[static_cast<std::size_t>(index)];
       copy_rows(layer.weight.data(), layer.in, parameters.weight(index).data(),
                 widths_[static_cast<std::size_t>(index)], widths_[static_cast<std::size_t>(index)],
-                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyHostToDevice);
+                widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyHostToDevice, stream_);
       copy_rows(biases_.data() + layer.bias, layer.out, parameters.bias(index).data(), layer.out,
-                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyHostToDevice);
+                widths_[static_cast<std::size_t>(index) + 1], 1, cudaMemcpyHostToDevice, stream_);
       round_weight(layer, stream_);
     }
     stream_.synchronize();
@@ -166,37 +160,6 @@ class CublasltTrainer : public Trainer {
   }
 
   std::int64_t batch_values() const { return batch_ * layers_.front().in; }
-
-  /// The whole data set onto the device, rounded once: the first product then reads what it would read anyway.
-  void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * batch_;
-    inputs_ = DeviceBuffer<Value>(samples * padded(data.feature_count));
-    labels_ = DeviceBuffer<std::int32_t>(samples);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
-    const std::int64_t row_bytes =
-        std::int64_t{data.feature_count} * static_cast<std::int64_t>(sizeof(float));
-    const std::int64_t rows_at_once = std::clamp<std::int64_t>(kUploadBytes / row_bytes, 1, samples);
-    DeviceBuffer<float> staged(rows_at_once * data.feature_count);
-    for (std::int64_t row = 0; row < samples; row += rows_at_once) {
-      const std::int64_t rows = std::min(rows_at_once, samples - row);
-      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * data.feature_count,
-                                 static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice,
-                                 stream_.get()));
-      layered::round_rows<Format>(
-          staged.data(),
-          layered::matrix(inputs_.data() + row * padded(data.feature_count), rows, data.feature_count),
-          stream_);
-      stream_.synchronize();
-    }
-  }
-
-  /// `rows` rows of `columns` floats, each side with its own pitch.
-  void copy_rows(float* destination, std::int64_t destination_pitch, const float* source,
-                 std::int64_t source_pitch, std::int64_t columns, std::int64_t rows, cudaMemcpyKind kind) {
-    const auto bytes = [](std::int64_t values) { return static_cast<std::size_t>(values) * sizeof(float); };
-    CUDA_CHECK(cudaMemcpy2DAsync(destination, bytes(destination_pitch), source, bytes(source_pitch),
-                                 bytes(columns), static_cast<std::size_t>(rows), kind, stream_.get()));
-  }
 
   static Value* product_weight(Layer& layer) {
     if constexpr (k16Bits)
@@ -300,7 +263,7 @@ class CublasltTrainer : public Trainer {
 
   /// On the values of a first step: a product of zeros draws less power, and its clocks are not those of training.
   void choose_products() {
-    const Value* first_batch = inputs_.data();
+    const Value* first_batch = data_.inputs.data();
     queue_step(first_batch);
     stream_.synchronize();
     for (std::size_t index = 0; index < layers_.size(); ++index) {
@@ -351,7 +314,7 @@ class CublasltTrainer : public Trainer {
     if (graph_per_batch_) {
       for (std::int64_t batch = 0; batch < batches_; ++batch)
         batch_graphs_.push_back(
-            Graph::capture(stream_, [&] { queue_step(inputs_.data() + batch * batch_values()); }));
+            Graph::capture(stream_, [&] { queue_step(data_.inputs.data() + batch * batch_values()); }));
     } else {
       one_step_ = Graph::capture(stream_, [&] { queue_gathered_steps(1); });
       many_steps_ = Graph::capture(stream_, [&] { queue_gathered_steps(steps_per_graph_); });
@@ -393,8 +356,8 @@ class CublasltTrainer : public Trainer {
   // ---- One step
 
   void queue_gathered_steps(std::int64_t steps) {
-    gather_batches<Format>(inputs_.data(), state_.data(), batches_, batch_values(), steps, gathered_.data(),
-                           stream_);
+    gather_batches<Format>(data_.inputs.data(), state_.data(), batches_, batch_values(), steps,
+                           gathered_.data(), stream_);
     for (std::int64_t step = 0; step < steps; ++step) queue_step(gathered_.data() + step * batch_values());
   }
 
@@ -411,10 +374,10 @@ class CublasltTrainer : public Trainer {
     for (std::size_t index = 0; index < layers_.size(); ++index) queue_forward(index, features);
     const Layer& last = layers_.back();
     const int classes = widths_.back();
-    layered::loss_gradient<Format>(layered::matrix<const float>(last.sums.data(), batch_, classes),
-                                   labels_.data(), state_.data(), loss_scale_ / static_cast<float>(batch_),
-                                   layered::matrix(layers_.back().gradient.data(), batch_, classes),
-                                   row_losses_.data(), stream_);
+    layered::loss_gradient<Format>(
+        layered::matrix<const float>(last.sums.data(), batch_, classes), data_.labels.data(), state_.data(),
+        loss_scale_ / static_cast<float>(batch_),
+        layered::matrix(layers_.back().gradient.data(), batch_, classes), row_losses_.data(), stream_);
     beside(kRest, [&](Stream& stream, Workspace&) {
       layered::finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
                            stream);
@@ -492,11 +455,10 @@ class CublasltTrainer : public Trainer {
   Workspace main_workspace_, side_workspace_;
 
   std::vector<Layer> layers_;
-  DeviceBuffer<Value> inputs_;         // [batches * batch, padded inputs]
-  DeviceBuffer<std::int32_t> labels_;  // [batches * batch]
-  DeviceBuffer<Value> gathered_;       // [steps_per_graph, batch, padded inputs]
-  DeviceBuffer<float> biases_;         // of all layers
-  DeviceBuffer<float> bias_sums_;      // [parts, biases]
+  layered::TrainingData<Format> data_;  // batches * batch samples
+  DeviceBuffer<Value> gathered_;        // [steps_per_graph, batch, padded inputs]
+  DeviceBuffer<float> biases_;          // of all layers
+  DeviceBuffer<float> bias_sums_;       // [parts, biases]
   DeviceBuffer<float> row_losses_;
   KeptLosses losses_;
   DeviceBuffer<layered::StepState> state_;

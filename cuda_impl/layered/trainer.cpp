@@ -12,11 +12,13 @@
 
 #include "core/error.h"
 #include "core/host_clock.h"
+#include "device/copies.h"
 #include "device/device.h"
 #include "device/kept_losses.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
+#include "layered/training_data.h"
 #include "planted/delay.h"
 
 namespace headroom {
@@ -28,7 +30,6 @@ using namespace layered;
 constexpr int kStepsPerGraph = 8;
 // From this many parameters on a product alone saturates the memory, and two at once only disturb each other.
 constexpr std::int64_t kSaturatingParameters = std::int64_t{1} << 26;
-constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
 /// Where a layer lies in the buffers of parameters: weight [out, in] padded, then bias [padded(out)].
 struct LayerPlace {
@@ -63,7 +64,7 @@ class LayeredTrainer : public Trainer {
         layers_(place_layers(workload.widths)) {
     DeviceMemory::reset_peak();
     allocate();
-    upload(data);
+    data_ = upload<Format>(data, batches_ * batch_, stream_);
     set_parameters(initial);
     capture_steps();
     if (const auto share = PlantedDelay::asked_share()) plant_delay(*share, initial);
@@ -96,9 +97,9 @@ class LayeredTrainer : public Trainer {
     for (int layer = 0; layer < result.layers(); ++layer) {
       const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
       copy_rows(result.weight(layer).data(), place.in, masters_.data() + place.weight, padded(place.in),
-                place.in, place.out, cudaMemcpyDeviceToHost);
+                place.in, place.out, cudaMemcpyDeviceToHost, stream_);
       copy_rows(result.bias(layer).data(), place.out, masters_.data() + place.bias, padded(place.out),
-                place.out, 1, cudaMemcpyDeviceToHost);
+                place.out, 1, cudaMemcpyDeviceToHost, stream_);
     }
     stream_.synchronize();
     return result;
@@ -109,9 +110,9 @@ class LayeredTrainer : public Trainer {
     for (int layer = 0; layer < parameters.layers(); ++layer) {
       const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
       copy_rows(masters_.data() + place.weight, padded(place.in), parameters.weight(layer).data(), place.in,
-                place.in, place.out, cudaMemcpyHostToDevice);
+                place.in, place.out, cudaMemcpyHostToDevice, stream_);
       copy_rows(masters_.data() + place.bias, padded(place.out), parameters.bias(layer).data(), place.out,
-                place.out, 1, cudaMemcpyHostToDevice);
+                place.out, 1, cudaMemcpyHostToDevice, stream_);
     }
     if constexpr (kCopiesWeights)
       round_weights<Format>(masters_.data(), copies_.data(), masters_.size(), stream_);
@@ -163,44 +164,6 @@ class LayeredTrainer : public Trainer {
     state_ = zeros<StepState>(1);
   }
 
-  template <class T>
-  static DeviceBuffer<T> zeros(std::int64_t size) {
-    DeviceBuffer<T> buffer(size);
-    buffer.fill_bytes(0);
-    return buffer;
-  }
-
-  /// The whole data set onto the device, rounded once:
-  /// the first product then reads what it would read anyway.
-  void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * batch_;
-    inputs_ = DeviceBuffer<Value>(samples * padded(data.feature_count));
-    labels_ = DeviceBuffer<std::int32_t>(samples);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
-    const std::int64_t row_bytes =
-        std::int64_t{data.feature_count} * static_cast<std::int64_t>(sizeof(float));
-    const std::int64_t rows_at_once = std::clamp<std::int64_t>(kUploadBytes / row_bytes, 1, samples);
-    DeviceBuffer<float> staged(rows_at_once * data.feature_count);
-    for (std::int64_t row = 0; row < samples; row += rows_at_once) {
-      const std::int64_t rows = std::min(rows_at_once, samples - row);
-      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * data.feature_count,
-                                 static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice,
-                                 stream_.get()));
-      round_rows<Format>(staged.data(),
-                         matrix(inputs_.data() + row * padded(data.feature_count), rows, data.feature_count),
-                         stream_);
-      stream_.synchronize();
-    }
-  }
-
-  /// `rows` rows of `columns` floats, each side with its own pitch.
-  void copy_rows(float* destination, std::int64_t destination_pitch, const float* source,
-                 std::int64_t source_pitch, std::int64_t columns, std::int64_t rows, cudaMemcpyKind kind) {
-    const auto bytes = [](std::int64_t values) { return static_cast<std::size_t>(values) * sizeof(float); };
-    CUDA_CHECK(cudaMemcpy2DAsync(destination, bytes(destination_pitch), source, bytes(source_pitch),
-                                 bytes(columns), static_cast<std::size_t>(rows), kind, stream_.get()));
-  }
-
   const Value* weights_for_products() const {
     if constexpr (kCopiesWeights)
       return copies_.data();
@@ -215,7 +178,7 @@ class LayeredTrainer : public Trainer {
   /// the layer below's activations for the others.
   Matrix<const Value> layer_inputs(std::size_t layer) const {
     const std::int64_t columns = layers_[layer].in;
-    return layer == 0 ? matrix<const Value>(inputs_.data(), batches_ * batch_, columns)
+    return layer == 0 ? matrix<const Value>(data_.inputs.data(), batches_ * batch_, columns)
                       : matrix<const Value>(hidden_[layer - 1].data(), batch_, columns);
   }
   SplitSums split() { return {split_sums_.data(), split_arrivals_.data()}; }
@@ -234,7 +197,7 @@ class LayeredTrainer : public Trainer {
     const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
     forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
                            stream_);
-    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, labels_.data(),
+    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, data_.labels.data(),
                           state_.data(), loss_scale_ / static_cast<float>(batch_), output_gradient(last),
                           row_losses_.data(), stream_);
     for (std::size_t layer = last; layer > 0; --layer) {
@@ -285,8 +248,7 @@ class LayeredTrainer : public Trainer {
   Event output_gradient_done_{Event::Kind::kOrder}, gradients_done_{Event::Kind::kOrder},
       step_finished_{Event::Kind::kOrder};
 
-  DeviceBuffer<Value> inputs_;         // [batches * batch, in]
-  DeviceBuffer<std::int32_t> labels_;  // [batches * batch]
+  TrainingData<Format> data_;  // batches * batch samples
   DeviceBuffer<float> masters_, gradients_;
   DeviceBuffer<Value> copies_;               // the masters as they enter products; 16-bit formats only
   std::vector<DeviceBuffer<Value>> hidden_;  // of each layer but the last [batch, out]
