@@ -1,0 +1,118 @@
+"""What `./headroom test --gpu` makes of its programs: jobs, their order, and what counts of one cut off."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cmake/front_door"))
+
+import run_tests  # noqa: E402
+
+LISTED = """Running main() from gtest_main.cc
+Waits.
+  SmallLost
+Every/Trainer.
+  SmallSteps/fp32  # GetParam() = 4-byte object <00-00 00-00>
+  SmallSteps/fp16  # GetParam() = 4-byte object <02-00 00-00>
+Kernels/fp32.  # TypeParam = Fp32
+  SmallForward
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A test program that writes when it began and ended, and what it ran."""
+    (tmp_path / "list").write_text(LISTED)
+    path = tmp_path / "some_test"
+    path.write_text(
+        f'#!/usr/bin/env bash\n[ "$1" != --gtest_list_tests ] || exec cat {tmp_path}/list\n'
+        f'echo "begins $0 $GTEST_SHARD_INDEX" >>{tmp_path}/events\n'
+        "sleep 0.2\n"
+        f'echo "ends $0 $GTEST_SHARD_INDEX" >>{tmp_path}/events\n'
+        "for argument; do case $argument in --gtest_output=xml:*) report=${argument#*xml:} ;; esac; done\n"
+        'counts=\'tests="1" failures="0" skipped="0" errors="0"\'\n'
+        'echo "<testsuites><testsuite $counts/></testsuites>" >"$report"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def jobs(program, alone=False, part="tests"):
+    tests = run_tests.test_names(program, "*", {})
+    return list(run_tests.program_jobs(part, program, tests, "*", [], {}, alone))
+
+
+def run(all_jobs, folder, **limits):
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True)
+    changes = []
+    limits = {"limit": 30, "within": 30} | limits
+    test_run = run_tests.TestRun(
+        all_jobs, folder, logs, limits["limit"], limits["within"], lambda parts: changes.append(dict(parts))
+    )
+    test_run.run()
+    return test_run, changes
+
+
+def test_names_are_read_from_the_programs_own_list(program):
+    assert run_tests.test_names(program, "*", {}) == [
+        "Waits.SmallLost",
+        "Every/Trainer.SmallSteps/fp32",
+        "Every/Trainer.SmallSteps/fp16",
+        "Kernels/fp32.SmallForward",
+    ]
+    assert run_tests.test_names(program.parent / "nowhere", "*", {}) == []
+
+
+def test_every_test_is_in_one_shard(program):
+    found = jobs(program)
+    assert [job.environment["GTEST_SHARD_INDEX"] for job in found] == ["0", "1", "2", "3"]
+    assert sorted(test for job in found for test in job.tests) == sorted(
+        f"some_test {name}" for name in run_tests.test_names(program, "*", {})
+    )
+    assert len(jobs(program, alone=True)) == 1
+
+
+def test_the_record_is_renewed_after_every_job(program):
+    _, changes = run(jobs(program), program.parent)
+    assert len(changes) >= 4
+    assert changes[-1]["tests"].passed == 4
+
+
+def test_nothing_runs_beside_a_program_that_measures_times(program):
+    alone = program.with_name("timed_test")
+    alone.write_text(program.read_text())
+    alone.chmod(0o755)
+    run(jobs(program) + jobs(alone, alone=True), program.parent)
+    events = [line.split() for line in (program.parent / "events").read_text().splitlines()]
+    assert [event[0] for event in events[:2]] == ["begins", "ends"]
+    assert events[0][1] == events[1][1] == str(alone)
+
+
+@pytest.mark.parametrize(("part", "passed", "left"), [("tests", 1, 1), ("memcheck", 0, 2)])
+def test_of_a_job_that_is_cut_off_only_plain_tests_that_ended_count(tmp_path, part, passed, left):
+    job = run_tests.Job(part, "group", "name", [], ["some_test A.Ended", "some_test A.Begun"])
+    job.log(tmp_path).write_text("[ RUN      ] A.Ended\n[       OK ] A.Ended (3 ms)\n[ RUN      ] A.Begun\n")
+    counts = run_tests.cut_off_counts(job, tmp_path)
+    assert (counts.passed, counts.failed, len(counts.not_finished)) == (passed, 0, left)
+    assert "some_test A.Begun" in counts.not_finished
+    assert counts.verdict() == "CUT OFF"
+
+
+def test_a_job_over_its_limit_does_not_hold_the_others_up(program, capsys):
+    slow = program.with_name("slow_test")
+    slow.write_text(program.read_text().replace("sleep 0.2", "sleep 30"))
+    slow.chmod(0o755)
+    test_run, _ = run(jobs(slow) + jobs(program), program.parent, limit=2)
+    assert test_run.parts["tests"].passed == 4
+    assert len(test_run.parts["tests"].not_finished) == 4
+    output = capsys.readouterr().out
+    assert "CUT OFF slow_test: 0 passed, 0 failed, 0 skipped, 4 not finished" in output
+    assert "ok      some_test: 4 passed" in output
+
+
+def test_what_is_not_begun_in_time_is_named(program, capsys):
+    test_run, _ = run(jobs(program), program.parent, within=0)
+    assert len(test_run.parts["tests"].not_finished) == 4
+    assert "(not begun)" in capsys.readouterr().out
