@@ -176,7 +176,7 @@ def witness_block(data: Published, arguments: list[str]) -> list[str]:
                     format_seconds(busy),
                     f"{launches:.0f}",
                     f"{100 * (graph - busy) / graph:+.1f} %",
-                    format_seconds(abs(graph - busy) / launches),
+                    ("-" if graph < busy else "") + format_seconds(abs(graph - busy) / launches),
                     f"`{one['results_file']}`",
                 ]
             )
