@@ -6,6 +6,7 @@
 #include "calibration/calibration.h"
 #include "choice/choice.h"
 #include "device/device.h"
+#include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "resident/trainer.h"
@@ -19,6 +20,16 @@ std::vector<BackendPrecision> all_precisions(const std::optional<std::string>& u
   std::vector<BackendPrecision> precisions;
   for (const Precision precision : kAllPrecisions)
     precisions.push_back({.precision = precision, .contract = Contract::kExact, .unavailable = unavailable});
+  return precisions;
+}
+
+/// What the machine lacks comes first; then fp32 and tf32 are refused with `reason`.
+std::vector<BackendPrecision> sixteen_bits_only(const std::optional<std::string>& unavailable,
+                                                const char* reason) {
+  std::vector<BackendPrecision> precisions = all_precisions(unavailable);
+  for (BackendPrecision& one : precisions)
+    if (!unavailable && one.precision != Precision::kFp16 && one.precision != Precision::kBf16)
+      one.unavailable = reason;
   return precisions;
 }
 
@@ -49,6 +60,13 @@ WorkerDescription describe(int device) {
            [](const TrainerRequest& request) {
              return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
                                           request.device);
+           }},
+      {.name = "cuda-fused",
+       .precisions = sixteen_bits_only(fused_unavailable(device), "cuda-fused trains in fp16 and bf16"),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_fused_trainer(request.workload, request.precision, request.data, request.initial,
+                                       request.device);
            }},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),

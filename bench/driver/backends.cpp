@@ -81,6 +81,8 @@ std::vector<BackendRow> backend_table() {
        "our kernel for small networks: weights stay on the chip, many steps a launch"},
       {"cuda-streamed", "cuda", Family::kCuda,
        "our kernel for large weights: each is read once forward, and read and written once backward"},
+      {"cuda-fused", "cuda", Family::kCuda,
+       "our kernels for narrow networks: activations stay on the chip, forward to backward"},
       {.name = "cuda",
        .worker = "cuda",
        .family = Family::kCuda,

@@ -1,0 +1,10 @@
+#!/bin/sh
+# A compiler launcher: fails the compilation if ptxas says that it serialises the products of a warpgroup (C7510 to
+# C7515, which it calls information), or that it ignores setmaxnreg (C7508).
+messages=$("$@" 2>&1)
+status=$?
+[ -z "$messages" ] || printf '%s\n' "$messages" >&2
+case $messages in
+  *C7508* | *"instructions are serialized"*) exit 1 ;;
+esac
+exit "$status"

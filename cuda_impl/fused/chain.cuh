@@ -1,0 +1,278 @@
+// A tile's way through any network that fits: forward, loss and backward on one SM; what its weight gradients need
+// goes to device memory.
+//
+// A thread block: two warpgroups, each with a tile of 64 rows, and a warp that loads. All weights but the first
+// layer's stay in shared memory, which is read by products only; a tile's activations stay in registers from layer
+// to layer. The first layer streams: panels of 64 inputs and the weights to them come through a ring.
+//   in:      inputs, labels, image; see kernels.h
+//   out:     activations and gradients of every layer in panels, block_losses
+//   waits:   resident (weights have landed), full and free of each stage; a warp stores its own 16 rows of a tile
+//            by bulk copies and waits for the last one to have left before it writes the next
+// Rows beyond the batch have gradients of zero, so nobody has to leave them out.
+#pragma once
+
+#include <type_traits>
+
+#include "fused/kernels.h"
+#include "fused/loss.cuh"
+#include "fused/warpgroup.cuh"
+
+namespace headroom::fused {
+
+constexpr int kChainWarpgroups = 2, kChainThreads = kChainWarpgroups * kWarpgroup + 32;
+
+/// Barriers in shared memory, by address.
+struct ChainBarriers {
+  std::uint32_t begin;
+  int stages;
+  FUSED_DEVICE std::uint32_t resident() const { return begin; }
+  FUSED_DEVICE std::uint32_t full(int stage) const {
+    return begin + 8 + 8 * static_cast<std::uint32_t>(stage);
+  }
+  FUSED_DEVICE std::uint32_t free(int stage) const { return full(stages + stage); }
+};
+
+/// Where a ring is: its stage, and the parity of the phase that the stage is in.
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  FUSED_DEVICE void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <int kWidth>
+constexpr std::uint32_t kStageBytes = kChainWarpgroups * kTilePanelBytes + kWidth * kPanelRowBytes;
+
+/// The loading warp, one lane of it.
+template <int kWidth>
+FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::uint32_t shared,
+                             const ChainBarriers& barriers) {
+  const Plan& plan = arguments.plan;
+  const int resident = arguments.layout.resident_bytes;
+  barrier_expect(barriers.resident(), static_cast<std::uint32_t>(resident));
+  for (int done = 0; done < resident; done += 32768)
+    bulk_load(shared + static_cast<std::uint32_t>(done), arguments.image + plan.hidden_begin + done,
+              static_cast<std::uint32_t>(min(32768, resident - done)), barriers.resident());
+  const unsigned char* inputs = arguments.inputs + arguments.state->batch * plan.tiles *
+                                                       static_cast<std::int64_t>(plan.input_panels) *
+                                                       kTilePanelBytes;
+  RingPlace at;
+  for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x))
+    for (int panel = 0; panel < plan.input_panels; ++panel, at.advance(barriers.stages)) {
+      const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
+                                  static_cast<std::uint32_t>(at.stage) * kStageBytes<kWidth>;
+      barrier_wait(barriers.free(at.stage), at.parity ^ 1);
+      barrier_expect(barriers.full(at.stage), kStageBytes<kWidth>);
+      for (int tile = 0; tile < kChainWarpgroups; ++tile)
+        bulk_load(stage + static_cast<std::uint32_t>(tile * kTilePanelBytes),
+                  inputs + (static_cast<std::int64_t>(2 * pair + tile) * plan.input_panels + panel) *
+                               kTilePanelBytes,
+                  kTilePanelBytes, barriers.full(at.stage));
+      bulk_load(stage + kChainWarpgroups * kTilePanelBytes,
+                arguments.image + static_cast<std::int64_t>(panel) * kWidth * kPanelRowBytes,
+                kWidth * kPanelRowBytes, barriers.full(at.stage));
+    }
+}
+
+/// One warpgroup, over all its tiles. Returns this thread's share of the loss.
+template <class Format, int kWidth, int kClassRows>
+FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char* memory,
+                                 const ChainBarriers& barriers, int warpgroup) {
+  constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
+  constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
+  const Plan& plan = arguments.plan;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const Lane at(thread);
+  const std::uint32_t shared = shared_address(memory);
+  const std::uint32_t staging = shared + static_cast<std::uint32_t>(arguments.layout.staging_begin +
+                                                                    warpgroup * kPanels * kTilePanelBytes);
+  const std::uint32_t output_weights =
+      shared + static_cast<std::uint32_t>(plan.output_begin - plan.hidden_begin);
+  const float* biases = reinterpret_cast<const float*>(memory + (plan.bias_begin - plan.hidden_begin));
+  using Masks = Mask<kPairs>;
+  std::uint32_t* masks = reinterpret_cast<std::uint32_t*>(memory + arguments.layout.mask_begin) +
+                         warpgroup * plan.hidden * Masks::kWords * kWarpgroup + thread;
+  const auto hidden_weights = [&](int layer) {
+    return shared + static_cast<std::uint32_t>((layer - 1) * kPanels * kHiddenPanelBytes);
+  };
+  // The rows of this warp to a tile's panels in device memory.
+  const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
+                           int first_step) {
+    if (at.lane == 0) bulk_store_wait_read();
+    __syncwarp();
+    store_rows<decltype(steps)::value>(staging, held, at, first_step);
+    shared_writes_to_async();
+    __syncwarp();
+    if (at.lane == 0) {
+      for (int panel = 0; panel < panel_count; ++panel) {
+        const int rows = panel * kTilePanelBytes + at.warp * 16 * kPanelRowBytes;
+        bulk_store(panels + rows, staging + static_cast<std::uint32_t>(rows), 16 * kPanelRowBytes);
+      }
+      bulk_store_commit();
+    }
+  };
+  using WidthSteps = std::integral_constant<int, kSteps>;
+  using ClassSteps = std::integral_constant<int, kClassRows / 16>;
+  const auto panels_of = [&](unsigned char* all, int layer, int tile) {
+    return all + (static_cast<std::int64_t>(layer) * plan.tiles + tile) * (kPanels * kTilePanelBytes);
+  };
+
+  barrier_wait(barriers.resident(), 0);
+  const std::int32_t* labels = arguments.labels + arguments.state->batch * plan.batch;
+  float loss = 0;
+  RingPlace ring;
+  for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x)) {
+    const int tile = 2 * pair + warpgroup;
+    float sums[2 * kPairs];
+    std::uint32_t held[kPairs];
+
+    // Forward: the first layer from the ring.
+    begin_with_bias(sums, biases, at);
+#pragma unroll 1
+    for (int panel = 0; panel < plan.input_panels; ++panel, ring.advance(barriers.stages)) {
+      const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
+                                  static_cast<std::uint32_t>(ring.stage) * kStageBytes<kWidth>;
+      barrier_wait(barriers.full(ring.stage), ring.parity);
+      const std::uint64_t rows = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
+      const std::uint64_t weights = describe(stage + kChainWarpgroups * kTilePanelBytes);
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_shared<Format, Factor::kPlain, Factor::kPlain>(sums, rows + k * kAlong, weights + k * kAlong,
+                                                                1);
+      products_commit();
+      products_wait<0>();
+      if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
+    }
+    sums_are_final(sums);
+
+    // Forward: the hidden layers, from registers.
+#pragma unroll 1
+    for (int layer = 0; layer < plan.hidden; ++layer) {
+      const Masks mask = relu<Format>(sums, held);
+#pragma unroll
+      for (int word = 0; word < Masks::kWords; ++word)
+        masks[(layer * Masks::kWords + word) * kWarpgroup] = mask.word[word];
+      if (layer + 1 < plan.hidden) {
+        begin_with_bias(sums, biases + (layer + 1) * kWidth, at);
+        products_begin();
+        forward_products<Format, kSteps>(sums, held, hidden_weights(layer + 1), kHiddenPanelBytes);
+        products_commit();
+      }
+      publish(panels_of(arguments.activations, layer, tile), held, WidthSteps{}, kPanels, 0);
+      products_wait<0>();
+      sums_are_final(sums);
+    }
+
+    // Loss.
+    RowLogits rows;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * kTileRows + at.first_row() + 8 * half;
+      rows.label[half] = row < plan.batch ? labels[row] : -1;
+    }
+    float logits[kClassRows / 2];
+    const auto make_logits = [&](int group) {
+      begin_with_bias(logits, biases + plan.hidden * kWidth + group * kClassRows, at);
+      products_begin();
+      forward_products<Format, kSteps>(
+          logits, held, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
+          kOutputPanelBytes);
+      products_commit();
+      products_wait<0>();
+      sums_are_final(logits);
+    };
+#pragma unroll 1
+    for (int group = 0; group < plan.class_groups; ++group) {
+      make_logits(group);
+      add_logits(rows, logits, group * kClassRows, at);
+    }
+    loss += finish_logits(rows, at);
+
+    // Backward: the gradient of the last hidden activations.
+#pragma unroll 1
+    for (int group = 0; group < plan.class_groups; ++group) {
+      if constexpr (kClassRows > 16) make_logits(group);  // or keep them in registers that there are not
+      std::uint32_t gradient[kClassRows / 4];
+      logit_gradient<Format>(rows, logits, group * kClassRows, arguments.gradient_scale, at, gradient);
+      products_begin();
+      backward_products<Format, kClassRows / 16>(
+          sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
+          kOutputPanelBytes, group > 0);
+      products_commit();
+      // Two groups of 32 share a panel, which leaves when both are there.
+      const int column = group * kClassRows;
+      const bool complete = group + 1 == plan.class_groups || (column + kClassRows) % kPanelColumns == 0;
+      publish(arguments.output_gradients +
+                  (static_cast<std::int64_t>(tile) * plan.class_panels + column / kPanelColumns) *
+                      kTilePanelBytes,
+              gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
+      products_wait<0>();
+      sums_are_final(sums);
+    }
+
+    // Backward: the hidden layers.
+#pragma unroll 1
+    for (int layer = plan.hidden - 1; layer >= 0; --layer) {
+      Masks mask;
+#pragma unroll
+      for (int word = 0; word < Masks::kWords; ++word)
+        mask.word[word] = masks[(layer * Masks::kWords + word) * kWarpgroup];
+      masked<Format>(sums, mask, held);
+      if (layer > 0) {
+        products_begin();
+        backward_products<Format, kSteps>(sums, held, hidden_weights(layer), kHiddenPanelBytes, 0);
+        products_commit();
+      }
+      publish(panels_of(arguments.gradients, layer, tile), held, WidthSteps{}, kPanels, 0);
+      products_wait<0>();
+      sums_are_final(sums);
+    }
+  }
+  if (at.lane == 0) bulk_store_wait();
+  return loss;
+}
+
+template <class Format, int kWidth, int kClassRows>
+__global__ void __launch_bounds__(kChainThreads, 1)
+    chain_kernel(const __grid_constant__ ChainArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  const ChainBarriers barriers{
+      shared_address(memory) + static_cast<std::uint32_t>(arguments.layout.barrier_begin),
+      arguments.layout.stages};
+  if (threadIdx.x == 0) {
+    barrier_init(barriers.resident(), 1);
+    for (int stage = 0; stage < barriers.stages; ++stage) {
+      barrier_init(barriers.full(stage), 1);
+      barrier_init(barriers.free(stage), 4 * kChainWarpgroups);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (warpgroup == kChainWarpgroups) {
+    if (threadIdx.x % 32 == 0) chain_load<kWidth>(arguments, shared_address(memory), barriers);
+    return;
+  }
+  float loss = chain_compute<Format, kWidth, kClassRows>(arguments, memory, barriers, warpgroup);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+  // Behind the barriers there is room for a float a warp.
+  float* warp_losses = reinterpret_cast<float*>(memory + arguments.layout.barrier_begin) +
+                       2 * (1 + 2 * arguments.layout.stages);
+  if (threadIdx.x % 32 == 0) warp_losses[threadIdx.x / 32] = loss;
+  named_barrier(1, kChainWarpgroups * kWarpgroup);
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int warp = 0; warp < 4 * kChainWarpgroups; ++warp) sum += warp_losses[warp];
+    arguments.block_losses[blockIdx.x] = sum;
+  }
+}
+
+}  // namespace headroom::fused

@@ -1,0 +1,8 @@
+// The chain of networks up to 32 wide in fp16.
+#include "fused/launch.cuh"
+
+namespace headroom::fused {
+
+template struct Chain<Fp16, 32>;
+
+}  // namespace headroom::fused

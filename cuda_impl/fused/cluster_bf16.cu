@@ -1,0 +1,8 @@
+// The cluster form in bf16.
+#include "fused/launch_cluster.cuh"
+
+namespace headroom::fused {
+
+template struct Cluster<Bf16>;
+
+}  // namespace headroom::fused

@@ -1,0 +1,8 @@
+// The cluster form in fp16.
+#include "fused/launch_cluster.cuh"
+
+namespace headroom::fused {
+
+template struct Cluster<Fp16>;
+
+}  // namespace headroom::fused

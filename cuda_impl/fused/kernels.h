@@ -1,0 +1,147 @@
+// The launchers of cuda-fused and what they are told; each is asynchronous on its stream.
+//
+// A step is two or three kernels: the chain takes tiles of rows through forward, loss and backward; weight gradients
+// of layers that the chain does not keep on the SM are summed by the gradient kernel; the update adds up what all
+// thread blocks have summed, in a fixed order, and trains.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "fused/plan.h"
+
+namespace headroom::fused {
+
+/// Which step is trained next; lives on the device, so that a captured step finds its batch.
+struct StepState {
+  std::int64_t step, batch;  ///< batch = step mod batches
+};
+
+/// Where things lie in the chain's shared memory, in bytes.
+struct ChainLayout {
+  std::int32_t resident_bytes;  ///< the image from hidden_begin on, at the start
+  std::int32_t ring_begin,
+      stages;  ///< a stage: one panel of inputs for both warpgroups, and of first weights
+  std::int32_t staging_begin, mask_begin, barrier_begin, shared_bytes;
+};
+
+struct ChainArguments {
+  Plan plan;
+  ChainLayout layout;
+  const unsigned char* image;
+  const unsigned char* inputs;  ///< [batches][tiles][input_panels] panels
+  const std::int32_t* labels;   ///< [batches * batch]
+  const StepState* state;
+  unsigned char* activations;       ///< [hidden][tiles][width_panels] panels
+  unsigned char* gradients;         ///< the same, of the sums before the ReLU
+  unsigned char* output_gradients;  ///< [tiles][class_panels] panels
+  float* block_losses;              ///< [blocks]
+  float gradient_scale;             ///< of the loss: 1 / batch and fp16's loss scale
+};
+
+struct PipelineArguments {
+  Plan plan;
+  const unsigned char* image;
+  const unsigned char* inputs;  ///< [batches][tiles] panels
+  const std::int32_t* labels;   ///< [batches * batch]
+  const StepState* state;
+  float* partials;  ///< [blocks][rows][128]: kOwnerRows an owner, then those of the output layer; see Segment
+  float* block_losses;  ///< [blocks]
+  float gradient_scale;
+};
+inline constexpr int kOwnerRows = 34;
+FUSED_BOTH constexpr int pipeline_partial_floats(int hidden, int pack) {
+  return (hidden * kOwnerRows + 8 * pack + 1) * kWarpgroup;
+}
+
+/// The same for the cluster form: an owner's two halves, then those of the output layer.
+inline constexpr int kWideOwnerRows = 66;
+FUSED_BOTH constexpr int cluster_partial_floats(int hidden) {
+  return (hidden * 2 * kWideOwnerRows + 2 * 8 + 1) * kWarpgroup;
+}
+
+/// What one thread block of the gradient kernel sums: two panels of a layer's outputs by two of its inputs, over
+/// tiles first_tile to end_tile - 1.
+struct GradientBlock {
+  const unsigned char *outputs, *inputs;  ///< the first panel in tile 0
+  std::int64_t output_tile_bytes, input_tile_bytes;
+  std::int32_t output_panels, input_panels;  ///< 1 or 2
+  std::int32_t with_bias, of_batch;          ///< of_batch: inputs is that of batch 0
+  std::int32_t first_tile, end_tile;
+  std::int64_t partial;  ///< where its sums go, in floats; one warpgroup's after the other's
+};
+
+/// Partial sums of one warpgroup: rows of 128 floats, one a thread; weight rows first, then bias rows. Row r of thread
+/// 32w + 4g + t is of m = 16w + g + 8 * (r / 2 mod 2) and n = 8 * (r / 4) + 2t + r mod 2.
+/// kPlain: weights of output m and input n; then two rows of bias gradients of outputs 16w + g and 16w + g + 8, in
+/// threads with t = 0. kTurned: weights of input m and output n. kOutputBias: one row, the bias of output `thread`.
+/// In a packed network m and n both hold one range after the other for each sample of a row; ranges of the same
+/// sample are added up.
+enum class Kind : std::int32_t { kPlain, kTurned, kOutputBias };
+struct Segment {
+  Kind kind;
+  std::int32_t layer, first_output, first_input;
+  std::int32_t weight_rows, bias_rows, splits;
+  std::int64_t partial, split_stride;  ///< in floats
+};
+/// One row of a segment, with all that a thread block of the update must know.
+struct UpdateRow {
+  Segment segment;
+  std::int32_t row;
+};
+
+struct UpdateArguments {
+  Plan plan;
+  const UpdateRow* rows;
+  std::int32_t row_count;
+  const float* partials;
+  float* parameters;  ///< flat
+  unsigned char* image;
+  float update_factor;  ///< -learning rate / loss scale
+  const float* block_losses;
+  std::int32_t loss_blocks;
+  float* losses;
+  std::int64_t loss_slots, batches;
+  StepState* state;
+};
+
+/// stages < 2: the network leaves no room for a ring.
+ChainLayout chain_layout(const Plan& plan, int shared_limit);
+
+/// The chain of one format and padded width; defined in launch.cuh, one translation unit each.
+template <class Format, int kWidth>
+struct Chain {
+  static void launch(const ChainArguments& arguments, int blocks, cudaStream_t stream);
+};
+void launch_chain(Precision precision, const ChainArguments& arguments, int blocks, cudaStream_t stream);
+template <class Format>
+struct Pipeline {
+  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
+};
+template <class Format>
+struct Cluster {
+  static int fitting(int hidden);
+  static void launch(const PipelineArguments& arguments, int clusters, cudaStream_t stream);
+};
+/// How many clusters the device holds at once.
+int fitting_clusters(Precision precision, int hidden);
+void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
+                    cudaStream_t stream);
+void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
+                     cudaStream_t stream);
+/// blocks: on the device.
+void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,
+                      const StepState* state, float* partials, cudaStream_t stream);
+void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream);
+
+/// rows [batches * batch, inputs] fp32 into the panels that `inputs` of ChainArguments describes.
+void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,
+                 unsigned char* panels, cudaStream_t stream);
+/// Flat parameters into the image, padding included.
+void make_image(Precision precision, const Plan& plan, const float* parameters, unsigned char* image,
+                cudaStream_t stream);
+void set_step(StepState* state, std::int64_t step, std::int64_t batches, cudaStream_t stream);
+
+}  // namespace headroom::fused

@@ -1,0 +1,450 @@
+// A whole step's work on an SM for networks up to 64 wide: every warpgroup owns a hidden layer, and tiles flow past.
+//
+// The owner keeps its layer's weights in registers, as left factors, and so it keeps the sums of its weight gradient:
+// products are of transposes, sums [features, rows] = weights [features, features] * activations^T, and what they
+// leave in registers, rounded, is again a left factor. So a gradient enters dW = dZ^T * H without going through
+// shared memory. Activations and gradients go to the neighbours through rings of tiles in shared memory; a tile lies
+// there row by row, which is how the right factor wants it in forward, backward and weight gradient alike.
+//
+//                 inputs        H1             H2             H3
+//   device memory ------> [ 1 ] ------> [ 2 ] ------> [ 3 ] ------> [ 4 ] logits, softmax, loss, dW5
+//                           dW1 <------   dW2 <------   dW3 <------   dW4
+//                                 dZ2           dZ3           dZ4
+//
+// A narrower network is packed: a row of a tile holds 2 samples of 32 features, and the weights stand twice on the
+// diagonal. The update adds up the diagonal blocks of the gradients.
+//
+//   waits:  full and free of each buffer of a ring. The first owner's thread 0 also loads inputs. Owner u runs
+//           lead(u) tiles ahead with its forward work, which is how many tiles must find room between forward and
+//           backward; the ring behind it is that deep.
+//   bits:   each owner adds up its tiles in order; the update adds up thread blocks in order.
+#pragma once
+
+#include "fused/chain.cuh"
+
+namespace headroom::fused {
+
+template <int kHidden, int kPack>
+struct PipelineMap {
+  FUSED_BOTH static constexpr int lead(int owner) {
+    return owner == kHidden - 1 ? 0 : kHidden - owner < 3 ? kHidden - owner : 3;
+  }
+  // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
+  FUSED_BOTH static constexpr int input_depth() { return lead(0) + 2; }
+  FUSED_BOTH static constexpr int depth_into(int owner) {
+    return owner == 0 ? input_depth() : lead(owner - 1) + 1;
+  }
+  static constexpr int kGradientDepth = 2;
+
+  FUSED_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
+    int tiles = 0;
+    for (int u = 0; u < owner; ++u) tiles += depth_into(u);
+    return tiles * kTilePanelBytes;
+  }
+  FUSED_BOTH static constexpr int gradient_ring(int owner) {
+    return ring_into(kHidden) + owner * kGradientDepth * kTilePanelBytes;
+  }
+  static constexpr int kLastActivations =
+      ring_into(kHidden) + (kHidden - 1) * kGradientDepth * kTilePanelBytes;
+  static constexpr int kLogitGradients = kLastActivations + kTilePanelBytes;
+  static constexpr int kOnes = kLogitGradients + kTilePanelBytes;
+  // With four owners the registers hold the first half of a turned layer's weights only; the rest is read here.
+  static constexpr int kHeldSteps = kHidden == 4 ? 2 : 4;
+  static constexpr int kReadBytes = (4 - kHeldSteps) * 16 * kPanelRowBytes;
+  FUSED_BOTH static constexpr int turned_weights(int layer) {
+    return kOnes + 16 * kPanelRowBytes + (layer - 1) * kReadBytes;
+  }
+  // The last owner of packed samples has twice the logits, and registers for half of its forward weights.
+  static constexpr int kLastHeldSteps = kHidden == 4 && kPack == 2 ? 2 : 4;
+  static constexpr int kLastWeights = turned_weights(kHidden);
+  static constexpr int kLastWeightsBytes = kLastHeldSteps < 4 ? kTilePanelBytes : 0;
+  static constexpr int kOutputWeights = kLastWeights + kLastWeightsBytes;
+  FUSED_BOTH static constexpr int masks(int owner) {
+    int words = 0;
+    for (int u = 0; u < owner; ++u) words += lead(u) + 1;
+    return kOutputWeights + kPack * 16 * kPanelRowBytes + words * kWarpgroup * 4;
+  }
+  static constexpr int kSums = masks(kHidden);  // what the last owner's warps add up at the end
+  static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
+  /// Pairs of barriers, full and free, a buffer of a ring each; then one for the output weights.
+  FUSED_BOTH static constexpr int barriers_into(int owner) {
+    return kBarriers + ring_into(owner) / kTilePanelBytes * 16;
+  }
+  FUSED_BOTH static constexpr int gradient_barriers(int owner) {
+    return kBarriers + gradient_ring(owner) / kTilePanelBytes * 16;
+  }
+  static constexpr int kBufferCount = kLastActivations / kTilePanelBytes;
+  static constexpr int kWeightsBarrier = kBarriers + kBufferCount * 16;
+  static constexpr int kSharedBytes = kWeightsBarrier + 16;
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+constexpr int kOtherRegisters = 120, kLastRegisters = 152;
+
+/// A place in a ring of tiles: the buffer's offset, and in bit 0 the parity of its phase.
+template <int kDepth>
+struct TileRing {
+  std::uint32_t at = 0;
+  FUSED_DEVICE std::uint32_t offset() const { return at & ~1u; }
+  FUSED_DEVICE std::uint32_t parity() const { return at & 1; }
+  /// Of the buffer's pair of barriers, from the ring's first.
+  FUSED_DEVICE std::uint32_t barriers() const { return offset() / (kTilePanelBytes / 16); }
+  FUSED_DEVICE void advance() {
+    at += kTilePanelBytes;
+    if (offset() == kDepth * kTilePanelBytes) at = parity() ^ 1;
+  }
+};
+
+/// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns the loss in one lane of each quad.
+/// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
+template <class Format>
+FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
+                               std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
+  float loss = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float value[4] = {logits[2 * half], logits[2 * half + 1], logits[4 + 2 * half], logits[5 + 2 * half]};
+    const float highest = quad_maximum(fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3])));
+    float own = 0, total = 0;
+    bool is_label[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      is_label[i] = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
+      value[i] -= highest;
+      if (is_label[i]) own = value[i];
+      value[i] = exponential2(value[i] * kLog2E);
+      total += value[i];
+    }
+    total = quad_sum(total);
+    own = quad_sum(own);
+    const bool there = labels[half] >= 0;
+    if (first_column == 0 && there) loss += __log2f(total) * kLn2 - own;
+    const float inverse = __fdividef(1.0f, total), row_scale = there ? scale : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
+    gradient[half] = Format::pack(value[0], value[1]);
+    gradient[2 + half] = Format::pack(value[2], value[3]);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const float2 rounded = Format::unpack(gradient[2 * pair + half]);
+      bias_sums[2 * pair] += rounded.x;
+      bias_sums[2 * pair + 1] += rounded.y;
+    }
+  }
+  return loss;
+}
+
+/// Owner kOwner of kHidden, over all tiles of its thread block.
+template <class Format, int kHidden, int kPack, int kOwner>
+FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PipelineMap<kHidden, kPack>;
+  constexpr bool kFirst = kOwner == 0, kLast = kOwner == kHidden - 1;
+  constexpr int kForwardSteps = kLast ? Map::kLastHeldSteps : 4;
+  constexpr int kLead = Map::lead(kOwner), kBackwardSteps = kLast ? kPack : Map::kHeldSteps;
+  const Plan& plan = arguments.plan;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const Lane at(thread);
+  const std::uint32_t shared = shared_address(memory);
+  const int first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
+  const int tiles = (plan.tiles - first_tile + stride - 1) / stride;
+
+  // Inputs: the ring is filled, then every tile that has been used up makes room for another.
+  const auto load_inputs = [&](int tile, std::uint32_t buffer, std::uint32_t barrier) {
+    const std::int64_t of_batch = arguments.state->batch * plan.tiles + first_tile + tile * stride;
+    barrier_expect(barrier, kTilePanelBytes);
+    bulk_load(buffer, arguments.inputs + of_batch * kTilePanelBytes, kTilePanelBytes, barrier);
+  };
+  const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
+                      barriers_in = shared + Map::barriers_into(kOwner);
+  if (kFirst && thread == 0)
+    for (int tile = 0; tile < min(tiles, Map::input_depth()); ++tile)
+      load_inputs(tile, ring_in + tile * kTilePanelBytes, barriers_in + tile * 16);
+
+  // The layer's weights, and those of the layer behind it, turned.
+  std::uint32_t forward[4 * kForwardSteps], backward[4 * kBackwardSteps];
+  const auto load_fragments = [&](std::uint32_t* words, int offset, int steps) {
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      const uint4 four =
+          __ldg(reinterpret_cast<const uint4*>(arguments.image + offset) + step * kWarpgroup + thread);
+      words[4 * step] = four.x;
+      words[4 * step + 1] = four.y;
+      words[4 * step + 2] = four.z;
+      words[4 * step + 3] = four.w;
+    }
+  };
+  load_fragments(forward, forward_fragments(64, kOwner), kForwardSteps);
+  load_fragments(backward,
+                 kLast ? output_fragments(64, kHidden) : backward_fragments(64, kHidden, kOwner + 1),
+                 kBackwardSteps);
+  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
+
+  float gradient[36];  // of the layer's weights, and of its bias in column 64
+#pragma unroll
+  for (float& sum : gradient) sum = 0;
+  float output_gradient[kLast ? 8 * kPack : 1] = {}, output_bias[4] = {}, loss = 0;
+
+  // Where this thread's part of a tile goes: features 16 * warp to 16 * warp + 15 of 16 rows a step.
+  const std::uint32_t stored =
+      static_cast<std::uint32_t>((8 * (lane >> 4) + (lane & 7)) * kPanelRowBytes +
+                                 (((2 * at.warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4));
+  const auto store_features = [&](std::uint32_t tile, const std::uint32_t* held) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+      store_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                            held + 4 * step);
+    shared_writes_to_async();
+  };
+  const auto arrive = [&](std::uint32_t barrier) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+  };
+  TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
+  TileRing<kLast ? 1 : Map::depth_into(kLast ? 0 : kOwner + 1)> forward_out;
+  TileRing<Map::kGradientDepth> gradient_in, gradient_out;
+  // As many masks as buffers of the ring behind this owner, and found by the same place in it.
+  const auto mask_word = [&]() -> std::uint32_t& {
+    return *(reinterpret_cast<std::uint32_t*>(memory + Map::masks(kOwner) + forward_out.offset() / 16) +
+             thread);
+  };
+  barrier_wait(shared + Map::kWeightsBarrier, 0);
+  const std::int32_t* labels = arguments.labels + (kLast ? arguments.state->batch * plan.batch : 0);
+
+#pragma unroll 1
+  for (int tile = -kLead; tile < tiles; ++tile) {
+    float sums[32];
+    std::uint32_t held[16];
+    Mask<16> mask;
+
+    // Forward.
+    if (tile + kLead < tiles) {
+      barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+      const std::uint64_t rows = describe(ring_in + forward_in.offset());
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < kForwardSteps; ++k)
+        multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
+#pragma unroll
+      for (int k = kForwardSteps; k < 4; ++k)
+        multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+            sums, describe(shared + Map::kLastWeights) + k * kAlong, rows + k * kAlong, 1);
+      products_commit();
+      const float bias[2] = {__ldg(biases + at.first_row()), __ldg(biases + at.first_row() + 8)};
+      products_wait<0>();
+      sums_are_final(sums);
+      forward_in.advance();
+#pragma unroll
+      for (int i = 0; i < 32; ++i) sums[i] += bias[i >> 1 & 1];
+      mask = relu<Format>(sums, held);
+      if constexpr (!kLast) {
+        mask_word() = mask.word[0];
+        const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
+        barrier_wait(barriers + 8, forward_out.parity() ^ 1);
+        store_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
+        arrive(barriers);
+      }
+    }
+    if constexpr (!kLast) forward_out.advance();  // so this is now the place of this very tile
+    if (tile < 0) continue;
+
+    // The gradient of the layer's activations: from the next owner's, or from the loss.
+    if constexpr (kLast) {
+      store_features(shared + Map::kLastActivations, held);
+      named_barrier(1, kWarpgroup);  // the tile is whole
+      float logits[8 * kPack];
+      {
+        const std::uint64_t rows = describe(shared + Map::kLastActivations);
+        const std::uint64_t weights = describe(shared + Map::kOutputWeights);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          multiply_shared<Format, Factor::kPlain, Factor::kPlain>(logits, rows + k * kAlong,
+                                                                  weights + k * kAlong, k > 0);
+        products_commit();
+      }
+      int label[kPack][2];
+#pragma unroll
+      for (int part = 0; part < kPack; ++part)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int sample =
+              ((first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half) * kPack + part;
+          label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
+        }
+      const float* output_biases =
+          reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kHidden * 64;
+      products_wait<0>();
+      sums_are_final(logits);
+      std::uint32_t logit_gradient[4 * kPack];
+#pragma unroll
+      for (int part = 0; part < kPack; ++part) {
+        float own[8];
+        std::uint32_t own_gradient[4];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          own[i] = logits[8 * part + i] +
+                   __ldg(output_biases + 16 * part + 8 * (i >> 2) + at.first_column() + (i & 1));
+        loss += narrow_loss<Format>(own, label[part], arguments.gradient_scale, at.first_column(),
+                                    own_gradient, output_bias);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) logit_gradient[4 * part + i] = own_gradient[i];
+      }
+      store_rows<kPack>(shared + Map::kLogitGradients, logit_gradient, at);
+      shared_writes_to_async();
+      named_barrier(1,
+                    kWarpgroup);  // the logits' gradient is whole, and nobody reads the activations any more
+      const std::uint64_t rows = describe(shared + Map::kLogitGradients);
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < kPack; ++k)
+        multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
+      products_commit();
+      products_wait<0>();
+      sums_are_final(sums);
+      sums_are_final(output_gradient);
+    } else {
+      const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
+      barrier_wait(barriers, gradient_in.parity());
+      const std::uint64_t rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < Map::kHeldSteps; ++k)
+        multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
+#pragma unroll
+      for (int k = Map::kHeldSteps; k < 4; ++k)
+        multiply_shared<Format, Factor::kTurned, Factor::kPlain>(
+            sums, describe(shared + Map::turned_weights(kOwner + 1)) + (k - Map::kHeldSteps) * kAcross,
+            rows + k * kAlong, 1);
+      products_commit();
+      mask.word[0] = mask_word();
+      products_wait<0>();
+      sums_are_final(sums);
+      if (lane == 0) barrier_arrive(barriers + 8);
+      gradient_in.advance();
+    }
+
+    // The gradient before the ReLU, to the owner before this one and into the weight gradient.
+    masked<Format>(sums, mask, held);
+    if constexpr (!kFirst) {
+      const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner - 1) + gradient_out.barriers();
+      barrier_wait(barriers + 8, gradient_out.parity() ^ 1);
+      store_features(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
+      arrive(barriers);
+      gradient_out.advance();
+    }
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const std::uint32_t rows =
+          ring_in + backward_in.offset() + static_cast<std::uint32_t>(k * 16 * kPanelRowBytes);
+      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k,
+                                             describe(rows, shared + Map::kOnes - rows), 1);
+    }
+    products_commit();
+    products_wait<0>();
+    if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
+    if constexpr (kFirst) {
+      if (thread == 0 && tile + Map::input_depth() < tiles) {
+        barrier_wait(barriers_in + backward_in.barriers() + 8, backward_in.parity());
+        load_inputs(tile + Map::input_depth(), ring_in + backward_in.offset(),
+                    barriers_in + backward_in.barriers());
+      }
+      __syncwarp();
+    }
+    backward_in.advance();
+  }
+  sums_are_final(gradient);
+
+  float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden, kPack) +
+                   kOwner * kOwnerRows * kWarpgroup + thread;
+#pragma unroll
+  for (int row = 0; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
+  partial[32 * kWarpgroup] = gradient[32];
+  partial[33 * kWarpgroup] = gradient[34];
+  if constexpr (kLast) {
+    partial += kOwnerRows * kWarpgroup;
+#pragma unroll
+    for (int row = 0; row < 8 * kPack; ++row) partial[row * kWarpgroup] = output_gradient[row];
+    // Over the rows of a warp, then over warps.
+    float* sums = reinterpret_cast<float*>(memory + Map::kSums);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+    if (lane == 0) sums[4 * 16 + at.warp] = loss;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float sum = output_bias[i];
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+      if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+    }
+    named_barrier(1, kWarpgroup);
+    if (thread < 16)
+      partial[8 * kPack * kWarpgroup] =
+          (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+    if (thread == 0) {
+      const float* losses = sums + 4 * 16;
+      arguments.block_losses[blockIdx.x] = (losses[0] + losses[1]) + (losses[2] + losses[3]);
+    }
+  }
+}
+
+/// Owner `owner`, which is kOwner or a later one. Of 512 threads the last owner's need more than 128 registers each,
+/// the others' less.
+template <class Format, int kHidden, int kPack, int kOwner>
+FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
+  if constexpr (kOwner + 1 == kHidden) {
+    if constexpr (kHidden == 4) registers_increase<kLastRegisters>();
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+  } else if (owner == kOwner) {
+    if constexpr (kHidden == 4) registers_decrease<kOtherRegisters>();
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+  } else {
+    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, memory);
+  }
+}
+
+template <class Format, int kHidden, int kPack>
+__global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
+    pipeline_kernel(const __grid_constant__ PipelineArguments arguments) {
+  using Map = PipelineMap<kHidden, kPack>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const std::uint32_t shared = shared_address(memory);
+  const int owner = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (threadIdx.x == 0) {
+    for (int buffer = 0; buffer < Map::kBufferCount; ++buffer) {
+      const bool of_inputs = buffer < Map::input_depth();
+      barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16, of_inputs ? 1 : 4);
+      barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16 + 8, 4);
+    }
+    barrier_init(shared + Map::kWeightsBarrier, 1);
+    barrier_init_fence();
+  }
+  std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + Map::kOnes);
+  for (int word = static_cast<int>(threadIdx.x); word < 16 * kPanelRowBytes / 4; word += kHidden * kWarpgroup)
+    ones[word] = Format::pack(1, 1);
+  shared_writes_to_async();
+  __syncthreads();
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
+    const std::uint32_t barrier = shared + Map::kWeightsBarrier;
+    constexpr std::uint32_t kOutputBytes = kPack * 16 * kPanelRowBytes;
+    barrier_expect(barrier, kOutputBytes + Map::kLastWeightsBytes + (kHidden - 1) * Map::kReadBytes);
+    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden, kPack), kOutputBytes,
+              barrier);
+    if constexpr (Map::kLastWeightsBytes > 0)
+      bulk_load(shared + Map::kLastWeights, arguments.image + turned_panel(kHidden, kPack, kHidden - 1),
+                Map::kLastWeightsBytes, barrier);
+    if constexpr (Map::kReadBytes > 0)
+      for (int layer = 1; layer < kHidden; ++layer)
+        bulk_load(shared + Map::turned_weights(layer),
+                  arguments.image + turned_panel(kHidden, kPack, layer) + kTilePanelBytes - Map::kReadBytes,
+                  Map::kReadBytes, barrier);
+  }
+  start_owner<Format, kHidden, kPack, 0>(owner, arguments, memory);
+}
+
+}  // namespace headroom::fused

@@ -1,0 +1,8 @@
+// The pipeline of owners in bf16.
+#include "fused/launch_pipeline.cuh"
+
+namespace headroom::fused {
+
+template struct Pipeline<Bf16>;
+
+}  // namespace headroom::fused

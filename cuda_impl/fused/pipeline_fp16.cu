@@ -1,0 +1,8 @@
+// The pipeline of owners in fp16.
+#include "fused/launch_pipeline.cuh"
+
+namespace headroom::fused {
+
+template struct Pipeline<Fp16>;
+
+}  // namespace headroom::fused

@@ -1,0 +1,87 @@
+#include "fused/plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace headroom::fused {
+namespace {
+
+int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+int widest_hidden(const Workload& workload) {
+  return *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+}
+
+void place_image(Plan& plan) {
+  if (plan.form != Form::kGeneral) {
+    plan.bias_begin = plan.form == Form::kPipeline
+                          ? turned_panel(plan.hidden, plan.pack, plan.hidden)
+                          : output_tile(plan.width, plan.hidden, plan.pack) + plan.pack * 16 * plan.width * 2;
+    plan.image_bytes = plan.bias_begin + 4 * (plan.hidden * plan.width + plan.pack * 16);
+    return;
+  }
+  plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width);
+  plan.output_begin =
+      plan.hidden_begin + (plan.hidden - 1) * plan.width_panels * hidden_panel_bytes(plan.width);
+  plan.bias_begin = plan.output_begin + plan.class_groups * plan.width_panels * output_panel_bytes(plan);
+  plan.image_bytes = plan.bias_begin + 4 * (plan.hidden * plan.width + padded_classes(plan));
+}
+
+}  // namespace
+
+std::optional<std::string> shape_refusal(const Workload& workload, Precision precision) {
+  const auto number = [](auto value) { return std::to_string(value); };
+  if (precision != Precision::kFp16 && precision != Precision::kBf16)
+    return std::string(to_string(precision)) + "; it trains in fp16 and bf16";
+  if (workload.layers() < 2 || workload.layers() > kMaxHidden + 1)
+    return number(workload.layers()) + " layers; it trains 2 to " + number(kMaxHidden + 1);
+  if (widest_hidden(workload) > 128)
+    return "a hidden width of " + number(widest_hidden(workload)) + "; it trains up to 128";
+  if (workload.inputs() > kMaxInputs)
+    return number(workload.inputs()) + " inputs; it trains up to " + number(kMaxInputs);
+  if (workload.classes() > kMaxClasses)
+    return number(workload.classes()) + " classes; it trains up to " + number(kMaxClasses);
+  if (workload.batch_size < kMinBatch)
+    return "batch size " + number(workload.batch_size) + "; it trains " + number(kMinBatch) + " and more";
+  return std::nullopt;
+}
+
+Plan make_plan(const Workload& workload, Precision precision) {
+  if (const auto refusal = shape_refusal(workload, precision))
+    throw UnsupportedError("cuda-fused: " + *refusal);
+  Plan plan{};
+  plan.hidden = workload.layers() - 1;
+  plan.inputs = workload.inputs();
+  plan.classes = workload.classes();
+  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+  const int widest = widest_hidden(workload), features = std::max(widest, plan.inputs);
+  const bool owners = plan.hidden <= kMaxOwners && plan.classes <= 16;
+  plan.form = owners && features <= 64                       ? Form::kPipeline
+              : owners && features <= 128 && plan.hidden > 1 ? Form::kCluster
+                                                             : Form::kGeneral;
+  plan.pack = plan.form == Form::kPipeline && features <= 32 ? 2 : 1;
+  plan.width = plan.form == Form::kCluster    ? 128
+               : plan.form == Form::kPipeline ? 64
+               : widest <= 32                 ? 32
+               : widest <= 64                 ? 64
+                                              : 128;
+  plan.batch = workload.batch_size;
+  plan.tiles = plan.form != Form::kGeneral ? divide_up(plan.batch, plan.pack * kTileRows)
+                                           : 2 * divide_up(plan.batch, 2 * kTileRows);
+  plan.input_panels = plan.form == Form::kCluster ? 2 : divide_up(plan.inputs, kPanelColumns);
+  plan.width_panels = divide_up(plan.width, kPanelColumns);
+  plan.class_rows = plan.classes <= 16 ? 16 : 32;
+  plan.class_groups = divide_up(plan.classes, plan.class_rows);
+  plan.class_panels = divide_up(plan.classes, kPanelColumns);
+
+  place_image(plan);
+
+  for (int layer = 0; layer <= plan.hidden; ++layer) {
+    plan.parameter_begin[layer] = plan.parameters;
+    plan.parameters += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1] + plan.widths[layer + 1];
+  }
+  return plan;
+}
+
+}  // namespace headroom::fused

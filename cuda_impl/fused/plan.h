@@ -1,0 +1,142 @@
+// How a network is laid out for cuda-fused: what is padded to what, and where everything lies.
+//
+// Every matrix of 16-bit values, in device memory as in shared memory, is cut into panels of 64 columns. A row of a
+// panel is 128 bytes and its 16-byte pieces are swizzled, piece p of row r at place p ^ (r mod 8), which is how the
+// tensor cores want to read it, along a row as well as across. So whatever is copied is copied byte for byte.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/workload.h"
+
+#ifdef __CUDACC__
+#define FUSED_BOTH __host__ __device__ inline
+#else
+#define FUSED_BOTH inline
+#endif
+
+namespace headroom::fused {
+
+inline constexpr int kTileRows = 64;  // a tile: the rows that one warpgroup takes through the network
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelRowBytes = 128;
+inline constexpr int kTilePanelBytes = kTileRows * kPanelRowBytes;
+inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr int kMaxHidden = 9, kMaxInputs = 1024, kMaxClasses = 256, kMinBatch = 128;
+
+/// Byte of (row, column) in a panel; column < 64.
+FUSED_BOTH int panel_offset(int row, int column) {
+  return row * kPanelRowBytes + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
+}
+
+/// Most hidden layers of a network whose layers each get a warpgroup.
+inline constexpr int kMaxOwners = 4;
+
+/// Who does what: kPipeline, a warpgroup owns a hidden layer (pipeline.cuh); kCluster, an SM does (cluster.cuh);
+/// kGeneral, a warpgroup takes a tile through all of them (chain.cuh).
+enum class Form : std::int32_t { kGeneral, kPipeline, kCluster };
+
+struct Plan {
+  Form form;
+  std::int32_t pack;                    // samples in a row of a tile, 1 or 2
+  std::int32_t hidden;                  // hidden layers; the network has hidden + 1 weight matrices
+  std::int32_t inputs, classes;         // as the workload says
+  std::int32_t width;                   // of hidden layers, padded: 32, 64 or 128
+  std::int32_t widths[kMaxHidden + 2];  // as the workload says
+  std::int32_t batch, tiles;            // tiles: an even number that covers the batch
+  std::int32_t input_panels, width_panels;
+  std::int32_t class_rows, class_groups, class_panels;  // classes: one group of 16, or groups of 32
+
+  // The image: 16-bit weights as products read them, then fp32 biases. Each layer in panels of its inputs, and the
+  // last layer's outputs in groups. Where layers have owners: fragments instead, see below, and biases pack times.
+  std::int32_t hidden_begin, output_begin, bias_begin, image_bytes;
+
+  std::int64_t
+      parameter_begin[kMaxHidden + 1];  // of each layer's weight in the flat parameters; its bias follows
+  std::int64_t parameters;
+};
+
+FUSED_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
+FUSED_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
+
+/// Byte in the image of weight (out, in) of layer `layer` in the general form.
+FUSED_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in) {
+  const int panel = in / kPanelColumns, column = in % kPanelColumns;
+  if (layer == plan.hidden) {
+    const int group = out / plan.class_rows, row = out % plan.class_rows;
+    return plan.output_begin + (group * plan.width_panels + panel) * output_panel_bytes(plan) +
+           panel_offset(row, column);
+  }
+  const int bytes = hidden_panel_bytes(plan.width);
+  const int begin = layer == 0 ? 0 : plan.hidden_begin + (layer - 1) * plan.width_panels * bytes;
+  return begin + panel * bytes + panel_offset(out, column);
+}
+
+// Fragments: a left factor [64, 16 * steps] as the registers that hold it, 16 bytes a thread and step.
+FUSED_BOTH int fragment_offset(int row, int k) {
+  const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
+  return (k / 16 * kWarpgroup + thread) * 16 + (row / 8 % 2 + k / 8 % 2 * 2) * 4 + k % 2 * 2;
+}
+/// Of the upper 64 rows after the lower ones.
+FUSED_BOTH int fragment_offset(int row, int k, int columns) {
+  return row / 64 * (64 * columns * 2) + fragment_offset(row % 64, k);
+}
+FUSED_BOTH constexpr int forward_fragments(int width, int layer) { return layer * width * width * 2; }
+FUSED_BOTH constexpr int backward_fragments(int width, int hidden, int layer) {
+  return (hidden + layer - 1) * width * width * 2;
+}
+FUSED_BOTH constexpr int output_fragments(int width, int hidden) {
+  return backward_fragments(width, hidden, hidden);
+}
+/// The output weights once more, as panels of pack * 16 rows.
+FUSED_BOTH constexpr int output_tile(int width, int hidden, int pack) {
+  return output_fragments(width, hidden) + pack * 16 * width * 2;
+}
+/// Hidden layers but the first once more, as a panel; width 64.
+FUSED_BOTH constexpr int turned_panel(int hidden, int pack, int layer) {
+  return output_tile(64, hidden, pack) + pack * 16 * kPanelRowBytes + (layer - 1) * kTilePanelBytes;
+}
+
+/// Calls visit(byte in the image) for every place of weight (out, in) of layer `layer`.
+template <class Visit>
+FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, const Visit& visit) {
+  if (plan.form == Form::kGeneral) {
+    visit(panel_weight_offset(plan, layer, out, in));
+    return;
+  }
+  const int features = plan.width / plan.pack;
+  for (int sample = 0; sample < plan.pack; ++sample) {
+    const int column = sample * features + in;
+    if (layer == plan.hidden) {
+      const int row = sample * 16 + out;
+      visit(output_fragments(plan.width, plan.hidden) + fragment_offset(column, row, 16 * plan.pack));
+      visit(output_tile(plan.width, plan.hidden, plan.pack) +
+            column / 64 * (16 * plan.pack * kPanelRowBytes) + panel_offset(row, column % 64));
+      continue;
+    }
+    const int row = sample * features + out;
+    visit(forward_fragments(plan.width, layer) + fragment_offset(row, column, plan.width));
+    if (layer == 0) continue;
+    visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(column, row, plan.width));
+    if (plan.form == Form::kPipeline)
+      visit(turned_panel(plan.hidden, plan.pack, layer) + panel_offset(row, column));
+  }
+}
+/// The same of a bias.
+template <class Visit>
+FUSED_BOTH void for_each_bias_place(const Plan& plan, int layer, int out, const Visit& visit) {
+  const int distance = layer == plan.hidden ? 16 : plan.width / plan.pack;
+  for (int sample = 0; sample < plan.pack; ++sample)
+    visit(plan.bias_begin + 4 * (layer * plan.width + sample * distance + out));
+}
+FUSED_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
+
+/// Why cuda-fused cannot train this workload in this precision on any device; nullopt if it can.
+std::optional<std::string> shape_refusal(const Workload& workload, Precision precision);
+
+/// Throws UnsupportedError with shape_refusal()'s reason.
+Plan make_plan(const Workload& workload, Precision precision);
+
+}  // namespace headroom::fused

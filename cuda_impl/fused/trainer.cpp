@@ -1,0 +1,374 @@
+// The fused kernels behind the trainer contract: buffers, which thread block sums what, and the captured step.
+#include "fused/trainer.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host_clock.h"
+#include "device/device.h"
+#include "device/kept_losses.h"
+#include "device/memory.h"
+#include "device/stream.h"
+#include "fused/kernels.h"
+
+namespace headroom {
+namespace {
+
+using namespace fused;
+
+constexpr int kStepsPerGraph = 8;         // hides what a graph launch costs the host
+constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
+constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+
+int multiprocessors(int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
+  return value;
+}
+
+/// Thread blocks, or clusters, that each take tiles.
+int workers(Precision precision, const Plan& plan, int device) {
+  if (plan.form == Form::kCluster) return std::min(fitting_clusters(precision, plan.hidden), plan.tiles);
+  return std::min(multiprocessors(device), plan.form == Form::kPipeline ? plan.tiles : plan.tiles / 2);
+}
+
+/// The weight gradients of one layer that a thread block sums: up to two panels of outputs by two of inputs.
+struct GradientItem {
+  int layer, output_panel, output_panels, input_panel, input_panels;
+  int cost() const { return output_panels + input_panels; }
+  bool with_bias() const { return input_panel == 0; }
+  int weight_rows() const { return 32 * input_panels; }
+  int rows() const { return weight_rows() + (with_bias() ? 2 : 0); }
+};
+
+std::vector<GradientItem> gradient_items(const Plan& plan) {
+  std::vector<GradientItem> items;
+  for (int layer = 0; layer <= plan.hidden; ++layer) {
+    const int outputs = layer == plan.hidden ? plan.class_panels : plan.width_panels;
+    const int inputs = layer == 0 ? plan.input_panels : plan.width_panels;
+    for (int output = 0; output < outputs; output += 2)
+      for (int input = 0; input < inputs; input += 2)
+        items.push_back({layer, output, std::min(2, outputs - output), input, std::min(2, inputs - input)});
+  }
+  return items;
+}
+
+class FusedTrainer : public Trainer {
+ public:
+  FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
+               const Parameters& initial, int device)
+      : widths_(workload.widths),
+        precision_(precision),
+        plan_(make_plan(workload, precision)),
+        batches_(data.batches(workload.batch_size)),
+        blocks_(workers(precision, plan_, device)) {
+    DeviceMemory::reset_peak();
+    allocate(multiprocessors(device));
+    upload(data);
+    set_arguments(workload);
+    set_parameters(initial);
+    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
+    many_steps_ = Graph::capture(stream_, [&] {
+      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
+    });
+    stream_.synchronize();
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    KeptLosses::require_steps(first_step, count);
+    const HostClock clock;
+    begin_.record(stream_);
+    if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_.get());
+    for (std::int64_t left = count; left > 0;) {
+      const bool many = left >= kStepsPerGraph;
+      (many ? many_steps_ : one_step_).launch(stream_);
+      left -= many ? kStepsPerGraph : 1;
+    }
+    end_.record(stream_);
+    const double device_seconds = seconds_between(begin_, end_);
+    losses_.trained(first_step, count);
+    next_step_ = first_step + count;
+    return clock.timing(device_seconds);
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    return losses_.read(first_step, count, stream_);
+  }
+
+  Parameters parameters() override {
+    Parameters result(widths_);
+    parameters_.copy_to(result.flat());
+    return result;
+  }
+
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    parameters_.copy_from(parameters.flat());
+    make_image(precision_, plan_, parameters_.data(), image_.data(), stream_.get());
+    stream_.synchronize();
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+  std::string note() override {
+    if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
+    if (plan_.form == Form::kPipeline)
+      return "a warpgroup a hidden layer" +
+             std::string(plan_.pack > 1 ? ", two samples a row of 64 features" : "");
+    return "width " + std::to_string(plan_.width) + ", weight gradients through device memory";
+  }
+
+ private:
+  template <class T>
+  static DeviceBuffer<T> zeros(std::int64_t size) {
+    DeviceBuffer<T> buffer(size);
+    buffer.fill_bytes(0);
+    return buffer;
+  }
+  template <class T>
+  static DeviceBuffer<T> copied(const std::vector<T>& values) {
+    DeviceBuffer<T> buffer(static_cast<std::int64_t>(values.size()));
+    buffer.copy_from(values);
+    return buffer;
+  }
+
+  void allocate(int sm_count) {
+    parameters_ = DeviceBuffer<float>(plan_.parameters);
+    image_ = zeros<unsigned char>(plan_.image_bytes);
+    block_losses_ = zeros<float>(blocks_);
+    state_ = zeros<StepState>(1);
+    inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes());
+    if (plan_.form != Form::kGeneral) return plan_owners();
+    const std::int64_t layer_bytes = std::int64_t{plan_.tiles} * plan_.width_panels * kTilePanelBytes;
+    activations_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
+    gradients_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
+    output_gradients_ =
+        zeros<unsigned char>(std::int64_t{plan_.tiles} * plan_.class_panels * kTilePanelBytes);
+    plan_gradients(sm_count, layer_bytes);
+  }
+
+  /// Every thread block sums everything; how the update finds it.
+  void plan_owners() {
+    const int hidden = plan_.hidden, samples = plan_.pack, halves = plan_.width / 64;
+    const bool wide = plan_.form == Form::kCluster;
+    const std::int64_t stride =
+        wide ? cluster_partial_floats(hidden) : pipeline_partial_floats(hidden, samples);
+    std::vector<Segment> segments;
+    std::int64_t next_row = 0;
+    const auto add = [&](Kind kind, int layer, int half, int weight_rows, int bias_rows) {
+      segments.push_back({.kind = kind,
+                          .layer = layer,
+                          .first_output = kind == Kind::kPlain ? 64 * half : 0,
+                          .first_input = kind == Kind::kTurned ? 64 * half : 0,
+                          .weight_rows = weight_rows,
+                          .bias_rows = bias_rows,
+                          .splits = blocks_,
+                          .partial = next_row * kWarpgroup,
+                          .split_stride = stride});
+      next_row += weight_rows + bias_rows;
+    };
+    for (int layer = 0; layer < hidden; ++layer)
+      for (int half = 0; half < halves; ++half) add(Kind::kPlain, layer, half, 32 * halves, 2);
+    for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8 * samples, 0);
+    add(Kind::kOutputBias, hidden, 0, 0, 1);
+    keep_segments(segments);
+    partials_ = DeviceBuffer<float>(blocks_ * stride);
+  }
+
+  void keep_segments(const std::vector<Segment>& segments) {
+    std::vector<UpdateRow> rows;
+    for (const Segment& segment : segments) {
+      // Rows of a packed network's other samples are read with those of the first.
+      for (int row = 0; row < segment.weight_rows / plan_.pack; ++row) rows.push_back({segment, row});
+      for (int row = 0; row < segment.bias_rows; ++row) rows.push_back({segment, segment.weight_rows + row});
+    }
+    update_rows_ = copied(rows);
+  }
+
+  /// Which thread block sums which gradients over which tiles, and how the update finds them.
+  void plan_gradients(int sm_count, std::int64_t layer_bytes) {
+    const std::vector<GradientItem> items = gradient_items(plan_);
+    int whole_cost = 0;
+    for (const GradientItem& item : items) whole_cost += item.cost();
+    std::vector<GradientBlock> blocks;
+    std::vector<Segment> segments;
+    std::int64_t floats = 0;
+    for (const GradientItem& item : items) {
+      const int splits = std::clamp(sm_count * item.cost() / whole_cost, 1, plan_.tiles);
+      const std::int64_t warpgroup_floats = std::int64_t{item.rows()} * kWarpgroup;
+      const bool of_inputs = item.layer == 0, of_outputs = item.layer == plan_.hidden;
+      const std::int64_t width_bytes = plan_.width_panels * kTilePanelBytes;
+      GradientBlock block{
+          .outputs = (of_outputs ? output_gradients_.data() : gradients_.data() + item.layer * layer_bytes) +
+                     item.output_panel * kTilePanelBytes,
+          .inputs = (of_inputs ? inputs_.data() : activations_.data() + (item.layer - 1) * layer_bytes) +
+                    item.input_panel * kTilePanelBytes,
+          .output_tile_bytes = of_outputs ? plan_.class_panels * kTilePanelBytes : width_bytes,
+          .input_tile_bytes = of_inputs ? plan_.input_panels * kTilePanelBytes : width_bytes,
+          .output_panels = item.output_panels,
+          .input_panels = item.input_panels,
+          .with_bias = item.with_bias(),
+          .of_batch = of_inputs,
+          .first_tile = 0,
+          .end_tile = 0,
+          .partial = 0};
+      for (int w = 0; w < item.output_panels; ++w) {
+        segments.push_back({.kind = Kind::kPlain,
+                            .layer = item.layer,
+                            .first_output = (item.output_panel + w) * kPanelColumns,
+                            .first_input = item.input_panel * kPanelColumns,
+                            .weight_rows = item.weight_rows(),
+                            .bias_rows = item.rows() - item.weight_rows(),
+                            .splits = splits,
+                            .partial = floats + w * warpgroup_floats,
+                            .split_stride = item.output_panels * warpgroup_floats});
+      }
+      for (int split = 0; split < splits; ++split) {
+        block.first_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * split / splits);
+        block.end_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * (split + 1) / splits);
+        block.partial = floats;
+        blocks.push_back(block);
+        floats += item.output_panels * warpgroup_floats;
+      }
+    }
+    gradient_blocks_ = copied(blocks);
+    keep_segments(segments);
+    partials_ = DeviceBuffer<float>(floats);
+  }
+
+  void upload(const DatasetView& data) {
+    const std::int64_t samples = batches_ * plan_.batch;
+    labels_ = DeviceBuffer<std::int32_t>(samples);
+    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    const std::int64_t batch_values = std::int64_t{plan_.batch} * plan_.inputs;
+    const std::int64_t at_once = std::clamp<std::int64_t>(kUploadBytes / (4 * batch_values), 1, batches_);
+    DeviceBuffer<float> staged(at_once * batch_values);
+    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
+      const std::int64_t now = std::min(at_once, batches_ - batch);
+      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + batch * batch_values,
+                                 static_cast<std::size_t>(now * batch_values) * sizeof(float),
+                                 cudaMemcpyHostToDevice, stream_.get()));
+      pack_inputs(precision_, plan_, staged.data(), now, inputs_.data() + batch * batch_bytes(),
+                  stream_.get());
+      stream_.synchronize();
+    }
+  }
+  std::int64_t batch_bytes() const {
+    return std::int64_t{plan_.tiles} * plan_.input_panels * kTilePanelBytes;
+  }
+
+  void set_arguments(const Workload& workload) {
+    const double scale = loss_scale(precision_, plan_.batch);
+    chain_.plan = plan_;
+    chain_.layout = chain_layout(plan_, kSharedLimit);
+    chain_.image = image_.data();
+    chain_.inputs = inputs_.data();
+    chain_.labels = labels_.data();
+    chain_.state = state_.data();
+    chain_.activations = activations_.data();
+    chain_.gradients = gradients_.data();
+    chain_.output_gradients = output_gradients_.data();
+    chain_.block_losses = block_losses_.data();
+    chain_.gradient_scale = static_cast<float>(scale) / static_cast<float>(plan_.batch);
+    pipeline_ = {.plan = plan_,
+                 .image = image_.data(),
+                 .inputs = inputs_.data(),
+                 .labels = labels_.data(),
+                 .state = state_.data(),
+                 .partials = partials_.data(),
+                 .block_losses = block_losses_.data(),
+                 .gradient_scale = chain_.gradient_scale};
+    update_.plan = plan_;
+    update_.rows = update_rows_.data();
+    update_.row_count = static_cast<std::int32_t>(update_rows_.size());
+    update_.partials = partials_.data();
+    update_.parameters = parameters_.data();
+    update_.image = image_.data();
+    update_.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / static_cast<float>(scale);
+    update_.block_losses = block_losses_.data();
+    update_.loss_blocks = blocks_;
+    update_.losses = losses_.data();
+    update_.loss_slots = kKeptLosses;
+    update_.batches = batches_;
+    update_.state = state_.data();
+  }
+
+  void queue_step() {
+    if (plan_.form != Form::kGeneral) {
+      const auto launch = plan_.form == Form::kCluster ? launch_cluster : launch_pipeline;
+      launch(precision_, pipeline_, blocks_, stream_.get());
+      return launch_update(precision_, update_, stream_.get());
+    }
+    launch_chain(precision_, chain_, blocks_, stream_.get());
+    launch_gradients(precision_, gradient_blocks_.data(), static_cast<int>(gradient_blocks_.size()),
+                     batch_bytes(), state_.data(), partials_.data(), stream_.get());
+    launch_update(precision_, update_, stream_.get());
+  }
+
+  const std::vector<int> widths_;
+  const Precision precision_;
+  const Plan plan_;
+  const std::int64_t batches_;
+  const int blocks_;  // of the chain
+
+  Stream stream_;
+  Event begin_, end_;
+  DeviceBuffer<float> parameters_;
+  DeviceBuffer<unsigned char> image_;  // what products read of them; plan.h
+  DeviceBuffer<unsigned char> inputs_, activations_, gradients_, output_gradients_;  // in panels; kernels.h
+  DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<GradientBlock> gradient_blocks_;
+  DeviceBuffer<UpdateRow> update_rows_;
+  DeviceBuffer<float> partials_, block_losses_;
+  KeptLosses losses_;
+  DeviceBuffer<StepState> state_;
+
+  ChainArguments chain_{};
+  PipelineArguments pipeline_{};
+  UpdateArguments update_{};
+  Graph one_step_, many_steps_;
+  std::int64_t next_step_ = 0;  // what the device's counter says
+};
+
+}  // namespace
+
+std::optional<std::string> fused_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  const DeviceInfo info = device_info(device);
+  // wgmma is of this one generation; the kernels are machine code for it.
+  if (info.compute_major != 9 || info.compute_minor != 0)
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 9.0";
+  return std::nullopt;
+}
+
+std::optional<std::string> fused_refusal(const Workload& workload, Precision precision) {
+  if (auto refusal = shape_refusal(workload, precision)) return refusal;
+  const Plan plan = make_plan(workload, precision);
+  if (plan.form != Form::kGeneral) return std::nullopt;
+  const ChainLayout layout = chain_layout(plan, kSharedLimit);
+  if (layout.stages < 2)
+    return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +
+           " bytes of shared memory for weights and tiles, which leaves no room for a ring of inputs in " +
+           std::to_string(kSharedLimit);
+  return std::nullopt;
+}
+
+std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
+                                            const DatasetView& data, const Parameters& initial, int device) {
+  validate(workload);
+  if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
+  if (const auto refusal = fused_refusal(workload, precision))
+    throw UnsupportedError("cuda-fused: " + *refusal);
+  if (data.feature_count != workload.inputs())
+    throw InputError("cuda-fused: data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError("cuda-fused: batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  use_device(device);
+  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device);
+}
+
+}  // namespace headroom

@@ -1,0 +1,208 @@
+// The end of a step: partial sums of all thread blocks are added up in a fixed order, every parameter is updated, and
+// its 16-bit copy goes to its place in the image. Also the loss, and what prepares a network before any step.
+//
+// A thread block owns one row of a segment, 128 values; its sixteen warps add every sixteenth partial each, then the
+// first threads add the sixteen. The order does not depend on anything that happens at run time, so neither do the bits.
+//   bytes: 4 a partial value from the L2; 8 a parameter
+#include <algorithm>
+
+#include "device/check.h"
+#include "fused/formats.cuh"
+#include "fused/kernels.h"
+#include "fused/launch_config.h"
+
+namespace headroom::fused {
+namespace {
+
+constexpr int kUpdateThreads = 512, kGroups = kUpdateThreads / 32;
+constexpr int kAtOnce = 9;  // loads of a thread under way; 16 * 9 covers a partial from every SM
+
+/// A parameter's value to all its places in the image; in < 0: a bias.
+template <class Format>
+__device__ void place(const Plan& plan, unsigned char* image, int layer, int out, int in, float value) {
+  if (in < 0) {
+    for_each_bias_place(plan, layer, out, [&](int byte) { *reinterpret_cast<float*>(image + byte) = value; });
+    return;
+  }
+  const unsigned short rounded = Format::round_weight(value);
+  for_each_place(plan, layer, out, in,
+                 [&](int byte) { *reinterpret_cast<unsigned short*>(image + byte) = rounded; });
+}
+
+template <class Format>
+__device__ void update_parameter(const UpdateArguments& arguments, float gradient, int layer, int out,
+                                 int in) {
+  const Plan& plan = arguments.plan;
+  const int ins = plan.widths[layer], outs = plan.widths[layer + 1];
+  if (out >= outs || in >= ins) return;
+  const int index = in < 0 ? ins * outs + out : out * ins + in;
+  float& parameter = arguments.parameters[plan.parameter_begin[layer] + index];
+  const float value = fmaf(arguments.update_factor, gradient, parameter);
+  parameter = value;
+  place<Format>(plan, arguments.image, layer, out, in, value);
+}
+
+/// One warp: the loss of the step, and on to the next.
+__device__ void finish_step(const UpdateArguments& arguments) {
+  float sum = 0;
+  for (int block = static_cast<int>(threadIdx.x); block < arguments.loss_blocks; block += 32)
+    sum += arguments.block_losses[block];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+  if (threadIdx.x != 0) return;
+  StepState& state = *arguments.state;
+  arguments.losses[state.step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
+  ++state.step;
+  state.batch = state.batch + 1 == arguments.batches ? 0 : state.batch + 1;
+}
+
+template <class Format>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_kernel(const __grid_constant__ UpdateArguments arguments) {
+  __shared__ float4 sums[kGroups][32];
+  const UpdateRow own = arguments.rows[min(static_cast<int>(blockIdx.x), arguments.row_count - 1)];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (static_cast<int>(blockIdx.x) == arguments.row_count) {
+    if (threadIdx.x < 32) finish_step(arguments);
+    return;
+  }
+  const Segment& segment = own.segment;
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
+  // Of a packed network: the sample whose range of m this lane's four threads hold, and the rows of its range of n.
+  const bool is_bias = own.row >= segment.weight_rows;
+  const int samples = segment.kind == Kind::kOutputBias ? 1 : arguments.plan.pack;
+  const int row_distance = is_bias ? 0 : segment.weight_rows / samples;
+  const float* partial = arguments.partials + segment.partial +
+                         (own.row + lane * samples / 32 * row_distance) * kWarpgroup + 4 * lane;
+  float4 sum = {0, 0, 0, 0};
+  for (int first = group; first < segment.splits; first += kAtOnce * kGroups) {
+    float4 value[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int split = first + i * kGroups;
+      value[i] = split < segment.splits
+                     ? __ldcg(reinterpret_cast<const float4*>(partial + split * segment.split_stride))
+                     : float4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      sum.x += value[i].x;
+      sum.y += value[i].y;
+      sum.z += value[i].z;
+      sum.w += value[i].w;
+    }
+  }
+  sums[group][lane] = sum;
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x), threads = kWarpgroup / samples;
+  if (thread >= threads) return;
+  float gradient = 0;
+  for (int sample = 0; sample < samples; ++sample) {
+    const int at = sample * threads + thread;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) gradient += reinterpret_cast<const float*>(sums[g])[at];
+  }
+  if (segment.kind == Kind::kOutputBias)
+    return update_parameter<Format>(arguments, gradient, segment.layer, thread, -1);
+  const int half = is_bias ? own.row - segment.weight_rows : own.row / 2 % 2;
+  const int m = thread / 32 * 16 + lane / 4 + 8 * half, n = own.row / 4 * 8 + 2 * (lane % 4) + own.row % 2;
+  if (segment.kind == Kind::kTurned)
+    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + n,
+                             segment.first_input + m);
+  else if (!is_bias)
+    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + m,
+                             segment.first_input + n);
+  else if (lane % 4 == 0)
+    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + m, -1);
+}
+
+/// A thread owns 16 bytes of the panels.
+template <class Format>
+__global__ void pack_inputs_kernel(const Plan plan, const float* rows /* [batches * batch, inputs] */,
+                                   std::int64_t batches, uint4* panels) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int samples = plan.pack, features = samples > 1 ? kPanelColumns / samples : plan.inputs;
+  const int at = static_cast<int>(index % 8), row = static_cast<int>(index / 8 % kTileRows);
+  std::int64_t rest = index / (8 * kTileRows);
+  const int panel = static_cast<int>(rest % plan.input_panels);
+  rest /= plan.input_panels;
+  const int tile = static_cast<int>(rest % plan.tiles);
+  const std::int64_t batch = rest / plan.tiles;
+  if (batch >= batches) return;
+  const int column = panel * kPanelColumns + 8 * (at ^ (row & 7));
+  const std::int64_t sample =
+      (static_cast<std::int64_t>(tile) * kTileRows + row) * samples + (samples > 1 ? column / features : 0);
+  const int first = samples > 1 ? column % features : column;
+  union {
+    unsigned short value[8];
+    uint4 all;
+  } piece;
+  for (int i = 0; i < 8; ++i) {
+    const bool there = sample < plan.batch && first + i < plan.inputs;
+    piece.value[i] =
+        Format::round(there ? rows[(batch * plan.batch + sample) * plan.inputs + first + i] : 0.0f);
+  }
+  panels[index] = piece.all;
+}
+
+/// A thread owns one parameter, or the bias of a class that is only padding: that never wins and gets no gradient.
+template <class Format>
+__global__ void make_image_kernel(const Plan plan, const float* parameters, unsigned char* image) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int padding = static_cast<int>(index - plan.parameters) + plan.classes;
+  if (index >= plan.parameters) {
+    if (padding < padded_classes(plan)) place<Format>(plan, image, plan.hidden, padding, -1, -INFINITY);
+    return;
+  }
+  int layer = 0;
+  while (layer < plan.hidden && index >= plan.parameter_begin[layer + 1]) ++layer;
+  const int ins = plan.widths[layer], outs = plan.widths[layer + 1];
+  const int of_layer = static_cast<int>(index - plan.parameter_begin[layer]);
+  if (of_layer < ins * outs)
+    place<Format>(plan, image, layer, of_layer / ins, of_layer % ins, parameters[index]);
+  else
+    place<Format>(plan, image, layer, of_layer - ins * outs, -1, parameters[index]);
+}
+
+__global__ void set_step_kernel(StepState* state, std::int64_t step, std::int64_t batches) {
+  *state = {step, step % batches};
+}
+
+unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + 255) / 256); }
+
+}  // namespace
+
+void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
+  const auto kernel = precision == Precision::kBf16 ? update_kernel<Bf16> : update_kernel<Fp16>;
+  const LaunchConfig launch(arguments.row_count + 1, kUpdateThreads, 0, stream);
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
+}
+
+void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,
+                 unsigned char* panels, cudaStream_t stream) {
+  const std::int64_t pieces = batches * plan.tiles * plan.input_panels * (kTilePanelBytes / 16);
+  auto* pieces_at = reinterpret_cast<uint4*>(panels);
+  if (precision == Precision::kBf16)
+    pack_inputs_kernel<Bf16><<<blocks_for(pieces), 256, 0, stream>>>(plan, rows, batches, pieces_at);
+  else
+    pack_inputs_kernel<Fp16><<<blocks_for(pieces), 256, 0, stream>>>(plan, rows, batches, pieces_at);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void make_image(Precision precision, const Plan& plan, const float* parameters, unsigned char* image,
+                cudaStream_t stream) {
+  const std::int64_t values = plan.parameters + padded_classes(plan) - plan.classes;
+  if (precision == Precision::kBf16)
+    make_image_kernel<Bf16><<<blocks_for(values), 256, 0, stream>>>(plan, parameters, image);
+  else
+    make_image_kernel<Fp16><<<blocks_for(values), 256, 0, stream>>>(plan, parameters, image);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void set_step(StepState* state, std::int64_t step, std::int64_t batches, cudaStream_t stream) {
+  set_step_kernel<<<1, 1, 0, stream>>>(state, step, batches);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace headroom::fused

@@ -1,0 +1,118 @@
+// What a warpgroup does with one tile of 64 rows, in steps that have names: products of a layer, ReLU and its mask,
+// storing a tile into panels.
+//
+// A warp's lane is 4 * g + t. Sums of a product: warp w holds rows 16w + g and 16w + g + 8 and of every 8 columns
+// 2t and 2t + 1. Packed to 16 bits these registers are, in the same order, the left factor of the next product, so a
+// tile goes from layer to layer without leaving its warp's registers.
+#pragma once
+
+#include "fused/formats.cuh"
+#include "fused/plan.h"
+#include "fused/ptx.cuh"
+#include "fused/wgmma.cuh"
+
+namespace headroom::fused {
+
+/// A matrix in panels as wgmma wants it described. `panel_stride`: bytes from one panel to the next, used where a
+/// turned factor is wider than a panel. Panels begin at multiples of 1024 bytes.
+FUSED_DEVICE std::uint64_t describe(std::uint32_t address, std::uint32_t panel_stride = 16) {
+  constexpr std::uint64_t kEightRows = 8 * kPanelRowBytes, kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) |
+         static_cast<std::uint64_t>(panel_stride >> 4) << 16 | kEightRows >> 4 << 32 | kSwizzle128 << 62;
+}
+// How far a description moves on for 16 more k: along the rows 32 bytes, across them 16 rows.
+constexpr int kAlong = 32 >> 4, kAcross = 16 * kPanelRowBytes >> 4;
+
+/// Which rows and pieces of a panel this thread addresses in stmatrix.
+struct Lane {
+  int lane, warp;            // warp of the warpgroup
+  std::uint32_t row, piece;  // byte of its row; 0 or 1
+  FUSED_DEVICE explicit Lane(int thread) : lane(thread & 31), warp(thread >> 5) {
+    row = static_cast<std::uint32_t>((warp * 16 + (lane & 15)) * kPanelRowBytes);
+    piece = static_cast<std::uint32_t>(lane >> 4);
+  }
+  /// Of 16 columns beginning with column 16 * step.
+  FUSED_DEVICE std::uint32_t place(int step) const {
+    return static_cast<std::uint32_t>(step >> 2) * kTilePanelBytes + row +
+           (((2 * (static_cast<std::uint32_t>(step) & 3) + piece) ^ (static_cast<std::uint32_t>(lane) & 7))
+            << 4);
+  }
+  FUSED_DEVICE int first_row() const { return warp * 16 + (lane >> 2); }
+  FUSED_DEVICE int first_column() const { return 2 * (lane & 3); }
+};
+
+/// sums = the bias of each column; bias [columns] fp32 in shared memory.
+template <int kCount>
+FUSED_DEVICE void begin_with_bias(float (&sums)[kCount], const float* bias, const Lane& at) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float2 pair = *reinterpret_cast<const float2*>(bias + 8 * j + at.first_column());
+    sums[4 * j] = sums[4 * j + 2] = pair.x;
+    sums[4 * j + 1] = sums[4 * j + 3] = pair.y;
+  }
+}
+
+/// sums += held * weights^T; held: 16 * kSteps columns, weights in panels of `rows` rows.
+template <class Format, int kSteps, int kCount>
+FUSED_DEVICE void forward_products(float (&sums)[kCount], const std::uint32_t* held, std::uint32_t weights,
+                                   int panel_bytes) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+    multiply_held<Format, Factor::kPlain>(
+        sums, held + 4 * k,
+        describe(weights + static_cast<std::uint32_t>((k >> 2) * panel_bytes)) + (k & 3) * kAlong, 1);
+}
+
+/// sums (+)= held * weights; held: as many columns as weights have rows, 16 * kSteps.
+template <class Format, int kSteps, int kCount>
+FUSED_DEVICE void backward_products(float (&sums)[kCount], const std::uint32_t* held, std::uint32_t weights,
+                                    int panel_bytes, int add) {
+  const std::uint64_t rows = describe(weights, static_cast<std::uint32_t>(panel_bytes));
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+    multiply_held<Format, Factor::kTurned>(sums, held + 4 * k, rows + k * kAcross, k > 0 ? 1 : add);
+}
+
+/// One bit a value, whether it is positive: 16 registers of pairs a word.
+template <int kPairs>
+struct Mask {
+  static constexpr int kWords = (kPairs + 15) / 16;
+  std::uint32_t word[kWords];
+};
+
+template <class Format, int kPairs>
+FUSED_DEVICE Mask<kPairs> relu(const float (&sums)[2 * kPairs], std::uint32_t (&held)[kPairs]) {
+  Mask<kPairs> mask{};
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
+    // No half is negative, so adding 0x7fff sets its top bit if it was not 0, and nothing is carried.
+    mask.word[i / 16] = mask.word[i / 16] >> 1 | ((held[i] + 0x7fff7fffu) & ~held[i] & 0x80008000u);
+  }
+  return mask;
+}
+
+/// held = sums where the mask is set, else 0.
+template <class Format, int kPairs>
+FUSED_DEVICE void masked(const float (&sums)[2 * kPairs], const Mask<kPairs>& mask,
+                         std::uint32_t (&held)[kPairs]) {
+  constexpr int kLast = (kPairs < 16 ? kPairs : 16) - 1;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const std::uint32_t tops = mask.word[i / 16] << (kLast - i % 16);
+    std::uint32_t halves;  // each top bit spread over its half
+    asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(halves) : "r"(tops));
+    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & halves;
+  }
+}
+
+/// 16 * kSteps columns of the warp's 16 rows into panels, from column 16 * first_step on.
+template <int kSteps>
+FUSED_DEVICE void store_rows(std::uint32_t panels, const std::uint32_t* held, const Lane& at,
+                             int first_step = 0) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+    store_matrices(panels + at.place(first_step + step), held + 4 * step);
+}
+
+}  // namespace headroom::fused

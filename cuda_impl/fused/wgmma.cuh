@@ -1,0 +1,152 @@
+// Warpgroup products: c [64, N] += a [64, 16] * b [16, N], fp32 sums, fp16 or bf16 factors.
+//
+// The PTX has no arrays: each N names its registers one by one, so the lists are spelled out once here and nowhere
+// else. Factors in shared memory lie in rows of 128 bytes with the 128-byte swizzle (layout.h); `Turned` factors are
+// read across their rows.
+#pragma once
+
+#include <cstdint>
+
+#include "fused/formats.cuh"
+#include "fused/ptx.cuh"
+
+namespace headroom::fused {
+
+enum class Factor { kPlain = 0, kTurned = 1 };  ///< k runs along a row of 128 bytes, or across the rows
+
+#define FUSED_LIST_4 "{%0, %1, %2, %3}"
+#define FUSED_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
+#define FUSED_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define FUSED_LIST_32                                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define FUSED_LIST_36                                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35}"
+#define FUSED_LIST_64                                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
+  "%62, %63}"
+#define FUSED_REGISTERS_4 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+#define FUSED_REGISTERS_8 \
+  "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+#define FUSED_REGISTERS_16                                                                        \
+  "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), \
+      "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+#define FUSED_REGISTERS_32                                                                                  \
+  "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),           \
+      "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), \
+      "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]),            \
+      "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),            \
+      "+f"(c[30]), "+f"(c[31])
+#define FUSED_REGISTERS_36                                                                                  \
+  "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),           \
+      "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), \
+      "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]),            \
+      "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),            \
+      "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35])
+#define FUSED_REGISTERS_64                                                                                  \
+  "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),           \
+      "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), \
+      "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]),            \
+      "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]),            \
+      "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]),            \
+      "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]),            \
+      "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]), "+f"(c[49]), "+f"(c[50]),            \
+      "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]), "+f"(c[57]),            \
+      "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
+
+// Operand numbers after the N / 2 sums: A0.. are the first that follow.
+#define FUSED_SHARED(columns, count, type, a, b, keep, turn_a, turn_b)                                      \
+  asm volatile(                                                                                             \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns            \
+      "k16.f32." type "." type " " FUSED_LIST_##count ", " a ", " b ", p, 1, 1, " turn_a ", " turn_b ";\n}" \
+      : FUSED_REGISTERS_##count                                                                             \
+      : "l"(a_rows), "l"(b_rows), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
+#define FUSED_HELD(columns, count, type, a0, a1, a2, a3, b, keep, turn_b)                                 \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+               "k16.f32." type "." type " " FUSED_LIST_##count ", {" a0 ", " a1 ", " a2 ", " a3 "}, " b   \
+                                                               ", p, 1, 1, " turn_b ";\n}"                \
+               : FUSED_REGISTERS_##count                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_rows), "r"(accumulate),                \
+                 "n"(static_cast<int>(kB)))
+
+/// Both factors in shared memory.
+template <class Format, Factor kA, Factor kB, int kCount>
+FUSED_DEVICE void multiply_shared(float (&c)[kCount], std::uint64_t a_rows, std::uint64_t b_rows,
+                                  int accumulate) {
+  static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64);
+  if constexpr (kCount == 4 && Format::kIsBf16)
+    FUSED_SHARED("8", 4, "bf16", "%4", "%5", "%6", "%7", "%8");
+  else if constexpr (kCount == 4)
+    FUSED_SHARED("8", 4, "f16", "%4", "%5", "%6", "%7", "%8");
+  else if constexpr (kCount == 8 && Format::kIsBf16)
+    FUSED_SHARED("16", 8, "bf16", "%8", "%9", "%10", "%11", "%12");
+  else if constexpr (kCount == 8)
+    FUSED_SHARED("16", 8, "f16", "%8", "%9", "%10", "%11", "%12");
+  else if constexpr (kCount == 16 && Format::kIsBf16)
+    FUSED_SHARED("32", 16, "bf16", "%16", "%17", "%18", "%19", "%20");
+  else if constexpr (kCount == 16)
+    FUSED_SHARED("32", 16, "f16", "%16", "%17", "%18", "%19", "%20");
+  else if constexpr (kCount == 32 && Format::kIsBf16)
+    FUSED_SHARED("64", 32, "bf16", "%32", "%33", "%34", "%35", "%36");
+  else if constexpr (kCount == 32)
+    FUSED_SHARED("64", 32, "f16", "%32", "%33", "%34", "%35", "%36");
+  else if constexpr (kCount == 36 && Format::kIsBf16)
+    FUSED_SHARED("72", 36, "bf16", "%36", "%37", "%38", "%39", "%40");
+  else if constexpr (kCount == 36)
+    FUSED_SHARED("72", 36, "f16", "%36", "%37", "%38", "%39", "%40");
+  else if constexpr (kCount == 64 && Format::kIsBf16)
+    FUSED_SHARED("128", 64, "bf16", "%64", "%65", "%66", "%67", "%68");
+  else if constexpr (kCount == 64)
+    FUSED_SHARED("128", 64, "f16", "%64", "%65", "%66", "%67", "%68");
+}
+
+/// a in registers: of lane 4g + t of warp w rows 16w + g and 16w + g + 8, columns 2t, 2t + 1 and 8 more.
+template <class Format, Factor kB, int kCount>
+FUSED_DEVICE void multiply_held(float (&c)[kCount], const std::uint32_t* a, std::uint64_t b_rows,
+                                int accumulate) {
+  static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64);
+  if constexpr (kCount == 4 && Format::kIsBf16)
+    FUSED_HELD("8", 4, "bf16", "%4", "%5", "%6", "%7", "%8", "%9", "%10");
+  else if constexpr (kCount == 4)
+    FUSED_HELD("8", 4, "f16", "%4", "%5", "%6", "%7", "%8", "%9", "%10");
+  else if constexpr (kCount == 8 && Format::kIsBf16)
+    FUSED_HELD("16", 8, "bf16", "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+  else if constexpr (kCount == 8)
+    FUSED_HELD("16", 8, "f16", "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+  else if constexpr (kCount == 16 && Format::kIsBf16)
+    FUSED_HELD("32", 16, "bf16", "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+  else if constexpr (kCount == 16)
+    FUSED_HELD("32", 16, "f16", "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+  else if constexpr (kCount == 32 && Format::kIsBf16)
+    FUSED_HELD("64", 32, "bf16", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+  else if constexpr (kCount == 32)
+    FUSED_HELD("64", 32, "f16", "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+  else if constexpr (kCount == 36 && Format::kIsBf16)
+    FUSED_HELD("72", 36, "bf16", "%36", "%37", "%38", "%39", "%40", "%41", "%42");
+  else if constexpr (kCount == 36)
+    FUSED_HELD("72", 36, "f16", "%36", "%37", "%38", "%39", "%40", "%41", "%42");
+  else if constexpr (kCount == 64 && Format::kIsBf16)
+    FUSED_HELD("128", 64, "bf16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+  else if constexpr (kCount == 64)
+    FUSED_HELD("128", 64, "f16", "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+}
+
+#undef FUSED_SHARED
+#undef FUSED_HELD
+#undef FUSED_LIST_4
+#undef FUSED_REGISTERS_4
+#undef FUSED_LIST_8
+#undef FUSED_REGISTERS_8
+#undef FUSED_LIST_16
+#undef FUSED_REGISTERS_16
+#undef FUSED_LIST_32
+#undef FUSED_REGISTERS_32
+#undef FUSED_LIST_36
+#undef FUSED_REGISTERS_36
+#undef FUSED_LIST_64
+#undef FUSED_REGISTERS_64
+
+}  // namespace headroom::fused

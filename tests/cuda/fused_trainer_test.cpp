@@ -1,0 +1,190 @@
+// The fused trainer against the double-precision oracle: every padding, one and several groups of classes, streamed
+// inputs, remainders of rows, 2 to 10 layers.
+//
+// Tests named Small also run under the sanitizers. What a failure prints says which tensor is wrong, and so which
+// product: weight gradients and biases of one layer only, or of all layers below one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "analysis/verification.h"
+#include "core/dataset.h"
+#include "core/error.h"
+#include "core/oracle.h"
+#include "fused/plan.h"
+#include "fused/trainer.h"
+
+namespace headroom {
+namespace {
+
+#define NEEDS_GPU() \
+  if (const auto reason = fused_unavailable(0)) GTEST_SKIP() << *reason
+
+std::uint64_t fresh_seed() { return std::random_device{}(); }
+
+struct Problem {
+  Workload workload;
+  Dataset dataset;
+  Parameters initial;
+  explicit Problem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
+    workload.seed = seed;
+    // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
+    if (workload.layers() > 4) workload.optimizer.learning_rate = 0.5;
+    dataset = make_dataset(workload, 0);
+    initial = initial_parameters(workload.widths, seed);
+  }
+  std::unique_ptr<Trainer> trainer(Precision precision) {
+    return make_fused_trainer(workload, precision, dataset.train(), initial, 0);
+  }
+};
+
+/// Trains one step from each of the oracle's points, and ten from the start.
+void check_against_oracle(const std::string& name, Precision precision,
+                          const std::vector<std::int64_t>& steps) {
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
+  Problem problem(name, seed);
+  const auto trainer = problem.trainer(precision);
+  std::vector<StepErrors> errors;
+  std::vector<double> free_errors;
+  follow_reference(
+      problem.workload, precision, true, problem.dataset.train(), problem.initial, steps,
+      [&](const ReferencePoint& point) {
+        trainer->set_parameters(point.start);
+        trainer->train(point.step, 1);
+        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss))
+            << point.step;
+      },
+      [&](const Parameters& end) {
+        trainer->set_parameters(problem.initial);
+        trainer->train(0, kFreeSteps);
+        free_errors = update_errors_from_end(problem.initial, trainer->parameters(), end);
+      });
+  double worst = 0;
+  std::string all;
+  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst;
+    if (check.name != "step_update") continue;
+    worst = std::max(worst, check.error);
+    all += " " + check.tensor + " " + std::to_string(check.error);
+  }
+  // With the large learning rate of the deep networks one ReLU that flips in a layer of nine is 6e-2.
+  const Check free = ten_steps_check(free_errors);
+  EXPECT_LT(free.error, problem.workload.layers() > 4 ? 0.3 : free.bound)
+      << "ten steps, worst " << free.worst;
+  std::printf("%s %s: median of the worst tensor %.1e, ten steps %.1e (%s)%s\n", name.c_str(),
+              std::string(to_string(precision)).c_str(), worst, free.error, trainer->note().c_str(),
+              worst < 1e-2 ? "" : all.c_str());
+  std::fflush(stdout);
+}
+
+class FusedTrainer : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, FusedTrainer, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+const std::vector<std::int64_t> kFewSteps = {0, 1, 9}, kMoreSteps = {0, 1, 7, 9, 12};
+
+TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150", "mlp-100x128x77x20-b150"})
+    check_against_oracle(name, GetParam(), kFewSteps);
+}
+TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-1x3x2-b129", "mlp-33x17x5-b191", "mlp-130x31x33x64x17-b1000",
+                           "mlp-7x65x100x3-b517", "mlp-200x128x65-b130"})
+    check_against_oracle(name, GetParam(), kMoreSteps);
+}
+TEST_P(FusedTrainer, ManyClassesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-40x32x256-b300", "mlp-40x64x48x130-b300", "mlp-40x128x100x256-b300"})
+    check_against_oracle(name, GetParam(), kMoreSteps);
+}
+TEST_P(FusedTrainer, WideInputsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-1024x32x10-b256", "mlp-784x128x128x10-b700", "mlp-1000x64x64x256-b333"})
+    check_against_oracle(name, GetParam(), kMoreSteps);
+}
+TEST_P(FusedTrainer, EveryDepthMatchesTheOracle) {
+  NEEDS_GPU();
+  std::string middle;
+  for (int hidden = 1; hidden <= 9; ++hidden) {
+    middle += "64x";
+    check_against_oracle("mlp-64x" + middle + "16-b256", GetParam(), kFewSteps);
+  }
+  for (const char* name : {"mlp-128x128x128x16-b300", "mlp-100x90x128x70x16-b300", "mlp-128x128x128x128x128x16-b512"})
+    check_against_oracle(name, GetParam(), kFewSteps);
+  check_against_oracle("mlp-32x32x32x32x32x16-b512", GetParam(), kFewSteps);
+}
+TEST_P(FusedTrainer, LargeBatchesMatchTheOracle) {
+  NEEDS_GPU();
+  // More tiles than thread blocks have at once, and a last tile that is not full.
+  check_against_oracle("mlp-64x64x64x64x64x16-b20001", GetParam(), kFewSteps);
+  check_against_oracle("mlp-128x128x128x128x128x16-b17001", GetParam(), kFewSteps);
+}
+
+std::vector<float> bits_after(Problem& problem, Precision precision, std::int64_t cut) {
+  const auto trainer = problem.trainer(precision);
+  trainer->train(0, cut);
+  trainer->train(cut, 100 - cut);
+  const Parameters end = trainer->parameters();
+  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  for (const float loss : trainer->losses(0, 100)) {
+    EXPECT_TRUE(std::isfinite(loss));
+    bits.push_back(loss);
+  }
+  return bits;
+}
+TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-64x64x64x64x64x16-b30000", "mlp-128x128x128x128x128x16-b30000",
+                           "mlp-784x128x128x10-b5000", "mlp-32x32x32x16-b30000"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, GetParam(), 50);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 50)) << name;
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 1)) << name;
+  }
+}
+
+TEST(FusedPlan, RefusesWithTheReason) {
+  const auto refusal = [](const char* name, Precision precision = Precision::kFp16) {
+    return fused_refusal(parse_workload_name(name), precision).value_or("");
+  };
+  EXPECT_EQ(refusal("mlp-64x64x10-b256"), "");
+  EXPECT_EQ(refusal("mlp-1024x128x128x256-b256", Precision::kBf16), "");
+  EXPECT_EQ(refusal("mlp-64x64x10-b256", Precision::kTf32), "tf32; it trains in fp16 and bf16");
+  EXPECT_EQ(refusal("mlp-64x10-b256"), "1 layers; it trains 2 to 10");
+  EXPECT_EQ(refusal("mlp-64x8x8x8x8x8x8x8x8x8x8x10-b256"), "11 layers; it trains 2 to 10");
+  EXPECT_EQ(refusal("mlp-64x129x10-b256"), "a hidden width of 129; it trains up to 128");
+  EXPECT_EQ(refusal("mlp-1025x64x10-b256"), "1025 inputs; it trains up to 1024");
+  EXPECT_EQ(refusal("mlp-64x64x257-b256"), "257 classes; it trains up to 256");
+  EXPECT_EQ(refusal("mlp-64x64x10-b127"), "batch size 127; it trains 128 and more");
+  EXPECT_NE(refusal("mlp-64x128x128x128x128x128x128x128x128x128x256-b256").find("bytes of shared memory"),
+            std::string::npos);
+}
+TEST(FusedPlan, EveryWeightHasItsOwnPlaceInTheImage) {
+  for (const char* name : {"mlp-70x64x33x16-b256", "mlp-3x100x128x200-b256", "mlp-5x7x2-b256"}) {
+    const auto plan = fused::make_plan(parse_workload_name(name), Precision::kFp16);
+    std::vector<char> taken(static_cast<std::size_t>(plan.image_bytes), 0);
+    const auto take = [&](int begin, int bytes) {
+      for (int byte = begin; byte < begin + bytes; ++byte) {
+        ASSERT_GE(byte, 0);
+        ASSERT_LT(byte, plan.image_bytes);
+        EXPECT_EQ(taken[static_cast<std::size_t>(byte)]++, 0) << name << " byte " << byte;
+      }
+    };
+    for (int layer = 0; layer <= plan.hidden; ++layer)
+      for (int out = 0; out < plan.widths[layer + 1]; ++out) {
+        for (int in = 0; in < plan.widths[layer]; ++in)
+          fused::for_each_place(plan, layer, out, in, [&](int byte) { take(byte, 2); });
+        fused::for_each_bias_place(plan, layer, out, [&](int byte) { take(byte, 4); });
+      }
+  }
+}
+
+}  // namespace
+}  // namespace headroom
