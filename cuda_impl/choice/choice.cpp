@@ -1,13 +1,28 @@
 #include "choice/choice.h"
 
 #include "core/error.h"
+#include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "resident/trainer.h"
+#include "streamed/trainer.h"
 
 namespace headroom {
 namespace {
 
-constexpr int kResidentBatch = 32;
+constexpr int kOneGroupOfRows =
+    32;  // cuda-resident and cuda-streamed hold so many rows of a batch in registers at once
+constexpr int kStreamedBatch = 128,
+              kFusedBatch = 128;  // the most that the one takes, the least that the other does
+// Where reading each weight once begins to matter more than waiting for all thread blocks once a layer.
+constexpr std::int64_t kManyParameters = 6'000'000;
+
+bool streaming_wins(const Workload& workload, Precision precision) {
+  if (workload.batch_size > kStreamedBatch) return false;
+  const bool many = workload.parameter_count() >= kManyParameters;
+  const bool one_group = workload.batch_size <= kOneGroupOfRows;
+  if (precision == Precision::kFp16 || precision == Precision::kBf16) return many || one_group;
+  return many && one_group;
+}
 
 /// A trainer that says which strategy it is.
 class ChosenTrainer : public Trainer {
@@ -40,6 +55,10 @@ std::unique_ptr<Trainer> make_trainer(Strategy strategy, const Workload& workloa
   switch (strategy) {
     case Strategy::kResident:
       return make_resident_trainer(workload, precision, data, initial, device);
+    case Strategy::kStreamed:
+      return make_streamed_trainer(workload, precision, data, initial, device);
+    case Strategy::kFused:
+      return make_fused_trainer(workload, precision, data, initial, device);
     case Strategy::kLayered:
       break;
   }
@@ -49,13 +68,26 @@ std::unique_ptr<Trainer> make_trainer(Strategy strategy, const Workload& workloa
 }  // namespace
 
 std::string_view to_string(Strategy strategy) {
-  return strategy == Strategy::kResident ? "cuda-resident" : "cuda-layered";
+  switch (strategy) {
+    case Strategy::kResident:
+      return "cuda-resident";
+    case Strategy::kStreamed:
+      return "cuda-streamed";
+    case Strategy::kFused:
+      return "cuda-fused";
+    case Strategy::kLayered:
+      break;
+  }
+  return "cuda-layered";
 }
 
-std::vector<Strategy> strategies_by_speed(const Workload& workload, Precision) {
-  // Weights that stay on the chip win wherever they fit, up to a batch that one group of rows holds.
-  if (workload.batch_size <= kResidentBatch) return {Strategy::kResident, Strategy::kLayered};
-  return {Strategy::kLayered};
+std::vector<Strategy> strategies_by_speed(const Workload& workload, Precision precision) {
+  std::vector<Strategy> order;
+  if (workload.batch_size >= kFusedBatch) order.push_back(Strategy::kFused);
+  if (workload.batch_size <= kOneGroupOfRows) order.push_back(Strategy::kResident);
+  if (streaming_wins(workload, precision)) order.push_back(Strategy::kStreamed);
+  order.push_back(Strategy::kLayered);
+  return order;
 }
 
 std::optional<std::string> choice_unavailable(int device) { return layered_unavailable(device); }

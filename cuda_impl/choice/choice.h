@@ -17,7 +17,7 @@
 
 namespace headroom {
 
-enum class Strategy { kResident, kLayered };
+enum class Strategy { kResident, kStreamed, kFused, kLayered };
 std::string_view to_string(Strategy strategy);  ///< the backend's name, such as "cuda-resident"
 
 /// The strategies to try for a workload, the fastest first. The last one takes every workload.
