@@ -50,37 +50,43 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
   CUDA_CHECK(cudaGetLastError());
 }
 
-/// One thread a lane of a tile. x_columns: every 8x8 block transposed, for products that take columns.
+/// One thread a lane of a pair of tiles, in the order in which instructions take them. x_columns: every 8x8 block
+/// transposed, for products that take columns.
 template <class Format, bool kTransposes>
-__global__ void pack_tiles(SlicePlan plan, const float* features /* [batches * batch, in] */,
-                           std::int64_t tiles, unsigned char* x_rows, unsigned char* x_columns) {
+__global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
+                           std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t tile = thread / 32;
-  if (tile >= tiles) return;
-  const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3;
-  const int slices = 2 * plan.input_pairs, in = plan.widths[0];
-  const int first_column = static_cast<int>(tile % slices) * kSliceColumns;
-  const std::int64_t batch = tile / slices;
-  const auto feature = [&](int row, int column_in_slice) {
-    const int column = first_column + column_in_slice;
+  const std::int64_t pair = thread / 32;
+  if (pair >= pairs) return;
+  const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3, in = plan.widths[0];
+  const std::int64_t batch = pair / plan.input_pairs;
+  const auto feature = [&](int row, int column) {
     return row < plan.batch && column < in ? features[(batch * plan.batch + row) * in + column] : 0.0f;
   };
-  float row[8], column[8];
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 2; ++j) {
-      row[2 * i + j] = feature(g + 8 * i, 2 * t + j);
-      column[2 * i + j] = kTransposes ? feature(8 * i + 2 * t + j, g) : row[2 * i + j];
-    }
-  store_tile(x_rows + tile * plan.tile, Format::round(row), lane);
-  store_tile(x_columns + tile * plan.tile, Format::round(column), lane);
+  typename Format::Values rows[2], columns[2];
+  for (int slice = 0; slice < 2; ++slice) {
+    const int first_column = static_cast<int>(pair % plan.input_pairs) * kPairColumns + slice * kSliceColumns;
+    float row[8];
+    for (int i = 0; i < 8; ++i) row[i] = feature(g + 8 * (i / 2), first_column + 2 * t + i % 2);
+    rows[slice] = Format::round(row);
+    columns[slice] = rows[slice];
+    if (kTransposes) columns[slice] = Format::transposed(rows[slice]);
+  }
+  const auto row_fragments = Format::row_fragments(rows[0], rows[1]);
+  const auto column_fragments = Format::column_fragments(columns[0], columns[1]);
+  for (int part = 0; part < 2 * Format::kParts; ++part) {
+    const std::int64_t byte = pair * 2 * plan.tile + part * 512 + lane * 16;
+    *reinterpret_cast<uint4*>(x_rows + byte) = part_of(row_fragments, part);
+    *reinterpret_cast<uint4*>(x_columns + byte) = part_of(column_fragments, part);
+  }
 }
 
 template <class Format, bool kTransposes>
-void pack_tiles_as(const SlicePlan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
+void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
                    unsigned char* x_columns, cudaStream_t stream) {
-  const std::int64_t tiles = batches * 2 * plan.input_pairs;
-  pack_tiles<Format, kTransposes><<<static_cast<unsigned>((tiles * 32 + 255) / 256), 256, 0, stream>>>(
-      plan, features, tiles, x_rows, x_columns);
+  const std::int64_t pairs = batches * plan.input_pairs;
+  pack_pairs<Format, kTransposes><<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
+      plan, features, pairs, x_rows, x_columns);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -90,13 +96,13 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {
   switch (precision) {
     case Precision::kFp32:
-      return pack_tiles_as<SliceFp32, false>(plan, features, batches, x_rows, x_columns, stream);
+      return pack_pairs_as<SliceFp32, false>(plan, features, batches, x_rows, x_columns, stream);
     case Precision::kTf32:
-      return pack_tiles_as<SliceTf32, true>(plan, features, batches, x_rows, x_columns, stream);
+      return pack_pairs_as<SliceTf32, true>(plan, features, batches, x_rows, x_columns, stream);
     case Precision::kFp16:
-      return pack_tiles_as<SliceFp16, true>(plan, features, batches, x_rows, x_columns, stream);
+      return pack_pairs_as<SliceFp16, true>(plan, features, batches, x_rows, x_columns, stream);
     case Precision::kBf16:
-      return pack_tiles_as<SliceBf16, true>(plan, features, batches, x_rows, x_columns, stream);
+      return pack_pairs_as<SliceBf16, true>(plan, features, batches, x_rows, x_columns, stream);
   }
   throw std::logic_error("pack_slices: not a Precision");
 }

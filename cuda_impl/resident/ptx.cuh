@@ -40,6 +40,13 @@ RESIDENT_DEVICE std::uint64_t nanoseconds() {
 
 RESIDENT_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
 RESIDENT_DEVICE uint4 load_generic16(const void* address) { return *static_cast<const uint4*>(address); }
+/// Of global memory that nobody writes during a launch.
+RESIDENT_DEVICE uint4 load_constant16(const void* address) {
+  return __ldg(static_cast<const uint4*>(address));
+}
+/// Keeps a value's computation above this place: behind a barrier it would be waited for.
+RESIDENT_DEVICE void compute_now(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
+RESIDENT_DEVICE void compute_now(unsigned char*& value) { asm volatile("" : "+l"(value)); }
 
 RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   std::uint32_t value;
@@ -178,6 +185,30 @@ RESIDENT_DEVICE void store_remote16(std::uint32_t remote, uint4 value, std::uint
       : "memory");
 }
 
+/// A multiple of 16 bytes from global memory, counted by a barrier of this thread block.
+RESIDENT_DEVICE void copy_bulk(void* destination, const void* source, std::uint32_t bytes,
+                               std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+/// Between ordinary accesses to shared memory, made visible by a barrier, and a bulk copy to the same place.
+RESIDENT_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// As barrier_try_wait, for what came from this thread block.
+RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // ---- roundings of the precision contract
 
 RESIDENT_DEVICE std::uint32_t pack_fp16(float low, float high) {
@@ -212,8 +243,18 @@ RESIDENT_DEVICE float relu(float value) {
 }
 /// e to the power of `value` to about 2^-21.
 RESIDENT_DEVICE float exponential(float value) { return __expf(value); }
+/// To about 2^-22.
+RESIDENT_DEVICE float divide(float value, float by) { return __fdividef(value, by); }
 RESIDENT_DEVICE float fp16_value(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+/// For two 16-bit values: all bits of those that are above zero.
+RESIDENT_DEVICE std::uint32_t positive_fp16(std::uint32_t two) {
+  return __hgt2_mask(*reinterpret_cast<const __half2*>(&two), __half2half2(__ushort_as_half(0)));
+}
+RESIDENT_DEVICE std::uint32_t positive_bf16(std::uint32_t two) {
+  return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&two),
+                     __bfloat162bfloat162(__ushort_as_bfloat16(0)));
 }
 RESIDENT_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
 RESIDENT_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }

@@ -58,14 +58,22 @@ class SliceGrid {
       : reader_(arguments.exchange + first_slice * kTile + lane * 16) {}
   RESIDENT_DEVICE void begin(const SliceArguments&) { block_sync(); }
   RESIDENT_DEVICE void end() {}
+  /// Before anything else of a step.
+  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+    const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
+    stride_ = arguments.slot_bytes << shift;
+    now_ = static_cast<unsigned>(step & last) * arguments.slot_bytes;
+    before_ = static_cast<unsigned>((step - 1) & last) * arguments.slot_bytes;
+    epoch_ = (step >> shift & 1) != 0;
+  }
 
-  /// Waits for the tiles of `step` and takes them.
+  /// Waits for this step's tiles and takes them.
   template <bool kGradient>
   RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                            SliceWaiter& waiter, int first_slice, int exchange, int step) const {
+                            SliceWaiter& waiter, int first_slice, int exchange) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
-    const std::uint32_t want = epoch(arguments, step) ? kMark : 0;
-    const unsigned char* tiles = reader_ + slot(arguments, exchange, step);
+    const std::uint32_t want = epoch_ ? kMark : 0;
+    const unsigned char* tiles = reader_ + slot(exchange);
     std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, 0);
     for (std::uint32_t polls = 1;; ++polls) {
@@ -80,7 +88,7 @@ class SliceGrid {
         }
       if constexpr (kGradient && !Format::kSpareBit)
         if (waiter.lane < kSlices * Format::kParts) {
-          displaced = load_packet(displaced_bits(arguments, exchange, step, first_slice) + waiter.lane * 8);
+          displaced = load_packet(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
           wrong |= displaced.y ^ want;
         }
       if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
@@ -88,27 +96,27 @@ class SliceGrid {
     restore<kGradient>(share, displaced.x, waiter.lane);
   }
 
-  /// Takes what was taken before, again.
-  RESIDENT_DEVICE void take_again(const SliceArguments& arguments, Share<Format, kPairs>& share, int exchange,
-                                  int step) const {
-    const unsigned char* tiles = reader_ + slot(arguments, exchange, step);
+  /// Asks for activations of the step before; they may be used after ready().
+  RESIDENT_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs>& share, int exchange) const {
+    const unsigned char* tiles = reader_ + slot(exchange, true);
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
         assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
-    restore<false>(share, 0, 0);
   }
+  RESIDENT_DEVICE static void ready(Share<Format, kPairs>& share) { restore<false>(share, 0, 0); }
 
   /// use(i, tile, tile) for each pair in turn, two more on their way. Waits for them, or was here before in this step or
   /// the one before.
   template <bool kGradient, bool kWaits, class Use>
   RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
-                              int exchange, int step, Use&& use) const {
+                              int exchange, bool before, Use&& use) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     constexpr bool kDisplaces = kGradient && !Format::kSpareBit;
-    const std::uint32_t want = epoch(arguments, step) ? kMark : 0;
-    const unsigned char* tiles = reader_ + slot(arguments, exchange, step);
+    const std::uint32_t want = epoch_ ? kMark : 0;
+    const unsigned begin_byte = slot(exchange, before);
+    const unsigned char* tiles = reader_ + begin_byte;
     std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, want);
     const auto load = [&](Share<Format, 1>& pair, int i) {
@@ -124,7 +132,7 @@ class SliceGrid {
     if constexpr (kDisplaces) {
       for (std::uint32_t polls = 1;; ++polls) {
         if (waiter.lane < kSlices * Format::kParts)
-          displaced = load_packet(displaced_bits(arguments, exchange, step, first_slice) + waiter.lane * 8);
+          displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + waiter.lane * 8);
         if (!kWaits || !warp_any(((displaced.y ^ want) & kMark) != 0) ||
             waiter.give_up(arguments, polls, begin, exchange))
           break;
@@ -154,26 +162,40 @@ class SliceGrid {
     }
   }
 
+  /// Where this lane publishes, and with which mark: known long before there is anything to publish.
+  struct Place {
+    unsigned char *tile, *displaced;
+    std::uint32_t want;
+  };
+  template <bool kGradient>
+  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, int lane, int exchange) const {
+    unsigned char* begin = arguments.exchange + slot(exchange);
+    // With the other mark nobody sees it.
+    const bool visible = epoch_ != (exchange == arguments.lost_exchange);
+    Place place = {begin + member * kTile + lane * 16,
+                   begin + arguments.plan.members * kTile + member * Format::kParts * 8,
+                   visible ? mark<kGradient>() : 0};
+    compute_now(place.tile);
+    if (kGradient && !Format::kSpareBit) compute_now(place.displaced);
+    compute_now(place.want);
+    return place;
+  }
   /// By one warp: this member's tile.
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments& arguments, const typename Format::Values& tile,
-                               int member, int lane, int exchange, int step) const {
-    if (exchange == arguments.lost_exchange) return;
+  RESIDENT_DEVICE void publish(const SliceArguments&, const typename Format::Values& tile, int lane,
+                               const Place& place) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
-    const std::uint32_t want = epoch(arguments, step) ? kMark : 0;
-    unsigned char* place = arguments.exchange + slot(arguments, exchange, step) + member * kTile + lane * 16;
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part) {
       uint4 value = part_of(tile, part);
-      value.w = (value.w & ~kMark) | want;
-      store_whole16(place + part * 512, value);
+      value.w = (value.w & ~kMark) | place.want;
+      store_whole16(place.tile + part * 512, value);
     }
     if constexpr (kGradient && !Format::kSpareBit)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part) {
         const std::uint32_t bits = warp_ballot((tile.word[4 * part + 3] & kMark) != 0);
-        if (lane == part)
-          store_packet(displaced_bits(arguments, exchange, step, member) + part * 8, make_uint2(bits, want));
+        if (lane == part) store_packet(place.displaced + part * 8, make_uint2(bits, place.want));
       }
   }
 
@@ -182,17 +204,12 @@ class SliceGrid {
   RESIDENT_DEVICE static constexpr std::uint32_t mark() {
     return kGradient ? 1u : 0x80000000u;
   }
-  RESIDENT_DEVICE static bool epoch(const SliceArguments& arguments, int step) {
-    return (step >> arguments.plan.stage_shift & 1) != 0;
+  RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
+    return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
-  RESIDENT_DEVICE static unsigned slot(const SliceArguments& arguments, int exchange, int step) {
-    const int shift = arguments.plan.stage_shift;
-    return static_cast<unsigned>((exchange << shift) + (step & ((1 << shift) - 1))) * arguments.slot_bytes;
-  }
-  RESIDENT_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, int exchange,
-                                                       int step, int slice) {
-    return arguments.exchange + slot(arguments, exchange, step) + arguments.plan.members * kTile +
-           slice * Format::kParts * 8;
+  RESIDENT_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
+                                                       int slice) {
+    return arguments.exchange + slot + arguments.plan.members * kTile + slice * Format::kParts * 8;
   }
   template <bool kGradient>
   RESIDENT_DEVICE static void restore(Share<Format, kPairs>& share, std::uint32_t displaced, int lane) {
@@ -227,6 +244,9 @@ class SliceGrid {
   }
 
   const unsigned char* reader_;
+  unsigned stride_ = 0, now_ = 0,
+           before_ = 0;  // bytes: from exchange to exchange; of this step's buffer, the last's
+  bool epoch_ = false;   // of this step's mark
 };
 
 template <class Format, int kPairs>
@@ -250,24 +270,34 @@ class SliceCluster {
     block_sync();
     cluster_sync();
   }
+  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+    const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
+    now_ = static_cast<std::uint32_t>(step & last);
+    before_ = static_cast<std::uint32_t>((step - 1) & last);
+    parity_ = static_cast<std::uint32_t>(step >> shift) & 1;
+  }
   /// Nobody may leave while others still store into its memory.
   RESIDENT_DEVICE void end() { cluster_sync(); }
 
   template <bool kGradient>
   RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                            SliceWaiter& waiter, int /*first_slice*/, int exchange, int step) const {
-    const std::uint32_t barrier = first_barrier(arguments) + 8 * buffer(arguments, exchange, step);
-    const std::uint32_t parity = static_cast<std::uint32_t>(step >> arguments.plan.stage_shift) & 1;
+                            SliceWaiter& waiter, int /*first_slice*/, int exchange) const {
+    const std::uint32_t which = buffer(arguments, exchange, now_);
+    const std::uint32_t barrier = first_barrier(arguments) + 8 * which;
     std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
       if (waiter.give_up(arguments, polls, begin, exchange)) break;
     // For the next use of the buffer. A completed phase stays visible until that one is complete too.
     if (thread_index() == 0 && !waiter.timed_out) expect(arguments, barrier);
-    take_again(arguments, share, exchange, step);
+    load(arguments, share, which);
   }
-  RESIDENT_DEVICE void take_again(const SliceArguments& arguments, Share<Format, kPairs>& share, int exchange,
-                                  int step) const {
-    const unsigned char* tiles = reader_ + buffer(arguments, exchange, step) * arguments.slot_bytes;
+  RESIDENT_DEVICE void fetch(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                             int exchange) const {
+    load(arguments, share, buffer(arguments, exchange, before_));
+  }
+  RESIDENT_DEVICE void load(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                            std::uint32_t which) const {
+    const unsigned char* tiles = reader_ + which * arguments.slot_bytes;
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
 #pragma unroll
@@ -275,21 +305,34 @@ class SliceCluster {
         assign(share.slice[i], part, load_shared16(tiles + i * kTile + part * 512));
   }
 
+  RESIDENT_DEVICE static void ready(Share<Format, kPairs>&) {}
+
+  struct Place {
+    std::uint32_t tile, barrier, member;
+  };
+  template <bool kGradient>
+  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, int lane, int exchange) const {
+    const std::uint32_t which = buffer(arguments, exchange, now_);
+    Place place = {shared_address(shared_memory()) +
+                       static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
+                       which * arguments.slot_bytes + static_cast<std::uint32_t>(member * kTile + lane * 16),
+                   first_barrier(arguments) + 8 * which, static_cast<std::uint32_t>(member)};
+    if (exchange == arguments.lost_exchange) place.member = kNobody;
+    compute_now(place.tile);
+    compute_now(place.barrier);
+    return place;
+  }
   template <bool kGradient>
   RESIDENT_DEVICE void publish(const SliceArguments& arguments, const typename Format::Values& tile,
-                               int member, int lane, int exchange, int step) const {
-    if (exchange == arguments.lost_exchange) return;
-    const std::uint32_t which = buffer(arguments, exchange, step);
-    const std::uint32_t barrier = first_barrier(arguments) + 8 * which;
-    const std::uint32_t place =
-        shared_address(shared_memory()) + static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
-        which * arguments.slot_bytes + static_cast<std::uint32_t>(member * kTile + lane * 16);
+                               int /*lane*/, const Place& place) const {
+    if (place.member == kNobody) return;
     const std::uint32_t members = static_cast<std::uint32_t>(arguments.plan.members);
 #pragma unroll 4
     for (std::uint32_t i = 0; i < members; ++i) {
       // Everybody starts with another member, so that nobody is everybody's first.
-      const std::uint32_t to = (static_cast<std::uint32_t>(member) + i) & (members - 1);
-      const std::uint32_t remote = remote_address(place, to), remote_barrier = remote_address(barrier, to);
+      const std::uint32_t to = (place.member + i) & (members - 1);
+      const std::uint32_t remote = remote_address(place.tile, to),
+                          remote_barrier = remote_address(place.barrier, to);
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
         store_remote16(remote + 512 * part, part_of(tile, part), remote_barrier);
@@ -297,18 +340,21 @@ class SliceCluster {
   }
 
  private:
+  static constexpr std::uint32_t kNobody = 0xffffffffu;  // publishes, for tests
+
   RESIDENT_DEVICE static std::uint32_t first_barrier(const SliceArguments& arguments) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(arguments.plan.barrier_offset);
   }
-  RESIDENT_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange, int step) {
-    const int shift = arguments.plan.stage_shift;
-    return static_cast<std::uint32_t>((exchange << shift) + (step & ((1 << shift) - 1)));
+  RESIDENT_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange,
+                                              std::uint32_t stage) {
+    return (static_cast<std::uint32_t>(exchange) << arguments.plan.stage_shift) + stage;
   }
   RESIDENT_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
     barrier_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * kTile));
   }
 
   const unsigned char* reader_;
+  std::uint32_t now_ = 0, before_ = 0, parity_ = 0;  // this step's buffer and the last's; this step's phase
 };
 
 }  // namespace headroom::resident

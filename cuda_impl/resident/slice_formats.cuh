@@ -54,6 +54,9 @@ struct SecondTile {
   RESIDENT_DEVICE float4 load(int lane) const {
     return holds(lane) ? pair[(lane >> 2) * lanes + (lane & 3)] : make_float4(0, 0, 0, 0);
   }
+  RESIDENT_DEVICE void store(int lane, const float4& value) const {
+    if (holds(lane)) const_cast<float4*>(pair)[(lane >> 2) * lanes + (lane & 3)] = value;
+  }
 };
 
 /// What both tensor-core kinds do with it: as with the first tile.
@@ -79,16 +82,30 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
   static constexpr bool kSpareBit = false, kFirstInRegisters = true;
   using Values = Eight<4>;
   using Sums = TensorSums;
-  using Weights = Eight<2>;  // of a pair
-  using Own = Values;        // transposed
+  using Weights = Eight<2>;    // of a pair
+  using Own = Values;          // transposed
+  using Fragments = Eight<8>;  // of a pair of input tiles, in the order in which instructions take them
 
   RESIDENT_DEVICE static Values round(const float (&v)[8]) {
     return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3]), Type::pack(v[4], v[5]), Type::pack(v[6], v[7])}};
   }
-  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return round(v); }
+  /// A gradient where the hidden value is positive, as its owner keeps it; operand() is what products take of it.
+  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+    Values values = round(v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.word[i] &= Type::positive(hidden.word[i]);
+    return values;
+  }
   RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
     return Type::value(values.word[index / 2], index % 2);
+  }
+  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+    return {{a.word[0], a.word[1], b.word[0], b.word[1], a.word[2], a.word[3], b.word[2], b.word[3]}};
+  }
+  /// Of transposed tiles.
+  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+    return {{a.word[0], b.word[0], a.word[1], b.word[1], a.word[2], b.word[2], a.word[3], b.word[3]}};
   }
   RESIDENT_DEVICE static Values transposed(const Values& v) {
     return {
@@ -108,26 +125,38 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
     Type::product(sums.chain[chain][0], a.word[0], a.word[1], b.word[0], b.word[1], w.word[0], w.word[1]);
     Type::product(sums.chain[chain][1], a.word[2], a.word[3], b.word[2], b.word[3], w.word[0], w.word[1]);
   }
+  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
+                                              int /*lane*/) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      Type::product(sums.chain[chain][half], f.word[4 * half], f.word[4 * half + 1], f.word[4 * half + 2],
+                    f.word[4 * half + 3], w.word[0], w.word[1]);
+  }
   struct Across {
     Values tile[2];
   };
+  /// Of a pair: both slices, for classes below 8 and above.
+  struct AcrossWeights {
+    std::uint32_t low[2], high[2];
+  };
+  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                           int lane) {
+    const float4 low = first[lane], high = second.load(lane);
+    return {{Type::pack_weights(low.x, low.y), Type::pack_weights(low.z, low.w)},
+            {Type::pack_weights(high.x, high.y), Type::pack_weights(high.z, high.w)}};
+  }
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
   }
   /// result[slice] [32 rows, 8 columns] = gradient [32, 16 classes] * weights [16 classes, 8 columns], both slices.
   RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const float4* first, const SecondTile& second, int lane) {
+                                              const AcrossWeights& w, int /*lane*/) {
     const Values &p = gradient.tile[0], &q = gradient.tile[1];
-    const float4 m[2] = {first[lane], second.load(lane)};
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice) {
-      const std::uint32_t low =
-          slice == 0 ? Type::pack_weights(m[0].x, m[0].y) : Type::pack_weights(m[0].z, m[0].w);
-      const std::uint32_t high =
-          slice == 0 ? Type::pack_weights(m[1].x, m[1].y) : Type::pack_weights(m[1].z, m[1].w);
       float upper[4] = {}, lower[4] = {};
-      Type::product(upper, p.word[0], p.word[1], q.word[0], q.word[1], low, high);
-      Type::product(lower, p.word[2], p.word[3], q.word[2], q.word[3], low, high);
+      Type::product(upper, p.word[0], p.word[1], q.word[0], q.word[1], w.low[slice], w.high[slice]);
+      Type::product(lower, p.word[2], p.word[3], q.word[2], q.word[3], w.low[slice], w.high[slice]);
 #pragma unroll
       for (int c = 0; c < 4; ++c) result[slice][c] = upper[c], result[slice][4 + c] = lower[c];
     }
@@ -144,6 +173,14 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
       Type::product(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
+  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
+    float sum[4] = {};
+#pragma unroll
+    for (int s = 0; s < 4; s += 2)
+      Type::product(sum, f.word[2 * s], f.word[2 * s + 1], f.word[2 * s + 2], f.word[2 * s + 3], own.word[s],
+                    own.word[s + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
   RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
 };
 
@@ -151,6 +188,7 @@ struct Fp16Type {
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
+  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_fp16(word); }
   RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                       std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
     product_fp16(c, a0, a1, a2, a3, b0, b1);
@@ -162,6 +200,7 @@ struct Bf16Type {
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) {
     return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
   }
+  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_bf16(word); }
   RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                       std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
     product_bf16(c, a0, a1, a2, a3, b0, b1);
@@ -176,6 +215,7 @@ RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) 
 }
 
 /// A member keeps its own gradients as they came, because the bias sum sees them unrounded, and rounds them as operands.
+/// Words are in the order of the row operand: of two rows the first column, then of both the second.
 struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   static constexpr int kParts = 2, kWords = 8;
   static constexpr bool kSpareBit = true, kFirstInRegisters = true;
@@ -183,15 +223,37 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   using Sums = TensorSums;
   using Weights = Eight<4>;
   using Own = Values;
+  using Fragments = Eight<16>;
+  /// Where value `index` (2i + j: row g + 8i, column 2t + j) lies.
+  RESIDENT_DEVICE static constexpr int word_of(int index) {
+    return (index & 4) | (index & 1) << 1 | (index >> 1 & 1);
+  }
 
   RESIDENT_DEVICE static std::uint32_t rounded(float value) { return float_to_bits(round_tf32(value)); }
   RESIDENT_DEVICE static Values round(const float (&v)[8]) {
     Values values;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values.word[i] = rounded(v[i]);
+    for (int i = 0; i < 8; ++i) values.word[word_of(i)] = rounded(v[i]);
     return values;
   }
-  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
+  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[word_of(i)] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
+    return values;
+  }
+  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+    Fragments f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f.word[i] = a.word[i], f.word[8 + i] = b.word[i];
+    return f;
+  }
+  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+    Fragments f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f.word[2 * i] = a.word[i], f.word[2 * i + 1] = b.word[i];
+    return f;
+  }
   RESIDENT_DEVICE static Values operand(const Values& kept) {
     Values values;
 #pragma unroll
@@ -199,15 +261,21 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
     return values;
   }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
-    return bits_to_float(values.word[index]);
+    return bits_to_float(values.word[word_of(index)]);
   }
-  RESIDENT_DEVICE static Values transposed(Values v) {
+  /// Words 2i and 2i + 1: rows 8i + 2t and the next of column g.
+  RESIDENT_DEVICE static Values transposed(const Values& v) {
+    Values result;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) transpose_two(v.word[2 * i], v.word[2 * i + 1]);
-    return v;
+    for (int i = 0; i < 4; ++i) {
+      result.word[2 * i] = v.word[word_of(2 * i)], result.word[2 * i + 1] = v.word[word_of(2 * i + 1)];
+      transpose_two(result.word[2 * i], result.word[2 * i + 1]);
+    }
+    return result;
   }
   RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
-    *reinterpret_cast<float2*>(tile + (i >> 1) * 512 + lane * 16 + (i & 1) * 8) = make_float2(first, second);
+    float* place = reinterpret_cast<float*>(tile + (i >> 1) * 512 + lane * 16) + (i & 1);
+    place[0] = first, place[2] = second;
   }
 
   RESIDENT_DEVICE static Weights weights(const float4& m) {
@@ -219,30 +287,47 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   RESIDENT_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
   RESIDENT_DEVICE static void product(float (&sums)[2][4], const Values& a, std::uint32_t b0,
                                       std::uint32_t b1) {
-    product_tf32(sums[0], a.word[0], a.word[2], a.word[1], a.word[3], b0, b1);
-    product_tf32(sums[1], a.word[4], a.word[6], a.word[5], a.word[7], b0, b1);
+    product_tf32(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
+    product_tf32(sums[1], a.word[4], a.word[5], a.word[6], a.word[7], b0, b1);
   }
   RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
                                        const Weights& w, int /*lane*/) {
     product(sums.chain[chain], a, w.word[0], w.word[1]);
     product(sums.chain[chain], b, w.word[2], w.word[3]);
   }
+  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
+                                              int /*lane*/) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      product_tf32(sums.chain[chain][i & 1], f.word[4 * i], f.word[4 * i + 1], f.word[4 * i + 2],
+                   f.word[4 * i + 3], w.word[i & 2], w.word[(i & 2) + 1]);
+  }
   struct Across {
     Values tile[2];
   };
+  struct AcrossWeights {
+    float4 tile[2];
+  };
+  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                           int lane) {
+    AcrossWeights w = {{first[lane], second.load(lane)}};
+#pragma unroll
+    for (float4& m : w.tile)
+      m = make_float4(round_tf32(m.x), round_tf32(m.y), round_tf32(m.z), round_tf32(m.w));
+    return w;
+  }
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{operand(load_tile<8>(tiles, lane)), operand(load_tile<8>(tiles + 1024, lane))}};
   }
   RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const float4* first, const SecondTile& second, int lane) {
-    const float4 m[2] = {first[lane], second.load(lane)};
+                                              const AcrossWeights& w, int /*lane*/) {
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice) {
       float sums[2][4] = {};
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile)
-        product(sums, gradient.tile[tile], rounded(slice == 0 ? m[tile].x : m[tile].z),
-                rounded(slice == 0 ? m[tile].y : m[tile].w));
+        product(sums, gradient.tile[tile], float_to_bits(slice == 0 ? w.tile[tile].x : w.tile[tile].z),
+                float_to_bits(slice == 0 ? w.tile[tile].y : w.tile[tile].w));
 #pragma unroll
       for (int c = 0; c < 8; ++c) result[slice][c] = sums[c / 4][c % 4];
     }
@@ -258,6 +343,14 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
       product_tf32(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
+  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
+    float sum[4] = {};
+#pragma unroll
+    for (int s = 0; s < 8; s += 2)
+      product_tf32(sum, f.word[2 * s], f.word[2 * s + 1], f.word[2 * s + 2], f.word[2 * s + 3], own.word[s],
+                   own.word[s + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
   RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
 };
 
@@ -271,14 +364,33 @@ struct Fp32Slices {
   using Values = Eight<8>;
 
   RESIDENT_DEVICE static Values round(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
-  RESIDENT_DEVICE static Values keep(const float (&v)[8]) { return round(v); }
+  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
+    return values;
+  }
   RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
     return bits_to_float(values.word[index]);
   }
+  /// A pair of input tiles, one after the other.
+  using Fragments = Eight<16>;
+  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+    return Tf32Slices::row_fragments(a, b);
+  }
+  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+    return row_fragments(a, b);
+  }
+  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = f.word[8 * slice + i];
+    return values;
+  }
   RESIDENT_DEVICE static Values transposed(const Values& v) { return v; }  // outer() takes rows as they are
   RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
-    Tf32Slices::store_two(tile, i, lane, first, second);
+    *reinterpret_cast<float2*>(tile + (i >> 1) * 512 + lane * 16 + (i & 1) * 8) = make_float2(first, second);
   }
 
   struct Sums {
@@ -311,6 +423,11 @@ struct Fp32Slices {
               fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
         }
       }
+  }
+
+  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, Weights pair,
+                                              int lane) {
+    multiply(sums, chain, tile_of(f, 0), tile_of(f, 1), pair, lane);
   }
 
   /// The second tile has few outputs: in their own order, so that a warp leaves out those that are not there.
@@ -350,8 +467,18 @@ struct Fp32Slices {
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {load_rows(tiles, lane, lane & 3), tiles + 1024};
   }
+  struct AcrossWeights {
+    const float4* first;
+    SecondTile second;
+  };
+  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                           int /*lane*/) {
+    return {first, second};
+  }
   RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const float4* first, const SecondTile& second, int lane) {
+                                              const AcrossWeights& w_given, int lane) {
+    const float4* first = w_given.first;
+    const SecondTile& second = w_given.second;
     const int t = lane & 3;
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice)
@@ -428,6 +555,9 @@ struct Fp32Slices {
   RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int lane) {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
+  }
+  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int lane) {
+    return outer(tile_of(f, 0), tile_of(f, 1), own, lane);
   }
   RESIDENT_DEVICE static int master_lane(int lane) {
     return (2 * (lane & 3) + (lane >> 2 & 1)) * 4 + (lane >> 3);

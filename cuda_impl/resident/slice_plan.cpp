@@ -87,6 +87,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.partial_offset = take(2 * kWarps * kPartialTile);
   plan.last_partial_offset = take(kWarps * kPartialTile * plan.last_lanes / 4);
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
+  plan.staging_barrier_offset = take(16);
   plan.barrier_offset = plan.exchange_offset = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);

@@ -45,6 +45,7 @@ struct SlicePlan {
   std::int32_t last_partial_offset;              // of the second tile of logits, without empty lanes
   std::int32_t row_loss_offset;                  // fp32 [32, 2]
   std::int32_t barrier_offset;                   // cluster: mbarriers [exchanges, stages]
+  std::int32_t staging_barrier_offset;           // 2 mbarriers
   std::int32_t exchange_offset;                  // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;

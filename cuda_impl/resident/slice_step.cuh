@@ -26,7 +26,6 @@
 #pragma once
 
 #include "resident/slice_exchange.cuh"
-#include "resident/unit_range.cuh"
 
 namespace headroom::resident {
 
@@ -37,6 +36,20 @@ class SliceMember {
   using Exchange = ExchangeOf<Format, kPairs>;
   using Tiles = Share<Format, kPairs>;
   using Arguments = SliceArguments;
+  using Weights = typename Format::Weights;
+  using SecondWeights = decltype(Format::load_second(SecondTile{}, 0));
+  using Place = typename Exchange::Place;
+
+  // What is loaded before it is needed, as far as registers go.
+  static constexpr bool kHoldsInputs = Format::kWords == 4 && kPairs <= 4;
+  static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
+  static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 32;
+  /// An update makes the weights of the product that follows from masters that it still holds.
+  static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 32;
+  static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
+  struct Inputs {
+    typename Format::Fragments pair[kHoldsInputs ? kInputPairs : 1];
+  };
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
       : warp_(thread_index() / 32),
@@ -44,8 +57,8 @@ class SliceMember {
         member_(static_cast<int>(block_index())),
         first_slice_(2 * first_pair(a, warp_)),
         skipped_(warp_ * kPairs - first_slice_ / 2),
-        input_begin_(UnitRange::of(a.plan.input_pairs, warp_).begin),
-        input_pairs_(UnitRange::of(a.plan.input_pairs, warp_).end - input_begin_),
+        input_begin_(input_begin(a, warp_)),
+        input_pairs_(input_begin(a, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index(), false},
         exchange_(a, first_slice_, lane_) {}
 
@@ -53,8 +66,8 @@ class SliceMember {
     load(a);
     exchange_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
-    stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
-    stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+    begin_staging(a);
+    stage_rows(a);
     int step = 0;
     Tiles gradient;  // of the second layer, kept until the next step has time to use it
     while (step <= a.steps && pass(a, step, gradient)) ++step;
@@ -71,72 +84,90 @@ class SliceMember {
   RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
     const bool training = step < a.steps;
     const int last = a.plan.layers - 1;
-    if (training && !forward_first(a, step)) return false;
+    exchange_.begin_step(a, step);
+    Tiles old;  // activations of the step before, for an update that was put off
+    if (training && !forward_first(a, step, old)) return false;
+    if (!training) fetch_early(a, old, 0);
     if (step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
     for (int layer = 1; layer < last; ++layer) {
-      if (step > 0) update_rows(a, layer, step - 1);
-      if (training) forward(a, layer, step);
+      Weights w[kPairs];
+      update_rows(a, layer, step, old, w);
+      if (training)
+        forward(a, layer, step, w, old);
+      else
+        fetch_early(a, old, layer);
     }
-    if (step > 0) update_last(a, step - 1);
+    Weights w[kPairs];
+    SecondWeights second[kPairs];
+    update_last(a, step, old, w, second);
     if (!training) return true;
 
-    logits(a, step, gradient);
+    BackwardWeights back;
+    load_backward(a, back);
+    logits(a, step, gradient, w, second);
+    // While no tiles are on their way.
+    stage_columns(a);
+    if (step + 1 < a.steps) stage_rows(a);
     loss_and_gradient(a);
     block_sync();
-    gradient_below_last(a, gradient);
+    gradient_below_last(a, gradient, back);
     for (int layer = last - 1; layer >= 1; --layer) {
-      sum_columns(a, layer, gradient);
+      Place place;
+      if (layer > 1)
+        place = exchange_.template place<true>(a, member_, lane_, gradient_exchange(a, layer - 1));
+      sum_columns(a, layer, gradient, back);
       block_sync();
-      publish_gradient(a, layer - 1, step);
+      publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) after_loss(a, step);
       if (layer == 1) break;
       update_columns(a, layer, step, gradient);
-      exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1),
-                                    step);
+      load_columns(a, layer - 1, back);
+      exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1));
     }
     if (last == 1) after_loss(a, step);
     block_sync();  // the first layer's gradient is complete
-    update_first(a);
+    update_first(a, step);
     return true;
   }
 
   // ---- forward
 
-  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step) {
-    copy_async_wait_all_but_newest();  // the newest holds the same inputs for the update
+  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
     const unsigned char* x = inputs(a, a.x_rows, a.plan.x_rows_offset);
+    wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    Inputs rows;
+    fetch_inputs(rows, x, a.plan.x_rows_offset >= 0);
+    const Place place = exchange_.template place<false>(a, member_, lane_, 0);
     typename Format::Sums sums{};
 #pragma unroll
-    for (int i = 0; i < kInputPairs; ++i) {
-      const Values first = load_input(x, i, 0), second = load_input(x, i, 1);
-      Format::multiply(sums, i & 1, first, second, first_weights(a, i), lane_);
-    }
+    for (int i = 0; i < kInputPairs; ++i)
+      Format::multiply_inputs(sums, i & 1, input(rows, x, i), first_weights(a, i), lane_);
+    fetch_early(a, old, 0);
     store_partial(a, sums);
     if (block_sync_or(waiter_.timed_out)) return false;
-    publish_hidden(a, 0, step);
-    stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
+    publish_hidden(a, 0, step, place);
     return true;
   }
 
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
-    const float4* masters = matrix(a.plan.rows_offset, layer);
-    typename Format::Weights w[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(masters + i * 32, lane_);
+  /// Leaves in `old` what the next layer's put-off update takes.
+  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kPairs],
+                               Tiles& old) {
+    const Place place = exchange_.template place<false>(a, member_, lane_, layer);
     Tiles below;
-    exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1, step);
+    exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
+    fetch_early(a, old, layer);
     typename Format::Sums sums{};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       Format::multiply(sums, i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[i], lane_);
     store_partial(a, sums);
     block_sync();
-    publish_hidden(a, layer, step);
+    publish_hidden(a, layer, step, place);
   }
 
-  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step) {
+  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
     if (warp_ != 0) return;
     float sums[8];
     add_partial(a, sums);
@@ -144,27 +175,21 @@ class SliceMember {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
     const Values tile = Format::round(sums);
-    exchange_.template publish<false>(a, tile, member_, lane_, layer, step);
+    exchange_.template publish<false>(a, tile, lane_, place);
     store_tile(own_hidden(a, layer, step), tile, lane_);
   }
 
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  RESIDENT_DEVICE void logits(const Arguments& a, int step, Tiles& hidden) {
-    const float4* first = matrix(a.plan.last_offset[0], 1);
-    typename Format::Weights w[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(first + i * 32, lane_);
-    decltype(Format::load_second(second_tile(a, 0), lane_)) v[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) v[i] = Format::load_second(second_tile(a, i), lane_);
+  RESIDENT_DEVICE void logits(const Arguments& a, int step, Tiles& hidden, const Weights (&w)[kPairs],
+                              const SecondWeights (&second)[kPairs]) {
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
-    exchange_.template take<false>(a, hidden, waiter_, first_slice_, a.plan.layers - 2, step);
+    exchange_.template take<false>(a, hidden, waiter_, first_slice_, a.plan.layers - 2);
     typename Format::Sums low{}, high{};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       Format::multiply(low, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
-      Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], v[i], lane_);
+      Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
     }
     store_partial(a, low);
     float value[8];
@@ -216,7 +241,7 @@ class SliceMember {
     }
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const float inverse = row < a.plan.batch ? a.gradient_scale / sum : 0.0f;
+    const float inverse = row < a.plan.batch ? divide(a.gradient_scale, sum) : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       power[i] = power[i] * inverse - (class_of(i, t) == label_ ? a.gradient_scale : 0.0f);
@@ -256,20 +281,47 @@ class SliceMember {
 
   // ---- backward
 
+  /// What the way back takes of the last layer and of the columns of one below.
+  struct BackwardWeights {
+    typename Format::AcrossWeights across[kPairs];
+    Weights columns[kPairs];
+  };
+  RESIDENT_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
+    if constexpr (kLoadsAhead) {
+      if (a.plan.layers == 2) return;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) back.across[i] = load_across(a, i);
+      load_columns(a, a.plan.layers - 2, back);
+    }
+  }
+  RESIDENT_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
+    if constexpr (kLoadsAhead) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) back.columns[i] = load_column(a, layer, i);
+    }
+  }
+  RESIDENT_DEVICE Weights load_column(const Arguments& a, int layer, int i) const {
+    return Format::load_weights(matrix(a.plan.columns_offset, layer) + i * 32, lane_);
+  }
+  RESIDENT_DEVICE typename Format::AcrossWeights load_across(const Arguments& a, int i) const {
+    return Format::load_across_weights(matrix(a.plan.last_offset[0], 1) + i * 32, second_tile(a, i), lane_);
+  }
+
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
-  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles) {
+  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
     if (a.plan.layers == 2) return;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float result[2][8];
-      Format::multiply_across(result, dlogits, matrix(a.plan.last_offset[0], 1) + i * 32, second_tile(a, i),
-                              lane_);
+      if constexpr (kLoadsAhead)
+        Format::multiply_across(result, dlogits, back.across[i], lane_);
+      else
+        Format::multiply_across(result, dlogits, load_across(a, i), lane_);
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
         Values& tile = tiles.slice[2 * i + slice];
-        mask(result[slice], tile);
-        tile = Format::round(result[slice]);
+        tile = Format::operand(Format::masked(result[slice], tile));
       }
     }
   }
@@ -284,45 +336,34 @@ class SliceMember {
                             a.plan.last_lanes};
     float result[2][8];
     Format::multiply_across(result, Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_),
-                            first, second, lane_);
+                            Format::load_across_weights(first, second, lane_), lane_);
     float own[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) own[i] = member_ % 2 == 0 ? result[0][i] : result[1][i];
-    mask(own, load_tile<Format::kWords>(own_hidden(a, layer, step), lane_));
-    keep_gradient(a, layer, own);
+    const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step), lane_);
+    store_tile(own_gradient(a, layer), Format::masked(own, hidden), lane_);
   }
 
-  /// Partial sums of the gradient below `layer`.
-  RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient) {
-    const float4* masters = matrix(a.plan.columns_offset, layer);
+  /// Partial sums of the gradient below the layer whose columns these are.
+  RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient,
+                                   BackwardWeights& back) {
     typename Format::Sums sums{};
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      Format::multiply(sums, i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1],
-                       Format::load_weights(masters + i * 32, lane_), lane_);
+    for (int i = 0; i < kPairs; ++i) {
+      if constexpr (!kLoadsAhead) back.columns[i] = load_column(a, layer, i);
+      Format::multiply(sums, i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], back.columns[i], lane_);
+    }
     store_partial(a, sums);
   }
 
-  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step) {
+  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
     if (warp_ != 0) return;
+    const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step), lane_);
     float sums[8];
     add_partial(a, sums);
-    mask(sums, load_tile<Format::kWords>(own_hidden(a, layer, step), lane_));
-    if (layer > 0)
-      exchange_.template publish<true>(a, Format::round(sums), member_, lane_, gradient_exchange(a, layer),
-                                       step);
-    keep_gradient(a, layer, sums);
-  }
-
-  RESIDENT_DEVICE void keep_gradient(const Arguments& a, int layer, const float (&sums)[8]) {
-    const Values kept = Format::keep(sums);
-    store_tile(own_gradient(a, layer), kept, lane_);
-    update_bias(a, kept, floats(a.plan.bias_offset) + 8 * layer);
-  }
-
-  RESIDENT_DEVICE static void mask(float (&gradient)[8], const Values& hidden) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) gradient[i] = Format::at(hidden, i) > 0 ? gradient[i] : 0.0f;
+    const Values gradient = Format::masked(sums, hidden);
+    if (layer > 0) exchange_.template publish<true>(a, Format::operand(gradient), lane_, place);
+    store_tile(own_gradient(a, layer), gradient, lane_);
   }
 
   // ---- updates
@@ -333,74 +374,127 @@ class SliceMember {
                        fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
   }
 
-  /// masters += factor * columns^T * own
+  /// masters += factor * columns^T * own; and the weights that a product takes of them.
   RESIDENT_DEVICE void update(const Arguments& a, float4* masters, const Tiles& tiles,
-                              const unsigned char* own_tile) {
+                              const unsigned char* own_tile, Weights (&w)[kPairs]) const {
     const typename Format::Own own = Format::load_own(own_tile, lane_);
     float4* mine = masters + Format::master_lane(lane_);
-    float4 old[kPairs];
+    float4 value[kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) old[i] = mine[i * 32];
+    for (int i = 0; i < kPairs; ++i) value[i] = mine[i * 32];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const float4 sum = Format::outer(Format::transposed(tiles.slice[2 * i]),
                                        Format::transposed(tiles.slice[2 * i + 1]), own, lane_);
-      if (i >= skipped_) mine[i * 32] = updated(a, old[i], sum);
+      if (i >= skipped_) value[i] = updated(a, value[i], sum);
+      mine[i * 32] = value[i];
+      if constexpr (kWeightsOnTheWay) w[i] = Format::weights(value[i]);
     }
     warp_sync();  // other lanes of this warp read these
+    if constexpr (!kWeightsOnTheWay)
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(masters + i * 32, lane_);
   }
 
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) {
-    update(a, matrix(a.plan.columns_offset, layer), gradient, own_hidden(a, layer - 1, step));
+  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
+    Weights unused[kPairs];
+    update(a, matrix(a.plan.columns_offset, layer), gradient, own_hidden(a, layer - 1, step), unused);
   }
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step) {
-    Tiles below;
-    exchange_.take_again(a, below, layer - 1, step);
-    update(a, matrix(a.plan.rows_offset, layer), below, own_gradient(a, layer));
+  /// From the step before, if there is one. Makes the weights of the product that follows.
+  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old,
+                                   Weights (&w)[kPairs]) const {
+    float4* masters = matrix(a.plan.rows_offset, layer);
+    if (step > 0) {
+      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layer - 1);
+      Exchange::ready(old);
+      update(a, masters, old, own_gradient(a, layer), w);
+      if (warp_ == 7) update_own_bias(a, layer);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(masters + i * 32, lane_);
+    }
+  }
+  /// Asks for activations of the step before, if there are registers to hold two shares.
+  RESIDENT_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
+    if constexpr (kFetchesEarly) exchange_.fetch(a, old, layer);
   }
 
-  RESIDENT_DEVICE void update_last(const Arguments& a, int step) {
-    Tiles below;
-    exchange_.take_again(a, below, a.plan.layers - 2, step);
-    const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
-    const typename Format::Own first = Format::load_own(dlogits, lane_),
-                               second = Format::load_own(dlogits + kTile, lane_);
+  RESIDENT_DEVICE void update_last(const Arguments& a, int step, Tiles& old, Weights (&w)[kPairs],
+                                   SecondWeights (&second)[kPairs]) const {
     const int m = Format::master_lane(lane_);
-    float4* masters = matrix(a.plan.last_offset[0], 1) + m;
+    float4* masters = matrix(a.plan.last_offset[0], 1);
+    if (step > 0) {
+      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, a.plan.layers - 2);
+      Exchange::ready(old);
+      const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+      const typename Format::Own first_own = Format::load_own(dlogits, lane_),
+                                 second_own = Format::load_own(dlogits + kTile, lane_);
+      if constexpr (kLastOnTheWay) {
+        float4 value[kPairs], high_value[kPairs];
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i)
+          value[i] = masters[i * 32 + m], high_value[i] = second_tile(a, i).load(m);
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          const Values low = Format::transposed(old.slice[2 * i]),
+                       high = Format::transposed(old.slice[2 * i + 1]);
+          const float4 first_sum = Format::outer(low, high, first_own, lane_);
+          const float4 second_sum = Format::outer(low, high, second_own, lane_);
+          if (i >= skipped_) {
+            value[i] = updated(a, value[i], first_sum);
+            high_value[i] = updated(a, high_value[i], second_sum);
+          }
+          masters[i * 32 + m] = value[i];
+          second_tile(a, i).store(m, high_value[i]);
+          w[i] = Format::weights(value[i]);
+          second[i] = Format::weights(high_value[i]);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          const Values low = Format::transposed(old.slice[2 * i]),
+                       high = Format::transposed(old.slice[2 * i + 1]);
+          float4* place = masters + i * 32 + m;
+          const float4 first_sum = Format::outer(low, high, first_own, lane_);
+          if (i >= skipped_) *place = updated(a, *place, first_sum);
+          const float4 second_sum = Format::outer(low, high, second_own, lane_);
+          const SecondTile tile = second_tile(a, i);
+          if (i >= skipped_) tile.store(m, updated(a, tile.load(m), second_sum));
+        }
+      }
+      warp_sync();  // other lanes of this warp read these
+    }
+    if (kLastOnTheWay && step > 0) return;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const Values low = Format::transposed(below.slice[2 * i]),
-                   high = Format::transposed(below.slice[2 * i + 1]);
-      const float4 sum = Format::outer(low, high, first, lane_);
-      if (i >= skipped_) masters[i * 32] = updated(a, masters[i * 32], sum);
-      if (a.plan.last_lanes == 0) continue;
-      const float4 second_sum = Format::outer(low, high, second, lane_);
-      const SecondTile tile = second_tile(a, i);
-      float4* place = const_cast<float4*>(tile.pair) + (m >> 2) * tile.lanes + (m & 3);
-      if (i >= skipped_ && tile.holds(m)) *place = updated(a, *place, second_sum);
+      w[i] = Format::load_weights(masters + i * 32, lane_);
+      second[i] = Format::load_second(second_tile(a, i), lane_);
     }
-    warp_sync();
   }
 
-  RESIDENT_DEVICE void update_first(const Arguments& a) {
-    copy_async_wait_all_but_newest();  // the newest holds the next step's inputs for the first product
+  RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
+    wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    Inputs columns;
+    fetch_inputs(columns, x, a.plan.x_columns_offset >= 0);
     const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
     float4* masters = first_masters(a) + Format::master_lane(lane_);
 #pragma unroll
     for (int i = 0; i < kInputPairs; ++i) {
-      const float4 sum = Format::outer(load_input(x, i, 0), load_input(x, i, 1), own, lane_);
-      if constexpr (Format::kFirstInRegisters)
-        first_[i] = updated(a, first_[i], sum);
-      else
-        masters[i * 32] = updated(a, masters[i * 32], sum);
+      const float4 sum = Format::outer_inputs(input(columns, x, i), own, lane_);
+      float4& master = Format::kFirstInRegisters ? first_[i] : masters[i * 32];
+      if (i < input_pairs_) master = updated(a, master, sum);
     }
     warp_sync();
-    stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+    if (warp_ == 7) update_own_bias(a, 0);
   }
 
+  RESIDENT_DEVICE void update_own_bias(const Arguments& a, int layer) const {
+    update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer), lane_),
+                floats(a.plan.bias_offset) + 8 * layer);
+  }
   /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) {
+  RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < 8; i += 2) sum.x += Format::at(tile, i), sum.y += Format::at(tile, i + 1);
@@ -453,31 +547,84 @@ class SliceMember {
 
   // ---- inputs
 
+  /// Extra pairs go to the last warps: the first has to publish.
+  RESIDENT_DEVICE static int input_begin(const Arguments& a, int warp) {
+    const int base = a.plan.input_pairs / kWarps, extra = a.plan.input_pairs % kWarps;
+    return warp * base + max(0, warp - (kWarps - extra));
+  }
+  /// This warp's inputs of this step's batch, staged or in global memory.
   RESIDENT_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
                                               int offset) const {
     return (offset >= 0 ? shared_memory() + offset : memory + batch_ * a.plan.x_batch_bytes) +
            2 * input_begin_ * kTile + lane_ * 16;
   }
-  /// Zero beyond this warp's inputs, so that nothing there ever leaves zero.
-  RESIDENT_DEVICE Values load_input(const unsigned char* x, int pair, int slice) const {
-    Values values{};
-    if (pair < input_pairs_)
+  /// All of them in registers, all loads on their way at once. Beyond its own pairs a warp takes its last one again,
+  /// against weights of zero.
+  RESIDENT_DEVICE void fetch_inputs(Inputs& x, const unsigned char* from, bool staged) const {
+    if constexpr (kHoldsInputs) {
+      const auto fetch = [&](auto&& load) {
 #pragma unroll
-      for (int part = 0; part < Format::kParts; ++part)
-        assign(values, part, load_generic16(x + (2 * pair + slice) * kTile + part * 512));
-    return values;
-  }
-  /// Starts the copy of what this lane will read; always closes a group, so that groups can be counted.
-  RESIDENT_DEVICE void stage_inputs(const Arguments& a, const unsigned char* memory, int offset) {
-    if (offset >= 0) {
-      const int begin = 2 * input_begin_ * kTile + lane_ * 16;
-      const unsigned char* source = memory + next_batch_ * a.plan.x_batch_bytes + begin;
-      unsigned char* destination = shared_memory() + offset + begin;
+        for (int i = 0; i < kInputPairs; ++i)
 #pragma unroll
-      for (int i = 0; i < 2 * kInputPairs * Format::kParts; ++i)
-        if (i < 2 * input_pairs_ * Format::kParts) copy_async16(destination + i * 512, source + i * 512);
+          for (int part = 0; part < 2 * Format::kParts; ++part)
+            assign(x.pair[i], part, load(from + min(i, input_pairs_ - 1) * 2 * kTile + part * 512));
+      };
+      if (input_pairs_ == 0)
+        x = Inputs{};
+      else if (staged)
+        fetch([](const unsigned char* address) { return load_shared16(address); });
+      else
+        fetch([](const unsigned char* address) { return load_constant16(address); });
     }
-    copy_async_commit();
+  }
+  /// Pair i, held or from `x`; zero beyond this warp's, or against weights of zero.
+  RESIDENT_DEVICE typename Format::Fragments input(const Inputs& held, const unsigned char* x, int i) const {
+    if constexpr (kHoldsInputs) {
+      return held.pair[i];
+    } else {
+      typename Format::Fragments f{};
+      if (i < input_pairs_)
+#pragma unroll
+        for (int part = 0; part < 2 * Format::kParts; ++part)
+          assign(f, part, load_generic16(x + i * 2 * kTile + part * 512));
+      return f;
+    }
+  }
+  // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
+  // barrier that all have passed since they read it.
+  RESIDENT_DEVICE std::uint32_t staging_barrier(const Arguments& a, int which) const {
+    return shared_address(shared_memory()) + static_cast<std::uint32_t>(a.plan.staging_barrier_offset) +
+           8 * static_cast<std::uint32_t>(which);
+  }
+  RESIDENT_DEVICE void begin_staging(const Arguments& a) const {
+    if (thread_index() == 0) {
+      barrier_init(staging_barrier(a, 0), 1);
+      barrier_init(staging_barrier(a, 1), 1);
+      barrier_init_fence();
+    }
+    block_sync();
+  }
+  RESIDENT_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
+                             int batch) const {
+    if (offset < 0 || thread_index() != kThreads - 1) return;
+    const auto bytes = static_cast<std::uint32_t>(a.plan.x_batch_bytes);
+    async_proxy_fence();
+    barrier_expect(staging_barrier(a, which), bytes);
+    copy_bulk(shared_memory() + offset, memory + batch * a.plan.x_batch_bytes, bytes,
+              staging_barrier(a, which));
+  }
+  /// Of the next step.
+  RESIDENT_DEVICE void stage_rows(const Arguments& a) const {
+    stage(a, 0, a.x_rows, a.plan.x_rows_offset, next_batch_);
+  }
+  RESIDENT_DEVICE void stage_columns(const Arguments& a) const {
+    stage(a, 1, a.x_columns, a.plan.x_columns_offset, batch_);
+  }
+  /// Nothing but this device's own memory is waited for, so this needs no bound.
+  RESIDENT_DEVICE void wait_for_inputs(const Arguments& a, int which, int offset, int step) const {
+    if (offset < 0) return;
+    while (!warp_all(barrier_try_wait_own(staging_barrier(a, which), static_cast<std::uint32_t>(step) & 1))) {
+    }
   }
   RESIDENT_DEVICE auto first_weights(const Arguments& a, int i) const {
     if constexpr (Format::kFirstInRegisters)

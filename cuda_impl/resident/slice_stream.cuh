@@ -18,8 +18,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   using typename Base::Values;
   using Own = typename Format::Own;
   using Sums = typename Format::Sums;
+  using Place = typename Base::Place;
   using Base::batch_, Base::exchange_, Base::first_slice_, Base::input_pairs_, Base::label_, Base::lane_,
-      Base::next_batch_, Base::skipped_, Base::waiter_, Base::warp_;
+      Base::member_, Base::next_batch_, Base::skipped_, Base::waiter_, Base::warp_;
 
  public:
   RESIDENT_DEVICE explicit SliceStreamMember(const Arguments& a) : Base(a) {}
@@ -28,8 +29,8 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     Base::load(a);
     exchange_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
-    Base::stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
-    Base::stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+    Base::begin_staging(a);
+    Base::stage_rows(a);
     int step = 0;
     while (step <= a.steps && pass(a, step)) ++step;
     block_sync();
@@ -43,61 +44,69 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   RESIDENT_DEVICE bool pass(const Arguments& a, int step) {
     const bool training = step < a.steps;
     const int last = a.plan.layers - 1;
+    exchange_.begin_step(a, step);
     if (training && !forward_first(a, step)) return false;
-    if (step > 0 && last > 2) update_columns(a, 1, step - 1);
+    if (step > 0 && last > 2) update_columns(a, 1, step - 1, true);
     for (int layer = 1; layer < last; ++layer) {
-      if (step > 0) update_rows(a, layer, step - 1);
+      if (step > 0) update_rows(a, layer);
       if (training) forward(a, layer, step);
     }
-    if (step > 0) update_last(a, step - 1);
+    if (step > 0) update_last(a);
     if (!training) return true;
 
     logits(a, step);
+    // While no tiles are on their way.
+    Base::stage_columns(a);
+    if (step + 1 < a.steps) Base::stage_rows(a);
     Base::loss_and_gradient(a);
     block_sync();
     for (int layer = last - 1; layer >= 1; --layer) {
+      Place place;
+      if (layer > 1)
+        place = exchange_.template place<true>(a, member_, lane_, Base::gradient_exchange(a, layer - 1));
       if (layer == last - 1)
         backward_below_last(a, step);
       else
         backward(a, layer, step);
       block_sync();
-      Base::publish_gradient(a, layer - 1, step);
+      Base::publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) Base::after_loss(a, step);
-      if (layer > 1 && layer < last - 1) update_columns(a, layer, step);
+      if (layer > 1 && layer < last - 1) update_columns(a, layer, step, false);
     }
     if (last == 1) Base::after_loss(a, step);
     block_sync();  // the first layer's gradient is complete
-    update_first(a);
+    update_first(a, step);
     return true;
   }
 
   // ---- forward
 
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step) {
-    copy_async_wait_all_but_newest();  // the newest holds the same inputs for the update
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
     const unsigned char* x = Base::inputs(a, a.x_rows, a.plan.x_rows_offset);
+    Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    const Place place = exchange_.template place<false>(a, member_, lane_, 0);
     Sums sums{};
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
       Format::multiply(sums, 0, first, second, Base::first_weights(a, i), lane_);
     });
     Base::store_partial(a, sums);
     if (block_sync_or(waiter_.timed_out)) return false;
-    Base::publish_hidden(a, 0, step);
-    Base::stage_inputs(a, a.x_rows, a.plan.x_rows_offset);
+    Base::publish_hidden(a, 0, step, place);
     return true;
   }
 
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
     const float4* masters = Base::matrix(a.plan.rows_offset, layer);
+    const Place place = exchange_.template place<false>(a, member_, lane_, layer);
     Sums sums{};
-    wait_for_pairs<false>(a, layer - 1, step, [&](int i, const Values& first, const Values& second) {
+    wait_for_pairs<false>(a, layer - 1, [&](int i, const Values& first, const Values& second) {
       Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
     });
     Base::store_partial(a, sums);
     block_sync();
-    Base::publish_hidden(a, layer, step);
+    Base::publish_hidden(a, layer, step, place);
   }
 
   RESIDENT_DEVICE void logits(const Arguments& a, int step) {
@@ -105,7 +114,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
     Sums low{}, high{};
-    wait_for_pairs<false>(a, a.plan.layers - 2, step, [&](int i, const Values& first, const Values& second) {
+    wait_for_pairs<false>(a, a.plan.layers - 2, [&](int i, const Values& first, const Values& second) {
       Format::multiply(low, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
       Format::multiply_second(high, 0, first, second, Format::load_second(Base::second_tile(a, i), lane_),
                               lane_);
@@ -127,7 +136,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     const float4* masters = Base::matrix(a.plan.columns_offset, layer);
     Sums sums{};
     wait_for_pairs<true>(
-        a, Base::gradient_exchange(a, layer), step, [&](int i, const Values& first, const Values& second) {
+        a, Base::gradient_exchange(a, layer), [&](int i, const Values& first, const Values& second) {
           Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
         });
     Base::store_partial(a, sums);
@@ -141,13 +150,12 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     const float4* last = Base::matrix(a.plan.last_offset[0], 1);
     float4* masters = Base::matrix(a.plan.columns_offset, layer);
     Sums sums{};
-    for_pairs<false>(a, layer, step, [&](int i, Values first, Values second) {
+    for_pairs<false>(a, layer, false, [&](int i, Values first, Values second) {
       float result[2][8];
-      Format::multiply_across(result, dlogits, last + i * 32, Base::second_tile(a, i), lane_);
-      Base::mask(result[0], first);
-      Base::mask(result[1], second);
-      first = Format::round(result[0]);
-      second = Format::round(result[1]);
+      Format::multiply_across(
+          result, dlogits, Format::load_across_weights(last + i * 32, Base::second_tile(a, i), lane_), lane_);
+      first = Format::operand(Format::masked(result[0], first));
+      second = Format::operand(Format::masked(result[1], second));
       Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
       warp_sync();
       update_pair(a, masters, i, first, second, own);
@@ -165,28 +173,29 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void update(const Arguments& a, float4* masters, int exchange, int step,
+  RESIDENT_DEVICE void update(const Arguments& a, float4* masters, int exchange, bool before,
                               const unsigned char* own_tile) {
     const Own own = Format::load_own(own_tile, lane_);
-    for_pairs<kGradient>(a, exchange, step, [&](int i, const Values& first, const Values& second) {
+    for_pairs<kGradient>(a, exchange, before, [&](int i, const Values& first, const Values& second) {
       update_pair(a, masters, i, first, second, own);
     });
     warp_sync();  // other lanes of this warp read these
   }
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step) {
-    update<false>(a, Base::matrix(a.plan.rows_offset, layer), layer - 1, step, Base::own_gradient(a, layer));
+  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer) {
+    update<false>(a, Base::matrix(a.plan.rows_offset, layer), layer - 1, true, Base::own_gradient(a, layer));
+    if (warp_ == 7) Base::update_own_bias(a, layer);
   }
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step) {
-    update<true>(a, Base::matrix(a.plan.columns_offset, layer), Base::gradient_exchange(a, layer), step,
+  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, bool before) {
+    update<true>(a, Base::matrix(a.plan.columns_offset, layer), Base::gradient_exchange(a, layer), before,
                  Base::own_hidden(a, layer - 1, step));
   }
-  RESIDENT_DEVICE void update_last(const Arguments& a, int step) {
+  RESIDENT_DEVICE void update_last(const Arguments& a) {
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
     const Own first = Format::load_own(dlogits, lane_),
               second = Format::load_own(dlogits + Base::kTile, lane_);
     const int m = Format::master_lane(lane_);
     float4* masters = Base::matrix(a.plan.last_offset[0], 1) + m;
-    for_pairs<false>(a, a.plan.layers - 2, step, [&](int i, const Values& left, const Values& right) {
+    for_pairs<false>(a, a.plan.layers - 2, true, [&](int i, const Values& left, const Values& right) {
       const Values low = Format::transposed(left), high = Format::transposed(right);
       const float4 sum = Format::outer(low, high, first, lane_);
       if (i >= skipped_) masters[i * 32] = Base::updated(a, masters[i * 32], sum);
@@ -198,35 +207,40 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     });
     warp_sync();
   }
-  RESIDENT_DEVICE void update_first(const Arguments& a) {
-    copy_async_wait_all_but_newest();  // the newest holds the next step's inputs for the first product
+  RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     const unsigned char* x = Base::inputs(a, a.x_columns, a.plan.x_columns_offset);
+    Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const Own own = Format::load_own(Base::own_gradient(a, 0), lane_);
     float4* masters = Base::first_masters(a) + Format::master_lane(lane_);
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
       masters[i * 32] = Base::updated(a, masters[i * 32], Format::outer(first, second, own, lane_));
     });
     warp_sync();
-    Base::stage_inputs(a, a.x_columns, a.plan.x_columns_offset);
+    if (warp_ == 7) Base::update_own_bias(a, 0);
   }
 
   // ---- pair by pair
 
   /// use(i, tile, tile) for each of this warp's pairs of an exchange of this step.
   template <bool kGradient, class Use>
-  RESIDENT_DEVICE void wait_for_pairs(const Arguments& a, int exchange, int step, Use&& use) {
-    exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, exchange, step, use);
+  RESIDENT_DEVICE void wait_for_pairs(const Arguments& a, int exchange, Use&& use) {
+    exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, exchange, false, use);
   }
-  /// The same for one that was waited for before.
+  /// The same for one that was waited for in this step, or the one before.
   template <bool kGradient, class Use>
-  RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, int step, Use&& use) {
-    exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, exchange, step, use);
+  RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, bool before, Use&& use) {
+    exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, exchange, before, use);
   }
   /// use(i, tile, tile) for each of this warp's pairs of inputs, two more on their way.
   template <class Use>
   RESIDENT_DEVICE void for_inputs(const unsigned char* x, Use&& use) const {
     const auto load = [&](Values(&pair)[2], int i) {
-      pair[0] = Base::load_input(x, i, 0), pair[1] = Base::load_input(x, i, 1);
+      pair[0] = pair[1] = Values{};
+      if (i < input_pairs_)
+#pragma unroll
+        for (int part = 0; part < 2 * Format::kParts; ++part)
+          assign(pair[part / Format::kParts], part % Format::kParts,
+                 load_generic16(x + i * 2 * Base::kTile + part * 512));
     };
     Values now[2], next[2], after_next[2];
     load(now, 0);

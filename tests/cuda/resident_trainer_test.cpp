@@ -5,9 +5,12 @@
 // members that own nothing of a layer, several row groups, several chunks a member.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "analysis/verification.h"
@@ -15,6 +18,8 @@
 #include "core/error.h"
 #include "core/oracle.h"
 #include "device/device.h"
+#include "device/memory.h"
+#include "device/stream.h"
 #include "resident/plan.h"
 #include "resident/slice_plan.h"
 #include "resident/trainer.h"
@@ -223,6 +228,64 @@ TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3});
   expect_a_lost_exchange_to_fail(Kernel::kGeneral, {0, 1, 4});
+}
+
+/// Copies through the L2, all the time, on whatever of the GPU is free.
+class OtherWork {
+ public:
+  OtherWork() : thread_([this] { run(); }) {}
+  ~OtherWork() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    CUDA_CHECK(cudaSetDevice(0));
+    constexpr std::int64_t kBytes = std::int64_t{16} << 20;
+    DeviceBuffer<unsigned char> from(kBytes), to(kBytes);
+    Stream stream;
+    while (!stop_) {
+      for (int i = 0; i < 20; ++i)
+        CUDA_CHECK(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice, stream.get()));
+      stream.synchronize();
+    }
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+/// HEADROOM_STRESS_STEPS=1000000 takes 40 s on an H200: racecheck sees no race through the L2, but a tile read too early
+/// or too late makes other bits.
+TEST(ResidentStress, ManyStepsGiveTheSameBitsBesideOtherWork) {
+  NEEDS_GPU();
+  const char* asked = std::getenv("HEADROOM_STRESS_STEPS");
+  if (asked == nullptr) GTEST_SKIP() << "HEADROOM_STRESS_STEPS is not set";
+  const std::int64_t steps = std::stoll(asked);
+  for (const auto& [name, precision, form, share] :
+       {std::tuple{"mlp-784x128x128x128x10-b32", Precision::kFp16, Form::kCluster, 1},
+        {"mlp-784x512x512x512x10-b32", Precision::kBf16, Form::kGrid, 1},
+        {"mlp-784x256x256x256x10-b32", Precision::kTf32, Form::kGrid, 4},
+        {"mlp-100x77x33x5-b17", Precision::kFp32, Form::kGrid, 4},
+        {"mlp-96x700x16-b8", Precision::kFp16, Form::kGrid, 4},
+        {"mlp-784x1024x1024x1024x10-b32", Precision::kFp16, Form::kGrid, 10}}) {
+    Problem problem(name, fresh_seed());
+    std::vector<float> bits[2];
+    for (int run = 0; run < 2; ++run) {
+      std::optional<OtherWork> other;
+      if (run == 1) other.emplace();
+      const auto trainer = problem.trainer(precision, {.form = form, .kernel = Kernel::kSlices});
+      trainer->train(0, steps / share);
+      const Parameters end = trainer->parameters();
+      bits[run].assign(end.flat().begin(), end.flat().end());
+    }
+    EXPECT_EQ(bits[0], bits[1]) << name;
+    EXPECT_TRUE(std::isfinite(bits[0].front()));
+    std::printf("%s %s: %lld steps twice\n", name, std::string(to_string(precision)).c_str(),
+                static_cast<long long>(steps / share));
+    std::fflush(stdout);
+  }
 }
 
 TEST(ResidentPlan, NamesTheBytesThatDoNotFit) {
