@@ -130,6 +130,13 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char*
     float sums[2 * kPairs];
     std::uint32_t held[kPairs];
 
+    RowLogits rows;  // the labels are needed much later, and are on their way until then
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile * kTileRows + at.first_row() + 8 * half;
+      rows.label[half] = row < plan.batch ? labels[row] : -1;
+    }
+
     // Forward: the first layer from the ring.
     begin_with_bias(sums, biases, at);
 #pragma unroll 1
@@ -169,12 +176,6 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char*
     }
 
     // Loss.
-    RowLogits rows;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = tile * kTileRows + at.first_row() + 8 * half;
-      rows.label[half] = row < plan.batch ? labels[row] : -1;
-    }
     float logits[kClassRows / 2];
     const auto make_logits = [&](int group) {
       begin_with_bias(logits, biases + plan.hidden * kWidth + group * kClassRows, at);

@@ -3,29 +3,29 @@
 // The same idea as pipeline.cuh, with room for layers four times as large: an owner's two warpgroups each hold half of
 // the layer's outputs, its weights and those of the layer behind it as left factors in registers, and the sums of its
 // weight gradient. Activations and gradients of a tile go to the neighbour's shared memory by bulk copies, which
-// its barrier counts.
+// its barrier counts. In the last rank a third warpgroup makes logits, loss and the output layer's gradient, one tile
+// ahead of the owner's way back.
 //
 //   in:    rank 0 loads inputs; rank r > 0 gets H of rank r - 1
 //   out:   H to rank r + 1, dZ to rank r - 1; a tile is two panels, each made and sent by one warpgroup
-//   last:  both warpgroups of the last rank make all logits of a tile, as each needs their gradient
 //   waits: into full (the tile has landed; a local thread announces its bytes), out free (the neighbour has used up the
-//          tile before), out sent (a tile has left its staging buffer), gradient full, gradient out free
+//          tile before), out sent (a tile has left its staging buffer), gradient full, gradient out free; in the last
+//          rank last and logit, full and free
+//   order: the products of a tile's weight gradient and of another tile's forward pass are under way together
 #pragma once
 
 #include "fused/pipeline.cuh"
 
 namespace headroom::fused {
 
-constexpr int kClusterTileBytes = 2 * kTilePanelBytes, kClusterThreads = 2 * kWarpgroup;
+constexpr int kClusterTileBytes = 2 * kTilePanelBytes, kClusterThreads = 3 * kWarpgroup;
+constexpr int kOwnerRegisters = 208, kLossRegisters = 88;
 
 template <int kHidden>
 struct ClusterMap {
   static_assert(kHidden >= 2 && kHidden <= 4);
   /// Tiles that rank `rank` is ahead with its forward work.
-  FUSED_BOTH static constexpr int lead(int rank) {
-    const int behind = 2 * (kHidden - 1 - rank);
-    return behind == 0 ? 0 : behind < 6 ? behind + 1 : 6;
-  }
+  FUSED_BOTH static constexpr int lead(int rank) { return rank == kHidden - 1 ? 1 : kHidden + 2 - rank; }
   FUSED_BOTH static constexpr int depth_into(int rank) {
     return rank == 0 ? lead(0) + 2 : lead(rank - 1) + 1;
   }
@@ -34,15 +34,17 @@ struct ClusterMap {
   static constexpr int kInto = 0, kGradientOut = 7, kOut = kGradientOut + kDepth,
                        kGradientInto = kOut + kDepth;
   static_assert(depth_into(0) <= kOut && depth_into(1) <= kGradientOut);
-  // The last rank's: its activations, two tiles, and for each warpgroup a panel of the logits' gradient.
-  static constexpr int kLastActivations = kOut, kLogitGradients = kGradientInto;
-  static constexpr int kOutputWeights = (kLogitGradients + 1) * kClusterTileBytes;
+  // The last rank's: its activations, two panels of logits' gradients, the output weights.
+  static constexpr int kLastActivations = kOut, kLogitGradients = kGradientInto * kClusterTileBytes;
+  static constexpr int kOutputWeights = kLogitGradients + 2 * kTilePanelBytes;
   static constexpr int kMasks = (kGradientInto + kDepth) * kClusterTileBytes;
-  static constexpr int kSums = kMasks + 7 * kClusterThreads * 4;
+  static constexpr int kSums = kMasks + 7 * 2 * kWarpgroup * 4;
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
   static constexpr int kIntoFull = kBarriers, kIntoFree = kIntoFull + 64, kOutFree = kIntoFree + 64,
                        kOutSent = kOutFree + 64, kGradientFull = kOutSent + 16,
-                       kGradientOutFree = kGradientFull + 16, kWeights = kGradientOutFree + 16;
+                       kGradientOutFree = kGradientFull + 16, kLastFull = kGradientOutFree + 16,
+                       kLastFree = kLastFull + 16, kLogitFull = kLastFree + 16, kLogitFree = kLogitFull + 16,
+                       kWeights = kLogitFree + 16;
   static constexpr int kSharedBytes = kWeights + 16;
   static_assert(kSharedBytes <= 227 * 1024);
 };
@@ -59,34 +61,49 @@ struct SlotRing {
   }
 };
 
-/// Rank kRank of kHidden, over all tiles of its cluster; `half`: of the layer's outputs, 64 * half on.
+/// Which tiles a cluster takes: `cluster`, `cluster` + `clusters`, ...
+template <int kHidden>
+struct ClusterTiles {
+  int cluster, clusters, count;
+  FUSED_DEVICE explicit ClusterTiles(const Plan& plan)
+      : cluster(static_cast<int>(blockIdx.x) / kHidden), clusters(static_cast<int>(gridDim.x) / kHidden) {
+    count = (plan.tiles - cluster + clusters - 1) / clusters;
+  }
+  FUSED_DEVICE int of_batch(int tile) const { return cluster + tile * clusters; }
+};
+
+FUSED_DEVICE std::uint32_t slot_barrier(std::uint32_t first, std::uint32_t slot) { return first + slot * 8; }
+/// This warp's arrival, after its writes and reads.
+FUSED_DEVICE void warp_arrive(std::uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
+/// The two warpgroups of rank kRank of kHidden, over all tiles of the cluster.
 template <class Format, int kHidden, int kRank>
 FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
   constexpr bool kFirst = kRank == 0, kLast = kRank == kHidden - 1;
-  constexpr int kLead = Map::lead(kRank), kSteps = 8;
+  constexpr int kLead = Map::lead(kRank), kSteps = 8, kOwnerThreads = 2 * kWarpgroup;
   const Plan& plan = arguments.plan;
-  const int half = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  const ClusterTiles<kHidden> tiles(plan);
+  const int half = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // of the layer's outputs
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const Lane at(thread);
   const std::uint32_t shared = shared_address(memory);
-  const int cluster = static_cast<int>(blockIdx.x) / kHidden,
-            clusters = static_cast<int>(gridDim.x) / kHidden;
-  const int tiles = (plan.tiles - cluster + clusters - 1) / clusters;
   const bool leads_block = threadIdx.x == 0;
   const auto tile_address = [&](int first, std::uint32_t slot) {
     return shared + (static_cast<std::uint32_t>(first) + slot) * kClusterTileBytes;
   };
   const auto barrier = [&](int first, std::uint32_t slot) {
-    return shared + static_cast<std::uint32_t>(first) + slot * 8;
+    return slot_barrier(shared + static_cast<std::uint32_t>(first), slot);
   };
   const auto of_rank = [&](std::uint32_t address, int rank) {
     return remote_address(address, static_cast<std::uint32_t>(rank));
   };
 
   const auto load_inputs = [&](int tile, std::uint32_t slot) {
-    const std::int64_t of_batch =
-        arguments.state->batch * plan.tiles + cluster + static_cast<std::int64_t>(tile) * clusters;
+    const std::int64_t of_batch = arguments.state->batch * plan.tiles + tiles.of_batch(tile);
     barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
     bulk_load(tile_address(Map::kInto, slot), arguments.inputs + of_batch * kClusterTileBytes,
               kClusterTileBytes, barrier(Map::kIntoFull, slot));
@@ -95,17 +112,11 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     for (int slot = 0; slot < Map::depth_into(kRank); ++slot) {
       if (!kFirst)
         barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
-      else if (slot < tiles)
+      else if (slot < tiles.count)
         load_inputs(slot, slot);
     }
     for (int slot = 0; slot < Map::kDepth && !kLast; ++slot)
       barrier_expect(barrier(Map::kGradientFull, slot), kClusterTileBytes);
-    if (kLast) {
-      constexpr std::uint32_t kBytes = 2 * 16 * kPanelRowBytes;
-      barrier_expect(shared + Map::kWeights, kBytes);
-      bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(128, kHidden, 1), kBytes,
-                shared + Map::kWeights);
-    }
   }
   __syncwarp();
 
@@ -132,7 +143,6 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   float gradient[64], bias_gradient[2] = {0, 0};
 #pragma unroll
   for (float& sum : gradient) sum = 0;
-  float output_gradient[kLast ? 8 : 1] = {}, output_bias[4] = {}, loss = 0;
 
   const std::uint32_t stored =
       static_cast<std::uint32_t>(half * kTilePanelBytes + (8 * (lane >> 4) + (lane & 7)) * kPanelRowBytes +
@@ -163,17 +173,18 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   };
 
   SlotRing<Map::depth_into(kRank)> forward_in, backward_in;
-  SlotRing<kLast ? 1 : Map::depth_into(kLast ? 0 : kRank + 1)> forward_out;
-  SlotRing<Map::kDepth> staged, gradient_in, gradient_out;
-  const auto mask_word = [&]() -> std::uint32_t& {
-    return *(reinterpret_cast<std::uint32_t*>(memory + Map::kMasks) + forward_out.slot() * kClusterThreads +
-             threadIdx.x);
+  SlotRing<kLast ? Map::kDepth : Map::depth_into(kLast ? 0 : kRank + 1)> forward_out;
+  SlotRing<Map::kDepth> staged, received, gradient_in, gradient_out;
+  SlotRing<kLead + 1> mask_in, mask_out;
+  const auto mask_word = [&](std::uint32_t slot) -> std::uint32_t& {
+    return *(reinterpret_cast<std::uint32_t*>(memory + Map::kMasks) + slot * kOwnerThreads + threadIdx.x);
   };
   // The tile is used up: its place may be filled again.
   const auto release_inputs = [&](int tile) {
+    __syncwarp();
     if constexpr (kFirst) {
       if (lane == 0) barrier_arrive(barrier(Map::kIntoFree, backward_in.slot()));
-      if (leads_block && tile + Map::depth_into(0) < tiles) {
+      if (leads_block && tile + Map::depth_into(0) < tiles.count) {
         barrier_wait(barrier(Map::kIntoFree, backward_in.slot()), backward_in.parity());
         load_inputs(tile + Map::depth_into(0), backward_in.slot());
       }
@@ -183,114 +194,84 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     }
     backward_in.advance();
   };
-  if (kLast) barrier_wait(shared + Map::kWeights, 0);
-  const std::int32_t* labels = arguments.labels + (kLast ? arguments.state->batch * plan.batch : 0);
+  const auto wait_for_inputs = [&] {
+    barrier_wait_cluster(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
+    if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
+      barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
+      barrier_arrive_remote(of_rank(barrier(Map::kOutSent, received.slot()), kRank - 1));
+    }
+    __syncwarp();
+  };
+  // Bias, ReLU and rounding of a tile's sums, and on to where its next product is made.
+  const auto finish_forward = [&](const float (&sums)[32]) {
+    std::uint32_t held[16];
+    relu_values<Format>(sums, bias, held);
+    mask_word(mask_in.slot()) = positive(held).word[0];
+    if constexpr (kLast) {
+      barrier_wait(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
+      store_features(tile_address(Map::kLastActivations, forward_out.slot()), held);
+      warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
+    } else {
+      barrier_wait_cluster(barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1);
+      barrier_wait_cluster(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
+      const std::uint32_t from = tile_address(Map::kOut, staged.slot());
+      store_features(from, held);
+      send(from, tile_address(Map::kInto, forward_out.slot()), barrier(Map::kIntoFull, forward_out.slot()),
+           kRank + 1);
+    }
+    mask_in.advance();
+    staged.advance();
+    forward_out.advance();
+  };
 
 #pragma unroll 1
-  for (int tile = -kLead; tile < tiles; ++tile) {
+  for (int tile = 0; tile < min(kLead, tiles.count); ++tile) {
     float sums[32];
+    wait_for_inputs();
+    products_begin();
+    products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
+    products_commit();
+    products_wait<0>();
+    sums_are_final(sums);
+    finish_forward(sums);
+    forward_in.advance();
+    received.advance();
+  }
+
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    // The gradient of the layer's activations, from the next owner's or from that of the logits; masked and rounded.
     std::uint32_t held[16];
-    Mask<16> mask;
-
-    // Forward.
-    if (tile + kLead < tiles) {
-      barrier_wait_cluster(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
-      if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
-        barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
-        barrier_arrive_remote(of_rank(barrier(Map::kOutSent, staged.slot()), kRank - 1));
+    {
+      float sums[32];
+      if constexpr (kLast) {
+        barrier_wait(barrier(Map::kLogitFull, gradient_in.slot()), gradient_in.parity());
+        products_begin();
+        multiply_held<Format, Factor::kPlain>(
+            sums, backward, describe(shared + Map::kLogitGradients + gradient_in.slot() * kTilePanelBytes),
+            0);
+      } else {
+        barrier_wait_cluster(barrier(Map::kGradientFull, gradient_in.slot()), gradient_in.parity());
+        if (leads_block) barrier_expect(barrier(Map::kGradientFull, gradient_in.slot()), kClusterTileBytes);
+        __syncwarp();
+        products_begin();
+        products(sums, backward, tile_address(Map::kGradientInto, gradient_in.slot()));
       }
-      __syncwarp();
-      products_begin();
-      products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
       products_commit();
+      const Mask<16> mask{{mask_word(mask_out.slot())}};
+      mask_out.advance();
       products_wait<0>();
       sums_are_final(sums);
-      forward_in.advance();
-#pragma unroll
-      for (int i = 0; i < 32; ++i) sums[i] += bias[i >> 1 & 1];
-      mask = relu<Format>(sums, held);
-      if constexpr (!kLast) {
-        mask_word() = mask.word[0];
-        barrier_wait_cluster(barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1);
-        barrier_wait_cluster(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
-        const std::uint32_t from = tile_address(Map::kOut, staged.slot());
-        store_features(from, held);
-        send(from, tile_address(Map::kInto, forward_out.slot()), barrier(Map::kIntoFull, forward_out.slot()),
-             kRank + 1);
-      }
-    }
-    staged.advance();                             // of the owner before in the last rank
-    if constexpr (!kLast) forward_out.advance();  // so this is now the place of this very tile
-    if (tile < 0) continue;
-
-    // The gradient of the layer's activations: from the next owner's, or from the loss.
-    if constexpr (kLast) {
-      const std::uint32_t activations =
-          tile_address(Map::kLastActivations, static_cast<std::uint32_t>(tile & 1));
-      store_features(activations, held);
-      named_barrier(3, kClusterThreads);  // the tile is whole
-      float logits[8];
-      products_begin();
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k)
-        multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
-            logits,
-            describe(activations + static_cast<std::uint32_t>((k >> 2) * kTilePanelBytes)) + (k & 3) * kAlong,
-            describe(shared + Map::kOutputWeights +
-                     static_cast<std::uint32_t>((k >> 2) * 16 * kPanelRowBytes)) +
-                (k & 3) * kAlong,
-            k > 0);
-      products_commit();
-      int label[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int sample = (cluster + tile * clusters) * kTileRows + at.first_row() + 8 * h;
-        label[h] = sample < plan.batch ? __ldg(labels + sample) : -1;
-      }
-      const float* output_biases =
-          reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kHidden * 128;
-      float output_bias_of[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        output_bias_of[i] = __ldg(output_biases + at.first_column() + (i & 1) + 8 * (i >> 1));
-      products_wait<0>();
-      sums_are_final(logits);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) logits[i] += output_bias_of[(i & 1) + 2 * (i >> 2)];
-      std::uint32_t logit_gradient[4];
-      loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
-                                  output_bias);
-      const std::uint32_t own =
-          tile_address(Map::kLogitGradients, 0) + static_cast<std::uint32_t>(half * kTilePanelBytes);
-      store_rows<1>(own, logit_gradient, at);
-      shared_writes_to_async();
-      named_barrier(1 + half, kWarpgroup);  // the warpgroup's copy of the logits' gradient is whole
-      products_begin();
-      multiply_held<Format, Factor::kPlain>(sums, backward, describe(own), 0);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, describe(own) + k * kAcross, 1);
-      products_commit();
-      products_wait<0>();
-      sums_are_final(sums);
-      sums_are_final(output_gradient);
-    } else {
-      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_in.slot()), gradient_in.parity());
-      if (leads_block) barrier_expect(barrier(Map::kGradientFull, gradient_in.slot()), kClusterTileBytes);
-      __syncwarp();
-      products_begin();
-      products(sums, backward, tile_address(Map::kGradientInto, gradient_in.slot()));
-      products_commit();
-      mask.word[0] = mask_word();
-      products_wait<0>();
-      sums_are_final(sums);
-      if (lane == 0)
+      if constexpr (kLast)
+        warp_arrive(barrier(Map::kLogitFree, gradient_in.slot()));
+      else if (lane == 0)
         barrier_arrive_remote(of_rank(barrier(Map::kGradientOutFree, gradient_in.slot()), kRank + 1));
+      __syncwarp();
       gradient_in.advance();
+      masked<Format>(sums, mask, held);
     }
 
-    // The gradient before the ReLU, to the owner before this one and into the weight gradient.
-    masked<Format>(sums, mask, held);
+    // Into the weight gradient, and to the owner before this one.
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -306,6 +287,14 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
            barrier(Map::kGradientFull, gradient_out.slot()), kRank - 1);
       gradient_out.advance();
     }
+
+    // Forward with the tile that is kLead further. Behind the last tile: with what lies there, and for nothing.
+    const bool goes_forward = tile + kLead < tiles.count;
+    if (goes_forward) wait_for_inputs();
+    float sums[32];
+    products_begin();
+    products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
+    products_commit();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float2 pair = Format::unpack(held[i]);
@@ -313,40 +302,128 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     }
     products_wait<0>();
     sums_are_final(gradient);
+    sums_are_final(sums);
     release_inputs(tile);
+    if (goes_forward) finish_forward(sums);
+    forward_in.advance();
+    received.advance();
   }
 
-  float* partial =
-      arguments.partials + static_cast<std::int64_t>(cluster) * cluster_partial_floats(kHidden) + thread;
-  float* own_partial = partial + (kRank * 2 + half) * kWideOwnerRows * kWarpgroup;
+  float* partial = arguments.partials +
+                   static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
+                   (kRank * 2 + half) * kWideOwnerRows * kWarpgroup + thread;
 #pragma unroll
-  for (int row = 0; row < 64; ++row) own_partial[row * kWarpgroup] = gradient[row];
+  for (int row = 0; row < 64; ++row) partial[row * kWarpgroup] = gradient[row];
 #pragma unroll
-  for (int row = 0; row < 2; ++row) own_partial[(64 + row) * kWarpgroup] = quad_sum(bias_gradient[row]);
-  if constexpr (kLast) {
-    partial += kHidden * 2 * kWideOwnerRows * kWarpgroup;
-#pragma unroll
-    for (int row = 0; row < 8; ++row) partial[(half * 8 + row) * kWarpgroup] = output_gradient[row];
-    if (half == 0) {
-      // Over the rows of a warp, then over warps.
-      float* sums = reinterpret_cast<float*>(memory + Map::kSums);
-#pragma unroll
-      for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-      if (lane == 0) sums[4 * 16 + at.warp] = loss;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float sum = output_bias[i];
-#pragma unroll
-        for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-        if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
-      }
-      named_barrier(1, kWarpgroup);
-      if (thread < 16)
-        partial[16 * kWarpgroup] =
-            (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
-      if (thread == 0) arguments.block_losses[cluster] = (sums[64] + sums[65]) + (sums[66] + sums[67]);
-    }
+  for (int row = 0; row < 2; ++row) partial[(64 + row) * kWarpgroup] = quad_sum(bias_gradient[row]);
+}
+
+/// The third warpgroup of the last rank: logits, loss and its gradient, and the gradient of the output layer.
+template <class Format, int kHidden>
+FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = ClusterMap<kHidden>;
+  const Plan& plan = arguments.plan;
+  const ClusterTiles<kHidden> tiles(plan);
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const Lane at(thread);
+  const std::uint32_t shared = shared_address(memory);
+  const auto barrier = [&](int first, std::uint32_t slot) {
+    return slot_barrier(shared + static_cast<std::uint32_t>(first), slot);
+  };
+  if (thread == 0) {
+    constexpr std::uint32_t kBytes = 2 * 16 * kPanelRowBytes;
+    barrier_expect(shared + Map::kWeights, kBytes);
+    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(128, kHidden, 1), kBytes,
+              shared + Map::kWeights);
   }
+  __syncwarp();
+  const float* biases =
+      reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kHidden * 128 + at.first_column();
+  float bias[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bias[i] = __ldg(biases + (i & 1) + 8 * (i >> 1));
+  const std::int32_t* labels = arguments.labels + arguments.state->batch * plan.batch;
+  int label[2];  // of the tile at hand; those of the next are on their way while its gradient is made
+  const auto load_labels = [&](int tile) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int sample = tiles.of_batch(tile) * kTileRows + at.first_row() + 8 * h;
+      label[h] = sample < plan.batch ? __ldg(labels + sample) : -1;
+    }
+  };
+  load_labels(0);
+  float output_gradient[2][8] = {}, output_bias[4] = {}, loss = 0;
+  SlotRing<Map::kDepth> place;
+  barrier_wait(shared + Map::kWeights, 0);
+
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
+    const std::uint32_t activations =
+        shared + (static_cast<std::uint32_t>(Map::kLastActivations) + place.slot()) * kClusterTileBytes;
+    const std::uint32_t own = shared + Map::kLogitGradients + place.slot() * kTilePanelBytes;
+    barrier_wait(barrier(Map::kLastFull, place.slot()), place.parity());
+    float logits[8];
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+          logits,
+          describe(activations + static_cast<std::uint32_t>((k >> 2) * kTilePanelBytes)) + (k & 3) * kAlong,
+          describe(shared + Map::kOutputWeights +
+                   static_cast<std::uint32_t>((k >> 2) * 16 * kPanelRowBytes)) +
+              (k & 3) * kAlong,
+          k > 0);
+    products_commit();
+    products_wait<0>();
+    sums_are_final(logits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) logits[i] += bias[(i & 1) + 2 * (i >> 2)];
+    std::uint32_t gradient[4];
+    loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), gradient,
+                                output_bias);
+    if (tile + 1 < tiles.count) load_labels(tile + 1);
+    barrier_wait(barrier(Map::kLogitFree, place.slot()), place.parity() ^ 1);
+    store_rows<1>(own, gradient, at);
+    shared_writes_to_async();
+    warp_arrive(barrier(Map::kLogitFull, place.slot()));
+    barrier_wait(barrier(Map::kLogitFull, place.slot()), place.parity());
+    products_begin();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+            output_gradient[half],
+            describe(activations + static_cast<std::uint32_t>(half * kTilePanelBytes)) + k * kAcross,
+            describe(own) + k * kAcross, 1);
+    products_commit();
+    products_wait<0>();
+    sums_are_final(output_gradient[0]);
+    sums_are_final(output_gradient[1]);
+    warp_arrive(barrier(Map::kLastFree, place.slot()));
+  }
+
+  float* partial = arguments.partials +
+                   static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
+                   kHidden * 2 * kWideOwnerRows * kWarpgroup + thread;
+#pragma unroll
+  for (int row = 0; row < 16; ++row) partial[row * kWarpgroup] = output_gradient[row / 8][row % 8];
+  // Over the rows of a warp, then over warps.
+  float* sums = reinterpret_cast<float*>(memory + Map::kSums);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+  if (lane == 0) sums[4 * 16 + at.warp] = loss;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum = output_bias[i];
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+    if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+  }
+  named_barrier(3, kWarpgroup);
+  if (thread < 16)
+    partial[16 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+  if (thread == 0) arguments.block_losses[tiles.cluster] = (sums[64] + sums[65]) + (sums[66] + sums[67]);
 }
 
 template <class Format, int kHidden>
@@ -366,6 +443,10 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       barrier_init(shared + Map::kOutSent + slot * 8, 1);
       barrier_init(shared + Map::kGradientFull + slot * 8, 1);
       barrier_init(shared + Map::kGradientOutFree + slot * 8, 8);
+      barrier_init(shared + Map::kLastFull + slot * 8, 8);
+      barrier_init(shared + Map::kLastFree + slot * 8, 4);
+      barrier_init(shared + Map::kLogitFull + slot * 8, 4);
+      barrier_init(shared + Map::kLogitFree + slot * 8, 8);
     }
     barrier_init(shared + Map::kWeights, 1);
     barrier_init_fence();
@@ -373,12 +454,18 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   cluster_sync();
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (rank == 0) own_wide_layer<Format, kHidden, 0>(arguments, memory);
-  if constexpr (kHidden > 2)
-    if (rank == 1) own_wide_layer<Format, kHidden, 1>(arguments, memory);
-  if constexpr (kHidden > 3)
-    if (rank == 2) own_wide_layer<Format, kHidden, 2>(arguments, memory);
-  if (rank == kHidden - 1) own_wide_layer<Format, kHidden, kHidden - 1>(arguments, memory);
+  if (threadIdx.x / kWarpgroup == 2) {
+    registers_decrease<kLossRegisters>();
+    if (rank == kHidden - 1) own_loss<Format, kHidden>(arguments, memory);
+  } else {
+    registers_increase<kOwnerRegisters>();
+    if (rank == 0) own_wide_layer<Format, kHidden, 0>(arguments, memory);
+    if constexpr (kHidden > 2)
+      if (rank == 1) own_wide_layer<Format, kHidden, 1>(arguments, memory);
+    if constexpr (kHidden > 3)
+      if (rank == 2) own_wide_layer<Format, kHidden, 2>(arguments, memory);
+    if (rank == kHidden - 1) own_wide_layer<Format, kHidden, kHidden - 1>(arguments, memory);
+  }
   cluster_sync();  // nobody leaves while a neighbour may still write to its barriers
 }
 

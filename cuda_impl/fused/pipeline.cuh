@@ -210,11 +210,24 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   barrier_wait(shared + Map::kWeightsBarrier, 0);
   const std::int32_t* labels = arguments.labels + (kLast ? arguments.state->batch * plan.batch : 0);
 
+  // Of the tile at hand; those of the next are on their way while a tile goes back.
+  int label[kLast ? kPack : 1][2];
+  const auto load_labels = [&](int tile) {
+#pragma unroll
+    for (int part = 0; part < kPack; ++part)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int sample =
+            ((first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half) * kPack + part;
+        label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
+      }
+  };
+  if constexpr (kLast) load_labels(0);
+
 #pragma unroll 1
   for (int tile = -kLead; tile < tiles; ++tile) {
     float sums[32];
     std::uint32_t held[16];
-    Mask<16> mask;
 
     // Forward.
     if (tile + kLead < tiles) {
@@ -233,11 +246,9 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       products_wait<0>();
       sums_are_final(sums);
       forward_in.advance();
-#pragma unroll
-      for (int i = 0; i < 32; ++i) sums[i] += bias[i >> 1 & 1];
-      mask = relu<Format>(sums, held);
+      relu_values<Format>(sums, bias, held);
       if constexpr (!kLast) {
-        mask_word() = mask.word[0];
+        mask_word() = positive(held).word[0];
         const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
         barrier_wait(barriers + 8, forward_out.parity() ^ 1);
         store_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
@@ -262,17 +273,11 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
                                                                   weights + k * kAlong, k > 0);
         products_commit();
       }
-      int label[kPack][2];
+      const float* output_biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) +
+                                   kHidden * 64 + at.first_column();
+      float output_bias_of[4];
 #pragma unroll
-      for (int part = 0; part < kPack; ++part)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int sample =
-              ((first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half) * kPack + part;
-          label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
-        }
-      const float* output_biases =
-          reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kHidden * 64;
+      for (int i = 0; i < 4; ++i) output_bias_of[i] = __ldg(output_biases + (i & 1) + 8 * (i >> 1));
       products_wait<0>();
       sums_are_final(logits);
       std::uint32_t logit_gradient[4 * kPack];
@@ -281,14 +286,13 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
         float own[8];
         std::uint32_t own_gradient[4];
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          own[i] = logits[8 * part + i] +
-                   __ldg(output_biases + 16 * part + 8 * (i >> 2) + at.first_column() + (i & 1));
+        for (int i = 0; i < 8; ++i) own[i] = logits[8 * part + i] + output_bias_of[(i & 1) + 2 * (i >> 2)];
         loss += narrow_loss<Format>(own, label[part], arguments.gradient_scale, at.first_column(),
                                     own_gradient, output_bias);
 #pragma unroll
         for (int i = 0; i < 4; ++i) logit_gradient[4 * part + i] = own_gradient[i];
       }
+      if (tile + 1 < tiles) load_labels(tile + 1);
       store_rows<kPack>(shared + Map::kLogitGradients, logit_gradient, at);
       shared_writes_to_async();
       named_barrier(1,
@@ -305,6 +309,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       products_wait<0>();
       sums_are_final(sums);
       sums_are_final(output_gradient);
+      masked_by<Format>(sums, held, held);
     } else {
       const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
       barrier_wait(barriers, gradient_in.parity());
@@ -319,15 +324,15 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
             sums, describe(shared + Map::turned_weights(kOwner + 1)) + (k - Map::kHeldSteps) * kAcross,
             rows + k * kAlong, 1);
       products_commit();
-      mask.word[0] = mask_word();
+      const Mask<16> mask{{mask_word()}};
       products_wait<0>();
       sums_are_final(sums);
       if (lane == 0) barrier_arrive(barriers + 8);
       gradient_in.advance();
+      masked<Format>(sums, mask, held);
     }
 
     // The gradient before the ReLU, to the owner before this one and into the weight gradient.
-    masked<Format>(sums, mask, held);
     if constexpr (!kFirst) {
       const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner - 1) + gradient_out.barriers();
       barrier_wait(barriers + 8, gradient_out.parity() ^ 1);

@@ -73,37 +73,72 @@ FUSED_DEVICE void backward_products(float (&sums)[kCount], const std::uint32_t* 
     multiply_held<Format, Factor::kTurned>(sums, held + 4 * k, rows + k * kAcross, k > 0 ? 1 : add);
 }
 
-/// One bit a value, whether it is positive: 16 registers of pairs a word.
+/// One bit a value, whether it is positive: up to 16 registers of pairs a word, the first pair in the highest bits of
+/// both halves that are used.
 template <int kPairs>
 struct Mask {
   static constexpr int kWords = (kPairs + 15) / 16;
   std::uint32_t word[kWords];
 };
 
+/// held = max(sums + bias, 0), rounded; bias: of the thread's rows, every second pair its second.
 template <class Format, int kPairs>
-FUSED_DEVICE Mask<kPairs> relu(const float (&sums)[2 * kPairs], std::uint32_t (&held)[kPairs]) {
+FUSED_DEVICE void relu_values(const float (&sums)[2 * kPairs], const float (&bias)[2],
+                              std::uint32_t (&held)[kPairs]) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i)
+    held[i] = Format::pack_relu(sums[2 * i] + bias[i & 1], sums[2 * i + 1] + bias[i & 1]);
+}
+
+/// No half of `held` is negative, so the smaller of it and 1 is whether it is positive.
+template <int kPairs>
+FUSED_DEVICE Mask<kPairs> positive(const std::uint32_t (&held)[kPairs]) {
   Mask<kPairs> mask{};
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
-    // No half is negative, so adding 0x7fff sets its top bit if it was not 0, and nothing is carried.
-    mask.word[i / 16] = mask.word[i / 16] >> 1 | ((held[i] + 0x7fff7fffu) & ~held[i] & 0x80008000u);
+    std::uint32_t& word = mask.word[i / 16];
+    word = word + word + __vminu2(held[i], 0x00010001u);
   }
   return mask;
 }
 
-/// held = sums where the mask is set, else 0.
+template <class Format, int kPairs>
+FUSED_DEVICE Mask<kPairs> relu(const float (&sums)[2 * kPairs], std::uint32_t (&held)[kPairs]) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
+  return positive(held);
+}
+
+/// The top bit of byte 1 or 0 and of byte 3 or 2, spread over the lower and the upper half.
+template <bool kUpperBytes>
+FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
+  std::uint32_t halves;
+  if constexpr (kUpperBytes)
+    asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(halves) : "r"(word));
+  else
+    asm("prmt.b32 %0, %1, %1, 0xaa88;" : "=r"(halves) : "r"(word));
+  return halves;
+}
+
+/// held = sums where the mask is set, else 0. A shift brings two pairs' bits to the tops of bytes.
 template <class Format, int kPairs>
 FUSED_DEVICE void masked(const float (&sums)[2 * kPairs], const Mask<kPairs>& mask,
                          std::uint32_t (&held)[kPairs]) {
-  constexpr int kLast = (kPairs < 16 ? kPairs : 16) - 1;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const std::uint32_t tops = mask.word[i / 16] << (kLast - i % 16);
-    std::uint32_t halves;  // each top bit spread over its half
-    asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(halves) : "r"(tops));
-    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & halves;
+    const std::uint32_t tops = mask.word[i / 16] << (i % 8);
+    const bool upper = kPairs >= 16 && i % 16 < 8;
+    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & (upper ? spread<true>(tops) : spread<false>(tops));
   }
+}
+
+/// held = sums where `activations` are positive, else 0.
+template <class Format, int kPairs>
+FUSED_DEVICE void masked_by(const float (&sums)[2 * kPairs], const std::uint32_t (&activations)[kPairs],
+                            std::uint32_t (&held)[kPairs]) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i)
+    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & spread<true>(activations[i] + 0x7fff7fffu);
 }
 
 /// 16 * kSteps columns of the warp's 16 rows into panels, from column 16 * first_step on.
