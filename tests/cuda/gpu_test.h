@@ -16,6 +16,7 @@
 #include "core/workload.h"
 #include "device/device.h"
 #include "device/memory.h"
+#include "fresh_seed.h"
 #include "layered/formats.h"
 #include "layered/matrix.h"
 
@@ -23,9 +24,6 @@
   if (const auto missing = device_missing(0)) GTEST_SKIP() << *missing
 
 namespace headroom {
-
-/// Another seed every run; shown when a test fails.
-inline std::uint64_t fresh_seed() { return std::random_device{}(); }
 
 /// ||found - expected|| / ||expected||; NaN if anything is NaN.
 inline double relative_error(std::span<const double> found, std::span<const double> expected) {

@@ -24,6 +24,7 @@
 #include "resident/slice_plan.h"
 #include "resident/trainer.h"
 #include "sanitizer.h"
+#include "step_check.h"
 
 namespace headroom {
 namespace {
@@ -32,25 +33,14 @@ using Form = ResidentOptions::Form;
 using Kernel = ResidentOptions::Kernel;
 
 constexpr double kSanitizerWaitSeconds = 20;
-constexpr std::int64_t kSanitizedSteps = 6;
+constexpr std::int64_t kSanitizedSteps = 6;  // every exchange buffer is written again
 
 bool no_gpu() { return resident_unavailable(0).has_value(); }
 #define NEEDS_GPU() \
   if (no_gpu()) GTEST_SKIP() << *resident_unavailable(0)
 
-std::uint64_t fresh_seed() { return std::random_device{}(); }
-
-struct Problem {
-  Workload workload;
-  Dataset dataset;
-  Parameters initial;
-  explicit Problem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
-    workload.seed = seed;
-    // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
-    if (workload.layers() > 4) workload.optimizer.learning_rate = 0.5;
-    dataset = make_dataset(workload, 0);
-    initial = initial_parameters(workload.widths, seed);
-  }
+struct Problem : NamedProblem {
+  using NamedProblem::NamedProblem;
   std::unique_ptr<Trainer> trainer(Precision precision, const ResidentOptions& options) {
     return make_resident_trainer(workload, precision, dataset.train(), initial, 0, options);
   }
@@ -63,49 +53,11 @@ struct Case {
   Kernel kernel = Kernel::kGeneral;
 };
 
-/// Trains one step from each of the oracle's points, and ten from the start.
 void check_against_oracle(const Case& one, Precision precision, double wait_seconds) {
-  const std::uint64_t seed = fresh_seed();
-  SCOPED_TRACE(one.name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
-  Problem problem(one.name, seed);
+  Problem problem(one.name, fresh_seed());
   const auto trainer =
       problem.trainer(precision, {.form = one.form, .kernel = one.kernel, .wait_seconds = wait_seconds});
-  SCOPED_TRACE(trainer->note());
-  if (under_racecheck()) {
-    // It looks for hazards, not at values: one launch in which every exchange buffer is written again.
-    trainer->train(0, kSanitizedSteps);
-    for (const float loss : trainer->losses(0, kSanitizedSteps)) EXPECT_TRUE(std::isfinite(loss));
-    return;
-  }
-  std::vector<StepErrors> errors;
-  std::vector<double> free_errors;
-  follow_reference(
-      problem.workload, precision, true, problem.dataset.train(), problem.initial, one.steps,
-      [&](const ReferencePoint& point) {
-        trainer->set_parameters(point.start);
-        trainer->train(point.step, 1);
-        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
-        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss))
-            << point.step;
-      },
-      [&](const Parameters& end) {
-        trainer->set_parameters(problem.initial);
-        trainer->train(0, kFreeSteps);
-        free_errors = update_errors_from_end(problem.initial, trainer->parameters(), end);
-      });
-  double worst = 0;
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
-    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
-                              << check.worst;
-    if (check.name == "step_update") worst = std::max(worst, check.error);
-  }
-  // With the large learning rate of the deep networks one ReLU that flips in a layer of nine is 6e-2.
-  const Check free = ten_steps_check(free_errors);
-  EXPECT_LT(free.error, problem.workload.layers() > 4 ? 0.3 : free.bound)
-      << "ten steps, worst " << free.worst;
-  std::fflush(stdout);
-  std::printf("%s %s: median of the worst tensor %.1e, ten steps %.1e (%s)\n", one.name.c_str(),
-              std::string(to_string(precision)).c_str(), worst, free.error, trainer->note().c_str());
+  check_against_oracle(problem, precision, *trainer, one.steps, kSanitizedSteps);
 }
 
 class ResidentTrainer : public testing::TestWithParam<Precision> {};

@@ -7,15 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <string>
 #include <tuple>
 
-#include "analysis/verification.h"
 #include "core/dataset.h"
 #include "core/error.h"
-#include "core/oracle.h"
 #include "sanitizer.h"
+#include "step_check.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
 
@@ -23,72 +21,25 @@ namespace headroom {
 namespace {
 
 constexpr double kSanitizerWaitSeconds = 20;
-constexpr std::int64_t kSanitizedSteps = 3;
+constexpr std::int64_t kSanitizedSteps = 3;  // the first, one between two others and the last
 constexpr streamed::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 
 #define NEEDS_GPU() \
   if (const auto reason = streamed_unavailable(0)) GTEST_SKIP() << *reason
 
-std::uint64_t fresh_seed() { return std::random_device{}(); }
-
-struct Problem {
-  Workload workload;
-  Dataset dataset;
-  Parameters initial;
-  explicit Problem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
-    workload.seed = seed;
-    // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
-    if (workload.layers() > 4) workload.optimizer.learning_rate = 0.5;
-    dataset = make_dataset(workload, 0);
-    initial = initial_parameters(workload.widths, seed);
-  }
+struct Problem : NamedProblem {
+  using NamedProblem::NamedProblem;
   std::unique_ptr<Trainer> trainer(Precision precision, const StreamedOptions& options = {}) {
     return make_streamed_trainer(workload, precision, dataset.train(), initial, 0, options);
   }
 };
 
-/// Trains one step from each of the oracle's points, and ten from the start.
 void check_against_oracle(const std::string& name, Precision precision, int members,
                           const std::vector<std::int64_t>& steps) {
-  const std::uint64_t seed = fresh_seed();
-  SCOPED_TRACE(name + " " + std::string(to_string(precision)) + " seed " + std::to_string(seed));
-  Problem problem(name, seed);
+  Problem problem(name, fresh_seed());
   const auto trainer =
       problem.trainer(precision, {.wait_seconds = kSanitizerWaitSeconds, .most_members = members});
-  if (under_racecheck()) {
-    // It looks for hazards, not at values: one launch with the first step, one between two others and the last.
-    trainer->train(0, kSanitizedSteps);
-    for (const float loss : trainer->losses(0, kSanitizedSteps)) EXPECT_TRUE(std::isfinite(loss));
-    return;
-  }
-  std::vector<StepErrors> errors;
-  std::vector<double> free_errors;
-  follow_reference(
-      problem.workload, precision, true, problem.dataset.train(), problem.initial, steps,
-      [&](const ReferencePoint& point) {
-        trainer->set_parameters(point.start);
-        trainer->train(point.step, 1);
-        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
-        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss))
-            << point.step;
-      },
-      [&](const Parameters& end) {
-        trainer->set_parameters(problem.initial);
-        trainer->train(0, kFreeSteps);
-        free_errors = update_errors_from_end(problem.initial, trainer->parameters(), end);
-      });
-  double worst = 0;
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
-    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
-                              << check.worst;
-    if (check.name == "step_update") worst = std::max(worst, check.error);
-  }
-  // With the large learning rate of the deep networks one ReLU that flips in a layer of nine is 6e-2.
-  const Check free = ten_steps_check(free_errors);
-  EXPECT_LT(free.error, problem.workload.layers() > 4 ? 0.3 : free.bound)
-      << "ten steps, worst " << free.worst;
-  std::printf("%s %s: median of the worst tensor %.1e, ten steps %.1e\n", name.c_str(),
-              std::string(to_string(precision)).c_str(), worst, free.error);
+  check_against_oracle(problem, precision, *trainer, steps, kSanitizedSteps);
 }
 
 class StreamedTrainer : public testing::TestWithParam<Precision> {};
