@@ -121,6 +121,10 @@ STREAMED_DEVICE float relu(float value) {
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
   return result;
 }
+/// To about 2^-21, and without the slow paths that a step would have to fetch.
+STREAMED_DEVICE float exponential(float value) { return __expf(value); }
+STREAMED_DEVICE float logarithm(float value) { return __logf(value); }
+STREAMED_DEVICE float divide(float a, float b) { return __fdividef(a, b); }
 STREAMED_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
 STREAMED_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
 

@@ -92,6 +92,21 @@ struct SixteenBit : Numbers {
   using Numbers::kForwardParts;
   static constexpr int kActivationBytes = 1024;
 
+  /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
+  template <int kTiles, int kGroups>
+  static constexpr int kForwardSums = 16 * kTiles * kGroups;
+  template <int kTiles, int kGroups>
+  static constexpr int kPanelSums = 16 * kTiles * kGroups;
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void settle_forward(const float (&sums)[16 * kTiles * kGroups],
+                                             float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+    copy_sums(sums, kept);
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void settle_panel(const float (&sums)[16 * kTiles * kGroups],
+                                           float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+    copy_sums(sums, kept);
+  }
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static Place forward_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
@@ -256,11 +271,10 @@ struct SixteenBit : Numbers {
     return row / 16 * 512 + (row % 8 * 4 + feature % 8 / 2) * 16 + (row / 8 % 2 * 2 + feature / 8) * 4 +
            feature % 2 * 2;
   }
-  STREAMED_DEVICE static bool positive(const unsigned char* tile, int row, int feature) {
-    const std::uint16_t bits =
-        load_global(reinterpret_cast<const std::uint16_t*>(tile + offset(row, feature)));
-    return bits != 0 && bits < 0x8000;
+  STREAMED_DEVICE static std::uint16_t activation(const unsigned char* tile, int row, int feature) {
+    return load_global(reinterpret_cast<const std::uint16_t*>(tile + offset(row, feature)));
   }
+  STREAMED_DEVICE static bool positive(std::uint16_t bits) { return bits != 0 && bits < 0x8000; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
     *reinterpret_cast<std::uint16_t*>(tile + offset(row, feature)) =
         static_cast<std::uint16_t>(Numbers::pack(value, 0.0f));

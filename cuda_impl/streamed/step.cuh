@@ -32,11 +32,13 @@ namespace headroom::streamed {
 template <int kA, int kB>
 inline constexpr int kSmaller = kA < kB ? kA : kB;
 
+inline constexpr int kMostStages = 8;
+
 /// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
 template <int kWeights, int kInputs>
 struct Stages {
   static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
-  static constexpr int kCount = kSmaller<4, kRingBytes / kBytes>;
+  static constexpr int kCount = kSmaller<kMostStages, kRingBytes / kBytes>;
   static constexpr bool kFits = kCount >= 1;
 };
 
@@ -57,7 +59,7 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
 /// group, use(stage) works on it. prefetch() and run() are apart so that a barrier fits between them.
 template <class Shape, class Begin>
 STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, i);
 }
@@ -69,7 +71,7 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
     if (i < count) finish(i, stage);
     copy_async_commit();
   };
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kAhead; ++i) ask(i, i);
   int stage = 0, free_stage = kAhead;
 #pragma unroll 1
@@ -162,8 +164,11 @@ STREAMED_DEVICE std::int64_t weight_offset(const LayerPlan& layer, int out_tile,
   return (layer.first_tile + std::int64_t{out_tile} * layer.in_tiles + in_tile) * Format::kMasterStride;
 }
 template <class Format, int kGroups>
-STREAMED_DEVICE const unsigned char* inputs_of_step(const Arguments& a, std::int64_t step) {
-  return a.inputs + step % a.batches * a.plan.input_tiles * (kGroups * Format::kActivationBytes);
+STREAMED_DEVICE const unsigned char* inputs_of_batch(const Arguments& a, std::int64_t batch) {
+  return a.inputs + batch * a.plan.input_tiles * (kGroups * Format::kActivationBytes);
+}
+STREAMED_DEVICE std::int64_t next_batch(const Arguments& a, std::int64_t batch) {
+  return batch + 1 == a.batches ? 0 : batch + 1;
 }
 
 /// The values of a panel, [groups][features][33] in shared memory, as tiles.
@@ -192,6 +197,7 @@ using ForwardStages = Stages<kTiles * Format::kForwardParts * 512, kGroups * For
 template <class Format, int kTiles, int kGroups>
 struct ForwardSweep {
   using Shape = ForwardStages<Format, kTiles, kGroups>;
+  using Sums = float[Format::template kForwardSums<kTiles, kGroups>];
   const Arguments& a;
   const LayerPlan& layer;
   const unsigned char* inputs;  // tiles of the layer below
@@ -226,7 +232,7 @@ struct ForwardSweep {
   STREAMED_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
   }
-  STREAMED_DEVICE void multiply(float (&sums)[16 * kTiles * kGroups]) const {
+  STREAMED_DEVICE void multiply(Sums& sums) const {
     run<Shape>(
         count, ring, [&](int i, int stage) { ask_weights(i, stage); },
         [&](int i, int stage) { ask_inputs(i, stage); },
@@ -246,33 +252,43 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
     return Format::template panel_place<kTiles, kGroups>(index, lane);
 }
 
-/// The warps' sums of a panel, each total handed to `use(place, total)` by one thread.
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Use>
-STREAMED_DEVICE void for_each_total(const float (&sums)[16 * kWarpTiles * kGroups], const Use& use) {
+/// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(place) was
+/// asked for before the sums are added up.
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Look,
+          class Use>
+STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
   constexpr int kRounds = kWarpTiles * kGroups;
-  float totals[kRounds * kSplit];
-  sum_over_warps<kRounds, kSplit>(sums, totals);
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const auto place_of = [&](int round, int split) {
+    Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(16 * round + warp, lane);
+    place.feature += split * (kWarpTiles * kTileSide);
+    return place;
+  };
+  decltype(look(Place{})) found[kRounds * kSplit];
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round)
+  for (int i = 0; i < kRounds * kSplit; ++i) found[i] = look(place_of(i / kSplit, i % kSplit));
+  float settled[16 * kRounds], totals[kRounds * kSplit];
+  if constexpr (kLanes == Lanes::kForward)
+    Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
+  else
+    Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
+  sum_over_warps<kRounds, kSplit>(settled, totals);
 #pragma unroll
-    for (int split = 0; split < kSplit; ++split) {
-      Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(16 * round + thread_index() / 32,
-                                                                      thread_index() % 32);
-      place.feature += split * (kWarpTiles * kTileSide);
-      use(place, totals[round * kSplit + split]);
-    }
+  for (int i = 0; i < kRounds * kSplit; ++i) use(place_of(i / kSplit, i % kSplit), totals[i], found[i]);
 }
 
 /// Sums of a panel of a hidden layer -> activations.
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums>
 STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
-                                        const float (&sums)[16 * kWarpTiles * kGroups]) {
+                                        const Sums& sums) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
   float* values = reduction_memory();
-  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(sums, [&](Place place, float total) {
-    values[value_index<kTiles>(place)] = relu(total + load_global(bias + place.feature));
-  });
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(
+      sums, [&](Place place) { return load_global(bias + place.feature); },
+      [&](Place place, float total, float its_bias) {
+        values[value_index<kTiles>(place)] = relu(total + its_bias);
+      });
   block_sync();  // all values are there
   store_panel<Format, kTiles, kGroups, false>(values, a.hidden + output_offset<Format, kGroups>(layer, tile));
   block_sync();  // and read
@@ -289,7 +305,7 @@ STREAMED_DEVICE bool forward_hidden(const Arguments& a, const LayerPlan& layer, 
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
-    float sums[16 * kTiles * kGroups] = {};
+    typename ForwardSweep<Format, kTiles, kGroups>::Sums sums = {};
     sweep.multiply(sums);
     finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
   }
@@ -297,14 +313,15 @@ STREAMED_DEVICE bool forward_hidden(const Arguments& a, const LayerPlan& layer, 
 }
 
 /// Sums of a panel of the last layer -> part `part` of the logits.
-template <class Format, int kTiles, int kGroups>
-STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile,
-                                   const float (&sums)[16 * kTiles * kGroups]) {
+template <class Format, int kTiles, int kGroups, class Sums>
+STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
   float* logits =
       a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
-  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward>(sums, [&](Place place, float total) {
-    logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
-  });
+  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward>(
+      sums, [](Place) { return 0; },
+      [&](Place place, float total, int) {
+        logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
+      });
 }
 
 /// A wide last layer by rows, as a hidden one.
@@ -318,7 +335,7 @@ STREAMED_DEVICE bool forward_logits(const Arguments& a, const LayerPlan& layer, 
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
-    float sums[16 * kTiles * kGroups] = {};
+    typename ForwardSweep<Format, kTiles, kGroups>::Sums sums = {};
     sweep.multiply(sums);
     finish_logits<Format, kTiles, kGroups>(a, 0, tile, sums);
   }
@@ -330,11 +347,13 @@ template <class Format, int kGroups>
 STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                                          const unsigned char* inputs) {
   const Range own = owned_tiles(below);
+  using Sweep = ForwardSweep<Format, 1, kGroups>;
   for (int tile = 0; tile < layer.out_tiles; ++tile) {
-    const ForwardSweep<Format, 1, kGroups> sweep(a, layer, inputs, tile, own);
+    const Sweep sweep(a, layer, inputs, tile, own);
     sweep.prefetch_weights();
-    float sums[16 * kGroups] = {};
+    typename Sweep::Sums sums = {};
     sweep.multiply(sums);
+
     finish_logits<Format, 1, kGroups>(a, block_index(), tile, sums);
   }
 }
@@ -351,6 +370,8 @@ STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
 
 // ---- loss
 
+inline constexpr int kSlices = kThreads / kTileSide;  // of the parts of a logit
+
 STREAMED_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
@@ -362,22 +383,30 @@ STREAMED_DEVICE float warp_maximum(float value) {
   return value;
 }
 
-/// One logit of a row, parts in the order of their numbers: slices of them by all threads, to shared memory.
+/// The parts of a row's logits, in slices by all threads, to shared memory [tiles of classes][32 slices][16].
 template <int kGroups>
-STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices /* [slices, columns] */) {
+STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices) {
   const int columns = a.plan.logit_columns, thread = thread_index();
   const std::int64_t part_stride = std::int64_t{kGroups * kGroupRows} * columns;
-  const int count = kThreads / columns, slice = thread / columns;
-  const float* parts = a.logit_parts + std::int64_t{row} * columns + thread % columns;
-  if (slice >= count) return;
+  for (int first = 0; first < columns; first += kTileSide) {
+    const float* parts = a.logit_parts + std::int64_t{row} * columns + first + thread % kTileSide;
+    float sum = 0;
+#pragma unroll 5
+    for (int part = thread / kTileSide; part < a.plan.logit_parts; part += kSlices)
+      sum += load_global(parts + part * part_stride);
+    slices[first * kSlices + thread] = sum;
+  }
+}
+/// Logit c, its slices in the order of their numbers: half of them by this lane, half by the one 16 further.
+STREAMED_DEVICE float add_up_logit(const float* slices, int tile, int lane) {
+  const float* half = slices + tile * (kTileSide * kSlices) + lane / kTileSide * (kTileSide * kSlices / 2);
   float sum = 0;
-#pragma unroll 8
-  for (int part = slice; part < a.plan.logit_parts; part += count)
-    sum += load_global(parts + part * part_stride);
-  slices[thread] = sum;
+#pragma unroll
+  for (int i = 0; i < kSlices / 2; ++i) sum += half[i * kTileSide + lane % kTileSide];
+  return sum + shuffle_xor(sum, kTileSide);
 }
 
-/// Softmax, loss and gradient of one row, by one warp; lane c % 32 alone asks for logit(c) until all have it.
+/// Softmax, loss and gradient of one row, by one warp; logit(c) gives a logit.
 template <class Format, int kGroups, class Logit>
 STREAMED_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row, std::int32_t label,
                               int lane, const Logit& logit) {
@@ -385,41 +414,42 @@ STREAMED_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int ro
   float largest = -INFINITY, sum = 0;
   for (int c = lane; c < a.plan.classes; c += 32) largest = fmaxf(largest, logit(c));
   largest = warp_maximum(largest);
-  for (int c = lane; c < a.plan.classes; c += 32) sum += expf(logit(c) - largest);
+  for (int c = lane; c < a.plan.classes; c += 32) sum += exponential(logit(c) - largest);
   sum = warp_sum(sum);
   for (int c = lane; c < a.plan.classes; c += 32) {
-    const float probability = expf(logit(c) - largest) / sum;
+    const float probability = divide(exponential(logit(c) - largest), sum);
     const float gradient = (probability - (c == label ? 1.0f : 0.0f)) * a.gradient_scale;
     unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
                           row / kGroupRows * Format::kActivationBytes;
     Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
     bias_terms[c] = Format::bias_term(gradient);
-    if (c == label) a.row_losses[row] = logf(sum) - (logit(c) - largest);
+    if (c == label) a.row_losses[row] = logarithm(sum) - (logit(c) - largest);
   }
 }
 
 template <class Format, int kGroups>
-STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t step) {
+STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
   const int columns = a.plan.logit_columns, lane = thread_index() % 32;
-  const std::int32_t* labels = a.labels + step % a.batches * a.plan.batch;
+  const std::int32_t* labels = a.labels + batch * a.plan.batch;
   const float* bias = a.biases + layer.bias;
   float* slices = reduction_memory();
-  float* logits = slices + kThreads;
+  float* logits = slices + kNarrowTiles * kThreads;
   for (int row = block_index(); row < a.plan.batch; row += a.plan.members) {
+    const std::int32_t label = labels[row];
     if (a.plan.narrow) add_up_slices<kGroups>(a, row, slices);
     block_sync();  // the slices are there
     if (thread_index() < 32) {
       if (a.plan.narrow) {
-        for (int c = lane; c < a.plan.classes; c += 32) {
-          float sum = load_global(bias + c);
-          for (int slice = 0; slice < kThreads / columns; ++slice) sum += slices[slice * columns + c];
-          logits[c] = sum;
+        for (int tile = 0; tile < layer.out_tiles; ++tile) {
+          const float own_bias = load_global(bias + tile * kTileSide + lane % kTileSide);
+          logits[tile * kTileSide + lane % kTileSide] = add_up_logit(slices, tile, lane) + own_bias;
         }
-        row_loss<Format, kGroups>(a, layer, row, labels[row], lane, [&](int c) { return logits[c]; });
+        warp_sync();
+        row_loss<Format, kGroups>(a, layer, row, label, lane, [&](int c) { return logits[c]; });
       } else {
         const float* part = a.logit_parts + std::int64_t{row} * columns;
-        row_loss<Format, kGroups>(a, layer, row, labels[row], lane,
+        row_loss<Format, kGroups>(a, layer, row, label, lane,
                                   [&](int c) { return load_global(part + c) + load_global(bias + c); });
       }
     }
@@ -456,6 +486,7 @@ using BackwardStages = Stages<kTiles * 1024, kGroups * Format::kActivationBytes>
 template <class Format, int kTiles, int kSplit, int kGroups>
 struct BackwardSweep {
   using Shape = BackwardStages<Format, kTiles, kGroups>;
+  using Sums = float[Format::template kPanelSums<kTiles, kGroups>];
   const Arguments& a;
   const LayerPlan& layer;
   int tile, first_out, count, lane;  // tile: this warp's first tile of inputs
@@ -485,8 +516,7 @@ struct BackwardSweep {
   STREAMED_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
   }
-  STREAMED_DEVICE void multiply_and_update(float (&sums)[16 * kTiles * kGroups],
-                                           const LayerPlan& below) const {
+  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below) const {
     typename Format::template Own<kTiles, kGroups> x;
     Format::template load_own<kTiles, kGroups>(x, a.hidden + output_offset<Format, kGroups>(below, tile),
                                                lane);
@@ -505,46 +535,56 @@ struct BackwardSweep {
 };
 
 /// Sums of a panel of the layer below -> its gradient, masked, and its bias updated.
-template <class Format, int kTiles, int kSplit, int kGroups>
+template <class Format, int kTiles, int kSplit, int kGroups, class Sums>
 STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile,
-                                      const float (&sums)[16 * kTiles * kGroups]) {
+                                      const Sums& sums) {
   constexpr int kPanel = kTiles * kSplit;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
+  float* bias = a.biases + below.bias + tile * kTileSide + warp;
   float* values = reduction_memory();
-  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(sums, [&](Place place, float total) {
-    const unsigned char* activations =
-        a.hidden + offset +
-        (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes;
-    const bool passes = Format::positive(activations, place.row % kGroupRows, place.feature % kTileSide);
-    values[value_index<kPanel>(place)] = passes ? Format::bias_term(total) : 0.0f;
-  });
+  float old_bias[kPanel];
+#pragma unroll
+  for (int i = 0; i < kPanel; ++i) old_bias[i] = load_global(bias + i * kWarps);
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(
+      sums,
+      [&](Place place) {
+        const unsigned char* activations =
+            a.hidden + offset +
+            (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes;
+        return Format::activation(activations, place.row % kGroupRows, place.feature % kTileSide);
+      },
+      [&](Place place, float total, auto activation) {
+        values[value_index<kPanel>(place)] = Format::positive(activation) ? Format::bias_term(total) : 0.0f;
+      });
   block_sync();  // all values are there
   store_panel<Format, kPanel, kGroups, true>(values, a.gradients + offset);
-  for (int feature = warp; feature < kPanel * kTileSide; feature += kWarps) {
+#pragma unroll
+  for (int i = 0; i < kPanel; ++i) {
     float sum = 0;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
-      sum += values[(group * kPanel * kTileSide + feature) * kValuesPitch + lane];
+      sum += values[(group * kPanel * kTileSide + warp + i * kWarps) * kValuesPitch + lane];
     sum = warp_sum(sum);
-    float* bias = a.biases + below.bias + tile * kTileSide + feature;
-    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_global(bias));
+    if (lane == 0) bias[i * kWarps] = fmaf(a.update_factor, sum, old_bias[i]);
   }
   block_sync();  // and read
 }
 
+/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way.
 template <class Format, int kPanel, int kGroups, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                               const Before& before) {
   constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles;
+  using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups>;
   const Range own = owned_tiles(below);
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kPanel) {
-    const BackwardSweep<Format, kTiles, kSplit, kGroups> sweep(a, layer, tile);
+    const Sweep sweep(a, layer, tile);
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
-    float sums[16 * kTiles * kGroups] = {};
+    typename Sweep::Sums sums = {};
     sweep.multiply_and_update(sums, below);
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
   }
@@ -563,83 +603,103 @@ inline constexpr bool kFirstLayerFused = FirstStages < Format,
 
 /// Update of a panel of the first layer's outputs and, with kForward, their activations of the next step.
 template <class Format, int kPanel, int kGroups, bool kForward>
-STREAMED_DEVICE void first_layer_panel(const Arguments& a, const LayerPlan& layer, int panel_tile,
-                                       const unsigned char* inputs, const unsigned char* next) {
-  constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles, kSweepWarps = kWarps / kSplit;
-  constexpr int kInputTileBytes = kGroups * Format::kActivationBytes;
+struct FirstSweep {
+  static constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles, kSweepWarps = kWarps / kSplit;
+  static constexpr int kInputTileBytes = kGroups * Format::kActivationBytes;
   using Shape = FirstStages<Format, kTiles, kGroups, kForward>;
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
-  const int tile = panel_tile + warp / kSweepWarps * kTiles, first_in = warp % kSweepWarps;
-  const int count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
-  unsigned char* ring = ring_of_warp(warp);
-  const auto in_tile = [&](int i) { return first_in + kSweepWarps * i; };
-  const auto ask_weights = [&](int i, int stage) {
+  const Arguments& a;
+  const LayerPlan& layer;
+  int panel_tile, tile, first_in, count, lane;  // tile: this warp's first tile of outputs
+  unsigned char* ring;
+
+  STREAMED_DEVICE FirstSweep(const Arguments& arguments, const LayerPlan& its_layer, int first_tile)
+      : a(arguments), layer(its_layer), panel_tile(first_tile), lane(thread_index() % 32) {
+    const int warp = thread_index() / 32;
+    ring = ring_of_warp(warp);
+    tile = panel_tile + warp / kSweepWarps * kTiles;
+    first_in = warp % kSweepWarps;
+    count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
+  }
+  STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
+  STREAMED_DEVICE void ask_weights(int i, int stage) const {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int p = 0; p < 2; ++p)
         copy_by_warp<512>(ring + stage * Shape::kBytes + m * 1024 + p * 512,
                           a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
-  };
-  const auto ask_inputs = [&](int i, int stage) {
-    unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
-    const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
-    copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
-    if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
-  };
-  prefetch<Shape>(count, ask_weights);
-  typename Format::template Own<kTiles, kGroups> d;
-  Format::template load_own_gradients<kTiles, kGroups>(
-      d, a.gradients + output_offset<Format, kGroups>(layer, tile), lane);
-  float sums[16 * kTiles * kGroups] = {};
-  int i = 0;
-  run<Shape>(count, ring, ask_weights, ask_inputs, [&](unsigned char* stage) {
-    const std::int64_t offset = weight_offset<Format>(layer, tile, in_tile(i));
-    unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
-    const unsigned char* x = stage + Shape::kWeightBytes;
-    Format::template first<kTiles, kGroups, kForward>(sums, d, stage, x, x + kInputTileBytes, out,
-                                                      std::int64_t{layer.in_tiles} * Format::kMasterStride,
-                                                      a.update_factor, lane);
-    ++i;
-  });
-  if constexpr (kForward)
-    finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(a, layer, panel_tile, sums);
-}
+  }
+  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
+    const auto ask_inputs = [&](int i, int stage) {
+      unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
+      const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
+      copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
+      if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
+    };
+    prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
+    typename Format::template Own<kTiles, kGroups> d;
+    Format::template load_own_gradients<kTiles, kGroups>(
+        d, a.gradients + output_offset<Format, kGroups>(layer, tile), lane);
+    float sums[Format::template kPanelSums<kTiles, kGroups>] = {};
+    int i = 0;
+    run<Shape>(
+        count, ring, [&](int item, int stage) { ask_weights(item, stage); }, ask_inputs,
+        [&](unsigned char* stage) {
+          const std::int64_t offset = weight_offset<Format>(layer, tile, in_tile(i));
+          unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
+          const unsigned char* x = stage + Shape::kWeightBytes;
+          Format::template first<kTiles, kGroups, kForward>(
+              sums, d, stage, x, x + kInputTileBytes, out,
+              std::int64_t{layer.in_tiles} * Format::kMasterStride, factor, lane);
+          ++i;
+        });
+    if constexpr (kForward)
+      finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(a, layer, panel_tile, sums);
+  }
+};
 
-template <class Format, int kPanel, int kGroups>
-STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t step, bool another) {
+/// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
+template <class Format, int kPanel, int kGroups, bool kForward>
+STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
-  const unsigned char* inputs = inputs_of_step<Format, kGroups>(a, step);
-  const unsigned char* next = inputs_of_step<Format, kGroups>(a, step + 1);
-  for (int tile = own.begin; tile < own.end; tile += kPanel) {
-    if constexpr (kFirstLayerFused<Format, kGroups>) {
-      if (another) {
-        first_layer_panel<Format, kPanel, kGroups, true>(a, layer, tile, inputs, next);
-        continue;
-      }
-    }
-    first_layer_panel<Format, kPanel, kGroups, false>(a, layer, tile, inputs, next);
-  }
+  for (int tile = own.begin; tile < own.end; tile += kPanel)
+    FirstSweep<Format, kPanel, kGroups, kForward>(a, layer, tile)
+        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
+                factor);
   block_sync();  // the weights are written
 }
 
 // ---- steps
+
+/// Layer 0 between two steps: updated on the batch before and multiplied with the next one. A launch begins with an update
+/// by nothing, so that its first activations are the same sums in the same order as if it had begun earlier.
+template <class Format, int kGroups>
+STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
+  const LayerPlan& layer = a.plan.layer[0];
+  with_panel<kGroups>(layer.panel, [&](auto panel) {
+    constexpr int kPanel = decltype(panel)::value;
+    if constexpr (kFirstLayerFused<Format, kGroups>) {
+      first_layer<Format, kPanel, kGroups, true>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
+      return true;
+    } else {
+      if (done > 0) first_layer<Format, kPanel, kGroups, false>(a, batch, next, a.update_factor);
+      return forward_hidden<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next),
+                                                     [] { return true; });
+    }
+  });
+}
 
 template <class Format, int kGroups>
 STREAMED_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
   int barrier = 0;
-  const auto always = [] { return true; };
+  std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
-  for (int done = 0; done < a.steps; ++done) {
-    const std::int64_t step = a.first_step + done;
-    if (done == 0 || !kFirstLayerFused<Format, kGroups>)
-      with_panel<kGroups>(layers[0].panel, [&](auto panel) {
-        return forward_hidden<Format, decltype(panel)::value, kGroups>(
-            a, layers[0], inputs_of_step<Format, kGroups>(a, step), always);
-      });
+  for (int done = 0;; ++done) {
+    between_steps<Format, kGroups>(a, batch_before, batch, done);
+    if (done == a.steps) return;
     for (int layer = 1; layer <= last; ++layer) {
       if (layer == last && a.plan.narrow) {
         forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1));
@@ -661,7 +721,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     }
     arrive(a, barrier);
     if (!wait(a, barrier++)) return;
-    rows_of_loss<Format, kGroups>(a, step);
+    rows_of_loss<Format, kGroups>(a, batch);
     for (int layer = last; layer > 0; --layer) {
       arrive(a, barrier);
       const int waited = barrier++;
@@ -670,13 +730,11 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
                                                                  [&] { return wait(a, waited); });
       });
       if (!good) return;
-      if (layer == last) finish_loss(a, step);
+      if (layer == last) finish_loss(a, a.first_step + done);
     }
     arrive(a, barrier++);  // the weights of layer 1; not waited for here
-    with_panel<kGroups>(layers[0].panel, [&](auto panel) {
-      first_layer<Format, decltype(panel)::value, kGroups>(a, step, done + 1 < a.steps);
-      return true;
-    });
+    batch_before = batch;
+    batch = next_batch(a, batch);
   }
 }
 

@@ -14,6 +14,21 @@ namespace headroom::streamed {
 struct Tf32 {
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
 
+  /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
+  template <int kTiles, int kGroups>
+  static constexpr int kForwardSums = 16 * kTiles * kGroups;
+  template <int kTiles, int kGroups>
+  static constexpr int kPanelSums = 16 * kTiles * kGroups;
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void settle_forward(const float (&sums)[16 * kTiles * kGroups],
+                                             float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+    copy_sums(sums, kept);
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void settle_panel(const float (&sums)[16 * kTiles * kGroups],
+                                           float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+    copy_sums(sums, kept);
+  }
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static Place forward_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
@@ -116,6 +131,8 @@ struct Tf32 {
                                        int lane) {
     const int g = lane >> 2, t = lane & 3;
     // Outputs 2c + t % 2 + 8 * (t / 2) stand for columns of the instruction: c even the first four, c odd the last.
+    // Their inputs g and g + 8 lie 512 bytes apart, the next c 128.
+    const unsigned char* across = weights + 4 * slot((t & 1) + 8 * (t >> 1), g);
     Words turned[kTiles][2];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
@@ -123,14 +140,14 @@ struct Tf32 {
       for (int c = 0; c < 4; ++c)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          turned[u][c / 2].word[c % 2 * 2 + half] = rounded(
-              shared_word(weights + u * 1024 + 4 * slot(2 * c + (t & 1) + 8 * (t >> 1), g + 8 * half)));
+          turned[u][c / 2].word[c % 2 * 2 + half] =
+              rounded(shared_word(across + u * 1024 + c * 128 + half * 512));
+    const unsigned char* along = gradients + (g * 4 + (t ^ (g & 2))) * 16;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const Words d = words_of(
-            load_shared16(gradients + group * kActivationBytes + j * 512 + (g * 4 + (t ^ (g & 2))) * 16));
+        const Words d = words_of(load_shared16(along + group * kActivationBytes + j * 512));
 #pragma unroll
         for (int u = 0; u < kTiles; ++u)
 #pragma unroll
@@ -138,6 +155,8 @@ struct Tf32 {
             product(sums + 16 * (u * kGroups + group) + 4 * j, turned[u][s], d.word[2 * s],
                     d.word[2 * s + 1]);
       }
+    // Rows 8s + t, outputs g and g + 8; rows 4 further lie 256 bytes apart, the next s 512.
+    const unsigned char* rows[2] = {gradients + gradient_offset(t, g), gradients + gradient_offset(t, g + 8)};
     float gradient[kTiles][8] = {};
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -146,8 +165,7 @@ struct Tf32 {
         Words d;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          d.word[i] = shared_word(gradients + group * kActivationBytes +
-                                  gradient_offset(8 * s + t + 4 * (i / 2), g + 8 * (i % 2)));
+          d.word[i] = shared_word(rows[i % 2] + group * kActivationBytes + s * 512 + i / 2 * 256);
 #pragma unroll
         for (int u = 0; u < kTiles; ++u)
 #pragma unroll
@@ -165,7 +183,8 @@ struct Tf32 {
                                     unsigned char* weights, const unsigned char* inputs,
                                     const unsigned char* next, unsigned char* const (&out)[2],
                                     std::int64_t tile_step, float factor, int lane) {
-    const int g = lane >> 2, t = lane & 3;
+    // Inputs g and g + 8 lie 8 bytes apart, rows 8s + t and 8s + t + 4 256, the next s 512.
+    const unsigned char* across = inputs + offset(lane & 3, lane >> 2);
     float gradient[kTiles][8] = {};
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -173,9 +192,8 @@ struct Tf32 {
       for (int s = 0; s < 4; ++s)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const unsigned char* tile = inputs + group * kActivationBytes;
-          const std::uint32_t b0 = shared_word(tile + offset(8 * s + t, g + 8 * half));
-          const std::uint32_t b1 = shared_word(tile + offset(8 * s + t + 4, g + 8 * half));
+          const unsigned char* x = across + group * kActivationBytes + s * 512 + half * 8;
+          const std::uint32_t b0 = shared_word(x), b1 = shared_word(x + 256);
 #pragma unroll
           for (int m = 0; m < kTiles; ++m) {
             const std::uint32_t* a = d.word[m][group][s];
@@ -241,9 +259,10 @@ struct Tf32 {
     const int g = row % 8, t = output % 2 + output / 8 * 2;
     return row / 8 * 512 + (g * 4 + (t ^ (g & 2))) * 16 + output % 8 / 2 * 4;
   }
-  STREAMED_DEVICE static bool positive(const unsigned char* tile, int row, int feature) {
-    return load_global(reinterpret_cast<const float*>(tile + offset(row, feature))) > 0;
+  STREAMED_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
+    return load_global(reinterpret_cast<const float*>(tile + offset(row, feature)));
   }
+  STREAMED_DEVICE static bool positive(float activation) { return activation > 0; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
     *reinterpret_cast<float*>(tile + gradient_offset(row, feature)) = round_tf32(value);
   }

@@ -25,6 +25,12 @@ STREAMED_DEVICE float value_at(const float* values, int feature, int row) {
   return values[feature * kValuesPitch + row];
 }
 
+template <int kCount>
+STREAMED_DEVICE void copy_sums(const float (&sums)[kCount], float (&kept)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) kept[i] = sums[i];
+}
+
 /// 32-bit masters: w += factor * gradient.
 STREAMED_DEVICE std::uint32_t updated(std::uint32_t master, float gradient, float factor) {
   return float_to_bits(fmaf(factor, gradient, bits_to_float(master)));

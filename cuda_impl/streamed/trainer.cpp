@@ -112,7 +112,10 @@ class StreamedTrainer : public Trainer {
 
   void set_parameters(const Parameters& parameters) override {
     if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
-    // Padding stays zero by itself, unless the network before has broken down.
+    // Padding stays zero by itself, and a launch begins with an update by nothing times these gradients, unless the
+    // network before has broken down.
+    gradients_.fill_bytes(0);
+
     weights_.fill_bytes(0);
     biases_.fill_bytes(0);
     for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
