@@ -203,7 +203,7 @@ def test_self_check_says_what_can_be_seen(build):
         r"a slowdown of ([0-9.]+) % in any of these cells would have been called", done.stdout
     )
     assert 2 <= float(seen) < 4
-    noisy = compare(*arguments, "--head", build("noisy", "step_us=30 block_sd=0.02"), "--json")
+    noisy = compare(*arguments, "--head", build("noisy", "step_us=30 block_sd=0.1"), "--json")
     quiet = compare(*arguments, "--head", build("quiet"), "--json")
     visible = [read_json(done)["cells"][0]["finding"]["visible_slowdown"] for done in (quiet, noisy)]
     assert 1.02 <= visible[0] < visible[1]
