@@ -5,9 +5,9 @@
 // whoever writes it has taken a tile that each reader published only after it had used what was there.
 //
 // Grid: tiles go through the L2 in 16-byte values that are read and written whole (b128, relaxed), and each carries
-// a mark: one bit that changes whenever its buffer is written. So no fence and no flag is waited for. After ReLU the
-// mark is the sign of the last number, which is free. In a gradient it takes the last number's lowest bit; the bits
-// it displaces follow the tiles, marked themselves (tf32 leaves that bit free).
+// a mark: one bit of its last word that changes whenever its buffer is written. So no fence and no flag is waited for.
+// After ReLU the mark is a sign, which is free. In a gradient it takes a lowest bit; the bits it displaces follow the
+// tiles, marked themselves (tf32 leaves that bit free).
 // Why a reader cannot see the value after next: that is written only after its writer took a tile which, through a
 // chain of dependencies (each checked mark decides whether its reader goes on), needs this very read to have
 // returned the earlier value. A read that returned the later one would be its own cause, which the memory model excludes.
@@ -87,7 +87,7 @@ class SliceGrid {
           assign(share.slice[i], part, value);
         }
       if constexpr (kGradient && !Format::kSpareBit)
-        if (waiter.lane < kSlices * Format::kParts) {
+        if (waiter.lane < kSlices * 2) {
           displaced = load_packet(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
           wrong |= displaced.y ^ want;
         }
@@ -131,7 +131,7 @@ class SliceGrid {
     if (kPairs > 1) load(next, 1);
     if constexpr (kDisplaces) {
       for (std::uint32_t polls = 1;; ++polls) {
-        if (waiter.lane < kSlices * Format::kParts)
+        if (waiter.lane < kSlices * 2)
           displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + waiter.lane * 8);
         if (!kWaits || !warp_any(((displaced.y ^ want) & kMark) != 0) ||
             waiter.give_up(arguments, polls, begin, exchange))
@@ -168,35 +168,32 @@ class SliceGrid {
     std::uint32_t want;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, int lane, int exchange) const {
+  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
+                              int exchange) const {
     unsigned char* begin = arguments.exchange + slot(exchange);
     // With the other mark nobody sees it.
     const bool visible = epoch_ != (exchange == arguments.lost_exchange);
-    Place place = {begin + member * kTile + lane * 16,
-                   begin + arguments.plan.members * kTile + member * Format::kParts * 8,
+    Place place = {begin + member * kTile + publisher.byte<Format::kParts>(),
+                   begin + arguments.plan.members * kTile + member * 16 + (publisher.position >> 4) * 8,
                    visible ? mark<kGradient>() : 0};
     compute_now(place.tile);
     if (kGradient && !Format::kSpareBit) compute_now(place.displaced);
     compute_now(place.want);
     return place;
   }
-  /// By one warp: this member's tile.
+  /// By two warps: this member's tile.
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments&, const typename Format::Values& tile, int lane,
+  RESIDENT_DEVICE void publish(const SliceArguments&, uint4 packet, const Publisher& publisher,
                                const Place& place) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
-#pragma unroll
-    for (int part = 0; part < Format::kParts; ++part) {
-      uint4 value = part_of(tile, part);
-      value.w = (value.w & ~kMark) | place.want;
-      store_whole16(place.tile + part * 512, value);
+    const bool displaced = (packet.w & kMark) != 0;
+    packet.w = (packet.w & ~kMark) | place.want;
+    if (publisher.stores<Format::kParts>()) store_whole16(place.tile, packet);
+    if constexpr (kGradient && !Format::kSpareBit) {
+      const std::uint32_t bits = warp_ballot(displaced);
+      if (publisher.half == 0 && (publisher.position & 15) == 0)
+        store_packet(place.displaced, make_uint2(bits, place.want));
     }
-    if constexpr (kGradient && !Format::kSpareBit)
-#pragma unroll
-      for (int part = 0; part < Format::kParts; ++part) {
-        const std::uint32_t bits = warp_ballot((tile.word[4 * part + 3] & kMark) != 0);
-        if (lane == part) store_packet(place.displaced + part * 8, make_uint2(bits, place.want));
-      }
   }
 
  private:
@@ -209,25 +206,14 @@ class SliceGrid {
   }
   RESIDENT_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
                                                        int slice) {
-    return arguments.exchange + slot + arguments.plan.members * kTile + slice * Format::kParts * 8;
+    return arguments.exchange + slot + arguments.plan.members * kTile + slice * 16;
   }
   template <bool kGradient>
   RESIDENT_DEVICE static void restore(Share<Format, kPairs>& share, std::uint32_t displaced, int lane) {
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i)
-#pragma unroll
-      for (int part = 0; part < Format::kParts; ++part) {
-        std::uint32_t& word = share.slice[i].word[4 * part + 3];
-        if constexpr (kGradient && Format::kSpareBit)
-          word &= ~1u;
-        else if constexpr (kGradient)
-          word = (word & ~1u) | (shuffle_from(displaced, i * Format::kParts + part) >> lane & 1u);
-        else
-          word &= 0x7fffffffu;
-      }
+    for (int i = 0; i < kSlices; ++i) restore_tile<kGradient>(share.slice[i], displaced, i, lane);
   }
-
-  /// The same for one tile, when `slice` counts the tiles of this warp.
+  /// A tile without its marks, when `slice` counts the tiles of this warp.
   template <bool kGradient>
   RESIDENT_DEVICE static void restore_tile(typename Format::Values& tile, std::uint32_t displaced, int slice,
                                            int lane) {
@@ -237,7 +223,8 @@ class SliceGrid {
       if constexpr (kGradient && Format::kSpareBit)
         word &= ~1u;
       else if constexpr (kGradient)
-        word = (word & ~1u) | (shuffle_from(displaced, slice * Format::kParts + part) >> lane & 1u);
+        word = (word & ~1u) |
+               (shuffle_from(displaced, slice * 2 + (lane >> 4)) >> (part * 16 + (lane & 15)) & 1u);
       else
         word &= 0x7fffffffu;
     }
@@ -311,11 +298,13 @@ class SliceCluster {
     std::uint32_t tile, barrier, member;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, int lane, int exchange) const {
+  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
+                              int exchange) const {
     const std::uint32_t which = buffer(arguments, exchange, now_);
     Place place = {shared_address(shared_memory()) +
                        static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
-                       which * arguments.slot_bytes + static_cast<std::uint32_t>(member * kTile + lane * 16),
+                       which * arguments.slot_bytes +
+                       static_cast<std::uint32_t>(member * kTile + publisher.byte<Format::kParts>()),
                    first_barrier(arguments) + 8 * which, static_cast<std::uint32_t>(member)};
     if (exchange == arguments.lost_exchange) place.member = kNobody;
     compute_now(place.tile);
@@ -323,19 +312,19 @@ class SliceCluster {
     return place;
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments& arguments, const typename Format::Values& tile,
-                               int /*lane*/, const Place& place) const {
+  RESIDENT_DEVICE void publish(const SliceArguments& arguments, const uint4& packet,
+                               const Publisher& publisher, const Place& place) const {
     if (place.member == kNobody) return;
     const std::uint32_t members = static_cast<std::uint32_t>(arguments.plan.members);
+    // Lanes that hold the same send to every other member each. Everybody starts with another member, so that nobody is
+    // everybody's first.
+    constexpr std::uint32_t kEach = Format::kParts == 1 ? 2 : 1;
+    const std::uint32_t first =
+        place.member + (Format::kParts == 1 ? static_cast<std::uint32_t>(publisher.half) : 0);
 #pragma unroll 4
-    for (std::uint32_t i = 0; i < members; ++i) {
-      // Everybody starts with another member, so that nobody is everybody's first.
-      const std::uint32_t to = (place.member + i) & (members - 1);
-      const std::uint32_t remote = remote_address(place.tile, to),
-                          remote_barrier = remote_address(place.barrier, to);
-#pragma unroll
-      for (int part = 0; part < Format::kParts; ++part)
-        store_remote16(remote + 512 * part, part_of(tile, part), remote_barrier);
+    for (std::uint32_t i = 0; i < members; i += kEach) {
+      const std::uint32_t to = (first + i) & (members - 1);
+      store_remote16(remote_address(place.tile, to), packet, remote_address(place.barrier, to));
     }
   }
 

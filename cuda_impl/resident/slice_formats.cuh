@@ -34,6 +34,53 @@ RESIDENT_DEVICE void store_tile(unsigned char* tile, const Eight<kWordCount>& va
     *reinterpret_cast<uint4*>(tile + part * 512 + lane * 16) = part_of(values, part);
 }
 
+/// A lane's values in rows g and g + 8 of a tile, or in rows g + 16 and g + 24.
+template <int kWordCount>
+using HalfOf = Eight<kWordCount / 2>;
+template <int kWordCount>
+RESIDENT_DEVICE HalfOf<kWordCount> load_half(const unsigned char* tile, int half, int lane) {
+  HalfOf<kWordCount> values;
+  const std::uint32_t* words =
+      reinterpret_cast<const std::uint32_t*>(tile + lane * 16 + half * (kWordCount == 4 ? 8 : 512));
+#pragma unroll
+  for (int i = 0; i < kWordCount / 2; ++i) values.word[i] = words[i];
+  return values;
+}
+
+/// What one of 32 lanes adds up, rounds and publishes of half a tile: two warps share a tile by positions, those of lanes
+/// 0 to 15 and of 16 to 31; in a warp, lanes 0 to 15 have the first half of their position's values, the others the second.
+struct Publisher {
+  int position, half;
+  RESIDENT_DEVICE static Publisher of(int warp, int lane) {
+    return {16 * (warp & 1) + (lane & 15), lane >> 4};
+  }
+  /// The 16 bytes at byte() of a tile that this lane publishes; of 16-bit values two lanes hold the same.
+  RESIDENT_DEVICE uint4 packet(const Eight<2>& own) const {
+    const std::uint32_t first = exchange_halves(own.word[0]), second = exchange_halves(own.word[1]);
+    return half == 0 ? make_uint4(own.word[0], own.word[1], first, second)
+                     : make_uint4(first, second, own.word[0], own.word[1]);
+  }
+  RESIDENT_DEVICE uint4 packet(const Eight<4>& own) const { return part_of(own, 0); }
+  template <int kParts>
+  RESIDENT_DEVICE int byte() const {
+    return position * 16 + (kParts == 2 ? half * 512 : 0);
+  }
+  template <int kParts>
+  RESIDENT_DEVICE bool stores() const {
+    return kParts == 2 || half == 0;
+  }
+  /// Into a tile of the member's own.
+  template <int kParts>
+  RESIDENT_DEVICE void keep(unsigned char* tile, const uint4& packet) const {
+    if (stores<kParts>()) *reinterpret_cast<uint4*>(tile + byte<kParts>()) = packet;
+  }
+
+ private:
+  RESIDENT_DEVICE static std::uint32_t exchange_halves(std::uint32_t word) {
+    return float_to_bits(shuffle_xor(bits_to_float(word), 16));
+  }
+};
+
 /// Sums of the tensor-core formats: [32 rows, 8 outputs] in two chains, so that instructions need not wait for the one
 /// before, and [16 columns, 8 outputs] of a weight gradient.
 struct TensorSums {
@@ -81,6 +128,7 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
   static constexpr int kParts = 1, kWords = 4;
   static constexpr bool kSpareBit = false, kFirstInRegisters = true;
   using Values = Eight<4>;
+  using Half = HalfOf<4>;
   using Sums = TensorSums;
   using Weights = Eight<2>;    // of a pair
   using Own = Values;          // transposed
@@ -89,6 +137,9 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
   RESIDENT_DEVICE static Values round(const float (&v)[8]) {
     return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3]), Type::pack(v[4], v[5]), Type::pack(v[6], v[7])}};
   }
+  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+    return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3])}};
+  }
   /// A gradient where the hidden value is positive, as its owner keeps it; operand() is what products take of it.
   RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
     Values values = round(v);
@@ -96,7 +147,16 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
     for (int i = 0; i < 4; ++i) values.word[i] &= Type::positive(hidden.word[i]);
     return values;
   }
-  RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
+  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+    Half values = round_half(v);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values.word[i] &= Type::positive(hidden.word[i]);
+    return values;
+  }
+  template <class Kept>
+  RESIDENT_DEVICE static Kept operand(const Kept& kept) {
+    return kept;
+  }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
     return Type::value(values.word[index / 2], index % 2);
   }
@@ -220,6 +280,7 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   static constexpr int kParts = 2, kWords = 8;
   static constexpr bool kSpareBit = true, kFirstInRegisters = true;
   using Values = Eight<8>;
+  using Half = HalfOf<8>;
   using Sums = TensorSums;
   using Weights = Eight<4>;
   using Own = Values;
@@ -242,6 +303,19 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
     for (int i = 0; i < 8; ++i) values.word[word_of(i)] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
+  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+    Half values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.word[word_of(i)] = rounded(v[i]);
+    return values;
+  }
+  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+    Half values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      values.word[word_of(i)] = bits_to_float(hidden.word[word_of(i)]) > 0 ? float_to_bits(v[i]) : 0;
+    return values;
+  }
   RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
     Fragments f;
 #pragma unroll
@@ -254,10 +328,11 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
     for (int i = 0; i < 8; ++i) f.word[2 * i] = a.word[i], f.word[2 * i + 1] = b.word[i];
     return f;
   }
-  RESIDENT_DEVICE static Values operand(const Values& kept) {
-    Values values;
+  template <int kWordCount>
+  RESIDENT_DEVICE static Eight<kWordCount> operand(const Eight<kWordCount>& kept) {
+    Eight<kWordCount> values;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values.word[i] = rounded(bits_to_float(kept.word[i]));
+    for (int i = 0; i < kWordCount; ++i) values.word[i] = rounded(bits_to_float(kept.word[i]));
     return values;
   }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
@@ -370,7 +445,23 @@ struct Fp32Slices {
     for (int i = 0; i < 8; ++i) values.word[i] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
-  RESIDENT_DEVICE static Values operand(const Values& kept) { return kept; }
+  using Half = HalfOf<8>;
+  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+    Half values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.word[i] = float_to_bits(v[i]);
+    return values;
+  }
+  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+    Half values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.word[i] = bits_to_float(hidden.word[i]) > 0 ? float_to_bits(v[i]) : 0;
+    return values;
+  }
+  template <class Kept>
+  RESIDENT_DEVICE static Kept operand(const Kept& kept) {
+    return kept;
+  }
   RESIDENT_DEVICE static float at(const Values& values, int index) {
     return bits_to_float(values.word[index]);
   }

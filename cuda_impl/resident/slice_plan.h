@@ -54,10 +54,8 @@ struct SlicePlan {
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 
-/// Grid: bytes of one exchange's buffer: tiles, then for each 16 bytes of a lane the bits that its mark displaced.
-constexpr std::int64_t slot_bytes(int members, int tile) {
-  return std::int64_t{members} * tile + std::int64_t{members} * (tile / 512) * 8;
-}
+/// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.
+constexpr std::int64_t slot_bytes(int members, int tile) { return std::int64_t{members} * (tile + 16); }
 
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits);

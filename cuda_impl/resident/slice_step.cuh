@@ -8,8 +8,8 @@
 // be one more wait. (The trainer compares copies whenever parameters are read.)
 //
 //   in a warp:  each of the 8 warps sums over its own pairs of slices, and updates those columns of the masters: no
-//               barrier between a weight's update and its next product. Partial sums meet in shared memory, where warp
-//               0 adds them up, applies bias and ReLU or the mask, rounds, and publishes.
+//               barrier between a weight's update and its next product. Partial sums meet in shared memory, where two
+//               warps, each for half of a tile, add them up, apply bias and ReLU or the mask, round, and publish.
 //   exchanges:  activations of every layer but the last, gradients of those between: 2 * layers - 4 (two layers: 1).
 //               Logits, loss, their gradient and the gradient one layer down are computed by everybody: the
 //               latter by each warp for just those columns that it sums over next.
@@ -19,7 +19,7 @@
 //               does, is updated on the way.
 //   barriers:   one a product (partial sums are complete), one after the loss (the logits' gradient is complete), one
 //               after the first layer's gradient. Partial sums have two buffers in turn: whoever writes one again
-//               has passed the barrier behind which warp 0 had read it. Own activations have two buffers by the
+//               has passed the barrier behind which they had been read. Own activations have two buffers by the
 //               parity of the step: the first layer's are still needed when the next step has made its own.
 //   on chip:    8 (fp32) bytes a weight over all members, 4 of the first layer, 4 * members of the last; exchange
 //               buffers (cluster), two batches of inputs if they fit
@@ -39,17 +39,14 @@ class SliceMember {
   using Weights = typename Format::Weights;
   using SecondWeights = decltype(Format::load_second(SecondTile{}, 0));
   using Place = typename Exchange::Place;
+  using Fragments = typename Format::Fragments;
 
   // What is loaded before it is needed, as far as registers go.
-  static constexpr bool kHoldsInputs = Format::kWords == 4 && kPairs <= 4;
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
-  static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 32;
+  static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 32;
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
-  struct Inputs {
-    typename Format::Fragments pair[kHoldsInputs ? kInputPairs : 1];
-  };
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
       : warp_(thread_index() / 32),
@@ -114,7 +111,7 @@ class SliceMember {
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
       if (layer > 1)
-        place = exchange_.template place<true>(a, member_, lane_, gradient_exchange(a, layer - 1));
+        place = exchange_.template place<true>(a, member_, publisher(), gradient_exchange(a, layer - 1));
       sum_columns(a, layer, gradient, back);
       block_sync();
       publish_gradient(a, layer - 1, step, place);
@@ -135,15 +132,12 @@ class SliceMember {
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
-    const unsigned char* x = inputs(a, a.x_rows, a.plan.x_rows_offset);
     wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    Inputs rows;
-    fetch_inputs(rows, x, a.plan.x_rows_offset >= 0);
-    const Place place = exchange_.template place<false>(a, member_, lane_, 0);
+    const Place place = exchange_.template place<false>(a, member_, publisher(), 0);
     typename Format::Sums sums{};
-#pragma unroll
-    for (int i = 0; i < kInputPairs; ++i)
-      Format::multiply_inputs(sums, i & 1, input(rows, x, i), first_weights(a, i), lane_);
+    for_inputs(a, a.x_rows, a.plan.x_rows_offset, [&](int i, const Fragments& x) {
+      Format::multiply_inputs(sums, i & 1, x, first_weights(a, i), lane_);
+    });
     fetch_early(a, old, 0);
     store_partial(a, sums);
     if (block_sync_or(waiter_.timed_out)) return false;
@@ -154,7 +148,7 @@ class SliceMember {
   /// Leaves in `old` what the next layer's put-off update takes.
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kPairs],
                                Tiles& old) {
-    const Place place = exchange_.template place<false>(a, member_, lane_, layer);
+    const Place place = exchange_.template place<false>(a, member_, publisher(), layer);
     Tiles below;
     exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
     fetch_early(a, old, layer);
@@ -167,16 +161,18 @@ class SliceMember {
     publish_hidden(a, layer, step, place);
   }
 
+  RESIDENT_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
+
   RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
-    if (warp_ != 0) return;
-    float sums[8];
+    if (warp_ >= kPublishers) return;
+    float sums[4];
     add_partial(a, sums);
     const float2 bias = bias_of(a, layer);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
-    const Values tile = Format::round(sums);
-    exchange_.template publish<false>(a, tile, lane_, place);
-    store_tile(own_hidden(a, layer, step), tile, lane_);
+    for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
+    const uint4 packet = publisher().packet(Format::round_half(sums));
+    exchange_.template publish<false>(a, packet, publisher(), place);
+    publisher().template keep<Format::kParts>(own_hidden(a, layer, step), packet);
   }
 
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
@@ -357,13 +353,15 @@ class SliceMember {
   }
 
   RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
-    if (warp_ != 0) return;
-    const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step), lane_);
-    float sums[8];
+    if (warp_ >= kPublishers) return;
+    const auto hidden =
+        load_half<Format::kWords>(own_hidden(a, layer, step), publisher().half, publisher().position);
+    float sums[4];
     add_partial(a, sums);
-    const Values gradient = Format::masked(sums, hidden);
-    if (layer > 0) exchange_.template publish<true>(a, Format::operand(gradient), lane_, place);
-    store_tile(own_gradient(a, layer), gradient, lane_);
+    const typename Format::Half gradient = Format::masked_half(sums, hidden);
+    if (layer > 0)
+      exchange_.template publish<true>(a, publisher().packet(Format::operand(gradient)), publisher(), place);
+    publisher().template keep<Format::kParts>(own_gradient(a, layer), publisher().packet(gradient));
   }
 
   // ---- updates
@@ -473,18 +471,14 @@ class SliceMember {
   }
 
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
-    const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    Inputs columns;
-    fetch_inputs(columns, x, a.plan.x_columns_offset >= 0);
     const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
     float4* masters = first_masters(a) + Format::master_lane(lane_);
-#pragma unroll
-    for (int i = 0; i < kInputPairs; ++i) {
-      const float4 sum = Format::outer_inputs(input(columns, x, i), own, lane_);
+    for_inputs(a, a.x_columns, a.plan.x_columns_offset, [&](int i, const Fragments& x) {
+      const float4 sum = Format::outer_inputs(x, own, lane_);
       float4& master = Format::kFirstInRegisters ? first_[i] : masters[i * 32];
       if (i < input_pairs_) master = updated(a, master, sum);
-    }
+    });
     warp_sync();
     if (warp_ == 7) update_own_bias(a, 0);
   }
@@ -525,21 +519,17 @@ class SliceMember {
     mine[0] = make_float4(value[0], value[1], value[2], value[3]);
     mine[32] = make_float4(value[4], value[5], value[6], value[7]);
   }
-  RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[8]) const {
-    const float4* mine = partial(a, 0) + lane_;
-    float4 low[kWarps], high[kWarps];
+  /// What this lane publishes of the sums.
+  RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
+    const float4* mine = partial(a, 0) + publisher().half * 32 + publisher().position;
+    float4 part[kWarps];
 #pragma unroll
-    for (int from = 0; from < kWarps; ++from)
-      low[from] = mine[from * (kPartialTile / 16)], high[from] = mine[from * (kPartialTile / 16) + 32];
+    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
 #pragma unroll
     for (int distance = 1; distance < kWarps; distance *= 2)
 #pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) {
-        add(low[from], low[from + distance]);
-        add(high[from], high[from + distance]);
-      }
-    sums[0] = low[0].x, sums[1] = low[0].y, sums[2] = low[0].z, sums[3] = low[0].w;
-    sums[4] = high[0].x, sums[5] = high[0].y, sums[6] = high[0].z, sums[7] = high[0].w;
+      for (int from = 0; from < kWarps; from += 2 * distance) add(part[from], part[from + distance]);
+    sums[0] = part[0].x, sums[1] = part[0].y, sums[2] = part[0].z, sums[3] = part[0].w;
   }
   RESIDENT_DEVICE static void add(float4& to, const float4& value) {
     to.x += value.x, to.y += value.y, to.z += value.z, to.w += value.w;
@@ -552,43 +542,32 @@ class SliceMember {
     const int base = a.plan.input_pairs / kWarps, extra = a.plan.input_pairs % kWarps;
     return warp * base + max(0, warp - (kWarps - extra));
   }
-  /// This warp's inputs of this step's batch, staged or in global memory.
-  RESIDENT_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
-                                              int offset) const {
-    return (offset >= 0 ? shared_memory() + offset : memory + batch_ * a.plan.x_batch_bytes) +
-           2 * input_begin_ * kTile + lane_ * 16;
-  }
-  /// All of them in registers, all loads on their way at once. Beyond its own pairs a warp takes its last one again,
-  /// against weights of zero.
-  RESIDENT_DEVICE void fetch_inputs(Inputs& x, const unsigned char* from, bool staged) const {
-    if constexpr (kHoldsInputs) {
-      const auto fetch = [&](auto&& load) {
+  /// use(i, fragments) for this warp's pairs of inputs of this step's batch. Beyond its own a warp takes its last pair
+  /// again, against weights of zero, so that no load hangs on a condition.
+  template <class Use>
+  RESIDENT_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset,
+                                  Use&& use) const {
+    if (input_pairs_ == 0) return;
+    const int begin = 2 * input_begin_ * kTile + lane_ * 16;
+    const auto each = [&](const unsigned char* x, auto&& load) {
 #pragma unroll
-        for (int i = 0; i < kInputPairs; ++i)
-#pragma unroll
-          for (int part = 0; part < 2 * Format::kParts; ++part)
-            assign(x.pair[i], part, load(from + min(i, input_pairs_ - 1) * 2 * kTile + part * 512));
-      };
-      if (input_pairs_ == 0)
-        x = Inputs{};
-      else if (staged)
-        fetch([](const unsigned char* address) { return load_shared16(address); });
-      else
-        fetch([](const unsigned char* address) { return load_constant16(address); });
-    }
-  }
-  /// Pair i, held or from `x`; zero beyond this warp's, or against weights of zero.
-  RESIDENT_DEVICE typename Format::Fragments input(const Inputs& held, const unsigned char* x, int i) const {
-    if constexpr (kHoldsInputs) {
-      return held.pair[i];
-    } else {
-      typename Format::Fragments f{};
-      if (i < input_pairs_)
+      for (int i = 0; i < kInputPairs; ++i) {
+        Fragments f;
 #pragma unroll
         for (int part = 0; part < 2 * Format::kParts; ++part)
-          assign(f, part, load_generic16(x + i * 2 * kTile + part * 512));
-      return f;
-    }
+          assign(f, part, load(x + min(i, input_pairs_ - 1) * 2 * kTile + part * 512));
+        use(i, f);
+      }
+    };
+    const unsigned char* unstaged = memory + batch_ * a.plan.x_batch_bytes + begin;
+    if constexpr (!Format::kFirstInRegisters)  // long bodies
+      each(offset >= 0 ? shared_memory() + offset + begin : unstaged,
+           [](const unsigned char* address) { return load_generic16(address); });
+    else if (offset >= 0)
+      each(shared_memory() + offset + begin,
+           [](const unsigned char* address) { return load_shared16(address); });
+    else
+      each(unstaged, [](const unsigned char* address) { return load_constant16(address); });
   }
   // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
   // barrier that all have passed since they read it.
@@ -757,6 +736,7 @@ class SliceMember {
   }
 
   static constexpr int kTile = 512 * Format::kParts;
+  static constexpr int kPublishers = 2;  // warps
 
   const int warp_, lane_, member_;
   const int first_slice_,

@@ -63,7 +63,8 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
       if (layer > 1)
-        place = exchange_.template place<true>(a, member_, lane_, Base::gradient_exchange(a, layer - 1));
+        place = exchange_.template place<true>(a, member_, Base::publisher(),
+                                               Base::gradient_exchange(a, layer - 1));
       if (layer == last - 1)
         backward_below_last(a, step);
       else
@@ -84,9 +85,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
-    const unsigned char* x = Base::inputs(a, a.x_rows, a.plan.x_rows_offset);
+    const unsigned char* x = inputs(a, a.x_rows, a.plan.x_rows_offset);
     Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    const Place place = exchange_.template place<false>(a, member_, lane_, 0);
+    const Place place = exchange_.template place<false>(a, member_, Base::publisher(), 0);
     Sums sums{};
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
       Format::multiply(sums, 0, first, second, Base::first_weights(a, i), lane_);
@@ -99,7 +100,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
 
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
     const float4* masters = Base::matrix(a.plan.rows_offset, layer);
-    const Place place = exchange_.template place<false>(a, member_, lane_, layer);
+    const Place place = exchange_.template place<false>(a, member_, Base::publisher(), layer);
     Sums sums{};
     wait_for_pairs<false>(a, layer - 1, [&](int i, const Values& first, const Values& second) {
       Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
@@ -208,7 +209,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     warp_sync();
   }
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
-    const unsigned char* x = Base::inputs(a, a.x_columns, a.plan.x_columns_offset);
+    const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const Own own = Format::load_own(Base::own_gradient(a, 0), lane_);
     float4* masters = Base::first_masters(a) + Format::master_lane(lane_);
@@ -230,6 +231,12 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   template <bool kGradient, class Use>
   RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, bool before, Use&& use) {
     exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, exchange, before, use);
+  }
+  /// This warp's inputs of this step's batch, staged or in global memory.
+  RESIDENT_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
+                                              int offset) const {
+    return (offset >= 0 ? shared_memory() + offset : memory + batch_ * a.plan.x_batch_bytes) +
+           2 * Base::input_begin_ * Base::kTile + lane_ * 16;
   }
   /// use(i, tile, tile) for each of this warp's pairs of inputs, two more on their way.
   template <class Use>
