@@ -13,7 +13,13 @@
 
 namespace headroom::streamed {
 
-STREAMED_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+/// Read anew at every call: otherwise the compiler works out every phase's places before the first step and keeps them in
+/// local memory, from where they come slower than they are worked out.
+STREAMED_DEVICE int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 STREAMED_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
 STREAMED_DEVICE unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
