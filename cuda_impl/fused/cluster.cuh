@@ -24,8 +24,11 @@ constexpr int kOwnerRegisters = 208, kLossRegisters = 88;
 template <int kHidden>
 struct ClusterMap {
   static_assert(kHidden >= 2 && kHidden <= 4);
-  /// Tiles that rank `rank` is ahead with its forward work.
-  FUSED_BOTH static constexpr int lead(int rank) { return rank == kHidden - 1 ? 1 : kHidden + 2 - rank; }
+  /// Tiles that rank `rank` is ahead with its forward work. Rank 0 two more than rank 1: what it makes must be there
+  /// before rank 1, whose gradient it waits for, asks for it.
+  FUSED_BOTH static constexpr int lead(int rank) {
+    return rank == kHidden - 1 ? 2 : rank == 0 ? kHidden + 2 : kHidden + 1 - rank;
+  }
   FUSED_BOTH static constexpr int depth_into(int rank) {
     return rank == 0 ? lead(0) + 2 : lead(rank - 1) + 1;
   }

@@ -26,15 +26,13 @@ namespace headroom::fused {
 
 template <int kHidden, int kPack>
 struct PipelineMap {
-  FUSED_BOTH static constexpr int lead(int owner) {
-    return owner == kHidden - 1 ? 0 : kHidden - owner < 3 ? kHidden - owner : 3;
-  }
+  FUSED_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
   // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
   FUSED_BOTH static constexpr int input_depth() { return lead(0) + 2; }
   FUSED_BOTH static constexpr int depth_into(int owner) {
     return owner == 0 ? input_depth() : lead(owner - 1) + 1;
   }
-  static constexpr int kGradientDepth = 2;
+  static constexpr int kGradientDepth = 1;
 
   FUSED_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
     int tiles = 0;
@@ -95,7 +93,7 @@ struct TileRing {
   }
 };
 
-/// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns the loss in one lane of each quad.
+/// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns this lane's share of the loss.
 /// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
 template <class Format>
 FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
@@ -105,20 +103,19 @@ FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float
   for (int half = 0; half < 2; ++half) {
     float value[4] = {logits[2 * half], logits[2 * half + 1], logits[4 + 2 * half], logits[5 + 2 * half]};
     const float highest = quad_maximum(fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3])));
-    float own = 0, total = 0;
+    float total = 0;
     bool is_label[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       is_label[i] = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
       value[i] -= highest;
-      if (is_label[i]) own = value[i];
+      if (is_label[i]) loss -= value[i];  // in the one lane that has it
       value[i] = exponential2(value[i] * kLog2E);
       total += value[i];
     }
     total = quad_sum(total);
-    own = quad_sum(own);
     const bool there = labels[half] >= 0;
-    if (first_column == 0 && there) loss += __log2f(total) * kLn2 - own;
+    if (first_column == 0 && there) loss += __log2f(total) * kLn2;
     const float inverse = __fdividef(1.0f, total), row_scale = there ? scale : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
@@ -224,30 +221,50 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   };
   if constexpr (kLast) load_labels(0);
 
+  const auto wait_for_inputs = [&] {
+    barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+  };
+  const auto forward_products = [&](float (&sums)[32]) {
+    const std::uint64_t rows = describe(ring_in + forward_in.offset());
+#pragma unroll
+    for (int k = 0; k < kForwardSteps; ++k)
+      multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
+#pragma unroll
+    for (int k = kForwardSteps; k < 4; ++k)
+      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+          sums, describe(shared + Map::kLastWeights) + k * kAlong, rows + k * kAlong, 1);
+    products_commit();
+    forward_in.advance();
+  };
+  // The last owner has most to do one after the other: its forward products are under way together with those of the
+  // weight gradient of the tile before.
+  float next_sums[32];
+  if constexpr (kLast) {
+    wait_for_inputs();
+    products_begin();
+    forward_products(next_sums);
+    products_wait<0>();
+    sums_are_final(next_sums);
+  }
+
 #pragma unroll 1
   for (int tile = -kLead; tile < tiles; ++tile) {
     float sums[32];
     std::uint32_t held[16];
 
     // Forward.
-    if (tile + kLead < tiles) {
-      barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
-      const std::uint64_t rows = describe(ring_in + forward_in.offset());
-      products_begin();
-#pragma unroll
-      for (int k = 0; k < kForwardSteps; ++k)
-        multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
-#pragma unroll
-      for (int k = kForwardSteps; k < 4; ++k)
-        multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
-            sums, describe(shared + Map::kLastWeights) + k * kAlong, rows + k * kAlong, 1);
-      products_commit();
+    if constexpr (kLast) {
       const float bias[2] = {__ldg(biases + at.first_row()), __ldg(biases + at.first_row() + 8)};
-      products_wait<0>();
-      sums_are_final(sums);
-      forward_in.advance();
-      relu_values<Format>(sums, bias, held);
-      if constexpr (!kLast) {
+      relu_values<Format>(next_sums, bias, held);
+    } else {
+      if (tile + kLead < tiles) {
+        wait_for_inputs();
+        products_begin();
+        forward_products(sums);
+        const float bias[2] = {__ldg(biases + at.first_row()), __ldg(biases + at.first_row() + 8)};
+        products_wait<0>();
+        sums_are_final(sums);
+        relu_values<Format>(sums, bias, held);
         mask_word() = positive(held).word[0];
         const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
         barrier_wait(barriers + 8, forward_out.parity() ^ 1);
@@ -349,7 +366,14 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
                                              describe(rows, shared + Map::kOnes - rows), 1);
     }
     products_commit();
+    if constexpr (kLast) {  // behind the last tile: with what lies there, and for nothing
+      if (tile + 1 < tiles) wait_for_inputs();
+      products_begin();
+      forward_products(next_sums);
+    }
     products_wait<0>();
+    sums_are_final(gradient);
+    if constexpr (kLast) sums_are_final(next_sums);
     if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
     if constexpr (kFirst) {
       if (thread == 0 && tile + Map::input_depth() < tiles) {

@@ -96,8 +96,9 @@ FUSED_DEVICE void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+/// Says that a place was read. Relaxed: nothing that this thread wrote is handed on, and a release would wait for it.
 FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
                : "memory");
 }
 /// As barrier_wait(), for barriers at which other ranks arrive.
