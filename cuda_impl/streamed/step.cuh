@@ -294,24 +294,6 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
   block_sync();  // and read
 }
 
-/// All panels of a hidden layer that this block owns. `before` runs when the first weights are on their way.
-template <class Format, int kTiles, int kGroups, class Before>
-STREAMED_DEVICE bool forward_hidden(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
-                                    const Before& before) {
-  const Range own = owned_tiles(layer);
-  bool ready = false;
-  for (int tile = own.begin; tile < own.end; tile += kTiles) {
-    const ForwardSweep<Format, kTiles, kGroups> sweep(a, layer, inputs, tile, {0, layer.in_tiles});
-    sweep.prefetch_weights();
-    if (!ready && !before()) return false;
-    ready = true;
-    typename ForwardSweep<Format, kTiles, kGroups>::Sums sums = {};
-    sweep.multiply(sums);
-    finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
-  }
-  return ready || before();
-}
-
 /// Sums of a panel of the last layer -> part `part` of the logits.
 template <class Format, int kTiles, int kGroups, class Sums>
 STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
@@ -324,20 +306,25 @@ STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const
       });
 }
 
-/// A wide last layer by rows, as a hidden one.
+/// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` runs when the
+/// first weights are on their way.
 template <class Format, int kTiles, int kGroups, class Before>
-STREAMED_DEVICE bool forward_logits(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
-                                    const Before& before) {
+STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
+                                  bool logits, const Before& before) {
+  using Sweep = ForwardSweep<Format, kTiles, kGroups>;
   const Range own = owned_tiles(layer);
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kTiles) {
-    const ForwardSweep<Format, kTiles, kGroups> sweep(a, layer, inputs, tile, {0, layer.in_tiles});
+    const Sweep sweep(a, layer, inputs, tile, {0, layer.in_tiles});
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
-    typename ForwardSweep<Format, kTiles, kGroups>::Sums sums = {};
+    typename Sweep::Sums sums = {};
     sweep.multiply(sums);
-    finish_logits<Format, kTiles, kGroups>(a, 0, tile, sums);
+    if (logits)
+      finish_logits<Format, kTiles, kGroups>(a, 0, tile, sums);
+    else
+      finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
   }
   return ready || before();
 }
@@ -684,8 +671,8 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
       return true;
     } else {
       if (done > 0) first_layer<Format, kPanel, kGroups, false>(a, batch, next, a.update_factor);
-      return forward_hidden<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next),
-                                                     [] { return true; });
+      return forward_rows<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next), false,
+                                                   [] { return true; });
     }
   });
 }
@@ -709,13 +696,9 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       // Layer 1's weights were updated behind the last barrier that was waited for.
       if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
       const int waited = barrier++;
-      const auto wait_for_inputs = [&] { return wait(a, waited); };
       const bool good = with_panel<kGroups>(layers[layer].panel, [&](auto panel) {
-        constexpr int kPanel = decltype(panel)::value;
-        return layer == last ? forward_logits<Format, kPanel, kGroups>(a, layers[layer], outputs(layer - 1),
-                                                                       wait_for_inputs)
-                             : forward_hidden<Format, kPanel, kGroups>(a, layers[layer], outputs(layer - 1),
-                                                                       wait_for_inputs);
+        return forward_rows<Format, decltype(panel)::value, kGroups>(
+            a, layers[layer], outputs(layer - 1), layer == last, [&] { return wait(a, waited); });
       });
       if (!good) return;
     }
