@@ -32,7 +32,7 @@ namespace headroom::streamed {
 template <int kA, int kB>
 inline constexpr int kSmaller = kA < kB ? kA : kB;
 
-inline constexpr int kMostStages = 8;
+inline constexpr int kMostStages = 6;
 
 /// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
 template <int kWeights, int kInputs>

@@ -114,7 +114,8 @@ TEST_P(StreamedTrainer, SmallParametersComeBackAsTheyWere) {
 TEST_P(StreamedTrainer, SmallBrokenNetworkIsSeenAndForgotten) {
   NEEDS_GPU();
   Problem problem("mlp-33x40x17x5-b17", fresh_seed());
-  const auto trainer = problem.trainer(GetParam());
+  const auto trainer =
+      problem.trainer(GetParam(), {.wait_seconds = kSanitizerWaitSeconds, .most_members = 2});
   trainer->train(0, 3);
   const auto good = trainer->losses(0, 3);
   Parameters broken = problem.initial;
@@ -132,7 +133,8 @@ TEST(StreamedWaits, SmallLostArrivalFailsTheTrainingInsteadOfHanging) {
   for (const int barrier : {0, 1, 4, 5, 13}) {
     if (under_racecheck() && barrier != 0) continue;
     Problem problem("mlp-33x40x17x7x5-b17", fresh_seed());
-    const auto trainer = problem.trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_barrier = barrier});
+    const auto trainer =
+        problem.trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_barrier = barrier, .most_members = 8});
     try {
       trainer->train(0, 20);
       FAIL() << "nobody waits for barrier " << barrier;
