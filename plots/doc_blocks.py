@@ -65,17 +65,45 @@ def files_at(data: Published, width: int) -> str:
 def times_block(data: Published, arguments: list[str]) -> list[str]:
     """Microseconds a step, a column a backend: those of backends=A,B, else all that have a result."""
     cells = [cell for width in widths_of(data, arguments) for cell in cells_at(data, width)]
-    timed = {row.backend for cell in cells for row in cell.rows if row.counts and not is_oracle(row.backend)}
     asked = next((item[9:].split(",") for item in arguments if item.startswith("backends=")), None)
+    named = [[str(cell.workload.widths[1]), cell.precision] for cell in cells]
+    return times_table(["H", "precision"], named, cells, asked)
+
+
+def regimes_block(data: Published, arguments: list[str]) -> list[str]:
+    """The same for every published workload outside the seed suite's family."""
+    seed = {cell.workload.name for width in widths_of(data, []) for cell in cells_at(data, width)}
+    names = sorted({cell.workload.name for cell in data.cells} - seed)
+    cells = [
+        cell
+        for name in names
+        for precision in PRECISIONS
+        for cell in data.cells
+        if (cell.workload.name, cell.precision) == (name, precision)
+    ]
+    if not cells:
+        return ["The published files hold no other workload yet."]
+    named = [[cell.workload.name, cell.precision, _ratio(cell.against_best)] for cell in cells]
+    return times_table(["workload", "precision", "ours against best PyTorch"], named, cells, None)
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else format_ratio(value)
+
+
+def times_table(
+    titles: list[str], named: list[list[str]], cells: list[Cell], asked: list[str] | None
+) -> list[str]:
+    timed = {row.backend for cell in cells for row in cell.rows if row.counts and not is_oracle(row.backend)}
     names = sorted(timed, key=backend_order) if asked is None else [name for name in asked if name in timed]
     rows = []
-    for cell in cells:
+    for name, cell in zip(named, cells, strict=True):
         by_name = {row.backend: row for row in cell.rows}
-        times = [_time(by_name.get(name)) for name in names]
-        rows.append([str(cell.workload.widths[1]), cell.precision, *times, Path(cell.file).name])
+        times = [_time(by_name.get(backend)) for backend in names]
+        rows.append([*name, *times, Path(cell.file).name])
     missing = [name for name in asked or [] if name not in timed]
     absent = ["", f"The published files hold no result of {', '.join(missing)} yet."] if missing else []
-    return [*table(["H", "precision", *names, "file"], rows), *absent]
+    return [*table([*titles, *names, "file"], rows), *absent]
 
 
 def _time(row: Row | None) -> str:
@@ -304,6 +332,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "answer": answer_block,
     "extremes": extremes_block,
     "times": times_block,
+    "regimes": regimes_block,
     "against": against_block,
     "best": best_block,
     "floors": floors_block,

@@ -46,6 +46,20 @@ def test_calibration_is_shown_from_lowest_to_highest(tmp_path):
     assert "no calibration" in doc_blocks.made_block(published(tmp_path, document()), "calibration")
 
 
+def test_regimes_are_the_workloads_outside_the_seed_suite(tmp_path):
+    seed = document()
+    assert "no other workload" in doc_blocks.made_block(published(tmp_path, seed), "regimes")
+    entry = made_up.workload((64, 64, 16))
+    seed["workloads"].append(entry)
+    seed["records"] += [
+        made_up.record(entry["name"], "pytorch-eager", "fp16", 3e-4),
+        made_up.record(entry["name"], "cuda-fused", "fp16", 1e-4),
+    ]
+    text = doc_blocks.made_block(published(tmp_path, seed), "regimes")
+    assert f"| {entry['name']} | fp16 | 3.0× | 300 | 100 | 0.json |" in text
+    assert "mlp-784x128" not in text
+
+
 def test_a_ladder_says_what_is_noise_negative_or_unknown(tmp_path):
     text = doc_blocks.made_block(published(tmp_path, document(ladder=True)), "ladder H=128")
     assert "| fp32 | 290 µs | 480 µs | 1.00 µs, inside the noise |  | -12.0 µs, NEGATIVE |  |" in text

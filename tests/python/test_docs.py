@@ -164,7 +164,7 @@ class TestChecker:
         assert "stale" in self.problems(text)[0]
         assert self.problems(text, write=True) == []
         mended = self.document.read_text()
-        assert f"{1e6 * cell.eager.median:.3g}"[:3] in mended
+        assert f"{1e6 * cell.eager.median:.0f}"[:3] in mended
         assert Path(cell.file).name in mended
         assert self.problems(mended) == []
 
