@@ -1,7 +1,7 @@
 // The update is one foreach call: torch::optim::SGD launches a kernel for each tensor, and without momentum nothing
 // else is left of it.
 //
-// fp16 uses the contract's static loss scale instead of a scaler that searches: a careful user's choice,
+// fp16 uses the contract's static loss scale, capped, instead of a scaler that searches: a careful user's choice,
 // cheaper, and it never skips a step. The learning rate takes the scale out again.
 #include "libtorch/autograd_step.h"
 
@@ -11,6 +11,8 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
+
+#include <algorithm>
 
 namespace headroom::libtorch {
 namespace {
@@ -47,6 +49,10 @@ torch::nn::Sequential make_network(const std::vector<int>& widths) {
 }
 
 }  // namespace
+
+double autocast_loss_scale(Precision precision, int batch_size) {
+  return std::min(loss_scale(precision, batch_size), 32768.0);
+}
 
 AutogradStep::AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device)
     : network_(make_network(workload.widths)),

@@ -12,6 +12,10 @@
 
 namespace headroom::libtorch {
 
+/// The contract's loss_scale(), at most 2^15: autocast sums bias gradients over the batch into fp16, which ends at
+/// 65504. A scaler that searches would come down as far.
+double autocast_loss_scale(Precision precision, int batch_size);
+
 class AutogradStep {
  public:
   /// Parameters are uninitialised until copied into. `scale` as in TorchTrainer.

@@ -47,7 +47,8 @@ class EagerTrainer : public TorchTrainer {
  public:
   EagerTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                const Parameters& initial, int device_index)
-      : TorchTrainer(workload, precision, data, device_index),
+      : TorchTrainer(workload, precision, data, device_index,
+                     autocast_loss_scale(precision, workload.batch_size)),
         train_step_(workload, precision, scale(), device()) {
     set_parameters(initial);
     if (device().is_cuda()) launch_note_ = launch_note(device());

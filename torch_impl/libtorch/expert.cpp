@@ -96,7 +96,8 @@ class ExpertTrainer : public GraphTrainer {
  public:
   ExpertTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                 const Parameters& initial, int device_index)
-      : GraphTrainer(workload, precision, data, device_index, padded(workload.inputs())),
+      : GraphTrainer(workload, precision, data, device_index, padded(workload.inputs()),
+                     loss_scale(precision, workload.batch_size)),
         layers_(static_cast<std::size_t>(workload.layers())),
         update_factor_(-workload.optimizer.learning_rate / scale()),
         gradient_factor_(scale() / workload.batch_size) {

@@ -13,7 +13,8 @@ class AutogradGraphTrainer : public GraphTrainer {
  public:
   AutogradGraphTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                        const Parameters& initial, int device_index)
-      : GraphTrainer(workload, precision, data, device_index, workload.inputs()),
+      : GraphTrainer(workload, precision, data, device_index, workload.inputs(),
+                     autocast_loss_scale(precision, workload.batch_size)),
         train_step_(workload, precision, scale(), device()) {
     set_parameters(initial);
     capture();

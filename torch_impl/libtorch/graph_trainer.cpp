@@ -39,8 +39,8 @@ c10::cuda::CUDAStream stream_of_its_own(int which, c10::DeviceIndex device) {
 }  // namespace
 
 GraphTrainer::GraphTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
-                           std::int64_t feature_columns)
-    : TorchTrainer(workload, precision, data, device), feature_columns_(feature_columns) {
+                           std::int64_t feature_columns, double scale)
+    : TorchTrainer(workload, precision, data, device, scale), feature_columns_(feature_columns) {
   const std::int64_t batch = workload.batch_size;
   features_ = all_features(feature_columns_).view({batches(), batch, feature_columns_});
   const std::int64_t batch_bytes =

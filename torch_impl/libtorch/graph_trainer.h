@@ -20,7 +20,7 @@ class GraphTrainer : public TorchTrainer {
  protected:
   /// `feature_columns`: of the batches that queue_steps() is given; zeros beyond the workload's inputs.
   GraphTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
-               std::int64_t feature_columns);
+               std::int64_t feature_columns, double scale);
 
   /// Enqueues one step for each of features [steps, batch, feature_columns], labels [steps, batch] and
   /// losses [steps], which each step's loss is written to. Runs under capture: no allocation that outlives it.

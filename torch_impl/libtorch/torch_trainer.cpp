@@ -55,11 +55,12 @@ at::Device torch_device(int device) {
 
 }  // namespace
 
-TorchTrainer::TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device)
+TorchTrainer::TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
+                           double scale)
     : workload_(workload),
       precision_(precision),
       device_(torch_device(device)),
-      scale_(loss_scale(precision, workload.batch_size)),
+      scale_(scale),
       batches_(data.batches(workload.batch_size)) {
   set_precision_switches(precision);
   if (device_.is_cuda()) {

@@ -22,7 +22,8 @@ namespace headroom::libtorch {
 class TorchTrainer : public Trainer {
  public:
   /// `device` as in TrainerRequest: a CUDA device, or -1 for the CPU.
-  TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device);
+  TorchTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
+               double scale);
   ~TorchTrainer() override;
   TorchTrainer(const TorchTrainer&) = delete;
   TorchTrainer& operator=(const TorchTrainer&) = delete;
