@@ -39,9 +39,9 @@ def make_network(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 def loss_scale(precision: str, batch_size: int) -> float:
-    """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by, at most 2^15.
+    """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by.
 
-    The bound is autocast's: it sums bias gradients over the batch into fp16, which ends at 65504. A scaler that
+    At most 2^15: autocast sums bias gradients over the batch into fp16, which ends at 65504. A scaler that
     searches would come down as far.
     """
     return min(16.0 * (1 << (batch_size - 1).bit_length()), 32768.0) if precision == "fp16" else 1.0
