@@ -94,6 +94,7 @@ def _ratio(value: float | None) -> str:
 def times_table(
     titles: list[str], named: list[list[str]], cells: list[Cell], asked: list[str] | None
 ) -> list[str]:
+    """A line a cell, begun by `named`; microseconds a step of `asked`, else of all that have a result."""
     timed = {row.backend for cell in cells for row in cell.rows if row.counts and not is_oracle(row.backend)}
     names = sorted(timed, key=backend_order) if asked is None else [name for name in asked if name in timed]
     rows = []
