@@ -1,15 +1,16 @@
-// Prints step times of cuda-layered, in microseconds: `cuda_step_times [PRECISION|all] [WORKLOAD...]`.
+// Prints step times of one backend, in microseconds: `STRATEGY_step_times [PRECISION|all] [WORKLOAD...]`.
 //
 // For work on the kernels only; what is reported comes from `headroom run`. Without workloads: the seed
-// comparison.
+// comparison. The build makes one program a strategy: its header and its maker are compile definitions.
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "core/dataset.h"
+#include "core/error.h"
 #include "core/workload.h"
-#include "layered/trainer.h"
+#include HEADROOM_TRAINER_HEADER
 
 namespace headroom {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 double step_microseconds(const Workload& workload, Precision precision, const Dataset& data,
                          double* first_loss, double* last_loss) {
   const Parameters initial = initial_parameters(workload.widths, workload.seed);
-  auto trainer = make_layered_trainer(workload, precision, data.train(), initial, 0);
+  auto trainer = HEADROOM_MAKE_TRAINER(workload, precision, data.train(), initial, 0);
   const double once = trainer->train(0, 16).device_seconds / 16;
   const std::int64_t steps = std::max<std::int64_t>(16, static_cast<std::int64_t>(0.02 / once));
   std::vector<double> samples;
@@ -42,8 +43,14 @@ int print_times(int argc, char** argv) {
     const Workload workload = parse_workload_name(name);
     const Dataset data = make_dataset(workload, std::int64_t{64} << 20);
     for (const Precision precision : precisions) {
-      double first = 0, last = 0;
-      const double microseconds = step_microseconds(workload, precision, data, &first, &last);
+      double first = 0, last = 0, microseconds = 0;
+      try {
+        microseconds = step_microseconds(workload, precision, data, &first, &last);
+      } catch (const UnsupportedError& refused) {
+        std::printf("%-40s %s refused: %s\n", name.c_str(), std::string(to_string(precision)).c_str(),
+                    refused.what());
+        continue;
+      }
       std::printf("%-40s %s %10.2f us  %7.2f TFLOP/s  loss %.4f -> %.4f\n", name.c_str(),
                   std::string(to_string(precision)).c_str(), microseconds,
                   workload.flops_per_step() / microseconds * 1e-6, first, last);
@@ -60,7 +67,7 @@ int main(int argc, char** argv) {
   try {
     return headroom::print_times(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "cuda_step_times: %s\n", error.what());
+    std::fprintf(stderr, "step_times: %s\n", error.what());
     return 1;
   }
 }
