@@ -30,12 +30,12 @@ struct TensorErrors {
 
 // `reference(i)` is the oracle's update of element i. Partial sums of fixed pieces are added in order.
 template <typename Reference>
-TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained,
+TensorErrors errors_by_tensor(const ParametersView& start, const ParametersView& trained,
                               const Reference& reference) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 18;
-  const std::span<const float> before = start.flat(), after = trained.flat();
+  const std::span<const float> before = start.flat, after = trained.flat;
   TensorErrors errors;
-  for (const TensorRange& range : tensor_ranges(start.widths())) {
+  for (const TensorRange& range : tensor_ranges(start.widths)) {
     std::vector<SquaredNorms> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
     parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
       SquaredNorms norms;
@@ -78,9 +78,8 @@ TensorErrors errors_by_tensor(const Parameters& start, const Parameters& trained
   return errors;
 }
 
-void expect_same_network(const Parameters& a, const Parameters& b) {
-  if (a.widths() != b.widths())
-    throw std::invalid_argument("update_errors: parameters of different networks");
+void expect_same_network(const ParametersView& a, const ParametersView& b) {
+  if (a.widths != b.widths) throw std::invalid_argument("update_errors: parameters of different networks");
 }
 
 // Median of errors; infinite ones take part as the largest, a NaN makes it NaN.
@@ -105,30 +104,30 @@ double largest_error(std::span<const double> errors) {
 
 }  // namespace
 
-std::vector<double> update_errors(const Parameters& start, const Parameters& trained,
-                                  const Parameters& oracle_update) {
+std::vector<double> update_errors(const ParametersView& start, const ParametersView& trained,
+                                  const ParametersView& oracle_update) {
   expect_same_network(start, trained);
   expect_same_network(start, oracle_update);
-  const std::span<const float> update = oracle_update.flat();
+  const std::span<const float> update = oracle_update.flat;
   return errors_by_tensor(start, trained, [update](std::int64_t i) { return static_cast<double>(update[i]); })
       .distance;
 }
 
-StepErrors compare_step(std::int64_t step, const Parameters& start, const Parameters& trained,
-                        const Parameters& oracle_update) {
+StepErrors compare_step(std::int64_t step, const ParametersView& start, const ParametersView& trained,
+                        const ParametersView& oracle_update) {
   expect_same_network(start, trained);
   expect_same_network(start, oracle_update);
-  const std::span<const float> update = oracle_update.flat();
+  const std::span<const float> update = oracle_update.flat;
   TensorErrors errors =
       errors_by_tensor(start, trained, [update](std::int64_t i) { return static_cast<double>(update[i]); });
   return {step, std::move(errors.distance), std::move(errors.scale)};
 }
 
-std::vector<double> update_errors_from_end(const Parameters& start, const Parameters& trained,
-                                           const Parameters& oracle_end) {
+std::vector<double> update_errors_from_end(const ParametersView& start, const ParametersView& trained,
+                                           const ParametersView& oracle_end) {
   expect_same_network(start, trained);
   expect_same_network(start, oracle_end);
-  const std::span<const float> before = start.flat(), end = oracle_end.flat();
+  const std::span<const float> before = start.flat, end = oracle_end.flat;
   return errors_by_tensor(start, trained,
                           [before, end](std::int64_t i) {
                             return static_cast<double>(end[i]) - static_cast<double>(before[i]);

@@ -22,12 +22,12 @@ namespace headroom {
 /// that it cannot hide many small errors of one sign in a few elements. If |dW_oracle| is 0 the error is 0 or
 /// infinite. A NaN or infinity in `trained` gives NaN or infinity. Works on all cores; throws if the networks
 /// differ.
-std::vector<double> update_errors(const Parameters& start, const Parameters& trained,
-                                  const Parameters& oracle_update);
+std::vector<double> update_errors(const ParametersView& start, const ParametersView& trained,
+                                  const ParametersView& oracle_update);
 
 /// The same where the oracle's end point is known instead of its update (ten free steps).
-std::vector<double> update_errors_from_end(const Parameters& start, const Parameters& trained,
-                                           const Parameters& oracle_end);
+std::vector<double> update_errors_from_end(const ParametersView& start, const ParametersView& trained,
+                                           const ParametersView& oracle_end);
 
 /// What was found at one of the checked steps, tensor by tensor in flat order.
 struct StepErrors {
@@ -39,8 +39,8 @@ struct StepErrors {
 };
 /// Compares one step. The scale error is 0 or infinite where the oracle's update is zero. Throws if the
 /// networks differ.
-StepErrors compare_step(std::int64_t step, const Parameters& start, const Parameters& trained,
-                        const Parameters& oracle_update);
+StepErrors compare_step(std::int64_t step, const ParametersView& start, const ParametersView& trained,
+                        const ParametersView& oracle_update);
 
 /// How far a correct backend may be off.
 ///

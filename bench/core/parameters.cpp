@@ -5,6 +5,9 @@
 // fp32: one rounding, so any language that follows this comment gets the same bits.
 #include "core/parameters.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
@@ -26,13 +29,36 @@ std::vector<TensorRange> tensor_ranges(const std::vector<int>& widths) {
   return ranges;
 }
 
-Parameters::Parameters(std::vector<int> widths) : widths_(std::move(widths)) {
-  std::int64_t size = 0;
-  for (int layer = 0; layer < layers(); ++layer) {
-    offsets_.push_back(size);
-    size += (std::int64_t{widths_[layer]} + 1) * widths_[layer + 1];
+void* allocate_bulk(std::size_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  if (bytes < 8 * kHugePage) {
+    void* memory = std::malloc(bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
   }
-  values_.resize(static_cast<std::size_t>(size));
+  void* memory = std::aligned_alloc(kHugePage, (bytes + kHugePage - 1) / kHugePage * kHugePage);
+  if (memory == nullptr) throw std::bad_alloc();
+  ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: where it is not granted all works the same
+  return memory;
+}
+
+Parameters Parameters::unset(std::vector<int> widths) {
+  Parameters parameters;
+  parameters.widths_ = std::move(widths);
+  std::int64_t size = 0;
+  for (int layer = 0; layer < parameters.layers(); ++layer) {
+    parameters.offsets_.push_back(size);
+    size += (std::int64_t{parameters.widths_[layer]} + 1) * parameters.widths_[layer + 1];
+  }
+  parameters.values_.resize(static_cast<std::size_t>(size));
+  return parameters;
+}
+
+Parameters::Parameters(std::vector<int> widths) : Parameters(unset(std::move(widths))) {
+  parallel_for(static_cast<std::int64_t>(values_.size()), std::int64_t{1} << 20,
+               [this](std::int64_t begin, std::int64_t end) {
+                 std::fill(values_.begin() + begin, values_.begin() + end, 0.0f);
+               });
 }
 
 std::span<float> Parameters::weight(int layer) {
@@ -74,7 +100,7 @@ PhiloxBlock philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t c
 
 Parameters initial_parameters(const std::vector<int>& widths, std::uint64_t seed) {
   constexpr std::int64_t kChunk = std::int64_t{1} << 16;  // a multiple of 4
-  Parameters parameters(widths);
+  Parameters parameters = Parameters::unset(widths);
   const std::span<float> flat = parameters.flat();
   for (const TensorRange& range : tensor_ranges(widths)) {
     const int layer = std::stoi(range.name.substr(range.name.find_first_of("0123456789"))) - 1;

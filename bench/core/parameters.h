@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace headroom {
@@ -20,10 +23,36 @@ struct TensorRange {
 /// The tensors of a network in flat order.
 std::vector<TensorRange> tensor_ranges(const std::vector<int>& widths);
 
+/// To be given back with free(). Throws std::bad_alloc.
+void* allocate_bulk(std::size_t bytes);
+
+/// Memory for a vector that all cores fill: what it grows by is left unset, since one core would take longer to write
+/// zeros there than all of them to read a large network's file, and large blocks ask for huge pages, as finding small ones
+/// takes longer still.
+template <typename T>
+struct BulkAllocator {
+  using value_type = T;
+  BulkAllocator() = default;
+  template <typename U>
+  BulkAllocator(const BulkAllocator<U>&) {}
+
+  T* allocate(std::size_t count) { return static_cast<T*>(allocate_bulk(count * sizeof(T))); }
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  template <typename U>
+  void construct(U* place) {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <typename U, typename... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(std::forward<Arguments>(arguments)...);
+  }
+  friend bool operator==(const BulkAllocator&, const BulkAllocator&) { return true; }
+};
 class Parameters {
  public:
   Parameters() = default;
-  explicit Parameters(std::vector<int> widths);  ///< all zero
+  explicit Parameters(std::vector<int> widths);      ///< all zero
+  static Parameters unset(std::vector<int> widths);  ///< for values that are written or read next
 
   const std::vector<int>& widths() const { return widths_; }
   int layers() const { return static_cast<int>(widths_.size()) - 1; }
@@ -37,7 +66,18 @@ class Parameters {
  private:
   std::vector<int> widths_;
   std::vector<std::int64_t> offsets_;  // of each layer's weight
-  std::vector<float> values_;
+  std::vector<float, BulkAllocator<float>> values_;
+};
+
+/// A network whose values lie elsewhere, such as in a mapped file.
+struct ParametersView {
+  ParametersView(const Parameters& parameters)  // NOLINT(google-explicit-constructor)
+      : widths(parameters.widths()), flat(parameters.flat()) {}
+  ParametersView(const std::vector<int>& network, std::span<const float> values)
+      : widths(network), flat(values) {}
+
+  const std::vector<int>& widths;
+  std::span<const float> flat;
 };
 
 /// Uniform in [-1/sqrt(in), 1/sqrt(in)] for weights and biases, the distribution of torch.nn.Linear

@@ -42,7 +42,7 @@ TrainingFiles write_training_files(const Workload& workload, std::int64_t least_
 }
 
 Parameters read_parameters(const std::filesystem::path& file, const std::vector<int>& widths) {
-  Parameters parameters(widths);
+  Parameters parameters = Parameters::unset(widths);
   read_floats(file, parameters.flat());
   return parameters;
 }

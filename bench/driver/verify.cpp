@@ -7,6 +7,7 @@
 
 #include "analysis/verification.h"
 #include "driver/interruption.h"
+#include "worker/mapped_file.h"
 
 namespace headroom {
 namespace {
@@ -78,8 +79,12 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
                                  const std::function<void()>& between_steps) {
   const std::vector<int>& widths = files.workload.widths;
   const std::filesystem::path trained_file = scratch / "trained.f32";
-  // Three networks that are read again and again, not made anew: half a gigabyte each where the network is large.
-  Parameters start(widths), trained(widths), expected(widths);
+  // The oracle's points stay where they are. What the worker wrote is copied: were it to cut its file short while that
+  // is mapped, this process would end.
+  const auto mapped = [&](const std::filesystem::path& file) {
+    return MappedFile<float>(file, files.workload.parameter_count());
+  };
+  Parameters trained = Parameters::unset(widths);
   const auto read_trained = [&] {
     client.parameters(trained_file);
     read_floats(trained_file, trained.flat());
@@ -90,16 +95,15 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
     client.set_parameters(reference.start(step));
     client.train(step, 1);
     read_trained();
-    read_floats(reference.start(step), start.flat());
-    read_floats(reference.update(step), expected.flat());
-    errors.push_back(compare_step(step, start, trained, expected));
+    const MappedFile<float> start = mapped(reference.start(step)), update = mapped(reference.update(step));
+    errors.push_back(compare_step(step, {widths, start.values()}, trained, {widths, update.values()}));
   }
   client.set_parameters(files.parameters);
   client.train(0, kFreeSteps);
   read_trained();
-  read_floats(files.parameters, start.flat());
-  read_floats(reference.free(), expected.flat());
-  const std::vector<double> free_errors = update_errors_from_end(start, trained, expected);
+  const MappedFile<float> initial = mapped(files.parameters), free = mapped(reference.free());
+  const std::vector<double> free_errors =
+      update_errors_from_end({widths, initial.values()}, trained, {widths, free.values()});
   client.set_parameters(files.parameters);
   std::error_code ignored;
   std::filesystem::remove(trained_file, ignored);

@@ -59,12 +59,14 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
 
 void write_floats(const std::filesystem::path& file, std::span<const float> values) {
   constexpr const char* kWhat = "cannot be written";
-  OpenFile out(file, O_WRONLY | O_CREAT | O_TRUNC, kWhat);
+  // Not emptied first: a file in memory that is written again would have to find its pages anew.
+  OpenFile out(file, O_WRONLY | O_CREAT, kWhat);
   transfer_all(file, kWhat, reinterpret_cast<const char*>(values.data()),
                static_cast<std::int64_t>(values.size_bytes()),
                [&out](const char* bytes, std::size_t size, std::int64_t offset) {
                  return ::pwrite(out.descriptor(), bytes, size, offset);
                });
+  if (::ftruncate(out.descriptor(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
   if (!out.close()) fail(file, kWhat, errno);
 }
 

@@ -8,7 +8,7 @@
 
 namespace headroom {
 
-/// Throws std::runtime_error that names the file.
+/// Writes over what the file holds, if there is one. Throws std::runtime_error that names the file.
 void write_floats(const std::filesystem::path& file, std::span<const float> values);
 /// Throws std::runtime_error that names the file, also if it holds another number of values than `count`.
 void read_floats(const std::filesystem::path& file, std::span<float> values);

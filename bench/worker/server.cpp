@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,41 +17,11 @@
 
 #include "core/error.h"
 #include "worker/float_file.h"
+#include "worker/mapped_file.h"
 #include "worker/messages.h"
 
 namespace headroom {
 namespace {
-
-/// A file of `count` elements of `Element`, mapped for reading.
-template <typename Element>
-class MappedFile {
- public:
-  MappedFile(const std::filesystem::path& file, std::int64_t count)
-      : bytes_(static_cast<std::size_t>(count) * sizeof(Element)) {
-    const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + std::strerror(errno));
-    struct stat status{};
-    const bool known = ::fstat(descriptor, &status) == 0;
-    if (!known || static_cast<std::size_t>(status.st_size) != bytes_) {
-      ::close(descriptor);
-      throw InputError(file.string() + ": expected " + std::to_string(bytes_) + " bytes, found " +
-                       std::to_string(status.st_size));
-    }
-    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    const int error = errno;
-    ::close(descriptor);
-    if (memory_ == MAP_FAILED)
-      throw std::runtime_error(file.string() + ": cannot be mapped: " + std::strerror(error));
-  }
-  ~MappedFile() { ::munmap(memory_, bytes_); }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  const Element* data() const { return static_cast<const Element*>(memory_); }
-
- private:
-  std::size_t bytes_;
-  void* memory_ = nullptr;
-};
 
 /// The consecutive steps trained last: those whose losses a trainer's ring of kKeptLosses slots still holds.
 class TrainedSteps {
@@ -257,7 +225,7 @@ class Server {
   }
 
   static Parameters read_parameters(const Workload& workload, const std::filesystem::path& file) {
-    Parameters parameters(workload.widths);
+    Parameters parameters = Parameters::unset(workload.widths);
     read_floats(file, parameters.flat());
     return parameters;
   }

@@ -122,10 +122,10 @@ std::vector<float> TorchTrainer::losses(std::int64_t first_step, std::int64_t co
 Parameters TorchTrainer::parameters() {
   return with_errors_of_ours([&] {
     Parameters result(workload_.widths);
-    auto next = result.flat().begin();
+    float* next = result.flat().data();
     for (const at::Tensor& tensor : parameter_tensors()) {
-      const at::Tensor values = tensor.detach().cpu().contiguous();
-      next = std::copy_n(values.const_data_ptr<float>(), values.numel(), next);
+      at::from_blob(next, tensor.sizes(), at::kFloat).copy_(tensor.detach());
+      next += tensor.numel();
     }
     return result;
   });

@@ -1,0 +1,53 @@
+// A file of values that are read where they lie, without a copy.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "core/error.h"
+
+namespace headroom {
+
+/// `count` elements of `Element`, mapped for reading. Throws InputError if the file holds another number of them.
+template <typename Element>
+class MappedFile {
+ public:
+  MappedFile(const std::filesystem::path& file, std::int64_t count)
+      : bytes_(static_cast<std::size_t>(count) * sizeof(Element)) {
+    const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + std::strerror(errno));
+    struct stat status{};
+    const bool known = ::fstat(descriptor, &status) == 0;
+    if (!known || static_cast<std::size_t>(status.st_size) != bytes_) {
+      ::close(descriptor);
+      throw InputError(file.string() + ": expected " + std::to_string(bytes_) + " bytes, found " +
+                       std::to_string(status.st_size));
+    }
+    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, descriptor, 0);
+    const int error = errno;
+    ::close(descriptor);
+    if (memory_ == MAP_FAILED)
+      throw std::runtime_error(file.string() + ": cannot be mapped: " + std::strerror(error));
+  }
+  ~MappedFile() { ::munmap(memory_, bytes_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  const Element* data() const { return static_cast<const Element*>(memory_); }
+  std::span<const Element> values() const { return {data(), bytes_ / sizeof(Element)}; }
+
+ private:
+  std::size_t bytes_;
+  void* memory_ = nullptr;
+};
+
+}  // namespace headroom
