@@ -13,6 +13,7 @@
 #include "driver/calibration_text.h"
 #include "driver/compare.h"
 #include "driver/comparison_formats.h"
+#include "driver/compile_ahead.h"
 #include "driver/interruption.h"
 #include "driver/list.h"
 #include "driver/options.h"
@@ -116,6 +117,8 @@ int run(const RunOptions& asked) {
   }
   const std::filesystem::path output = choose_output(options, plan, installation);
   const std::string cache_folder = choose_cache_folder(options);
+  if (cache_folder.empty() && options.compile_processes > 0)
+    throw InputError("--compile-processes: nowhere to keep compiled code; name a folder with --cache-dir");
   benchmark_log.check(options.google_benchmark);
   initialize_google_benchmark(options.google_benchmark);
 
@@ -128,8 +131,6 @@ int run(const RunOptions& asked) {
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
   const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
-  calibrate(results, pool, progress);
-
   const Scratch files(temporary_bytes(plan));
   RunContext context{options,        plan,         table,
                      pool,           progress,     benchmark_log,
@@ -144,6 +145,11 @@ int run(const RunOptions& asked) {
           pool.availability(row, Precision::kFp32).state == Availability::State::kAvailable;
     }
   }
+  if (options.compile_processes > 0) compile_ahead(context, options.compile_processes);
+  if (options.compile_only) return kDone;
+  start_planned_workers(plan, table, pool);
+  calibrate(results, pool, progress);
+
   double estimate = 0;
   std::int64_t left = 0;
   for (const PlannedWorkload& planned : plan.workloads) {

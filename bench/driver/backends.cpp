@@ -91,6 +91,10 @@ std::vector<BackendRow> backend_table() {
   };
 }
 
+const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name) {
+  return *std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
+}
+
 std::vector<std::string> calibrating_workers() { return {"cuda", "cublaslt"}; }
 
 std::vector<WorkerProgram> worker_programs(const Installation& installation,

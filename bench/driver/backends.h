@@ -44,6 +44,8 @@ struct Installation {
 Installation find_installation();
 
 std::vector<BackendRow> backend_table();
+/// The row called `name`, which must be there.
+const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name);
 /// Worker programs that measure the device itself.
 std::vector<std::string> calibrating_workers();
 std::vector<WorkerProgram> worker_programs(const Installation& installation,

@@ -63,8 +63,7 @@ GroupRun::GroupRun(const RunContext& context, const Workload& workload, const Gr
     : context_(context), workload_(workload), precision_(group.precision), title_(std::move(title)) {
   for (const std::string& backend : group.backends) {
     Cell& cell = cells_.emplace_back();
-    cell.row = *std::find_if(context.table.begin(), context.table.end(),
-                             [&](const auto& row) { return row.name == backend; });
+    cell.row = row_of(context.table, backend);
     cell.record.workload = workload.name;
     cell.record.backend = backend;
     cell.record.precision = precision_;
@@ -138,14 +137,13 @@ void GroupRun::make_reference(WorkloadFiles& files) {
   folder_ = files.folder() / std::string(to_string(precision_));
   std::filesystem::create_directories(folder_);
   status("", "following the oracle", true);
-  const auto gpu_oracle = std::find_if(context_.table.begin(), context_.table.end(),
-                                       [](const auto& row) { return row.name == "oracle-cuda"; });
   if (context_.has_gpu_oracle && wants_gpu_oracle(workload_)) {
+    const BackendRow& gpu_oracle = row_of(context_.table, "oracle-cuda");
     try {
       reference_ =
-          gpu_reference(context_.pool.client(*gpu_oracle), files.own(), precision_, folder_ / "reference");
+          gpu_reference(context_.pool.client(gpu_oracle), files.own(), precision_, folder_ / "reference");
     } catch (...) {
-      context_.pool.end(gpu_oracle->name);
+      context_.pool.end(gpu_oracle.name);
       throw;
     }
   } else {

@@ -267,6 +267,15 @@ struct Parser {
            "--cache-dir", options.cache_folder,
            "Where backends keep compiled code; default: headroom/compiled in the user's cache folder")
         ->group(how);
+    run->add_option("--compile-processes", options.compile_processes,
+                    "First set up all compiled rows in N processes side by side, so that measuring finds "
+                    "their code in "
+                    "--cache-dir; 0: each is set up when it is measured")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 256))
+        ->group(how);
+    run->add_flag("--compile-only", options.compile_only, "End after that, with nothing measured")
+        ->group(how);
     run->add_option("--worker", workers,
                     "NAME=COMMAND: one more worker program, or in place of one; repeatable")
         ->allow_extra_args(false)
@@ -362,6 +371,8 @@ struct Parser {
     }
     if (loss_steps_option->count() > 0) options.loss_steps = loss_steps;
     if (!shard.empty()) parse_shard();
+    if (options.compile_only && options.compile_processes == 0)
+      throw InputError("--compile-only: nothing would happen; give --compile-processes N too");
     if (run->get_option("--suite")->count() > 0 && !options.workload_names.empty()) {
       throw InputError("--workload and --suite: give one of them; --workloads takes a part of a suite");
     }

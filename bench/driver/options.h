@@ -54,6 +54,8 @@ struct RunOptions {
   std::string cache_folder;  ///< empty: one in the user's cache
   int time_limit_seconds = 600;
   int setup_limit_seconds = 300;
+  int compile_processes = 0;  ///< that set up compiled rows before anything is measured; 0: none
+  bool compile_only = false;
   GoogleBenchmarkOptions google_benchmark;
   std::vector<std::string> argv;  ///< as typed, program first
   /// The options that decide what is measured and how, as given; stored in the file and compared by --resume.

@@ -89,10 +89,6 @@ void check_writable(const fs::path& file) {
   unlink(probe.c_str());
 }
 
-const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name) {
-  return *std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
-}
-
 }  // namespace
 
 RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier) {
@@ -156,6 +152,24 @@ void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
     }
   }
   pool.greet(names);
+}
+
+void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool) {
+  std::vector<BackendRow> rows;
+  const auto add = [&](const BackendRow& row) {
+    const auto same = [&](const BackendRow& other) { return other.name == row.name; };
+    if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
+  };
+  for (const PlannedWorkload& planned : plan.workloads) {
+    if (wants_gpu_oracle(planned.workload)) add(row_of(table, "oracle-cuda"));
+    for (const Group& group : planned.groups) {
+      for (const std::string& backend : group.backends) {
+        const BackendRow& row = row_of(table, backend);
+        if (pool.availability(row, group.precision).state == Availability::State::kAvailable) add(row);
+      }
+    }
+  }
+  pool.start_ahead(rows);
 }
 
 fs::path choose_output(const RunOptions& options, const Plan& plan, const Installation& installation) {

@@ -30,6 +30,9 @@ void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vecto
 void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,
                            WorkerPool& pool);
 
+/// Starts those that will train, at the same time.
+void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
+
 /// Where the results go. Throws InputError if it cannot be written or holds results already.
 std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
                                     const Installation& installation);

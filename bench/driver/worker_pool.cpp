@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "core/error.h"
@@ -69,6 +70,13 @@ void WorkerPool::greet(const std::vector<std::string>& wanted) {
   }
   for (std::thread& thread : threads) thread.join();
   interruption::throw_if_requested();
+}
+
+const WorkerProgram& WorkerPool::program_of(const BackendRow& row) const {
+  const auto found = std::find_if(programs_.begin(), programs_.end(),
+                                  [&](const auto& one) { return one.name == row.worker; });
+  if (found == programs_.end()) throw WorkerLostError(fmt::format("worker '{}' is not known", row.worker));
+  return *found;
 }
 
 const Greeting* WorkerPool::greeting(const std::string& worker) const {
@@ -167,6 +175,34 @@ Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>&
   return all;
 }
 
+void WorkerPool::start_ahead(const std::vector<BackendRow>& rows) {
+  std::set<std::string> with_spare;
+  std::vector<std::thread> threads;
+  for (const BackendRow& row : rows) {
+    const Greeting* found = greeting(row.worker);
+    if (found == nullptr || !found->hello || with_spare.insert(row.worker).second) continue;
+    try {
+      // Started here and not in the thread: see greet().
+      std::shared_ptr<WorkerClient> client = start(program_of(row), row.name);
+      {
+        const std::lock_guard lock(mutex_);
+        if (!serving_.emplace(row.name, client).second) continue;
+      }
+      threads.emplace_back([this, name = row.name, client] {
+        try {
+          client->hello();
+        } catch (const std::exception&) {
+          end(name);
+        }
+      });
+    } catch (const std::exception&) {
+      continue;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  interruption::throw_if_requested();
+}
+
 WorkerClient& WorkerPool::client(const BackendRow& row) {
   interruption::throw_if_requested();
   {
@@ -181,10 +217,7 @@ WorkerClient& WorkerPool::client(const BackendRow& row) {
     }
   }
   end(row.name);
-  const auto program = std::find_if(programs_.begin(), programs_.end(),
-                                    [&](const auto& one) { return one.name == row.worker; });
-  if (program == programs_.end()) throw WorkerLostError(fmt::format("worker '{}' is not known", row.worker));
-  std::shared_ptr<WorkerClient> client = start(*program, row.name);
+  std::shared_ptr<WorkerClient> client = start(program_of(row), row.name);
   {
     const std::lock_guard lock(mutex_);
     serving_[row.name] = client;
@@ -192,6 +225,20 @@ WorkerClient& WorkerPool::client(const BackendRow& row) {
   interruption::throw_if_requested();  // the signal may have come before the process could be reached
   client->hello();
   return *client;
+}
+
+std::shared_ptr<WorkerClient> WorkerPool::start_aside(const BackendRow& row, const std::string& log_name,
+                                                      const std::map<std::string, std::string>& environment) {
+  WorkerProgram program = program_of(row);
+  for (const auto& [name, value] : environment) program.environment[name] = value;
+  std::shared_ptr<WorkerClient> client = start(program, log_name);
+  {
+    const std::lock_guard lock(mutex_);
+    aside_.push_back(client);
+  }
+  interruption::throw_if_requested();
+  client->hello();
+  return client;
 }
 
 void WorkerPool::end(const std::string& backend) {
@@ -204,18 +251,27 @@ void WorkerPool::end(const std::string& backend) {
 }
 
 void WorkerPool::end_all() {
-  std::map<std::string, std::shared_ptr<WorkerClient>> spare, serving;
+  std::vector<std::shared_ptr<WorkerClient>> clients;
   {
     const std::lock_guard lock(mutex_);
-    spare.swap(spare_);
-    serving.swap(serving_);
+    for (auto* map : {&spare_, &serving_}) {
+      for (auto& [name, client] : *map) clients.push_back(std::move(client));
+      map->clear();
+    }
   }
+  std::vector<std::thread> threads;
+  for (std::shared_ptr<WorkerClient>& client : clients)
+    threads.emplace_back([ending = std::move(client)]() mutable { ending.reset(); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 void WorkerPool::kill_all() {
   const std::lock_guard lock(mutex_);
   for (auto& [name, client] : spare_) client->kill();
   for (auto& [name, client] : serving_) client->kill();
+  for (const std::weak_ptr<WorkerClient>& one : aside_) {
+    if (const auto client = one.lock()) client->kill();
+  }
 }
 
 }  // namespace headroom

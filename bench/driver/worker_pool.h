@@ -61,10 +61,19 @@ class WorkerPool {
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
   Calibration calibrate(const std::function<void(const std::string&)>& complain);
 
+  /// Starts at the same time the processes that client() would start one by one for these rows. A greeted process
+  /// serves the first row of its program; one that fails here is started again, and complained of, by client().
+  void start_ahead(const std::vector<BackendRow>& rows);
+
   /// The process that serves `row`, started if need be. Throws WorkerLostError or WorkerCallError.
   WorkerClient& client(const BackendRow& row);
+  /// One more process of `row`'s program, for as long as it is held; `environment` is added to the program's. It dies with
+  /// the thread that calls. Throws as client() does.
+  std::shared_ptr<WorkerClient> start_aside(const BackendRow& row, const std::string& log_name,
+                                            const std::map<std::string, std::string>& environment);
   /// Ends the process of a backend, so that the next client() starts a new one.
   void end(const std::string& backend);
+  /// Ends all processes, at the same time: one that holds a CUDA context takes a second.
   void end_all();
   /// Kills every process; safe to call from another thread.
   void kill_all();
@@ -72,15 +81,18 @@ class WorkerPool {
  private:
   std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& log_name);
   const Greeting* greeting(const std::string& worker) const;
+  /// Throws WorkerLostError if there is none.
+  const WorkerProgram& program_of(const BackendRow& row) const;
 
   std::vector<WorkerProgram> programs_;
   int device_;
   TimeLimits limits_;
   std::filesystem::path log_folder_;
   std::vector<Greeting> greetings_;
-  std::mutex mutex_;                                            // guards the two maps below
+  std::mutex mutex_;                                            // guards what follows
   std::map<std::string, std::shared_ptr<WorkerClient>> spare_;  // by program: greeted, serving no backend yet
   std::map<std::string, std::shared_ptr<WorkerClient>> serving_;  // by backend
+  std::vector<std::weak_ptr<WorkerClient>> aside_;
 };
 
 }  // namespace headroom

@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -563,3 +564,68 @@ def test_calibrate_prints_the_rates(made_up_gpu, monkeypatch):
 
 def test_calibrate_without_a_device_is_refused():
     assert_refused(headroom("calibrate", "--device", -1), "no CUDA device")
+
+
+# A worker in place of the Python one: it writes down what it was asked to set up, and fails for bf16.
+COMPILING_WORKER = """
+import os, sys, time, types
+sys.path.insert(0, sys.argv[1])
+from headroom_worker import __main__ as program
+from headroom_worker.protocol import WorkerError, serve
+
+class Backends:
+    def hello(self):
+        offered = {name: {"contract": "exact", "unavailable": None} for name in ("fp32", "tf32", "bf16")}
+        return {"worker": "python", "software": {}, "device": None,
+                "backends": [{"name": "pytorch-compile-graph", "precisions": offered}]}
+    def prepare(self, request):
+        with open(sys.argv[2], "a") as log:
+            print(request.workload_name, request.precision, os.getpid(), os.environ.get("HEADROOM_COMPILERS"),
+                  os.path.exists(request.cache_folder), file=log)
+        time.sleep(0.5)
+        if request.precision == "bf16":
+            raise WorkerError("failed", "ptxas is missing")
+        return types.SimpleNamespace(setup_cache="cold", note="", peak_device_bytes=lambda: None)
+    def error_kind(self, error):
+        return "failed"
+    def free_memory(self):
+        pass
+
+serve(*program.reserve_protocol_descriptors(), Backends())
+"""
+
+
+def compile_ahead(tmp_path, *arguments):
+    (tmp_path / "worker.py").write_text(COMPILING_WORKER)
+    log, cache = tmp_path / "log", tmp_path / "cache"
+    package = ROOT / "torch_impl" / "python"
+    worker = f"python={sys.executable} {tmp_path / 'worker.py'} {package} {log}"
+    done = headroom(
+        *("run", "--workload", f"{SMALL},mlp-6x5x4-b2", "--precision", "fp32,tf32,bf16", "--worker", worker),
+        *("--backend", "pytorch-compile-graph", "--cache-dir", cache, "--output", tmp_path / "a.json"),
+        *("--no-figures", *arguments),
+    )
+    return done, [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_compile_processes_set_up_every_compiled_cell_side_by_side(tmp_path):
+    pytest.importorskip("numpy")
+    done, calls = compile_ahead(tmp_path, "--compile-processes", 3, "--compile-only")
+    assert done.returncode == 0, done.stderr
+    cells = [(workload, precision) for workload, precision, *_ in calls]
+    assert sorted(cells) == sorted(
+        (workload, precision)
+        for workload in (SMALL, "mlp-6x5x4-b2")
+        for precision in ("fp32", "tf32", "bf16")
+    )
+    assert len({process for *_, process, _, _ in calls}) >= 3
+    assert all(int(compilers) >= 1 and cache == "True" for *_, compilers, cache in calls)
+    assert done.stderr.count("ptxas is missing") == 2  # one line a cell, and the others go on
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_compile_only_without_processes_is_refused(tmp_path):
+    done, calls = compile_ahead(tmp_path, "--compile-only")
+    assert done.returncode == 2
+    assert "--compile-processes" in done.stderr
+    assert calls == []

@@ -4,8 +4,12 @@ Nothing is captured there: the steps of a graph run one by one through the same 
 and differentiates as on a GPU, with a backend that runs the traced graph instead of compiling it.
 """
 
+import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -172,3 +176,33 @@ def test_what_torch_compile_needs_is_looked_for(tmp_path, monkeypatch):
     assert "Python.h" in backends.no_compiler_reason()
     (tmp_path / "Python.h").write_text("")
     assert backends.no_compiler_reason() is None
+
+
+def test_kernels_are_timed_by_one_process_at_a_time(tmp_path):
+    """Two processes whose 'kernels' take 0.2 s each: no two of their four timings overlap."""
+    program = (
+        "import sys, time; from headroom_worker import compilation\n"
+        "compilation._tuning_lock = sys.argv[1]\n"
+        "def method(self):\n"
+        "    begin = time.monotonic(); time.sleep(0.2); print(begin, time.monotonic())\n"
+        "for _ in range(2): compilation.holding_lock(method)(None)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "tuning.lock")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)
+    ]
+    lines = [line for process in processes for line in process.communicate()[0].splitlines()]
+    spans = sorted(tuple(map(float, line.split())) for line in lines)
+    assert len(spans) == 4
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_tuning_goes_through_the_lock(tmp_path):
+    from headroom_worker.compilation import tune_one_at_a_time
+
+    tune_one_at_a_time(str(tmp_path / "cache"))
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    assert hasattr(benchmarker.benchmark_gpu, "holds_lock")
+    assert (tmp_path / "cache").is_dir()

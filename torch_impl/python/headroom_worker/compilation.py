@@ -4,6 +4,8 @@ A setting of the user's shell that turns the compiler off would turn a row into 
 those out of the environment, and `Compilation` checks that something was compiled.
 """
 
+import fcntl
+import functools
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,6 +16,9 @@ import torch
 # These take microseconds: a fifth of it still runs each of them hundreds of times.
 WARM_UP_MILLISECONDS = 5
 TIMING_MILLISECONDS = 20
+# How many processes may compile for this one where several set up rows side by side (the driver's
+# compile_ahead.cpp); else as many as there are cores.
+COMPILERS = "HEADROOM_COMPILERS"
 
 
 class Compilation:
@@ -34,6 +39,9 @@ class Compilation:
         config.inductor_default_autotune_rep = TIMING_MILLISECONDS
         config.autotune_num_choices_displayed = 0  # the worker's log is for what went wrong
         config.max_autotune_report_choices_stats = False
+        if COMPILERS in os.environ:
+            config.compile_threads = int(os.environ[COMPILERS])
+        tune_one_at_a_time(folder)
         self._before = _counts()
 
     def finish(self) -> str:
@@ -42,6 +50,34 @@ class Compilation:
         if compiled + found == 0:
             raise RuntimeError("torch.compile compiled nothing: is it turned off in torch._dynamo.config?")
         return "cold" if compiled else "warm"
+
+
+def tune_one_at_a_time(folder: str) -> None:
+    """Whoever times a kernel to choose one holds `folder`/tuning.lock: others that set up cells wait."""
+    from torch._inductor.runtime import benchmarking
+
+    global _tuning_lock
+    os.makedirs(folder, exist_ok=True)
+    _tuning_lock = os.path.join(folder, "tuning.lock")
+    for benchmarker in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
+        method = vars(benchmarker).get("benchmark_gpu")
+        if method is not None and not hasattr(method, "holds_lock"):
+            benchmarker.benchmark_gpu = holding_lock(method)
+
+
+_tuning_lock = ""
+
+
+def holding_lock(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def alone(*arguments, **options):
+        # Opened for each call: a process that is ended in the middle leaves no lock behind.
+        with open(_tuning_lock, "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return method(*arguments, **options)
+
+    alone.holds_lock = True
+    return alone
 
 
 def _counts() -> tuple[int, int]:
