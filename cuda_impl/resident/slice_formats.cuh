@@ -109,6 +109,7 @@ struct SecondTile {
 /// What both tensor-core kinds do with it: as with the first tile.
 template <class Format>
 struct TensorLastLayer {
+  static constexpr bool kUpdatesTwo = false;  // of the second tile's outputs on their own
   RESIDENT_DEVICE static auto load_second(const SecondTile& tile, int lane) {
     return Format::weights(tile.load(lane));
   }
@@ -646,6 +647,55 @@ struct Fp32Slices {
   RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int lane) {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
+  }
+  /// A second tile of 9 or 10 classes: its two outputs for rows g + 8i.
+  static constexpr bool kUpdatesTwo = true;
+  struct OwnTwo {
+    float2 value[4];
+  };
+  RESIDENT_DEVICE static OwnTwo load_own_two(const unsigned char* tile, int lane) {
+    OwnTwo own;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const uint4 four = load_part(tile, part, lane & ~3);
+      own.value[2 * part] = make_float2(bits_to_float(four.x), bits_to_float(four.y));
+      own.value[2 * part + 1] = make_float2(bits_to_float(four.z), bits_to_float(four.w));
+    }
+    return own;
+  }
+  /// Of the eight sums that a lane finds, those of all rows meet in one lane each, which updates that master.
+  RESIDENT_DEVICE static void update_two(const SecondTile& tile, const Values& a, const Values& b,
+                                         const OwnTwo& own, float factor, bool exists, int lane) {
+    float sum[2][2][2];  // slice, output, column
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice) {
+        const Values& values = slice == 0 ? a : b;
+        sum[slice][0][e] = at(values, e) * own.value[0].x;
+        sum[slice][1][e] = at(values, e) * own.value[0].y;
+#pragma unroll
+        for (int i = 1; i < 4; ++i) {
+          sum[slice][0][e] = fmaf(at(values, 2 * i + e), own.value[i].x, sum[slice][0][e]);
+          sum[slice][1][e] = fmaf(at(values, 2 * i + e), own.value[i].y, sum[slice][1][e]);
+        }
+      }
+    const bool slice = (lane & 16) != 0, output = (lane & 8) != 0, column = (lane & 4) != 0;
+    float half[2][2], quarter[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        half[n][e] =
+            (slice ? sum[1][n][e] : sum[0][n][e]) + shuffle_xor(slice ? sum[0][n][e] : sum[1][n][e], 16);
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      quarter[e] = (output ? half[1][e] : half[0][e]) + shuffle_xor(output ? half[0][e] : half[1][e], 8);
+    const float total = (column ? quarter[1] : quarter[0]) + shuffle_xor(column ? quarter[0] : quarter[1], 4);
+    float* place =
+        reinterpret_cast<float*>(const_cast<float4*>(tile.pair) + (2 * (lane & 3) + column) * tile.lanes) +
+        2 * slice + output;
+    if (exists) *place = fmaf(factor, total, *place);
   }
   RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int lane) {
     return outer(tile_of(f, 0), tile_of(f, 1), own, lane);

@@ -455,8 +455,14 @@ class SliceMember {
           float4* place = masters + i * 32 + m;
           const float4 first_sum = Format::outer(low, high, first_own, lane_);
           if (i >= skipped_) *place = updated(a, *place, first_sum);
-          const float4 second_sum = Format::outer(low, high, second_own, lane_);
           const SecondTile tile = second_tile(a, i);
+          if constexpr (Format::kUpdatesTwo)
+            if (tile.lanes == 1) {
+              Format::update_two(tile, low, high, Format::load_own_two(dlogits + kTile, lane_),
+                                 a.update_factor, i >= skipped_, lane_);
+              continue;
+            }
+          const float4 second_sum = Format::outer(low, high, second_own, lane_);
           if (i >= skipped_) tile.store(m, updated(a, tile.load(m), second_sum));
         }
       }

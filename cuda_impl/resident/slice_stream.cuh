@@ -194,6 +194,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
     const Own first = Format::load_own(dlogits, lane_),
               second = Format::load_own(dlogits + Base::kTile, lane_);
+    const auto two = Format::load_own_two(dlogits + Base::kTile, lane_);
     const int m = Format::master_lane(lane_);
     float4* masters = Base::matrix(a.plan.last_offset[0], 1) + m;
     for_pairs<false>(a, a.plan.layers - 2, true, [&](int i, const Values& left, const Values& right) {
@@ -201,6 +202,11 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
       const float4 sum = Format::outer(low, high, first, lane_);
       if (i >= skipped_) masters[i * 32] = Base::updated(a, masters[i * 32], sum);
       if (a.plan.last_lanes == 0) return;
+      if constexpr (Format::kUpdatesTwo)
+        if (a.plan.last_lanes == 1) {
+          Format::update_two(Base::second_tile(a, i), low, high, two, a.update_factor, i >= skipped_, lane_);
+          return;
+        }
       const float4 second_sum = Format::outer(low, high, second, lane_);
       const SecondTile tile = Base::second_tile(a, i);
       float4* place = const_cast<float4*>(tile.pair) + (m >> 2) * tile.lanes + (m & 3);
