@@ -371,7 +371,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     ++running;
     double step = context.has_device ? 1e-3 + flops / 3e13 : 5e-4 + flops / (2e10 * cores);
     if (row.family == Family::kReference) step = flops / oracle_rate;
-    if (row.compiles) seconds += kCompileSeconds;
+    if (row.compiles && context.options.compile_processes == 0) seconds += kCompileSeconds;
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
