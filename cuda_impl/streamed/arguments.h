@@ -47,7 +47,8 @@ const void* streamed_kernel_tf32(int groups);
 const void* streamed_kernel_fp16(int groups);
 const void* streamed_kernel_bf16(int groups);
 
-/// Bytes of a tile of activations, and between two tiles of masters in one part.
+/// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
+int block_threads(Precision precision);
 int activation_bytes(Precision precision);
 int master_stride(Precision precision);
 

@@ -1,35 +1,31 @@
-// fp32: products by plain multiply-adds, so what counts is how often a value read from shared memory is used.
+// fp32: products by plain multiply-adds, so what counts is how often a value read from shared memory is used, and how few
+// instructions stand between the multiply-adds.
 //
 // A 16-byte read costs a warp four cycles of the shared memory's pipe even if all lanes want the same bytes, and the four
 // schedulers together make four multiply-adds in a cycle: below four multiply-adds a lane for each word read, shared memory
-// binds. So a lane's share is as square as its registers allow:
-//   forward: 8 outputs x 8 rows, 16 words for 64 multiply-adds; lanes left over divide the inputs
-//   others:  4 own features x 8 rows (16 rows for large batches) in registers, activations and sums; each output (or input)
-//            that comes by is 8 + 4 words for 64 multiply-adds: 32 for the sums, 32 for the weights' gradients, which
-//            are then added up over the lanes that divide the rows
-// Weight tiles lie row by row, activation tiles feature by feature.
+// binds. So a lane's share is as large as 255 registers allow, with 8 warps a block:
+//   forward: 8 outputs x 16 rows, 24 words for 128 multiply-adds; lanes left over divide the inputs
+//   others:  4 own features x 16 rows in registers, activations and sums; each output (or input) that comes by is 16 + 4
+//            words for 128 multiply-adds: 64 for the sums, 64 for the weights' gradients, which are then added up over the
+//            lanes that divide the rows
+// Weight tiles lie row by row, activation tiles feature by feature, 128 bytes each. Eight neighbouring lanes read 16 bytes at
+// a time: where they read several features, they read different quads of rows of them, so that their banks differ.
 #pragma once
+
+#include <type_traits>
 
 #include "streamed/tiles.cuh"
 
 namespace headroom::streamed {
 
 struct Fp32 {
+  static constexpr int kWarps = 8, kPanelTiles = 4;
+  static constexpr bool kWalks = true;  // sweeps keep the places of their copies in registers
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
+  static constexpr int kLaneRows = 16;
 
-  /// sums[4] += w * x[4].
-  STREAMED_DEVICE static void multiply(float* sums, float w, float4 x) {
-    sums[0] = fmaf(w, x.x, sums[0]);
-    sums[1] = fmaf(w, x.y, sums[1]);
-    sums[2] = fmaf(w, x.z, sums[2]);
-    sums[3] = fmaf(w, x.w, sums[3]);
-  }
-  /// sum += a . x
-  STREAMED_DEVICE static void multiply_rows(float& sum, const float* a /* [4] */, float4 x) {
-    sum = fmaf(x.x, a[0], sum);
-    sum = fmaf(x.y, a[1], sum);
-    sum = fmaf(x.z, a[2], sum);
-    sum = fmaf(x.w, a[3], sum);
+  STREAMED_DEVICE static float value_of(const float4& four, int i) {
+    return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
   }
   /// Halves what a lane has: the lane whose `mask` bit is clear gets both lanes' first half, the other the second.
   template <int kCount>
@@ -42,45 +38,201 @@ struct Fp32 {
                 shuffle_xor(upper ? sums[i] : sums[i + kCount / 2], mask);
   }
 
-  // ---- forward. Lane = (part of the inputs, outputs, rows), rows fastest; 8 outputs that are 2 * tiles apart, 8 rows.
-
-  template <int kTiles, int kGroups>
-  static constexpr int kForwardSums = 64;
-  template <int kTiles, int kGroups>
-  static constexpr int kInputParts = 4 / (kTiles * kGroups);
-
-  template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void forward(float (&sums)[64], const unsigned char* weights,
-                                      const unsigned char* inputs, int lane) {
-    constexpr int kRowParts = 4 * kGroups, kApart = 2 * kTiles, kParts = kInputParts<kTiles, kGroups>;
-    const int row = lane % kRowParts * 8, output = lane / kRowParts % kApart,
-              part = lane / kRowParts / kApart;
-    const unsigned char* rows = inputs + row / kGroupRows * kActivationBytes + row % kGroupRows * 4;
-#pragma unroll 1
-    for (int chunk = part; chunk < 4; chunk += kParts) {
-      float w[8][4];
+  /// Rows of a lane: quad j of register quads is quad j ^ turn of its 16 rows.
+  template <int kGroups>
+  struct Rows {
+    int first, turn;
+    STREAMED_DEVICE Rows(int row_part, int its_turn) : first(row_part * kLaneRows), turn(its_turn) {}
+    STREAMED_DEVICE int row(int j) const { return first + (j / 4 ^ turn) * 4 + j % 4; }
+    /// Byte of quad `quad` of feature 0 in tiles that lie [groups].
+    STREAMED_DEVICE int offset(int quad) const {
+      return first / kGroupRows * kActivationBytes + first % kGroupRows * 4 + (quad ^ turn) * 16;
+    }
+  };
+  /// This lane's 16 rows of one feature.
+  STREAMED_DEVICE static void load_rows(float4 (&rows)[4], const unsigned char* const (&place)[4], int byte) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float4 four = load_shared_floats(weights + (output + kApart * i) * 64 + chunk * 16);
+    for (int j = 0; j < 4; ++j) rows[j] = load_shared_floats(place[j] + byte);
+  }
+
+  // ---- forward. Lane = (part of the inputs, outputs, rows), rows fastest; 8 outputs that are 2 * tiles apart, 16 rows.
+  // Parts are whole chunks of 4 inputs, or halves of chunks if there are 8 parts.
+
+  template <int kTiles, int kGroups>
+  static constexpr int kForwardSums = 128;
+
+  template <int kTiles, int kGroups>
+  struct ForwardLane {
+    static constexpr int kRowParts = 2 * kGroups, kApart = 2 * kTiles, kParts = 8 / (kTiles * kGroups);
+    int row_part, output, part;
+    STREAMED_DEVICE explicit ForwardLane(int lane)
+        : row_part(lane % kRowParts), output(lane / kRowParts % kApart), part(lane / kRowParts / kApart) {}
+    /// With 8 parts neighbouring lanes differ in the half of the chunk, otherwise in the chunk.
+    STREAMED_DEVICE int half() const { return kParts == 8 ? part & 1 : 0; }
+    STREAMED_DEVICE int chunk() const {
+      return kParts == 8 ? part >> 1 : part ^ (kGroups == 1 ? output >> 1 & 1 : 0);
+    }
+    STREAMED_DEVICE Rows<kGroups> rows() const {
+      return {row_part, kGroups > 1 ? row_part >> 1 : kParts == 8 ? part & 1 : output >> 1 & 1};
+    }
+  };
+
+  /// `kInputs` inputs from `chunk` bytes on in rows of weights.
+  template <int kApart, int kInputs>
+  STREAMED_DEVICE static void multiply_chunk(float (&sums)[128], const unsigned char* weights,
+                                             const unsigned char* const (&x_place)[4]) {
+    float w[8][kInputs];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (kInputs == 4) {
+        const float4 four = load_shared_floats(weights + kApart * i * 64);
         w[i][0] = four.x, w[i][1] = four.y, w[i][2] = four.z, w[i][3] = four.w;
+      } else {
+        const float2 two = *reinterpret_cast<const float2*>(weights + kApart * i * 64);
+        w[i][0] = two.x, w[i][1] = two.y;
       }
+    }
+    float4 x[2][4];
+    load_rows(x[0], x_place, 0);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const unsigned char* x = rows + (4 * chunk + k) * 128;
-        const float4 first = load_shared_floats(x), second = load_shared_floats(x + 16);
+    for (int k = 0; k < kInputs; ++k) {
+      if (k + 1 < kInputs) load_rows(x[(k + 1) & 1], x_place, (k + 1) * 128);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          multiply(sums + 8 * i, w[i][k], first);
-          multiply(sums + 8 * i + 4, w[i][k], second);
-        }
+      for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int r = 0; r < 16; ++r) add_product(sums[16 * i + r], value_of(x[k & 1][r / 4], r % 4), w[i][k]);
+    }
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void forward(float (&sums)[128], const unsigned char* weights,
+                                      const unsigned char* inputs, int lane) {
+    using Lane = ForwardLane<kTiles, kGroups>;
+    const Lane me(lane);
+    const Rows<kGroups> rows = me.rows();
+    const unsigned char* x_place[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) x_place[j] = inputs + rows.offset(j) + me.chunk() * 512 + me.half() * 256;
+    weights += me.output * 64 + me.chunk() * 16 + me.half() * 8;
+    if constexpr (Lane::kParts == 8) {
+      multiply_chunk<Lane::kApart, 2>(sums, weights, x_place);
+    } else if constexpr (Lane::kParts == 4) {
+      multiply_chunk<Lane::kApart, 4>(sums, weights, x_place);
+    } else {
+      static_assert(Lane::kParts == 2);  // the other chunk is two further, whichever the first
+#pragma unroll 1
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        multiply_chunk<Lane::kApart, 4>(sums, weights, x_place);
+        weights += 32;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x_place[j] += 1024;
       }
     }
   }
-  /// Adds up the parts of the inputs; a lane keeps 8 / parts of its outputs.
+  /// Adds up the parts of the inputs; a lane keeps 1 / parts of its sums.
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_forward(const float (&sums)[64], float (&kept)[16 * kTiles * kGroups],
+  STREAMED_DEVICE static void settle_forward(const float (&sums)[128], float (&kept)[16 * kTiles * kGroups],
                                              int lane) {
-    constexpr int kParts = kInputParts<kTiles, kGroups>;
+    constexpr int kParts = ForwardLane<kTiles, kGroups>::kParts;
+    if constexpr (kParts == 8) {
+      // Lanes whose halves differ have each other's quads of rows side by side: both keep the even ones.
+      float half[64], quarter[32];
+#pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        const int index = i / 4 * 8 + i % 4;
+        half[i] = sums[index] + shuffle_xor(sums[index + 4], 4);
+      }
+      share<64>(half, quarter, lane, 16);
+      share<32>(quarter, kept, lane, 8);
+    } else if constexpr (kParts == 4) {
+      float half[64];
+      share<128>(sums, half, lane, 16);
+      share<64>(half, kept, lane, 8);
+    } else {
+      share<128>(sums, kept, lane, 16);
+    }
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static Place forward_place(int index, int lane) {
+    using Lane = ForwardLane<kTiles, kGroups>;
+    const Lane me(lane);
+    const Rows<kGroups> rows = me.rows();
+    if constexpr (Lane::kParts == 8)
+      return {me.output + Lane::kApart * (index / 8 + (me.part >> 1) * 2),
+              rows.row(index / 4 % 2 * 8 + index % 4)};
+    else
+      return {me.output + Lane::kApart * (index / 16 + me.part * (8 / Lane::kParts)), rows.row(index % 16)};
+  }
+
+  // ---- own features in registers. Lane = (part of what comes by, four features, rows), rows fastest. Of its four features a
+  // lane counts those two first whose gradients it will add up: feature i is i ^ 2 for lanes of odd parts of the rows.
+
+  template <int kTiles, int kGroups>
+  static constexpr int kPanelSums = 4 * kLaneRows;
+
+  template <int kTiles, int kGroups, bool kFirst>
+  struct Lane {
+    static constexpr int kRowParts = 2 * kGroups, kParts = 4 / (kTiles * kGroups);
+    int row_part, quad, part;  // which of the row parts, of the panel's four features, of what comes by
+    STREAMED_DEVICE explicit Lane(int lane)
+        : row_part(lane % kRowParts),
+          quad(lane / kRowParts % (4 * kTiles)),
+          part(lane / kRowParts / (4 * kTiles)) {}
+    STREAMED_DEVICE int pair() const { return (row_part & 1) * 2; }
+    STREAMED_DEVICE int feature(int i) const { return quad * 4 + (pair() ^ i); }
+    STREAMED_DEVICE int tile() const { return quad >> 2; }
+    STREAMED_DEVICE bool writes() const { return row_part < 2; }  // of lanes that add up the same
+    /// In the first layer lanes of other features are at other inputs.
+    STREAMED_DEVICE Rows<kGroups> rows() const {
+      return {row_part, kGroups > 1 ? row_part >> 1 : kFirst ? quad & 3 : 0};
+    }
+  };
+  template <int kTiles, int kGroups>
+  struct Own {
+    float row[4][kLaneRows];
+  };
+  template <int kTiles, int kGroups, bool kFirst>
+  STREAMED_DEVICE static void load_features(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+    const Lane<kTiles, kGroups, kFirst> me(lane);
+    const Rows<kGroups> rows = me.rows();
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int feature = me.feature(i);
+        const uint4 x = load_global16(tiles + feature / kTileSide * (kGroups * kActivationBytes) +
+                                      feature % kTileSide * 128 + rows.offset(j));
+        own.row[i][4 * j] = bits_to_float(x.x);
+        own.row[i][4 * j + 1] = bits_to_float(x.y);
+        own.row[i][4 * j + 2] = bits_to_float(x.z);
+        own.row[i][4 * j + 3] = bits_to_float(x.w);
+      }
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+    load_features<kTiles, kGroups, false>(own, tiles, lane);
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                                 int lane) {
+    load_features<kTiles, kGroups, true>(own, tiles, lane);
+  }
+  /// Gradients of a lane's first two features: sums over the rows of all lanes, when the others give theirs.
+  template <int kGroups>
+  STREAMED_DEVICE static float2 total(const float (&sums)[4]) {
+    float2 total = make_float2(sums[0] + shuffle_xor(sums[2], 1), sums[1] + shuffle_xor(sums[3], 1));
+    if constexpr (kGroups > 1) {
+#pragma unroll
+      for (int mask = 2; mask < 2 * kGroups; mask *= 2) {
+        total.x += shuffle_xor(total.x, mask);
+        total.y += shuffle_xor(total.y, mask);
+      }
+    }
+    return total;
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void settle_panel(const float (&sums)[64], float (&kept)[16 * kTiles * kGroups],
+                                           int lane) {
+    constexpr int kParts = Lane<kTiles, kGroups, false>::kParts;
     if constexpr (kParts == 4) {
       float half[32];
       share<64>(sums, half, lane, 16);
@@ -92,178 +244,158 @@ struct Fp32 {
       for (int i = 0; i < 64; ++i) kept[i] = sums[i];
     }
   }
-  template <int kTiles, int kGroups>
-  STREAMED_DEVICE static Place forward_place(int index, int lane) {
-    constexpr int kRowParts = 4 * kGroups, kApart = 2 * kTiles, kParts = kInputParts<kTiles, kGroups>;
-    const int part = lane / kRowParts / kApart;
-    return {lane / kRowParts % kApart + kApart * (index / 8 + part * (8 / kParts)),
-            lane % kRowParts * 8 + index % 8};
-  }
-
-  // ---- own features in registers. Lane = (part of what comes by, features, rows), rows fastest. Of its four features a
-  // lane counts the one first whose gradients it will add up: feature i is quad ^ i for a lane of the quad'th rows.
-
-  template <int kGroups>
-  static constexpr int kRowParts = kGroups == 1 ? 4 : 8;
-  template <int kGroups>
-  static constexpr int kLaneRows = kGroupRows * kGroups / kRowParts<kGroups>;
-  template <int kTiles, int kGroups>
-  static constexpr int kPanelParts = 32 / (4 * kTiles * kRowParts<kGroups>);
-  template <int kTiles, int kGroups>
-  static constexpr int kPanelSums = 4 * kLaneRows<kGroups>;
-
-  template <int kTiles, int kGroups>
-  struct Lane {
-    int rows, features, part;  // first of its rows; first of its four features; part of what comes by
-    int quad;                  // rows % 4 parts: which of the four features' gradients it adds up
-    bool writes;               // of lanes that add up the same, one writes
-    STREAMED_DEVICE explicit Lane(int lane)
-        : rows(lane % kRowParts<kGroups> * kLaneRows<kGroups>),
-          features(lane / kRowParts<kGroups> % (4 * kTiles) * 4),
-          part(lane / kRowParts<kGroups> / (4 * kTiles)),
-          quad(lane & 3),
-          writes(lane % kRowParts<kGroups> < 4) {}
-    STREAMED_DEVICE int feature(int i) const { return features + (quad ^ i); }
-    /// Byte of this lane's rows of feature `feature` of tiles that lie [groups].
-    STREAMED_DEVICE int row_offset(int feature) const {
-      return rows / kGroupRows * kActivationBytes + feature * 128 + rows % kGroupRows * 4;
-    }
-  };
-  template <int kTiles, int kGroups>
-  struct Own {
-    float row[4][kLaneRows<kGroups>];
-  };
-  template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
-    const Lane<kTiles, kGroups> me(lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-#pragma unroll
-      for (int quad = 0; quad < kLaneRows<kGroups>; quad += 4) {
-        const int feature = me.feature(i);
-        const uint4 x = load_global16(tiles + feature / kTileSide * (kGroups * kActivationBytes) +
-                                      me.row_offset(feature % kTileSide) + quad * 4);
-        own.row[i][quad] = bits_to_float(x.x);
-        own.row[i][quad + 1] = bits_to_float(x.y);
-        own.row[i][quad + 2] = bits_to_float(x.z);
-        own.row[i][quad + 3] = bits_to_float(x.w);
-      }
-  }
-  template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
-                                                 int lane) {
-    load_own<kTiles, kGroups>(own, tiles, lane);
-  }
-  /// Sum over the rows of all lanes of what this one found for its first feature, when the others give theirs.
-  template <int kGroups>
-  STREAMED_DEVICE static float total(float (&sums)[4]) {
-    if constexpr (kRowParts<kGroups> == 8) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[i] += shuffle_xor(sums[i], 4);
-    }
-    const float first = sums[0] + shuffle_xor(sums[2], 2), second = sums[1] + shuffle_xor(sums[3], 2);
-    return first + shuffle_xor(second, 1);
-  }
-  template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_panel(const float (&sums)[kPanelSums<kTiles, kGroups>],
-                                           float (&kept)[16 * kTiles * kGroups], int lane) {
-    if constexpr (kPanelParts<kTiles, kGroups> == 2) {
-      share<kPanelSums<kTiles, kGroups>>(sums, kept, lane, 16);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 16 * kTiles * kGroups; ++i) kept[i] = sums[i];
-    }
-  }
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kFirst>
   STREAMED_DEVICE static Place panel_place(int index, int lane) {
-    const Lane<kTiles, kGroups> me(lane);
-    const int all = index + me.part * (kPanelSums<kTiles, kGroups> / kPanelParts<kTiles, kGroups>);
-    return {me.feature(all / kLaneRows<kGroups>), me.rows + all % kLaneRows<kGroups>};
+    const Lane<kTiles, kGroups, kFirst> me(lane);
+    const int all = index + me.part * (64 / Lane<kTiles, kGroups, kFirst>::kParts);
+    return {me.feature(all / 16), me.rows().row(all % 16)};
   }
 
+  /// One output's weights and gradients, as a lane of the backward pass reads them.
+  struct Output {
+    float4 d[4];
+    float2 w[2];
+  };
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void backward(float (&sums)[kPanelSums<kTiles, kGroups>],
-                                       const Own<kTiles, kGroups>& x, unsigned char* weights,
-                                       const unsigned char* gradients, unsigned char* const (&out)[2],
-                                       std::int64_t tile_step, float factor, int lane) {
-    constexpr int kRows = kLaneRows<kGroups>, kParts = kPanelParts<kTiles, kGroups>;
-    const Lane<kTiles, kGroups> me(lane);
-    constexpr int kOfPair = 2 / kParts;  // of two neighbouring outputs, how many a lane takes
-    // The second tile's lanes take odd outputs while the first one's take even ones: their weights lie in other banks.
-    const int tile = me.features / kTileSide;
-    const unsigned char *w_place[kOfPair][4], *d_place[kOfPair];
-    unsigned char* new_place[kOfPair];
+  STREAMED_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
+                                       unsigned char* weights, const unsigned char* gradients,
+                                       unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
+                                       int lane) {
+    using Lane = Lane<kTiles, kGroups, false>;
+    const Lane me(lane);
+    const Rows<kGroups> rows = me.rows();
+    // Outputs that a lane takes: `first` of two, and every kStep further. Lanes that read weights of other tiles or parts
+    // at the same time take odd outputs while this one takes even ones: they lie in other banks.
+    constexpr bool kByFours = kTiles * kGroups == 1;
+    constexpr int kStep = kByFours ? 8 : 2 * Lane::kParts, kSteps = kTileSide / kStep;
+    int w_byte[2][2], d_byte[2];
+    std::uint64_t new_byte[2];
 #pragma unroll
-    for (int h = 0; h < kOfPair; ++h) {
-      const int output = (kParts == 2 ? me.part : h) ^ tile, row = output * 64 + me.features % kTileSide * 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) w_place[h][i] = weights + tile * 1024 + row + (me.quad ^ i) * 4;
-      d_place[h] = gradients + me.row_offset(output);
-      new_place[h] = out[0] + tile * tile_step + row + me.quad * 4;
+    for (int h = 0; h < 2; ++h) {
+      const int first = kByFours ? me.part + 4 * h : 2 * me.part + (h ^ (me.tile() & 1));
+      const int row = first * 64 + me.quad % 4 * 16, tile = shared_address(weights) + me.tile() * 1024;
+      w_byte[h][0] = kept_whole(tile + row + me.pair() * 4);
+      w_byte[h][1] = kept_whole(tile + row + (me.pair() ^ 2) * 4);
+      d_byte[h] = kept_whole(shared_address(gradients) + first * 128 + (kGroups > 1 ? 0 : rows.offset(0)));
+      new_byte[h] = kept_whole(global_address(out[0] + me.tile() * tile_step + row + me.pair() * 4));
     }
-#pragma unroll 2
-    for (int pair = 0; pair < kTileSide / 2; ++pair)
+    // Weights first: what was loaded first becomes the first factor, and gradients should be the second one throughout.
+    const auto load = [&](Output& output, int h, int step) {
 #pragma unroll
-      for (int h = 0; h < kOfPair; ++h) {
-        float w[4], gradient[4] = {};
+      for (int p = 0; p < 2; ++p) output.w[p] = load_shared_two(w_byte[h][p] + step * (kStep * 64));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) w[i] = *reinterpret_cast<const float*>(w_place[h][i] + pair * 128);
+      for (int j = 0; j < 4; ++j)
+        output.d[j] =
+            load_shared_floats(d_byte[h] + step * (kStep * 128) + (kGroups > 1 ? rows.offset(j) : j * 16));
+    };
+    const auto use = [&](const Output& output, int h, auto step) {
+      const float w[4] = {output.w[0].x, output.w[0].y, output.w[1].x, output.w[1].y};
+      float gradient[4] = {};
 #pragma unroll
-        for (int quad = 0; quad < kRows; quad += 4) {
-          const float4 d = load_shared_floats(d_place[h] + pair * 256 + quad * 4);
+      for (int r = 0; r < 16; ++r) {
+        const float d = value_of(output.d[r / 4], r % 4);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            multiply(sums + i * kRows + quad, w[i], d);
-            multiply_rows(gradient[i], x.row[i] + quad, d);
-          }
-        }
-        const float updated_weight = fmaf(factor, total<kGroups>(gradient), w[0]);
-        if (me.writes) *reinterpret_cast<float*>(new_place[h] + pair * 128) = updated_weight;
+        for (int i = 0; i < 4; ++i) add_product(sums[16 * i + r], w[i], d);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) add_product(gradient[i], x.row[i][r], d);
       }
+      const float2 found = total<kGroups>(gradient);
+      if (me.writes())
+        store_global8<decltype(step)::value * kStep * 64>(new_byte[h], fmaf(factor, found.x, w[0]),
+                                                          fmaf(factor, found.y, w[1]));
+    };
+    // Four outputs a round, the next one's values on their way while one is used; after the last round for nothing.
+    constexpr int kRounds = kSteps / 2;
+    constexpr std::integral_constant<int, 0> kZero;
+    constexpr std::integral_constant<int, 1> kOne;
+    Output even, odd;
+    load(even, 0, 0);
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      load(odd, 1, 0);
+      use(even, 0, kZero);
+      load(even, 0, 1);
+      use(odd, 1, kZero);
+      load(odd, 1, 1);
+      use(even, 0, kOne);
+      if constexpr (kRounds > 1) {
+        const int further = (round + 1 < kRounds ? 1 : 1 - kRounds) * (2 * kStep * 64);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          d_byte[h] += 2 * further;
+          w_byte[h][0] += further;
+          w_byte[h][1] += further;
+        }
+        load(even, 0, 0);
+      }
+      use(odd, 1, kOne);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) new_byte[h] += 2 * kStep * 64;
+    }
   }
 
   template <int kTiles, int kGroups, bool kForward>
-  STREAMED_DEVICE static void first(float (&sums)[kPanelSums<kTiles, kGroups>], const Own<kTiles, kGroups>& d,
-                                    unsigned char* weights, const unsigned char* inputs,
-                                    const unsigned char* next, unsigned char* const (&out)[2],
-                                    std::int64_t tile_step, float factor, int lane) {
-    constexpr int kRows = kLaneRows<kGroups>, kParts = kPanelParts<kTiles, kGroups>;
-    const Lane<kTiles, kGroups> me(lane);
-    unsigned char* tile = weights + me.features / kTileSide * 1024;
+  STREAMED_DEVICE static void first(float (&sums)[64], const Own<kTiles, kGroups>& d, unsigned char* weights,
+                                    const unsigned char* inputs, const unsigned char* next,
+                                    unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
+                                    int lane) {
+    using Lane = Lane<kTiles, kGroups, true>;
+    const Lane me(lane);
+    const Rows<kGroups> rows = me.rows();
+    unsigned char* own = weights + me.tile() * 1024 + me.feature(0) % kTileSide * 64;
 #pragma unroll 1
-    for (int chunk = me.part; chunk < 4; chunk += kParts) {
-      float w[4][4], mine[4];
+    for (int step = 0; step < 4 / Lane::kParts; ++step) {
+      const int chunk = (me.part + Lane::kParts * step) ^ (me.quad & 3);
+      const float4 old[2] = {load_shared_floats(own + chunk * 16), load_shared_floats(own + 64 + chunk * 16)};
+      const float w[2][4] = {{old[0].x, old[0].y, old[0].z, old[0].w},
+                             {old[1].x, old[1].y, old[1].z, old[1].w}};
+      float mine[2][4];
+      const unsigned char *x_place[4], *next_place[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float4 four = load_shared_floats(tile + me.feature(i) % kTileSide * 64 + chunk * 16);
-        w[i][0] = four.x, w[i][1] = four.y, w[i][2] = four.z, w[i][3] = four.w;
+      for (int j = 0; j < 4; ++j) {
+        x_place[j] = inputs + chunk * 512 + rows.offset(j);
+        next_place[j] = next + chunk * 512 + rows.offset(j);
       }
+      float4 x[2][4];  // the next input's rows are on their way while one's are used
+      load_rows(x[0], x_place, 0);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int begin = me.row_offset(4 * chunk + k);
+        if (k < 3) load_rows(x[(k + 1) & 1], x_place, (k + 1) * 128);
         float gradient[4] = {};
 #pragma unroll
-        for (int quad = 0; quad < kRows; quad += 4) {
-          const float4 x = load_shared_floats(inputs + begin + quad * 4);
+        for (int r = 0; r < 16; ++r)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) multiply_rows(gradient[i], d.row[i] + quad, x);
+          for (int i = 0; i < 4; ++i) add_product(gradient[i], d.row[i][r], value_of(x[k & 1][r / 4], r % 4));
+        const float2 found = total<kGroups>(gradient);
+        mine[0][k] = fmaf(factor, found.x, w[0][k]);
+        mine[1][k] = fmaf(factor, found.y, w[1][k]);
+      }
+      if constexpr (kForward) {
+        float theirs[2][4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          theirs[0][k] = shuffle_xor(mine[0][k], 1);
+          theirs[1][k] = shuffle_xor(mine[1][k], 1);
         }
-        mine[k] = fmaf(factor, total<kGroups>(gradient), w[0][k]);
-        if constexpr (kForward) {
-          const float beside = shuffle_xor(mine[k], 1);
-          const float updated_weight[4] = {mine[k], beside, shuffle_xor(mine[k], 2), shuffle_xor(beside, 2)};
+        load_rows(x[0], next_place, 0);
 #pragma unroll
-          for (int quad = 0; quad < kRows; quad += 4) {
-            const float4 x = load_shared_floats(next + begin + quad * 4);
+        for (int k = 0; k < 4; ++k) {
+          if (k < 3) load_rows(x[(k + 1) & 1], next_place, (k + 1) * 128);
+          const float updated_weight[4] = {mine[0][k], mine[1][k], theirs[0][k], theirs[1][k]};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) multiply(sums + i * kRows + quad, updated_weight[i], x);
-          }
+          for (int r = 0; r < 16; ++r)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              add_product(sums[16 * i + r], updated_weight[i], value_of(x[k & 1][r / 4], r % 4));
         }
       }
       warp_sync();  // the chunk's old weights are read
-      if (me.writes)
-        *reinterpret_cast<float4*>(tile + me.feature(0) % kTileSide * 64 + chunk * 16) =
-            make_float4(mine[0], mine[1], mine[2], mine[3]);
+      if (me.writes()) {
+        *reinterpret_cast<float4*>(own + chunk * 16) =
+            make_float4(mine[0][0], mine[0][1], mine[0][2], mine[0][3]);
+        *reinterpret_cast<float4*>(own + 64 + chunk * 16) =
+            make_float4(mine[1][0], mine[1][1], mine[1][2], mine[1][3]);
+      }
     }
     warp_sync();
     copy_out<kTiles>(weights, out, tile_step, lane);

@@ -13,16 +13,15 @@
 
 namespace headroom::streamed {
 
-inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 inline constexpr int kTileSide = 16;   // of a tile of weights; features of a tile of activations
 inline constexpr int kGroupRows = 32;  // rows of the batch in a tile of activations
 inline constexpr int kMaxBatch = 128;
 inline constexpr int kMostGroups = 4;  // the kernel is compiled for 1 group and for 4
 inline constexpr int kNarrowTiles =
     4;  // a last layer of at most so many tiles is multiplied column by column
-/// Shared memory: a ring of copies in flight for each warp, and one place to add up what the warps found.
-inline constexpr int kRingBytes = 12288, kReductionBytes = kWarps * 512 * 4;
-inline constexpr int kSharedBytes = kReductionBytes + kWarps * kRingBytes;
+/// Shared memory: a ring of copies in flight for each warp, all of them together, and one place to add up what the warps found.
+inline constexpr int kRingBytes = 196608, kReductionBytes = 32768;
+inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
 
 struct LayerPlan {
   std::int32_t in, out;              // widths

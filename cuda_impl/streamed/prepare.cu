@@ -82,6 +82,9 @@ void copy_weights(const LayerPlan& layer, Precision precision, const Masters& ma
 
 }  // namespace
 
+int block_threads(Precision precision) {
+  return with_format(precision, [](auto format) { return decltype(format)::kWarps * 32; });
+}
 int activation_bytes(Precision precision) {
   return with_format(precision, [](auto format) { return decltype(format)::kActivationBytes; });
 }

@@ -20,6 +20,8 @@ STREAMED_DEVICE int thread_index() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
+/// The same for all lanes, and the compiler knows it: loops that depend on it need no care for lanes that part.
+STREAMED_DEVICE int uniform_warp_index() { return __shfl_sync(~0u, thread_index() / 32, 0); }
 STREAMED_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
 STREAMED_DEVICE unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -27,7 +29,7 @@ STREAMED_DEVICE unsigned char* shared_memory() {
 }
 
 STREAMED_DEVICE void block_sync() { __syncthreads(); }
-STREAMED_DEVICE bool block_sync_or(bool value) { return __syncthreads_or(value) != 0; }
+STREAMED_DEVICE bool block_sync_or(bool value) { return __any_sync(~0u, __syncthreads_or(value)) != 0; }
 STREAMED_DEVICE void warp_sync() { __syncwarp(); }
 STREAMED_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 STREAMED_DEVICE std::uint64_t nanoseconds() {
@@ -38,6 +40,44 @@ STREAMED_DEVICE std::uint64_t nanoseconds() {
 
 // ---- shared and global memory. Global values that other thread blocks wrote are read from the L2.
 
+STREAMED_DEVICE int shared_address(const void* pointer) {
+  return static_cast<int>(__cvta_generic_to_shared(pointer));
+}
+/// By an address that is kept whole. Volatile, so in order with all copies and barriers.
+STREAMED_DEVICE float4 load_shared_floats(int address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
+  return v;
+}
+STREAMED_DEVICE float2 load_shared_two(int address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
+  return v;
+}
+/// sum += a * b. Not moved across one another by the compiler, so that neighbours share an operand: a multiply-add reads three
+/// registers, a scheduler two a cycle and what it has kept.
+STREAMED_DEVICE void add_product(float& sum, float a, float b) {
+  asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
+}
+/// A value that the compiler keeps as it is, instead of working it out again from its parts wherever it is used.
+STREAMED_DEVICE int kept_whole(int value) {
+  asm("" : "+r"(value));
+  return value;
+}
+STREAMED_DEVICE std::uint64_t global_address(const void* address) {
+  return static_cast<std::uint64_t>(__cvta_generic_to_global(address));
+}
+STREAMED_DEVICE std::uint64_t kept_whole(std::uint64_t value) {
+  asm("" : "+l"(value));
+  return value;
+}
+/// Volatile, so in order with all copies and barriers; shared memory may be read before or after.
+template <int kByte>
+STREAMED_DEVICE void store_global8(std::uint64_t address, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0+%3], {%1, %2};" ::"l"(address), "f"(x), "f"(y), "n"(kByte));
+}
 STREAMED_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
 STREAMED_DEVICE float4 load_shared_floats(const void* address) {
   return *static_cast<const float4*>(address);
@@ -72,6 +112,10 @@ STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
                    static_cast<std::uint32_t>(__cvta_generic_to_shared(destination))),
                "l"(source)
                : "memory");
+}
+/// By addresses: of shared memory, and of global memory.
+STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
 }
 STREAMED_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// All groups of this thread but the newest `kNewest` have landed.

@@ -90,7 +90,8 @@ STREAMED_DEVICE Place place_of_tensor_sum(int index, int lane) {
 template <class Numbers>
 struct SixteenBit : Numbers {
   using Numbers::kForwardParts;
-  static constexpr int kActivationBytes = 1024;
+  static constexpr int kWarps = 16, kPanelTiles = 2, kActivationBytes = 1024;
+  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
 
   /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
   template <int kTiles, int kGroups>
@@ -111,7 +112,7 @@ struct SixteenBit : Numbers {
   STREAMED_DEVICE static Place forward_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kFirst>
   STREAMED_DEVICE static Place panel_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }

@@ -1,8 +1,8 @@
 // Training steps of a network whose weights stream through the chip: read once forward, read and written once backward.
 //
 // One thread block a multiprocessor, all alive for many steps. A block owns the same features of a layer throughout:
-//   forward:  sums W[own outputs, all inputs] * x; its 16 warps divide the inputs
-//   backward: sums W[all outputs, own inputs]^T * d; its 16 warps divide the outputs. While a tile is there, its
+//   forward:  sums W[own outputs, all inputs] * x; its warps divide the inputs
+//   backward: sums W[all outputs, own inputs]^T * d; its warps divide the outputs. While a tile is there, its
 //             gradient d^T x is formed in registers and added, and the tile written back
 //   first layer: updated and multiplied with the next step's inputs in the same pass
 //   last layer of up to 64 classes: each block multiplies its own columns, so parts of logits meet in the L2
@@ -29,21 +29,30 @@
 
 namespace headroom::streamed {
 
+/// fp32's shuffles want to know that a warp's lanes stay together.
+template <class Format>
+STREAMED_DEVICE int warp_index() {
+  if constexpr (Format::kWalks)
+    return uniform_warp_index();
+  else
+    return thread_index() / 32;
+}
+
 template <int kA, int kB>
 inline constexpr int kSmaller = kA < kB ? kA : kB;
 
 inline constexpr int kMostStages = 6;
 
 /// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
-template <int kWeights, int kInputs>
+template <class Format, int kWeights, int kInputs>
 struct Stages {
   static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
-  static constexpr int kCount = kSmaller<kMostStages, kRingBytes / kBytes>;
-  static constexpr bool kFits = kCount >= 1;
+  static constexpr int kCount = kSmaller<kMostStages, kRingBytes / Format::kWarps / kBytes>;
 };
 
+template <class Format>
 STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
-  return shared_memory() + kReductionBytes + warp * kRingBytes;
+  return shared_memory() + kReductionBytes + warp * (kRingBytes / Format::kWarps);
 }
 STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
 
@@ -53,6 +62,26 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
     copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
+}
+
+/// Where a lane's 16 bytes of a sweep's items come from, kept whole instead of worked out for each item.
+struct Walk {
+  std::uint64_t first = 0;
+  int step = 0;  // bytes from an item to the next
+  STREAMED_DEVICE void begin(const unsigned char* item, int lane, int bytes) {
+    first = kept_whole(global_address(item) + static_cast<std::uint64_t>(lane * 16));
+    step = bytes;
+  }
+  STREAMED_DEVICE std::uint64_t at(int i) const {
+    return first + static_cast<std::uint64_t>(std::int64_t{i} * step);
+  }
+};
+/// `kBytes`, a multiple of 512, by one warp; both places are this lane's.
+template <int kBytes>
+STREAMED_DEVICE void copy_by_lanes(int destination, std::uint64_t source) {
+#pragma unroll
+  for (int byte = 0; byte < kBytes; byte += 512)
+    copy_async16(destination + byte, source + static_cast<std::uint64_t>(byte));
 }
 
 /// Items of a sweep, a warp's own: begin(i) asks for what does not depend on a barrier, finish(i) for the rest and ends the
@@ -92,25 +121,29 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
   warp_sync();
 }
 
-/// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first 16 / kSplit warps hold other
-/// features than the next. totals[round * kSplit + s]: this thread's place of round `round`, split s.
-template <int kRounds, int kSplit>
-STREAMED_DEVICE void sum_over_warps(const float (&sums)[16 * kRounds], float (&totals)[kRounds * kSplit]) {
-  constexpr int kWarpsOfSplit = kWarps / kSplit;
+/// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first kWarps / kSplit warps hold other
+/// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
+template <int kWarps, int kSums, int kSplit>
+STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums], float (&totals)[kSums / kWarps * kSplit]) {
+  constexpr int kWarpsOfSplit = kWarps / kSplit,
+                kAtOnce = kSmaller<kSums, kReductionBytes / (kWarps * 32 * 4)>;
   const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
   float* parts = reduction_memory();
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
+  for (int first = 0; first < kSums; first += kAtOnce) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) parts[warp * 512 + i * 32 + lane] = sums[16 * round + i];
+    for (int i = 0; i < kAtOnce; ++i) parts[(warp * kAtOnce + i) * 32 + lane] = sums[first + i];
     block_sync();  // all parts are written
 #pragma unroll
-    for (int split = 0; split < kSplit; ++split) {
-      float total = 0;
+    for (int i = 0; i < kAtOnce / kWarps; ++i)
 #pragma unroll
-      for (int w = 0; w < kWarpsOfSplit; ++w) total += parts[(split * kWarpsOfSplit + w) * 512 + thread];
-      totals[round * kSplit + split] = total;
-    }
+      for (int split = 0; split < kSplit; ++split) {
+        float total = 0;
+#pragma unroll
+        for (int w = 0; w < kWarpsOfSplit; ++w)
+          total += parts[((split * kWarpsOfSplit + w) * kAtOnce + i * kWarps) * 32 + thread];
+        totals[(first / kWarps + i) * kSplit + split] = total;
+      }
     block_sync();  // all parts are read
   }
 }
@@ -175,7 +208,7 @@ STREAMED_DEVICE std::int64_t next_batch(const Arguments& a, std::int64_t batch) 
 template <class Format, int kTiles, int kGroups, bool kGradient>
 STREAMED_DEVICE void store_panel(const float* values, unsigned char* tiles) {
   constexpr int kChunks = Format::kActivationBytes / 16;
-  for (int index = thread_index(); index < kTiles * kGroups * kChunks; index += kThreads) {
+  for (int index = thread_index(); index < kTiles * kGroups * kChunks; index += Format::kWarps * 32) {
     const int chunk = index % kChunks, tile = index / kChunks, group = tile % kGroups;
     const float* tile_values = values + (group * kTiles + tile / kGroups) * kTileSide * kValuesPitch;
     store_global16(tiles + tile * Format::kActivationBytes + chunk * 16,
@@ -191,7 +224,8 @@ STREAMED_DEVICE int value_index(Place place) {
 // ---- forward
 
 template <class Format, int kTiles, int kGroups>
-using ForwardStages = Stages<kTiles * Format::kForwardParts * 512, kGroups * Format::kActivationBytes>;
+using ForwardStages =
+    Stages<Format, kTiles * Format::kForwardParts * 512, kGroups * Format::kActivationBytes>;
 
 /// One panel of outputs times a range of tiles of inputs, divided among the warps.
 template <class Format, int kTiles, int kGroups>
@@ -201,8 +235,9 @@ struct ForwardSweep {
   const Arguments& a;
   const LayerPlan& layer;
   const unsigned char* inputs;  // tiles of the layer below
-  int tile, in_begin, count, warp, lane;
+  int tile, in_begin, count, warp, lane, ring_place = 0;
   unsigned char* ring;
+  Walk weight_walk, input_walk;
 
   STREAMED_DEVICE ForwardSweep(const Arguments& arguments, const LayerPlan& its_layer,
                                const unsigned char* its_inputs, int first_tile, Range in)
@@ -211,23 +246,42 @@ struct ForwardSweep {
         inputs(its_inputs),
         tile(first_tile),
         in_begin(in.begin),
-        warp(thread_index() / 32),
+        warp(warp_index<Format>()),
         lane(thread_index() % 32),
-        ring(ring_of_warp(warp)) {
-    count = (in.end - in.begin - warp + kWarps - 1) / kWarps;
+        ring(ring_of_warp<Format>(warp)) {
+    count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
+    if constexpr (Format::kWalks) {
+      ring_place = kept_whole(shared_address(ring) + lane * 16);
+      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
+                        Format::kWarps * Format::kMasterStride);
+      input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
+                       Format::kWarps * Shape::kInputBytes);
+    }
   }
-  STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + kWarps * i; }
+  STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + Format::kWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
+    if constexpr (Format::kWalks) {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m)
+      for (int m = 0; m < kTiles; ++m)
+        copy_by_lanes<1024>(ring_place + stage * Shape::kBytes + m * 1024,
+                            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+    } else {
 #pragma unroll
-      for (int p = 0; p < Format::kForwardParts; ++p)
-        copy_by_warp<512>(ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512,
-                          a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int p = 0; p < Format::kForwardParts; ++p)
+          copy_by_warp<512>(ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512,
+                            a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+    }
   }
   STREAMED_DEVICE void ask_inputs(int i, int stage) const {
-    copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
-                                     inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
+    if constexpr (Format::kWalks) {
+      copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
+                                        input_walk.at(i));
+    } else {
+      copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
+                                       inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
+    }
   }
   STREAMED_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
@@ -242,14 +296,14 @@ struct ForwardSweep {
   }
 };
 
-/// Which place a sum has: forward products and products over a panel's rows divide lanes differently in fp32.
-enum class Lanes { kForward, kPanel };
+/// Which place a sum has: in fp32 the three kinds of sweeps divide a panel differently among lanes.
+enum class Lanes { kForward, kPanel, kFirst };
 template <class Format, int kTiles, int kGroups, Lanes kLanes>
 STREAMED_DEVICE Place place_of_sum(int index, int lane) {
   if constexpr (kLanes == Lanes::kForward)
     return Format::template forward_place<kTiles, kGroups>(index, lane);
   else
-    return Format::template panel_place<kTiles, kGroups>(index, lane);
+    return Format::template panel_place<kTiles, kGroups, kLanes == Lanes::kFirst>(index, lane);
 }
 
 /// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(place) was
@@ -257,24 +311,24 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Look,
           class Use>
 STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
-  constexpr int kRounds = kWarpTiles * kGroups;
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
-  const auto place_of = [&](int round, int split) {
-    Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(16 * round + warp, lane);
-    place.feature += split * (kWarpTiles * kTileSide);
+  constexpr int kSums = 16 * kWarpTiles * kGroups, kTotals = kSums / Format::kWarps * kSplit;
+  const int warp = warp_index<Format>(), lane = thread_index() % 32;
+  const auto place_of = [&](int i) {
+    Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
+    place.feature += i % kSplit * (kWarpTiles * kTileSide);
     return place;
   };
-  decltype(look(Place{})) found[kRounds * kSplit];
+  decltype(look(Place{})) found[kTotals];
 #pragma unroll
-  for (int i = 0; i < kRounds * kSplit; ++i) found[i] = look(place_of(i / kSplit, i % kSplit));
-  float settled[16 * kRounds], totals[kRounds * kSplit];
+  for (int i = 0; i < kTotals; ++i) found[i] = look(place_of(i));
+  float settled[kSums], totals[kTotals];
   if constexpr (kLanes == Lanes::kForward)
     Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
   else
     Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
-  sum_over_warps<kRounds, kSplit>(settled, totals);
+  sum_over_warps<Format::kWarps, kSums, kSplit>(settled, totals);
 #pragma unroll
-  for (int i = 0; i < kRounds * kSplit; ++i) use(place_of(i / kSplit, i % kSplit), totals[i], found[i]);
+  for (int i = 0; i < kTotals; ++i) use(place_of(i), totals[i], found[i]);
 }
 
 /// Sums of a panel of a hidden layer -> activations.
@@ -357,7 +411,9 @@ STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
 
 // ---- loss
 
-inline constexpr int kSlices = kThreads / kTileSide;  // of the parts of a logit
+/// Of the parts of a logit.
+template <class Format>
+inline constexpr int kSlices = Format::kWarps * 32 / kTileSide;
 
 STREAMED_DEVICE float warp_sum(float value) {
 #pragma unroll
@@ -370,8 +426,8 @@ STREAMED_DEVICE float warp_maximum(float value) {
   return value;
 }
 
-/// The parts of a row's logits, in slices by all threads, to shared memory [tiles of classes][32 slices][16].
-template <int kGroups>
+/// The parts of a row's logits, in slices by all threads, to shared memory [tiles of classes][kSlices][16].
+template <class Format, int kGroups>
 STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices) {
   const int columns = a.plan.logit_columns, thread = thread_index();
   const std::int64_t part_stride = std::int64_t{kGroups * kGroupRows} * columns;
@@ -379,17 +435,19 @@ STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices) {
     const float* parts = a.logit_parts + std::int64_t{row} * columns + first + thread % kTileSide;
     float sum = 0;
 #pragma unroll 5
-    for (int part = thread / kTileSide; part < a.plan.logit_parts; part += kSlices)
+    for (int part = thread / kTileSide; part < a.plan.logit_parts; part += kSlices<Format>)
       sum += load_global(parts + part * part_stride);
-    slices[first * kSlices + thread] = sum;
+    slices[first * kSlices<Format> + thread] = sum;
   }
 }
 /// Logit c, its slices in the order of their numbers: half of them by this lane, half by the one 16 further.
+template <class Format>
 STREAMED_DEVICE float add_up_logit(const float* slices, int tile, int lane) {
-  const float* half = slices + tile * (kTileSide * kSlices) + lane / kTileSide * (kTileSide * kSlices / 2);
+  constexpr int kHalf = kSlices<Format> / 2;
+  const float* half = slices + tile * (kTileSide * 2 * kHalf) + lane / kTileSide * (kTileSide * kHalf);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kSlices / 2; ++i) sum += half[i * kTileSide + lane % kTileSide];
+  for (int i = 0; i < kHalf; ++i) sum += half[i * kTileSide + lane % kTileSide];
   return sum + shuffle_xor(sum, kTileSide);
 }
 
@@ -421,16 +479,16 @@ STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   const std::int32_t* labels = a.labels + batch * a.plan.batch;
   const float* bias = a.biases + layer.bias;
   float* slices = reduction_memory();
-  float* logits = slices + kNarrowTiles * kThreads;
+  float* logits = slices + kNarrowTiles * kTileSide * kSlices<Format>;
   for (int row = block_index(); row < a.plan.batch; row += a.plan.members) {
     const std::int32_t label = labels[row];
-    if (a.plan.narrow) add_up_slices<kGroups>(a, row, slices);
+    if (a.plan.narrow) add_up_slices<Format, kGroups>(a, row, slices);
     block_sync();  // the slices are there
-    if (thread_index() < 32) {
+    if (warp_index<Format>() == 0) {
       if (a.plan.narrow) {
         for (int tile = 0; tile < layer.out_tiles; ++tile) {
           const float own_bias = load_global(bias + tile * kTileSide + lane % kTileSide);
-          logits[tile * kTileSide + lane % kTileSide] = add_up_logit(slices, tile, lane) + own_bias;
+          logits[tile * kTileSide + lane % kTileSide] = add_up_logit<Format>(slices, tile, lane) + own_bias;
         }
         warp_sync();
         row_loss<Format, kGroups>(a, layer, row, label, lane, [&](int c) { return logits[c]; });
@@ -445,9 +503,11 @@ STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
 }
 
 /// The batch's mean loss, and the bias of the last layer: sums over rows in a fixed order, a warp each.
+template <class Format>
 STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
+  constexpr int kWarps = Format::kWarps;
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
-  const int lane = thread_index() % 32, first = block_index() * kWarps + thread_index() / 32;
+  const int lane = thread_index() % 32, first = block_index() * kWarps + warp_index<Format>();
   for (int c = first; c < a.plan.classes; c += a.plan.members * kWarps) {
     float sum = 0;
     for (int row = lane; row < a.plan.batch; row += 32)
@@ -467,38 +527,57 @@ STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
 // ---- backward
 
 template <class Format, int kTiles, int kGroups>
-using BackwardStages = Stages<kTiles * 1024, kGroups * Format::kActivationBytes>;
+using BackwardStages = Stages<Format, kTiles * 1024, kGroups * Format::kActivationBytes>;
 
-/// All outputs of a layer against one panel of its inputs: kSplit times kTiles tiles, 16 / kSplit warps for each.
+/// All outputs of a layer against one panel of its inputs: kSplit times kTiles tiles, kWarps / kSplit warps for each.
 template <class Format, int kTiles, int kSplit, int kGroups>
 struct BackwardSweep {
+  static constexpr int kSweepWarps = Format::kWarps / kSplit;
   using Shape = BackwardStages<Format, kTiles, kGroups>;
   using Sums = float[Format::template kPanelSums<kTiles, kGroups>];
   const Arguments& a;
   const LayerPlan& layer;
-  int tile, first_out, count, lane;  // tile: this warp's first tile of inputs
+  int tile, first_out, count, lane, ring_place = 0;  // tile: this warp's first tile of inputs
   unsigned char* ring;
+  Walk weight_walk, gradient_walk;
 
   STREAMED_DEVICE BackwardSweep(const Arguments& arguments, const LayerPlan& its_layer, int panel_tile)
       : a(arguments), layer(its_layer), lane(thread_index() % 32) {
-    const int warp = thread_index() / 32;
-    ring = ring_of_warp(warp);
-    tile = panel_tile + warp / (kWarps / kSplit) * kTiles;
-    first_out = warp % (kWarps / kSplit);
-    count = (layer.out_tiles - first_out + kWarps / kSplit - 1) / (kWarps / kSplit);
+    const int warp = warp_index<Format>();
+    ring = ring_of_warp<Format>(warp);
+    tile = panel_tile + warp / kSweepWarps * kTiles;
+    first_out = warp % kSweepWarps;
+    count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
+    if constexpr (Format::kWalks) {
+      ring_place = kept_whole(shared_address(ring) + lane * 16);
+      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
+                        kSweepWarps * layer.in_tiles * Format::kMasterStride);
+      gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
+                          kSweepWarps * Shape::kInputBytes);
+    }
   }
-  STREAMED_DEVICE int out_tile(int i) const { return first_out + kWarps / kSplit * i; }
+  STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
+    if constexpr (Format::kWalks) {
+      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage * Shape::kBytes, weight_walk.at(i));
+    } else {
 #pragma unroll
-    for (int u = 0; u < kTiles; ++u)
+      for (int u = 0; u < kTiles; ++u)
 #pragma unroll
-      for (int p = 0; p < 2; ++p)
-        copy_by_warp<512>(ring + stage * Shape::kBytes + u * 1024 + p * 512,
-                          a.masters.part[p] + weight_offset<Format>(layer, out_tile(i), tile + u), lane);
+        for (int p = 0; p < 2; ++p)
+          copy_by_warp<512>(ring + stage * Shape::kBytes + u * 1024 + p * 512,
+                            a.masters.part[p] + weight_offset<Format>(layer, out_tile(i), tile + u), lane);
+    }
   }
   STREAMED_DEVICE void ask_gradients(int i, int stage) const {
-    copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
-                                     a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)), lane);
+    if constexpr (Format::kWalks) {
+      copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
+                                        gradient_walk.at(i));
+    } else {
+      copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
+                                       a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
+                                       lane);
+    }
   }
   STREAMED_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
@@ -525,14 +604,14 @@ struct BackwardSweep {
 template <class Format, int kTiles, int kSplit, int kGroups, class Sums>
 STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile,
                                       const Sums& sums) {
-  constexpr int kPanel = kTiles * kSplit;
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  constexpr int kPanel = kTiles * kSplit, kWarps = Format::kWarps, kOfWarp = kPanel * kTileSide / kWarps;
+  const int warp = warp_index<Format>(), lane = thread_index() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
   float* bias = a.biases + below.bias + tile * kTileSide + warp;
   float* values = reduction_memory();
-  float old_bias[kPanel];
+  float old_bias[kOfWarp];
 #pragma unroll
-  for (int i = 0; i < kPanel; ++i) old_bias[i] = load_global(bias + i * kWarps);
+  for (int i = 0; i < kOfWarp; ++i) old_bias[i] = load_global(bias + i * kWarps);
   for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(
       sums,
       [&](Place place) {
@@ -547,7 +626,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // all values are there
   store_panel<Format, kPanel, kGroups, true>(values, a.gradients + offset);
 #pragma unroll
-  for (int i = 0; i < kPanel; ++i) {
+  for (int i = 0; i < kOfWarp; ++i) {
     float sum = 0;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -562,7 +641,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 template <class Format, int kPanel, int kGroups, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                               const Before& before) {
-  constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles;
+  constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups>;
   const Range own = owned_tiles(below);
   bool ready = false;
@@ -581,17 +660,18 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
 // ---- the first layer
 
 template <class Format, int kTiles, int kGroups, bool kForward>
-using FirstStages = Stages<kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
+using FirstStages = Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
 
 /// Whether the first layer's next forward product rides on its update.
 template <class Format, int kGroups>
-inline constexpr bool kFirstLayerFused = FirstStages < Format,
-                      kGroups == 1 ? 2 : 1, kGroups, true > ::kFits;
+inline constexpr bool kFirstLayerFused =
+    kGroups == 1 || FirstStages<Format, 1, kGroups, true>::kBytes <= kRingBytes / 16;
 
 /// Update of a panel of the first layer's outputs and, with kForward, their activations of the next step.
 template <class Format, int kPanel, int kGroups, bool kForward>
 struct FirstSweep {
-  static constexpr int kTiles = kSmaller<kPanel, 2>, kSplit = kPanel / kTiles, kSweepWarps = kWarps / kSplit;
+  static constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles,
+                       kSweepWarps = Format::kWarps / kSplit;
   static constexpr int kInputTileBytes = kGroups * Format::kActivationBytes;
   using Shape = FirstStages<Format, kTiles, kGroups, kForward>;
   const Arguments& a;
@@ -601,8 +681,8 @@ struct FirstSweep {
 
   STREAMED_DEVICE FirstSweep(const Arguments& arguments, const LayerPlan& its_layer, int first_tile)
       : a(arguments), layer(its_layer), panel_tile(first_tile), lane(thread_index() % 32) {
-    const int warp = thread_index() / 32;
-    ring = ring_of_warp(warp);
+    const int warp = warp_index<Format>();
+    ring = ring_of_warp<Format>(warp);
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
@@ -641,7 +721,7 @@ struct FirstSweep {
           ++i;
         });
     if constexpr (kForward)
-      finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(a, layer, panel_tile, sums);
+      finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kFirst>(a, layer, panel_tile, sums);
   }
 };
 
@@ -713,7 +793,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
                                                                  [&] { return wait(a, waited); });
       });
       if (!good) return;
-      if (layer == last) finish_loss(a, a.first_step + done);
+      if (layer == last) finish_loss<Format>(a, a.first_step + done);
     }
     arrive(a, barrier++);  // the weights of layer 1; not waited for here
     batch_before = batch;
@@ -722,7 +802,8 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
 }
 
 template <class Format, int kGroups>
-__global__ void __launch_bounds__(kThreads, 1) streamed_steps(const __grid_constant__ Arguments arguments) {
+__global__ void __launch_bounds__(Format::kWarps * 32, 1)
+    streamed_steps(const __grid_constant__ Arguments arguments) {
   train_steps<Format, kGroups>(arguments);
 }
 

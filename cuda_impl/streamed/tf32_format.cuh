@@ -12,6 +12,8 @@
 namespace headroom::streamed {
 
 struct Tf32 {
+  static constexpr int kWarps = 16, kPanelTiles = 2;
+  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
 
   /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
@@ -33,7 +35,7 @@ struct Tf32 {
   STREAMED_DEVICE static Place forward_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kFirst>
   STREAMED_DEVICE static Place panel_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }

@@ -214,7 +214,8 @@ class StreamedTrainer : public Trainer {
     void* parameters[] = {&arguments_};
     // Cooperative: all thread blocks are on the chip at once, or the launch fails.
     CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_, dim3(static_cast<unsigned>(plan_.members)),
-                                           dim3(kThreads), parameters, kSharedBytes, stream_.get()));
+                                           dim3(static_cast<unsigned>(block_threads(precision_))), parameters,
+                                           kSharedBytes, stream_.get()));
   }
 
   Event& record_end() {
