@@ -107,16 +107,16 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
   throw std::logic_error("pack_slices: not a Precision");
 }
 
-const void* slice_kernel(Precision precision, Form form, int pairs) {
+const void* slice_kernel(Precision precision, Form form, int pairs, int layers) {
   switch (precision) {
     case Precision::kFp32:
       return slice_kernel_fp32(form, pairs);
     case Precision::kTf32:
-      return slice_kernel_tf32(form, pairs);
+      return slice_kernel_tf32(form, pairs, layers);
     case Precision::kFp16:
-      return slice_kernel_fp16(form, pairs);
+      return slice_kernel_fp16(form, pairs, layers);
     case Precision::kBf16:
-      return slice_kernel_bf16(form, pairs);
+      return slice_kernel_bf16(form, pairs, layers);
   }
   throw std::logic_error("slice_kernel: not a Precision");
 }

@@ -29,6 +29,8 @@ RESIDENT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_syn
 RESIDENT_DEVICE std::uint32_t shuffle_from(std::uint32_t value, int lane) {
   return __shfl_sync(~0u, value, lane);
 }
+/// The same value in all lanes, which the compiler now knows.
+RESIDENT_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 RESIDENT_DEVICE std::uint32_t warp_ballot(bool value) { return __ballot_sync(~0u, value); }
 RESIDENT_DEVICE std::uint64_t nanoseconds() {
   std::uint64_t now;
@@ -241,10 +243,21 @@ RESIDENT_DEVICE float relu(float value) {
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
   return result;
 }
-/// e to the power of `value` to about 2^-21.
-RESIDENT_DEVICE float exponential(float value) { return __expf(value); }
-/// To about 2^-22.
-RESIDENT_DEVICE float divide(float value, float by) { return __fdividef(value, by); }
+/// e to the power of `value` to about 2^-21; no denormal results.
+RESIDENT_DEVICE float exponential(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value * 1.44269504f));
+  return result;
+}
+/// The same with the cases that a loss does not need.
+RESIDENT_DEVICE float exponential_checked(float value) { return __expf(value); }
+RESIDENT_DEVICE float divide_checked(float value, float by) { return __fdividef(value, by); }
+/// To about 2^-22, where neither `by` nor its reciprocal is denormal.
+RESIDENT_DEVICE float divide(float value, float by) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(by));
+  return value * reciprocal;
+}
 RESIDENT_DEVICE float fp16_value(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }

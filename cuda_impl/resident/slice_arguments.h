@@ -29,11 +29,11 @@ struct SliceArguments {
 };
 
 /// The kernel for a precision, form and number of pairs; null is never returned.
-const void* slice_kernel(Precision precision, Form form, int pairs);
+const void* slice_kernel(Precision precision, Form form, int pairs, int layers);
 const void* slice_kernel_fp32(Form form, int pairs);
-const void* slice_kernel_tf32(Form form, int pairs);
-const void* slice_kernel_fp16(Form form, int pairs);
-const void* slice_kernel_bf16(Form form, int pairs);
+const void* slice_kernel_tf32(Form form, int pairs, int layers);
+const void* slice_kernel_fp16(Form form, int pairs, int layers);
+const void* slice_kernel_bf16(Form form, int pairs, int layers);
 
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,

@@ -3,6 +3,8 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_tf32(Form form, int pairs) { return slice_kernel_of<SliceTf32>(form, pairs); }
+const void* slice_kernel_tf32(Form form, int pairs, int layers) {
+  return slice_kernel_of<SliceTf32>(form, pairs, layers);
+}
 
 }  // namespace headroom::resident

@@ -29,7 +29,7 @@
 
 namespace headroom::resident {
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs>
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0>
 class SliceMember {
  public:
   using Values = typename Format::Values;
@@ -41,15 +41,25 @@ class SliceMember {
   using Place = typename Exchange::Place;
   using Fragments = typename Format::Fragments;
 
+  /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
+  static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1;
   // What is loaded before it is needed, as far as registers go.
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
+  /// Pairs of inputs that are in registers before the first layer's gradient is complete. If there are any, the first
+  /// product of the next step follows the update pair by pair.
+  static constexpr int kEarlyInputs = kLayers == 0 || Format::kWords > 4 ? 0
+                                      : kPairs <= 2                      ? kInputPairs
+                                      : kPairs <= 4                      ? 4
+                                                                         : 0;
+  static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
+  using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 32;
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
-      : warp_(thread_index() / 32),
+      : warp_(kLongBodies ? thread_index() / 32 : uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index())),
         first_slice_(2 * first_pair(a, warp_)),
@@ -65,6 +75,7 @@ class SliceMember {
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     begin_staging(a);
     stage_rows(a);
+    if constexpr (kMultipliesEarly) multiply_first(a, 0, next_batch_);
     int step = 0;
     Tiles gradient;  // of the second layer, kept until the next step has time to use it
     while (step <= a.steps && pass(a, step, gradient)) ++step;
@@ -75,17 +86,23 @@ class SliceMember {
   }
 
  protected:  // for SliceStreamMember (slice_stream.cuh)
+  /// Known when compiled, if it can be: loops over layers then need no registers moved from one turn to the next.
+  RESIDENT_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
+  static constexpr int kUnroll = kLayers > 0 ? kLayers : 1;
+
   // ---- a step
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
   RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
     const bool training = step < a.steps;
-    const int last = a.plan.layers - 1;
+    const int last = layers(a) - 1;
     exchange_.begin_step(a, step);
     Tiles old;  // activations of the step before, for an update that was put off
     if (training && !forward_first(a, step, old)) return false;
     if (!training) fetch_early(a, old, 0);
+    if (!kLongBodies && step > 0 && warp_ == kWarps - 1 && member_ == 0) store_loss(a, step - 1);
     if (step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
+#pragma unroll kUnroll
     for (int layer = 1; layer < last; ++layer) {
       Weights w[kPairs];
       update_rows(a, layer, step, old, w);
@@ -102,12 +119,22 @@ class SliceMember {
     BackwardWeights back;
     load_backward(a, back);
     logits(a, step, gradient, w, second);
-    // While no tiles are on their way.
-    stage_columns(a);
-    if (step + 1 < a.steps) stage_rows(a);
-    loss_and_gradient(a);
+    // Inputs are asked for while no tiles are on their way.
+    if constexpr (kLongBodies) {
+      stage_columns(a);
+      if (step + 1 < a.steps) stage_rows(a);
+      loss_and_gradient(a);
+    } else if (warp_ < kLossWarps) {
+      gradient_of_loss(a);
+    } else if (warp_ == kWarps - 1) {
+      stage_columns(a);
+      if (step + 1 < a.steps) stage_rows(a);
+    }
     block_sync();
     gradient_below_last(a, gradient, back);
+    EarlyInputs columns;
+    if (last == 2) load_inputs(a, columns, step);
+#pragma unroll kUnroll
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
       if (layer > 1)
@@ -115,15 +142,20 @@ class SliceMember {
       sum_columns(a, layer, gradient, back);
       block_sync();
       publish_gradient(a, layer - 1, step, place);
-      if (layer == last - 1) after_loss(a, step);
+      if (layer == last - 1) finish_loss(a, step);
       if (layer == 1) break;
       update_columns(a, layer, step, gradient);
       load_columns(a, layer - 1, back);
+      if (layer == 2) load_inputs(a, columns, step);
       exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1));
     }
-    if (last == 1) after_loss(a, step);
+    if (last == 1) finish_loss(a, step);
+    if (last == 1) load_inputs(a, columns, step);
     block_sync();  // the first layer's gradient is complete
-    update_first(a, step);
+    if constexpr (kMultipliesEarly)
+      update_first_and_multiply(a, step, columns);
+    else
+      update_first(a, step);
     return true;
   }
 
@@ -132,14 +164,20 @@ class SliceMember {
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
-    wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
     const Place place = exchange_.template place<false>(a, member_, publisher(), 0);
-    typename Format::Sums sums{};
-    for_inputs(a, a.x_rows, a.plan.x_rows_offset, [&](int i, const Fragments& x) {
-      Format::multiply_inputs(sums, i & 1, x, first_weights(a, i), lane_);
-    });
-    fetch_early(a, old, 0);
-    store_partial(a, sums);
+    if constexpr (kLongBodies) {
+      typename Format::Sums sums{};
+      for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch_, [&](int i, const Fragments& x) {
+        Format::multiply_inputs(sums, i & 1, x, first_weights(a, i), lane_);
+      });
+      fetch_early(a, old, 0);
+      store_partial(a, sums);
+    } else {
+      if constexpr (!kMultipliesEarly) multiply_first(a, step, batch_);
+      fetch_early(a, old, 0);
+      store_partial(a, first_sums_);
+    }
     if (block_sync_or(waiter_.timed_out)) return false;
     publish_hidden(a, 0, step, place);
     return true;
@@ -180,7 +218,7 @@ class SliceMember {
                               const SecondWeights (&second)[kPairs]) {
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
-    exchange_.template take<false>(a, hidden, waiter_, first_slice_, a.plan.layers - 2);
+    exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
     typename Format::Sums low{}, high{};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -202,8 +240,7 @@ class SliceMember {
 
   /// Softmax of the logits and their gradient, 8 rows by each of the first four warps: lane (g, t) has classes 2t, 2t +
   /// 1, 8 + 2t and 9 + 2t of row g. Padding rows have no gradient.
-  RESIDENT_DEVICE void loss_and_gradient(const Arguments& a) {
-    if (warp_ >= 4) return;
+  RESIDENT_DEVICE void gradient_of_loss(const Arguments& a) {
     const int g = lane_ >> 2, t = lane_ & 3, row = warp_ * 8 + g;
     float4 z = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -231,37 +268,59 @@ class SliceMember {
     float power[4], sum = 0, label_distance = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      power[i] = exponential(logit[i] - highest);
+      power[i] = kLongBodies ? exponential_checked(logit[i] - highest) : exponential(logit[i] - highest);
       sum += power[i];
       if (class_of(i, t) == label_) label_distance = logit[i] - highest;
     }
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
-    const float inverse = row < a.plan.batch ? divide(a.gradient_scale, sum) : 0.0f;
+    const float inverse = row < a.plan.batch ? (kLongBodies ? divide_checked(a.gradient_scale, sum)
+                                                            : divide(a.gradient_scale, sum))
+                                             : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       power[i] = power[i] * inverse - (class_of(i, t) == label_ ? a.gradient_scale : 0.0f);
     unsigned char* tiles = shared_memory() + a.plan.dlogits_offset;
     Format::store_two(tiles, warp_, lane_, power[0], power[1]);
     Format::store_two(tiles + kTile, warp_, lane_, power[2], power[3]);
-    label_distance += shuffle_xor(label_distance, 1);
-    label_distance += shuffle_xor(label_distance, 2);
-    if (t == 0)
-      reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[row] =
-          make_float2(sum, label_distance);
+    row_sum_ = sum, row_distance_ = label_distance;
+  }
+  /// What the loss needs of a row; nobody waits for it.
+  RESIDENT_DEVICE void keep_row_loss(const Arguments& a) const {
+    float distance = row_distance_;
+    distance += shuffle_xor(distance, 1);
+    distance += shuffle_xor(distance, 2);
+    if ((lane_ & 3) == 0)
+      reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[warp_ * 8 + (lane_ >> 2)] =
+          make_float2(row_sum_, distance);
   }
   RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
 
-  /// What nobody waits for: the loss, the last layer's bias, and this member's part of the gradient below the last layer.
-  RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
-    if (warp_ == 7 && member_ == 0) store_loss(a, step);
-    if (warp_ == 6)
+  /// What nobody waits for: rows of the loss, the last layer's bias, and this member's part of the gradient below the
+  /// last layer.
+  RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
+    if constexpr (kLongBodies) return after_loss(a, step);
+    if (warp_ < kLossWarps && member_ == 0) keep_row_loss(a);
+    if (warp_ == 6) update_last_bias(a);
+    if (warp_ == 5) own_gradient_below_last(a, step);
+  }
+  RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll 1
-      for (int tile = 0; tile < 2; ++tile) {
-        const Values values =
-            load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
-        update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
-      }
+    for (int tile = 0; tile < 2; ++tile) {
+      const Values values =
+          load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
+      update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
+    }
+  }
+  // The same with everything at once, for SliceStreamMember.
+  RESIDENT_DEVICE void loss_and_gradient(const Arguments& a) {
+    if (warp_ >= kLossWarps) return;
+    gradient_of_loss(a);
+    keep_row_loss(a);
+  }
+  RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
+    if (warp_ == kWarps - 1 && member_ == 0) store_loss(a, step);
+    if (warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
 
@@ -284,10 +343,10 @@ class SliceMember {
   };
   RESIDENT_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
-      if (a.plan.layers == 2) return;
+      if (layers(a) == 2) return;
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) back.across[i] = load_across(a, i);
-      load_columns(a, a.plan.layers - 2, back);
+      load_columns(a, layers(a) - 2, back);
     }
   }
   RESIDENT_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
@@ -305,7 +364,7 @@ class SliceMember {
 
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
   RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
-    if (a.plan.layers == 2) return;
+    if (layers(a) == 2) return;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -323,7 +382,7 @@ class SliceMember {
   }
   /// The same for this member's slice, kept for the updates: whichever warp sums over it has its masters.
   RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
-    const int layer = a.plan.layers - 2, owner = member_ / 2 / kPairs;
+    const int layer = layers(a) - 2, owner = member_ / 2 / kPairs;
     const int pair = member_ / 2 - first_pair(a, owner) + owner * kPairs;
     const float4* first =
         reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
@@ -422,7 +481,7 @@ class SliceMember {
     const int m = Format::master_lane(lane_);
     float4* masters = matrix(a.plan.last_offset[0], 1);
     if (step > 0) {
-      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, a.plan.layers - 2);
+      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layers(a) - 2);
       Exchange::ready(old);
       const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
       const typename Format::Own first_own = Format::load_own(dlogits, lane_),
@@ -476,11 +535,32 @@ class SliceMember {
     }
   }
 
+  RESIDENT_DEVICE void multiply_first(const Arguments& a, int step, int batch) {
+    wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    first_sums_ = {};
+    for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch, [&](int i, const Fragments& x) {
+      Format::multiply_inputs(first_sums_, i & 1, x, first_weights(a, i), lane_);
+    });
+  }
+  /// And the product of the next step, if there is one.
+  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
+    if constexpr (kEarlyInputs < kInputPairs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    if (step + 1 < a.steps) wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+    const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
+    first_sums_ = {};
+    for_inputs(a, a.x_rows, a.plan.x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
+      const float4 sum =
+          Format::outer_inputs(i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own, lane_);
+      if (i < input_pairs_) first_[i] = updated(a, first_[i], sum);
+      Format::multiply_inputs(first_sums_, i & 1, x, first_weights(a, i), lane_);
+    });
+    if (warp_ == 7) update_own_bias(a, 0);
+  }
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
     float4* masters = first_masters(a) + Format::master_lane(lane_);
-    for_inputs(a, a.x_columns, a.plan.x_columns_offset, [&](int i, const Fragments& x) {
+    for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_, [&](int i, const Fragments& x) {
       const float4 sum = Format::outer_inputs(x, own, lane_);
       float4& master = Format::kFirstInRegisters ? first_[i] : masters[i * 32];
       if (i < input_pairs_) master = updated(a, master, sum);
@@ -551,7 +631,7 @@ class SliceMember {
   /// use(i, fragments) for this warp's pairs of inputs of this step's batch. Beyond its own a warp takes its last pair
   /// again, against weights of zero, so that no load hangs on a condition.
   template <class Use>
-  RESIDENT_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset,
+  RESIDENT_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset, int batch,
                                   Use&& use) const {
     if (input_pairs_ == 0) return;
     const int begin = 2 * input_begin_ * kTile + lane_ * 16;
@@ -565,7 +645,7 @@ class SliceMember {
         use(i, f);
       }
     };
-    const unsigned char* unstaged = memory + batch_ * a.plan.x_batch_bytes + begin;
+    const unsigned char* unstaged = memory + batch * a.plan.x_batch_bytes + begin;
     if constexpr (!Format::kFirstInRegisters)  // long bodies
       each(offset >= 0 ? shared_memory() + offset + begin : unstaged,
            [](const unsigned char* address) { return load_generic16(address); });
@@ -574,6 +654,39 @@ class SliceMember {
            [](const unsigned char* address) { return load_shared16(address); });
     else
       each(unstaged, [](const unsigned char* address) { return load_constant16(address); });
+  }
+  /// Pair i of this warp's inputs of this step's batch, as columns.
+  RESIDENT_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
+    const unsigned char* x = (a.plan.x_columns_offset >= 0 ? shared_memory() + a.plan.x_columns_offset
+                                                           : a.x_columns + batch_ * a.plan.x_batch_bytes) +
+                             2 * (input_begin_ + max(0, min(i, input_pairs_ - 1))) * kTile + lane_ * 16;
+    Fragments f;
+#pragma unroll
+    for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_generic16(x + part * 512));
+    return f;
+  }
+  RESIDENT_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
+    if (kEarlyInputs == 0) return;
+    wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    if (a.plan.x_columns_offset >= 0) {
+      const unsigned char* x =
+          shared_memory() + a.plan.x_columns_offset + 2 * input_begin_ * kTile + lane_ * 16;
+#pragma unroll
+      for (int i = 0; i < kEarlyInputs; ++i)
+#pragma unroll
+        for (int part = 0; part < 2 * Format::kParts; ++part)
+          assign(columns[i], part,
+                 load_shared16(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
+    } else {
+      const unsigned char* x =
+          a.x_columns + batch_ * a.plan.x_batch_bytes + 2 * input_begin_ * kTile + lane_ * 16;
+#pragma unroll
+      for (int i = 0; i < kEarlyInputs; ++i)
+#pragma unroll
+        for (int part = 0; part < 2 * Format::kParts; ++part)
+          assign(columns[i], part,
+                 load_constant16(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
+    }
   }
   // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
   // barrier that all have passed since they read it.
@@ -638,7 +751,7 @@ class SliceMember {
   /// All masters of this member that are real, each with its place: rows(), columns() and the last layer's second copies.
   template <class Visit, class Mirror>
   RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
-    const int last = a.plan.layers - 1, m = lane_;
+    const int last = layers(a) - 1, m = lane_;
 #pragma unroll
     for (int i = 0; i < kInputPairs; ++i) {
       const int lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : m;
@@ -668,7 +781,7 @@ class SliceMember {
   }
   template <class Visit>
   RESIDENT_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
-    const int last = a.plan.layers - 1;
+    const int last = layers(a) - 1;
     if (warp_ < last && lane_ < 8)
       visit(floats(a.plan.bias_offset)[8 * warp_ + lane_], member_ * 8 + lane_ < a.plan.widths[warp_ + 1],
             a.plan.bias_begin[warp_] + member_ * 8 + lane_);
@@ -691,7 +804,7 @@ class SliceMember {
   }
   /// The whole last layer comes from the first member, its mirror from the last.
   RESIDENT_DEVICE void store(const Arguments& a) {
-    const std::int64_t last_begin = a.plan.weight_begin[a.plan.layers - 1];
+    const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1];
     for_masters(
         a,
         [&](const float& own, bool exists, std::int64_t place) {
@@ -712,7 +825,7 @@ class SliceMember {
     return min(warp * kPairs, a.plan.members / 2 - kPairs);
   }
   RESIDENT_DEVICE static int gradient_exchange(const Arguments& a, int layer) {
-    return a.plan.layers - 1 + layer - 1;
+    return layers(a) - 1 + layer - 1;
   }
   /// This warp's masters of one of the matrices at `offset`.
   RESIDENT_DEVICE float4* matrix(int offset, int layer) const {
@@ -742,7 +855,7 @@ class SliceMember {
   }
 
   static constexpr int kTile = 512 * Format::kParts;
-  static constexpr int kPublishers = 2;  // warps
+  static constexpr int kPublishers = 2, kLossWarps = 4;
 
   const int warp_, lane_, member_;
   const int first_slice_,
@@ -750,25 +863,34 @@ class SliceMember {
   const int input_begin_, input_pairs_;  // this warp's pairs of inputs
   SliceWaiter waiter_;
   Exchange exchange_;
-  int batch_ = 0, next_batch_ = 0;  // of this step and the next
-  int partial_ = 0;                 // buffer of the last product
-  int label_ = -1;                  // of this lane's row in the loss
+  int batch_ = 0, next_batch_ = 0;        // of this step and the next
+  int partial_ = 0;                       // buffer of the last product
+  float row_sum_ = 1, row_distance_ = 0;  // of the last loss
+  typename Format::Sums first_sums_;      // of the first layer's product
+  int label_ = -1;                        // of this lane's row in the loss
   float4 first_[Format::kFirstInRegisters ? kInputPairs : 1];
 };
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs>
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0>
 __global__ void __launch_bounds__(kThreads, 1) slice_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceMember<Format, ExchangeOf, kPairs>(arguments).run(arguments);
+  SliceMember<Format, ExchangeOf, kPairs, kLayers>(arguments).run(arguments);
 }
 
-/// A cluster has at most 16 members: widths up to 128, one pair a warp.
+/// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.
+template <class Format, int kLayers>
+const void* slice_kernel_with(Form form, int pairs) {
+  if (form == Form::kCluster)
+    return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1, kLayers>);
+  if (pairs == 1) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, kLayers>);
+  if (pairs == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, kLayers>);
+  constexpr int kWideLayers = Format::kWords == 4 ? kLayers : 0;
+  if (pairs == 4) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, kWideLayers>);
+  return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 8, kWideLayers>);
+}
+/// Four layers, the depth that is measured, have kernels of their own; the others take any.
 template <class Format>
-const void* slice_kernel_of(Form form, int pairs) {
-  if (form == Form::kCluster) return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1>);
-  return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1>)
-         : pairs == 2 ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2>)
-         : pairs == 4 ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4>)
-                      : reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 8>);
+const void* slice_kernel_of(Form form, int pairs, int layers) {
+  return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
 }
 
 }  // namespace headroom::resident

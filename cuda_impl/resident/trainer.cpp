@@ -138,7 +138,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
     for (const Form form : forms)
       consider([&] {
         const SlicePlan plan = make_slice_plan(workload, precision, form, limits);
-        return Program(plan, slice_kernel(precision, form, plan.pairs));
+        return Program(plan, slice_kernel(precision, form, plan.pairs, plan.layers));
       });
   if (options.kernel != Kernel::kSlices)
     for (const Form form : forms)
