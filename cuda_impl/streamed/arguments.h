@@ -40,12 +40,13 @@ struct Arguments {
 };
 static_assert(sizeof(Arguments) < 4096);
 
-/// The kernel of a precision for the plan's groups of rows; never null.
-const void* streamed_kernel(Precision precision, int groups);
+/// The kernel of a precision for the plan; never null.
+const void* streamed_kernel(Precision precision, const Plan& plan);
 const void* streamed_kernel_fp32(int groups);
 const void* streamed_kernel_tf32(int groups);
 const void* streamed_kernel_fp16(int groups);
 const void* streamed_kernel_bf16(int groups);
+const void* streamed_kernel_kept_bf16();
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);

@@ -57,6 +57,7 @@ Plan make_plan(const Workload& workload, const Limits& limits) {
     layer.out_tiles = divided_up(tiles, layer.panel) * layer.panel;
     layer.owned = divided_up(layer.out_tiles / layer.panel, plan.members) * layer.panel;
     layer.bias = static_cast<std::int32_t>(plan.biases);
+    layer.kept = -1;
     layer.first_tile = plan.tiles;
     layer.first_output = plan.output_tiles;
     layer.weight_begin = parameter;
@@ -70,6 +71,30 @@ Plan make_plan(const Workload& workload, const Limits& limits) {
   plan.logit_columns = plan.layer[plan.layers - 1].out_tiles * kTileSide;
   plan.logit_parts = plan.narrow != 0 ? plan.members : 1;
   return plan;
+}
+
+void keep_lower_halves(Plan& plan) {
+  if (plan.groups > 1) return;
+  for (int index = 0; index < plan.layers; ++index)
+    if (plan.layer[index].panel > 1) return;
+  std::int64_t used = 0;
+  for (int index = 1; index < plan.layers - 1; ++index) {
+    LayerPlan& layer = plan.layer[index];
+    const std::int64_t bytes = std::int64_t{layer.out_tiles} * plan.layer[index - 1].owned * 512;
+    if (used + bytes > kKeptBytes) continue;
+    layer.kept = static_cast<std::int32_t>(used);
+    used += bytes;
+    plan.keeps = 1;
+  }
+}
+
+double kept_bytes_per_step(const Plan& plan) {
+  double bytes = 0;
+  for (int index = 0; index < plan.layers; ++index) {
+    const LayerPlan& layer = plan.layer[index];
+    if (layer.kept >= 0) bytes += 4.0 * layer.in * layer.out;  // read 2, written 2
+  }
+  return bytes;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

@@ -22,6 +22,9 @@ inline constexpr int kNarrowTiles =
 /// Shared memory: a ring of copies in flight for each warp, all of them together, and one place to add up what the warps found.
 inline constexpr int kRingBytes = 196608, kReductionBytes = 32768;
 inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
+/// With halves of masters that stay: room for them, and smaller rings in the rest, where sums are added up as well.
+inline constexpr int kKeptBytes = 131072, kSmallRingBytes = 98304;
+static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
 
 struct LayerPlan {
   std::int32_t in, out;              // widths
@@ -29,8 +32,10 @@ struct LayerPlan {
   std::int32_t panel;                // tiles of outputs that a thread block sums up at once: 1, 2 or 4
   std::int32_t owned;                // neighbouring tiles of outputs a thread block owns, a multiple of panel
   std::int32_t bias;                 // first value in the biases
-  std::int64_t first_tile;           // of the weights
-  std::int64_t first_output;         // tile of the activations and of the gradients, in groups of rows
+  std::int32_t
+      kept;  // where the lower halves of its masters begin in a thread block's kept bytes; -1: in memory
+  std::int64_t first_tile;                // of the weights
+  std::int64_t first_output;              // tile of the activations and of the gradients, in groups of rows
   std::int64_t weight_begin, bias_begin;  // in the flat parameters
 };
 
@@ -44,6 +49,7 @@ struct Plan {
   std::int64_t biases;         // values
   std::int64_t output_tiles;   // of activations in one group of rows
   std::int32_t input_tiles;    // of one batch in one group of rows
+  std::int32_t keeps;          // 1 if any layer's lower halves are kept
   LayerPlan layer[kMaxLayers];
 };
 
@@ -57,6 +63,13 @@ std::optional<std::string> cannot_stream(const Workload& workload, const Limits&
 
 /// Throws UnsupportedError with cannot_stream()'s reason.
 Plan make_plan(const Workload& workload, const Limits& limits);
+
+/// For bf16: decides which layers' lower halves of masters, which nobody but the owner of their columns reads, stay in shared
+/// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
+void keep_lower_halves(Plan& plan);
+
+/// Bytes that a step moves the less for it.
+double kept_bytes_per_step(const Plan& plan);
 
 /// Bytes a step moves at least between the chip and its memory, weights only: each is read by the forward pass, and read
 /// and written by the backward pass; the first layer's forward pass rides on its update.

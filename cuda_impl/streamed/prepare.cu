@@ -92,7 +92,8 @@ int master_stride(Precision precision) {
   return with_format(precision, [](auto format) { return decltype(format)::kMasterStride; });
 }
 
-const void* streamed_kernel(Precision precision, int groups) {
+const void* streamed_kernel(Precision precision, const Plan& plan) {
+  const int groups = plan.groups;
   switch (precision) {
     case Precision::kFp32:
       return streamed_kernel_fp32(groups);
@@ -101,7 +102,7 @@ const void* streamed_kernel(Precision precision, int groups) {
     case Precision::kFp16:
       return streamed_kernel_fp16(groups);
     case Precision::kBf16:
-      return streamed_kernel_bf16(groups);
+      return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
   }
   throw std::logic_error("cuda-streamed: not a Precision");
 }

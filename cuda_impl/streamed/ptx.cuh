@@ -82,6 +82,7 @@ STREAMED_DEVICE uint4 load_shared16(const void* address) { return *static_cast<c
 STREAMED_DEVICE float4 load_shared_floats(const void* address) {
   return *static_cast<const float4*>(address);
 }
+STREAMED_DEVICE void store_shared16(void* address, uint4 value) { *static_cast<uint4*>(address) = value; }
 STREAMED_DEVICE uint4 load_global16(const void* address) {
   return __ldcg(static_cast<const uint4*>(address));
 }

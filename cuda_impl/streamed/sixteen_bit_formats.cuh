@@ -121,8 +121,8 @@ struct SixteenBit : Numbers {
   struct Tile {
     Words part[2];
   };
-  STREAMED_DEVICE static Tile load_tile(const unsigned char* tile, int lane) {
-    return {{words_of(load_shared16(tile + lane * 16)), words_of(load_shared16(tile + 512 + lane * 16))}};
+  STREAMED_DEVICE static Tile load_tile(const unsigned char* first, const unsigned char* second, int lane) {
+    return {{words_of(load_shared16(first + lane * 16)), words_of(load_shared16(second + lane * 16))}};
   }
   STREAMED_DEVICE static void store_tile(const Tile& tile, unsigned char* const (&out)[2],
                                          std::int64_t offset, int lane) {
@@ -205,6 +205,14 @@ struct SixteenBit : Numbers {
                                        unsigned char* weights, const unsigned char* gradients,
                                        unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
                                        int lane) {
+    backward<kTiles, kGroups>(sums, x, weights, weights + 512, gradients, out, tile_step, factor, lane);
+  }
+  /// The same with the second parts of the masters somewhere else.
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
+                                       const unsigned char* first_parts, const unsigned char* second_parts,
+                                       const unsigned char* gradients, unsigned char* const (&out)[2],
+                                       std::int64_t tile_step, float factor, int lane) {
     Activations d[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -212,7 +220,7 @@ struct SixteenBit : Numbers {
     Tile w[kTiles];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u) {
-      w[u] = load_tile(weights + u * 1024, lane);
+      w[u] = load_tile(first_parts + u * 1024, second_parts + u * 1024, lane);
       const Words a = Numbers::operand(w[u].part);
       const Words turned{{transpose8x8(a.word[0]), transpose8x8(a.word[2]), transpose8x8(a.word[1]),
                           transpose8x8(a.word[3])}};
@@ -248,7 +256,7 @@ struct SixteenBit : Numbers {
     }
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      w[m] = load_tile(weights + m * 1024, lane);
+      w[m] = load_tile(weights + m * 1024, weights + m * 1024 + 512, lane);
       Numbers::update(w[m].part, gradient[m], factor);
       store_tile(w[m], out, m * tile_step, lane);
     }
@@ -298,6 +306,8 @@ struct SixteenBit : Numbers {
 };
 
 using Bf16 = SixteenBit<Bf16Numbers>;
+/// With lower halves of masters that stay on the chip.
+struct KeptBf16 : Bf16 {};
 using Fp16 = SixteenBit<Fp16Numbers>;
 
 }  // namespace headroom::streamed

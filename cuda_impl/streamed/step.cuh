@@ -43,17 +43,24 @@ inline constexpr int kSmaller = kA < kB ? kA : kB;
 
 inline constexpr int kMostStages = 6;
 
+/// Whether lower halves of masters stay in shared memory, behind smaller rings that begin where sums are added up.
+template <class Format>
+inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
+template <class Format>
+inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
+
 /// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
 template <class Format, int kWeights, int kInputs>
 struct Stages {
   static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
-  static constexpr int kCount = kSmaller<kMostStages, kRingBytes / Format::kWarps / kBytes>;
+  static constexpr int kCount = kSmaller<kMostStages, kWarpRingBytes<Format> / kBytes>;
 };
 
 template <class Format>
 STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
-  return shared_memory() + kReductionBytes + warp * (kRingBytes / Format::kWarps);
+  return shared_memory() + (kKeeps<Format> ? 0 : kReductionBytes) + warp * kWarpRingBytes<Format>;
 }
+STREAMED_DEVICE unsigned char* kept_memory() { return shared_memory() + kSmallRingBytes; }
 STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
 
 /// `kBytes`, a multiple of 512, by one warp.
@@ -123,16 +130,19 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
 
 /// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first kWarps / kSplit warps hold other
 /// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
-template <int kWarps, int kSums, int kSplit>
-STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums], float (&totals)[kSums / kWarps * kSplit]) {
-  constexpr int kWarpsOfSplit = kWarps / kSplit,
+template <class Format, int kSums, int kSplit>
+STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
+                                    float (&totals)[kSums / Format::kWarps * kSplit]) {
+  constexpr int kWarps = Format::kWarps, kWarpsOfSplit = kWarps / kSplit,
                 kAtOnce = kSmaller<kSums, kReductionBytes / (kWarps * 32 * 4)>;
+  // A warp's own part of the memory, also where that is the beginning of its ring.
+  constexpr int kPitch = kKeeps<Format> ? kWarpRingBytes<Format> / 4 : kAtOnce * 32;
   const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
   float* parts = reduction_memory();
 #pragma unroll
   for (int first = 0; first < kSums; first += kAtOnce) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) parts[(warp * kAtOnce + i) * 32 + lane] = sums[first + i];
+    for (int i = 0; i < kAtOnce; ++i) parts[warp * kPitch + i * 32 + lane] = sums[first + i];
     block_sync();  // all parts are written
 #pragma unroll
     for (int i = 0; i < kAtOnce / kWarps; ++i)
@@ -141,7 +151,7 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums], float (&totals)[
         float total = 0;
 #pragma unroll
         for (int w = 0; w < kWarpsOfSplit; ++w)
-          total += parts[((split * kWarpsOfSplit + w) * kAtOnce + i * kWarps) * 32 + thread];
+          total += parts[(split * kWarpsOfSplit + w) * kPitch + i * kWarps * 32 + thread];
         totals[(first / kWarps + i) * kSplit + split] = total;
       }
     block_sync();  // all parts are read
@@ -326,7 +336,7 @@ STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Us
     Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
   else
     Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
-  sum_over_warps<Format::kWarps, kSums, kSplit>(settled, totals);
+  sum_over_warps<Format, kSums, kSplit>(settled, totals);
 #pragma unroll
   for (int i = 0; i < kTotals; ++i) use(place_of(i), totals[i], found[i]);
 }
@@ -400,9 +410,9 @@ STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& la
 }
 
 /// Calls `function` with the panel as a constant.
-template <int kGroups, class Function>
+template <class Format, int kGroups, class Function>
 STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
-  if constexpr (kGroups == 1) {
+  if constexpr (kGroups == 1 && !kKeeps<Format>) {
     if (panel == 4) return function(std::integral_constant<int, 4>());
     if (panel == 2) return function(std::integral_constant<int, 2>());
   }
@@ -526,14 +536,35 @@ STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
 
 // ---- backward
 
-template <class Format, int kTiles, int kGroups>
-using BackwardStages = Stages<Format, kTiles * 1024, kGroups * Format::kActivationBytes>;
+template <class Format, int kTiles, int kGroups, bool kKept>
+using BackwardStages = Stages<Format, kTiles*(kKept ? 512 : 1024), kGroups * Format::kActivationBytes>;
+
+/// The kept lower half of a tile whose column this block owns.
+STREAMED_DEVICE unsigned char* kept_tile(const LayerPlan& layer, const LayerPlan& below, int out_tile,
+                                         int in_tile) {
+  return kept_memory() + layer.kept +
+         ((in_tile - block_index() * below.owned) * layer.out_tiles + out_tile) * 512;
+}
+/// All of them: use(where in memory, where kept), 16 bytes each.
+template <class Format, class Use>
+STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  for (int index = 1; index < a.plan.layers - 1; ++index) {
+    const LayerPlan &layer = a.plan.layer[index], &below = a.plan.layer[index - 1];
+    if (layer.kept < 0) continue;
+    const Range own = owned_tiles(below);
+    for (int in_tile = own.begin; in_tile < own.end; ++in_tile)
+      for (int out_tile = warp; out_tile < layer.out_tiles; out_tile += Format::kWarps)
+        use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
+            kept_tile(layer, below, out_tile, in_tile) + lane * 16);
+  }
+}
 
 /// All outputs of a layer against one panel of its inputs: kSplit times kTiles tiles, kWarps / kSplit warps for each.
-template <class Format, int kTiles, int kSplit, int kGroups>
+template <class Format, int kTiles, int kSplit, int kGroups, bool kKept>
 struct BackwardSweep {
   static constexpr int kSweepWarps = Format::kWarps / kSplit;
-  using Shape = BackwardStages<Format, kTiles, kGroups>;
+  using Shape = BackwardStages<Format, kTiles, kGroups, kKept>;
   using Sums = float[Format::template kPanelSums<kTiles, kGroups>];
   const Arguments& a;
   const LayerPlan& layer;
@@ -564,7 +595,7 @@ struct BackwardSweep {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
 #pragma unroll
-        for (int p = 0; p < 2; ++p)
+        for (int p = 0; p < (kKept ? 1 : 2); ++p)
           copy_by_warp<512>(ring + stage * Shape::kBytes + u * 1024 + p * 512,
                             a.masters.part[p] + weight_offset<Format>(layer, out_tile(i), tile + u), lane);
     }
@@ -592,9 +623,17 @@ struct BackwardSweep {
         [&](int item, int stage) { ask_gradients(item, stage); },
         [&](unsigned char* stage) {
           const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
-          unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
-          Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
-                                                     Format::kMasterStride, a.update_factor, lane);
+          const unsigned char* gradients = stage + Shape::kWeightBytes;
+          if constexpr (kKept) {
+            unsigned char* const low = kept_tile(layer, below, out_tile(i), tile);
+            unsigned char* const out[2] = {a.masters.part[0] + offset, low};
+            Format::template backward<kTiles, kGroups>(sums, x, stage, low, gradients, out,
+                                                       Format::kMasterStride, a.update_factor, lane);
+          } else {
+            unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
+            Format::template backward<kTiles, kGroups>(sums, x, stage, gradients, out, Format::kMasterStride,
+                                                       a.update_factor, lane);
+          }
           ++i;
         });
   }
@@ -638,11 +677,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 }
 
 /// All panels of the layer below that this block owns. `before` runs when the first weights are on their way.
-template <class Format, int kPanel, int kGroups, class Before>
+template <class Format, int kPanel, int kGroups, bool kKept, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                               const Before& before) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
-  using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups>;
+  using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kPanel) {
@@ -744,7 +783,7 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
 template <class Format, int kGroups>
 STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
   const LayerPlan& layer = a.plan.layer[0];
-  with_panel<kGroups>(layer.panel, [&](auto panel) {
+  with_panel<Format, kGroups>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
       first_layer<Format, kPanel, kGroups, true>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
@@ -764,9 +803,13 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   int barrier = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
+  if constexpr (kKeeps<Format>)
+    for_kept_halves<Format>(a, [](const unsigned char* in_memory, unsigned char* kept) {
+      store_shared16(kept, load_global16(in_memory));
+    });
   for (int done = 0;; ++done) {
     between_steps<Format, kGroups>(a, batch_before, batch, done);
-    if (done == a.steps) return;
+    if (done == a.steps) break;
     for (int layer = 1; layer <= last; ++layer) {
       if (layer == last && a.plan.narrow) {
         forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1));
@@ -776,7 +819,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       // Layer 1's weights were updated behind the last barrier that was waited for.
       if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
       const int waited = barrier++;
-      const bool good = with_panel<kGroups>(layers[layer].panel, [&](auto panel) {
+      const bool good = with_panel<Format, kGroups>(layers[layer].panel, [&](auto panel) {
         return forward_rows<Format, decltype(panel)::value, kGroups>(
             a, layers[layer], outputs(layer - 1), layer == last, [&] { return wait(a, waited); });
       });
@@ -788,9 +831,15 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     for (int layer = last; layer > 0; --layer) {
       arrive(a, barrier);
       const int waited = barrier++;
-      const bool good = with_panel<kGroups>(layers[layer - 1].panel, [&](auto panel) {
-        return backward<Format, decltype(panel)::value, kGroups>(a, layers[layer], layers[layer - 1],
-                                                                 [&] { return wait(a, waited); });
+      const bool good = with_panel<Format, kGroups>(layers[layer - 1].panel, [&](auto panel) {
+        constexpr int kPanel = decltype(panel)::value;
+        const auto wait_for_gradients = [&] { return wait(a, waited); };
+        if constexpr (kKeeps<Format>)
+          if (layers[layer].kept >= 0)
+            return backward<Format, kPanel, kGroups, true>(a, layers[layer], layers[layer - 1],
+                                                           wait_for_gradients);
+        return backward<Format, kPanel, kGroups, false>(a, layers[layer], layers[layer - 1],
+                                                        wait_for_gradients);
       });
       if (!good) return;
       if (layer == last) finish_loss<Format>(a, a.first_step + done);
@@ -799,6 +848,10 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     batch_before = batch;
     batch = next_batch(a, batch);
   }
+  if constexpr (kKeeps<Format>)
+    for_kept_halves<Format>(a, [](unsigned char* in_memory, const unsigned char* kept) {
+      store_global16(in_memory, load_shared16(kept));
+    });
 }
 
 template <class Format, int kGroups>

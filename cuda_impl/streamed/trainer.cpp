@@ -52,8 +52,8 @@ class StreamedTrainer : public Trainer {
         precision_(precision),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),
-        kernel_(streamed_kernel(precision, plan.groups)),
-        step_bytes_(weight_bytes_per_step(workload, precision)) {
+        kernel_(streamed_kernel(precision, plan)),
+        step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
     DeviceMemory::reset_peak();
     const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision);
     const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
@@ -290,8 +290,9 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   use_device(device);
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
-  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, make_plan(workload, limits),
-                                           options);
+  Plan plan = make_plan(workload, limits);
+  if (precision == Precision::kBf16) keep_lower_halves(plan);
+  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, options);
 }
 
 }  // namespace headroom

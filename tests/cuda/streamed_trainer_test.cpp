@@ -52,6 +52,7 @@ TEST_P(StreamedTrainer, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, members] : {std::pair{"mlp-20x16x3-b1", 2},
                                       {"mlp-33x40x17x5-b17", 2},
+                                      {"mlp-33x40x17x5-b17", 3},
                                       {"mlp-40x70x130x7-b32", 2},
                                       {"mlp-20x40x70x100-b20", 3}})
     check_against_oracle(name, GetParam(), members, kFewSteps);
@@ -185,6 +186,23 @@ TEST(StreamedPlan, OwnersCoverEveryTileOnceAndTilesDoNotOverlap) {
     }
     EXPECT_EQ(plan.tiles, tiles) << workload.name;
     EXPECT_GE(plan.groups * streamed::kGroupRows, workload.batch_size) << workload.name;
+  }
+}
+TEST(StreamedPlan, KeepsLowerHalvesWherePanelsAreOfOneTileAndThereIsRoom) {
+  for (const auto& [name, kept] : {std::pair{"mlp-784x2048x2048x2048x10-b32", std::vector{-1, 0, 65536, -1}},
+                                   {"mlp-784x2048x2048x2048x2048x10-b32", {-1, 0, 65536, -1, -1}},
+                                   {"mlp-784x1024x1024x10-b32", {-1, 0, -1}},
+                                   {"mlp-784x1024x10-b32", {-1, -1}},
+                                   {"mlp-784x2048x2048x2048x10-b33", {-1, -1, -1, -1}},
+                                   {"mlp-784x4096x4096x4096x10-b32", {-1, -1, -1, -1}}}) {
+    auto plan = streamed::make_plan(parse_workload_name(name), kH200);
+    streamed::keep_lower_halves(plan);
+    bool any = false;
+    for (int l = 0; l < plan.layers; ++l) {
+      EXPECT_EQ(plan.layer[l].kept, kept[static_cast<std::size_t>(l)]) << name << ", layer " << l;
+      any = any || plan.layer[l].kept >= 0;
+    }
+    EXPECT_EQ(plan.keeps != 0, any) << name;
   }
 }
 TEST(StreamedPlan, RefusesWithTheReason) {
