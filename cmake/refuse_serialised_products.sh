@@ -1,8 +1,7 @@
 #!/bin/sh
 # A compiler launcher: fails the compilation if ptxas says that it serialises the products of a warpgroup (C7510 to
-# C7515, which it calls information), or that it ignores setmaxnreg (C7508). Before the compiler stands the next
-# launcher; where there is none CMake passes an empty word.
-[ -n "$1" ] || shift
+# C7515, which it calls information), or that it ignores setmaxnreg (C7508). Before the compiler may stand the
+# next launcher.
 messages=$("$@" 2>&1)
 status=$?
 [ -z "$messages" ] || printf '%s\n' "$messages" >&2
