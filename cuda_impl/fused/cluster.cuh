@@ -14,39 +14,43 @@
 //   order: the products of a tile's weight gradient and of another tile's forward pass are under way together
 #pragma once
 
+#include <type_traits>
+
 #include "fused/pipeline.cuh"
 
 namespace headroom::fused {
 
 constexpr int kClusterTileBytes = 2 * kTilePanelBytes, kClusterThreads = 3 * kWarpgroup;
-constexpr int kOwnerRegisters = 208, kLossRegisters = 88;
+constexpr int kOwnerRegisters = 240, kLoadRegisters = 24, kLastOwnerRegisters = 208, kLossRegisters = 88;
 
 template <int kHidden>
 struct ClusterMap {
   static_assert(kHidden >= 2 && kHidden <= 4);
-  /// Tiles that rank `rank` is ahead with its forward work. Rank 0 two more than rank 1: what it makes must be there
-  /// before rank 1, whose gradient it waits for, asks for it.
-  FUSED_BOTH static constexpr int lead(int rank) {
-    return rank == kHidden - 1 ? 2 : rank == 0 ? kHidden + 2 : kHidden + 1 - rank;
-  }
-  FUSED_BOTH static constexpr int depth_into(int rank) {
-    return rank == 0 ? lead(0) + 2 : lead(rank - 1) + 1;
-  }
-  static constexpr int kDepth = 2;  // of the other rings
-  // Tiles from the start. Rank 0 has one tile more that comes in, and no gradient that goes out.
-  static constexpr int kInto = 0, kGradientOut = 7, kOut = kGradientOut + kDepth,
-                       kGradientInto = kOut + kDepth;
-  static_assert(depth_into(0) <= kOut && depth_into(1) <= kGradientOut);
+  /// Tiles that rank `rank` is ahead with its forward work. Two ranks' leads differ by two: a tile's way to the
+  /// neighbour and its gradient's way back take longer than the work on one tile.
+  FUSED_BOTH static constexpr int lead(int rank) { return 2 * (kHidden - rank); }
+  /// Rank 0 reads its inputs twice, for the forward pass and for the weight gradient, in two rings.
+  static constexpr int kInputDepth = 3;
+  FUSED_BOTH static constexpr int depth_into(int rank) { return rank == 0 ? kInputDepth : lead(rank) + 2; }
+  static constexpr int kDepth = 2;  // of the other rings, but one of what waits to be sent back
+  // Tiles from the start.
+  static constexpr int kInto = 0, kAgain = kInputDepth,
+                       kGradientOut = 2 * kHidden > 2 * kInputDepth ? 2 * kHidden : 2 * kInputDepth,
+                       kOut = kGradientOut + 1, kGradientInto = kOut + kDepth;
+  static_assert(depth_into(1) <= kGradientOut);
   // The last rank's: its activations, two panels of logits' gradients, the output weights.
-  static constexpr int kLastActivations = kOut, kLogitGradients = kGradientInto * kClusterTileBytes;
-  static constexpr int kOutputWeights = kLogitGradients + 2 * kTilePanelBytes;
+  static constexpr int kLastDepth = 3, kLastActivations = kOut;
+  static constexpr int kLogitGradients = (kLastActivations + kLastDepth) * kClusterTileBytes;
+  static constexpr int kOutputWeights = depth_into(kHidden - 1) * kClusterTileBytes;
+  static_assert(depth_into(kHidden - 1) < kGradientOut);
   static constexpr int kMasks = (kGradientInto + kDepth) * kClusterTileBytes;
-  static constexpr int kSums = kMasks + 7 * 2 * kWarpgroup * 4;
+  static constexpr int kSums = kMasks + (lead(0) + 2) * 2 * kWarpgroup * 4;
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
-  static constexpr int kIntoFull = kBarriers, kIntoFree = kIntoFull + 64, kOutFree = kIntoFree + 64,
-                       kOutSent = kOutFree + 64, kGradientFull = kOutSent + 16,
-                       kGradientOutFree = kGradientFull + 16, kLastFull = kGradientOutFree + 16,
-                       kLastFree = kLastFull + 16, kLogitFull = kLastFree + 16, kLogitFree = kLogitFull + 16,
+  static constexpr int kIntoFull = kBarriers, kIntoFree = kIntoFull + 64, kAgainFull = kIntoFree + 64,
+                       kAgainFree = kAgainFull + 32, kOutFree = kAgainFree + 32, kOutSent = kOutFree + 64,
+                       kGradientFull = kOutSent + 16, kGradientOutFree = kGradientFull + 16,
+                       kGradientSent = kGradientOutFree + 16, kLastFull = kGradientSent + 16,
+                       kLastFree = kLastFull + 32, kLogitFull = kLastFree + 32, kLogitFree = kLogitFull + 16,
                        kWeights = kLogitFree + 16;
   static constexpr int kSharedBytes = kWeights + 16;
   static_assert(kSharedBytes <= 227 * 1024);
@@ -82,6 +86,25 @@ FUSED_DEVICE void warp_arrive(std::uint32_t barrier) {
   if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
+/// A warp of rank 0: inputs into one of its rings, whose barriers are `full` and `free`.
+template <int kHidden>
+FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::uint32_t ring, std::uint32_t full,
+                                   std::uint32_t free) {
+  using Map = ClusterMap<kHidden>;
+  const ClusterTiles<kHidden> tiles(arguments.plan);
+  const unsigned char* inputs =
+      arguments.inputs +
+      (arguments.state->batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
+  SlotRing<Map::kInputDepth> place;
+  for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
+    barrier_wait(slot_barrier(free, place.slot()), place.parity() ^ 1);
+    barrier_expect(slot_barrier(full, place.slot()), kClusterTileBytes);
+    bulk_load(ring + place.slot() * kClusterTileBytes, inputs, kClusterTileBytes,
+              slot_barrier(full, place.slot()));
+    inputs += std::int64_t{tiles.clusters} * kClusterTileBytes;
+  }
+}
+
 /// The two warpgroups of rank kRank of kHidden, over all tiles of the cluster.
 template <class Format, int kHidden, int kRank>
 FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned char* memory) {
@@ -104,20 +127,9 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   const auto of_rank = [&](std::uint32_t address, int rank) {
     return remote_address(address, static_cast<std::uint32_t>(rank));
   };
-
-  const auto load_inputs = [&](int tile, std::uint32_t slot) {
-    const std::int64_t of_batch = arguments.state->batch * plan.tiles + tiles.of_batch(tile);
-    barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
-    bulk_load(tile_address(Map::kInto, slot), arguments.inputs + of_batch * kClusterTileBytes,
-              kClusterTileBytes, barrier(Map::kIntoFull, slot));
-  };
   if (leads_block) {
-    for (int slot = 0; slot < Map::depth_into(kRank); ++slot) {
-      if (!kFirst)
-        barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
-      else if (slot < tiles.count)
-        load_inputs(slot, slot);
-    }
+    for (int slot = 0; slot < Map::depth_into(kRank) && !kFirst; ++slot)
+      barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
     for (int slot = 0; slot < Map::kDepth && !kLast; ++slot)
       barrier_expect(barrier(Map::kGradientFull, slot), kClusterTileBytes);
   }
@@ -157,11 +169,13 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
                             held + 4 * step);
     shared_writes_to_async();
   };
-  // This warpgroup's panel of a staged tile into rank `rank`'s shared memory.
-  const auto send = [&](std::uint32_t staged, std::uint32_t tile, std::uint32_t full, int rank) {
+  // This warpgroup's panel of a staged tile into rank `rank`'s shared memory, as soon as there is room.
+  const auto send = [&](std::uint32_t staged, std::uint32_t room, std::uint32_t room_parity,
+                        std::uint32_t tile, std::uint32_t full, int rank) {
     named_barrier(1 + half, kWarpgroup);
     if (thread == 0) {
       const std::uint32_t panel = static_cast<std::uint32_t>(half * kTilePanelBytes);
+      barrier_wait_cluster(room, room_parity);
       bulk_send(of_rank(tile + panel, rank), staged + panel, kTilePanelBytes, of_rank(full, rank));
     }
     __syncwarp();
@@ -176,52 +190,60 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   };
 
   SlotRing<Map::depth_into(kRank)> forward_in, backward_in;
-  SlotRing<kLast ? Map::kDepth : Map::depth_into(kLast ? 0 : kRank + 1)> forward_out;
-  SlotRing<Map::kDepth> staged, received, gradient_in, gradient_out;
-  SlotRing<kLead + 1> mask_in, mask_out;
-  const auto mask_word = [&](std::uint32_t slot) -> std::uint32_t& {
-    return *(reinterpret_cast<std::uint32_t*>(memory + Map::kMasks) + slot * kOwnerThreads + threadIdx.x);
+  SlotRing<kLast ? Map::kLastDepth : Map::depth_into(kLast ? 0 : kRank + 1)> forward_out;
+  SlotRing<Map::kDepth> staged, gradient_ring;  // H in and out, dZ in and out
+  SlotRing<kLead + 2> mask_in, mask_out;        // rank 0; the others' masks are found as their inputs are
+  const auto mask_word = [&](const auto& input, const auto& mask) -> std::uint32_t& {
+    return *(reinterpret_cast<std::uint32_t*>(memory + Map::kMasks) +
+             (kFirst ? mask.slot() : input.slot()) * kOwnerThreads + threadIdx.x);
   };
-  // The tile is used up: its place may be filled again.
-  const auto release_inputs = [&](int tile) {
+  // A tile's weight gradient is made: its place may be filled again.
+  const auto release_inputs = [&] {
     __syncwarp();
-    if constexpr (kFirst) {
-      if (lane == 0) barrier_arrive(barrier(Map::kIntoFree, backward_in.slot()));
-      if (leads_block && tile + Map::depth_into(0) < tiles.count) {
-        barrier_wait(barrier(Map::kIntoFree, backward_in.slot()), backward_in.parity());
-        load_inputs(tile + Map::depth_into(0), backward_in.slot());
-      }
-      __syncwarp();
-    } else {
-      if (lane == 0) barrier_arrive_remote(of_rank(barrier(Map::kOutFree, backward_in.slot()), kRank - 1));
+    if (lane == 0) {
+      if constexpr (kFirst)
+        barrier_arrive(barrier(Map::kAgainFree, backward_in.slot()));
+      else
+        barrier_arrive_remote(of_rank(barrier(Map::kOutFree, backward_in.slot()), kRank - 1));
     }
+    __syncwarp();
     backward_in.advance();
   };
-  const auto wait_for_inputs = [&] {
+  float forward_sums[32];
+  const auto start_forward = [&] {
     barrier_wait_cluster(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
     if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
       barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
-      barrier_arrive_remote(of_rank(barrier(Map::kOutSent, received.slot()), kRank - 1));
+      barrier_arrive_remote(of_rank(barrier(Map::kOutSent, staged.slot()), kRank - 1));
     }
     __syncwarp();
+    products_begin();
+    products(forward_sums, forward, tile_address(Map::kInto, forward_in.slot()));
+    products_commit();
   };
   // Bias, ReLU and rounding of a tile's sums, and on to where its next product is made.
-  const auto finish_forward = [&](const float (&sums)[32]) {
+  const auto finish_forward = [&] {
+    sums_are_final(forward_sums);
+    if constexpr (kFirst) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barrier(Map::kIntoFree, forward_in.slot()));
+    }
     std::uint32_t held[16];
-    relu_values<Format>(sums, bias, held);
-    mask_word(mask_in.slot()) = positive(held).word[0];
+    relu_values<Format>(forward_sums, bias, held);
+    mask_word(forward_in, mask_in) = positive(held).word[0];
     if constexpr (kLast) {
       barrier_wait(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
       store_features(tile_address(Map::kLastActivations, forward_out.slot()), held);
       warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
     } else {
-      barrier_wait_cluster(barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1);
       barrier_wait_cluster(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
       const std::uint32_t from = tile_address(Map::kOut, staged.slot());
       store_features(from, held);
-      send(from, tile_address(Map::kInto, forward_out.slot()), barrier(Map::kIntoFull, forward_out.slot()),
+      send(from, barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1,
+           tile_address(Map::kInto, forward_out.slot()), barrier(Map::kIntoFull, forward_out.slot()),
            kRank + 1);
     }
+    forward_in.advance();
     mask_in.advance();
     staged.advance();
     forward_out.advance();
@@ -229,88 +251,89 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
 #pragma unroll 1
   for (int tile = 0; tile < min(kLead, tiles.count); ++tile) {
-    float sums[32];
-    wait_for_inputs();
-    products_begin();
-    products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
-    products_commit();
+    start_forward();
     products_wait<0>();
-    sums_are_final(sums);
-    finish_forward(sums);
-    forward_in.advance();
-    received.advance();
+    finish_forward();
   }
 
-#pragma unroll 1
-  for (int tile = 0; tile < tiles.count; ++tile) {
-    // The gradient of the layer's activations, from the next owner's or from that of the logits; masked and rounded.
-    std::uint32_t held[16];
-    {
-      float sums[32];
-      if constexpr (kLast) {
-        barrier_wait(barrier(Map::kLogitFull, gradient_in.slot()), gradient_in.parity());
-        products_begin();
-        multiply_held<Format, Factor::kPlain>(
-            sums, backward, describe(shared + Map::kLogitGradients + gradient_in.slot() * kTilePanelBytes),
-            0);
-      } else {
-        barrier_wait_cluster(barrier(Map::kGradientFull, gradient_in.slot()), gradient_in.parity());
-        if (leads_block) barrier_expect(barrier(Map::kGradientFull, gradient_in.slot()), kClusterTileBytes);
-        __syncwarp();
-        products_begin();
-        products(sums, backward, tile_address(Map::kGradientInto, gradient_in.slot()));
+  std::uint32_t held[16];
+  // Under way when a tile's turn comes: the weight gradient of the tile before. Then this order of products: forward of
+  // the tile that is kLead further, gradient of the activations, weight gradient; each is waited for when the one
+  // after it has been started.
+  const auto work_on = [&](auto with_forward, bool is_first) {
+    constexpr bool kForward = decltype(with_forward)::value;
+    if constexpr (kForward) start_forward();
+    products_wait<kForward ? 1 : 0>();
+    sums_are_final(gradient);
+    if (!is_first) release_inputs();
+
+    // The gradient of the layer's activations, from the next owner's or from that of the logits.
+    float sums[32];
+    if constexpr (kLast) {
+      barrier_wait(barrier(Map::kLogitFull, gradient_ring.slot()), gradient_ring.parity());
+      products_begin();
+      multiply_held<Format, Factor::kPlain>(
+          sums, backward, describe(shared + Map::kLogitGradients + gradient_ring.slot() * kTilePanelBytes),
+          0);
+    } else {
+      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
+      if (leads_block) {
+        barrier_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
+        barrier_arrive_remote(of_rank(shared + Map::kGradientSent, kRank + 1));
       }
-      products_commit();
-      const Mask<16> mask{{mask_word(mask_out.slot())}};
-      mask_out.advance();
-      products_wait<0>();
-      sums_are_final(sums);
-      if constexpr (kLast)
-        warp_arrive(barrier(Map::kLogitFree, gradient_in.slot()));
-      else if (lane == 0)
-        barrier_arrive_remote(of_rank(barrier(Map::kGradientOutFree, gradient_in.slot()), kRank + 1));
       __syncwarp();
-      gradient_in.advance();
-      masked<Format>(sums, mask, held);
+      products_begin();
+      products(sums, backward, tile_address(Map::kGradientInto, gradient_ring.slot()));
     }
+    products_commit();
+    if constexpr (kForward) {
+      products_wait<1>();
+      finish_forward();
+    }
+    const Mask<16> mask{{mask_word(backward_in, mask_out)}};
+    mask_out.advance();
+    products_wait<0>();
+    sums_are_final(sums);
+    if constexpr (kLast)
+      warp_arrive(barrier(Map::kLogitFree, gradient_ring.slot()));
+    else if (lane == 0)
+      barrier_arrive_remote(of_rank(barrier(Map::kGradientOutFree, gradient_ring.slot()), kRank + 1));
+    __syncwarp();
+    masked<Format>(sums, mask, held);
 
     // Into the weight gradient, and to the owner before this one.
+    if constexpr (kFirst) barrier_wait(barrier(Map::kAgainFull, backward_in.slot()), backward_in.parity());
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       multiply_held<Format, Factor::kTurned>(
           gradient, held + 4 * k,
-          describe(tile_address(Map::kInto, backward_in.slot()), kTilePanelBytes) + k * kAcross, 1);
+          describe(tile_address(kFirst ? Map::kAgain : Map::kInto, backward_in.slot()), kTilePanelBytes) +
+              k * kAcross,
+          1);
     products_commit();
     if constexpr (!kFirst) {
-      barrier_wait_cluster(barrier(Map::kGradientOutFree, gradient_out.slot()), gradient_out.parity() ^ 1);
-      const std::uint32_t from = tile_address(Map::kGradientOut, gradient_out.slot());
+      barrier_wait_cluster(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
+      const std::uint32_t from = tile_address(Map::kGradientOut, 0);
       store_features(from, held);
-      send(from, tile_address(Map::kGradientInto, gradient_out.slot()),
-           barrier(Map::kGradientFull, gradient_out.slot()), kRank - 1);
-      gradient_out.advance();
+      send(from, barrier(Map::kGradientOutFree, gradient_ring.slot()), gradient_ring.parity() ^ 1,
+           tile_address(Map::kGradientInto, gradient_ring.slot()),
+           barrier(Map::kGradientFull, gradient_ring.slot()), kRank - 1);
     }
-
-    // Forward with the tile that is kLead further. Behind the last tile: with what lies there, and for nothing.
-    const bool goes_forward = tile + kLead < tiles.count;
-    if (goes_forward) wait_for_inputs();
-    float sums[32];
-    products_begin();
-    products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
-    products_commit();
+    gradient_ring.advance();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float2 pair = Format::unpack(held[i]);
       bias_gradient[i & 1] += pair.x + pair.y;
     }
-    products_wait<0>();
-    sums_are_final(gradient);
-    sums_are_final(sums);
-    release_inputs(tile);
-    if (goes_forward) finish_forward(sums);
-    forward_in.advance();
-    received.advance();
-  }
+  };
+  int tile = 0;
+#pragma unroll 1
+  for (; tile + kLead < tiles.count; ++tile) work_on(std::true_type{}, tile == 0);
+#pragma unroll 1
+  for (; tile < tiles.count; ++tile) work_on(std::false_type{}, tile == 0);
+  products_wait<0>();
+  sums_are_final(gradient);
 
   float* partial = arguments.partials +
                    static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
@@ -356,14 +379,30 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
   };
   load_labels(0);
   float output_gradient[2][8] = {}, output_bias[4] = {}, loss = 0;
-  SlotRing<Map::kDepth> place;
+  SlotRing<Map::kLastDepth> place;
+  SlotRing<Map::kDepth> logit_place;
   barrier_wait(shared + Map::kWeights, 0);
 
+  // A tile's part of the output layer's gradient is made while the next tile's logits are.
+  std::uint32_t features = 0, before = 0;  // where the activations and the gradient are for it
+  const auto weight_products = [&] {
+    products_begin();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+            output_gradient[half],
+            describe(features + static_cast<std::uint32_t>(half * kTilePanelBytes)) + k * kAcross,
+            describe(before) + k * kAcross, 1);
+    products_commit();
+  };
+  std::uint32_t freed = 0;  // the barrier to say so at
 #pragma unroll 1
-  for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
+  for (int tile = 0; tile < tiles.count; ++tile) {
     const std::uint32_t activations =
         shared + (static_cast<std::uint32_t>(Map::kLastActivations) + place.slot()) * kClusterTileBytes;
-    const std::uint32_t own = shared + Map::kLogitGradients + place.slot() * kTilePanelBytes;
+    const std::uint32_t own = shared + Map::kLogitGradients + logit_place.slot() * kTilePanelBytes;
     barrier_wait(barrier(Map::kLastFull, place.slot()), place.parity());
     float logits[8];
     products_begin();
@@ -377,7 +416,12 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
               (k & 3) * kAlong,
           k > 0);
     products_commit();
-    products_wait<0>();
+    if (tile > 0) {
+      weight_products();
+      products_wait<1>();
+    } else {
+      products_wait<0>();
+    }
     sums_are_final(logits);
 #pragma unroll
     for (int i = 0; i < 8; ++i) logits[i] += bias[(i & 1) + 2 * (i >> 2)];
@@ -385,26 +429,25 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
     loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), gradient,
                                 output_bias);
     if (tile + 1 < tiles.count) load_labels(tile + 1);
-    barrier_wait(barrier(Map::kLogitFree, place.slot()), place.parity() ^ 1);
+    barrier_wait(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
     store_rows<1>(own, gradient, at);
     shared_writes_to_async();
-    warp_arrive(barrier(Map::kLogitFull, place.slot()));
-    barrier_wait(barrier(Map::kLogitFull, place.slot()), place.parity());
-    products_begin();
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
-            output_gradient[half],
-            describe(activations + static_cast<std::uint32_t>(half * kTilePanelBytes)) + k * kAcross,
-            describe(own) + k * kAcross, 1);
-    products_commit();
+    warp_arrive(barrier(Map::kLogitFull, logit_place.slot()));
     products_wait<0>();
     sums_are_final(output_gradient[0]);
     sums_are_final(output_gradient[1]);
-    warp_arrive(barrier(Map::kLastFree, place.slot()));
+    if (tile > 0) warp_arrive(freed);
+    barrier_wait(barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
+    features = activations;
+    before = own;
+    freed = barrier(Map::kLastFree, place.slot());
+    place.advance();
+    logit_place.advance();
   }
+  weight_products();
+  products_wait<0>();
+  sums_are_final(output_gradient[0]);
+  sums_are_final(output_gradient[1]);
 
   float* partial = arguments.partials +
                    static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
@@ -442,24 +485,45 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       barrier_init(shared + Map::kIntoFree + slot * 8, 8);
       barrier_init(shared + Map::kOutFree + slot * 8, 8);
     }
+    for (std::uint32_t slot = 0; slot < Map::kLastDepth; ++slot) {
+      barrier_init(shared + Map::kLastFull + slot * 8, 8);
+      barrier_init(shared + Map::kLastFree + slot * 8, 4);
+    }
+    for (std::uint32_t slot = 0; slot < Map::kInputDepth; ++slot) {
+      barrier_init(shared + Map::kAgainFull + slot * 8, 1);
+      barrier_init(shared + Map::kAgainFree + slot * 8, 8);
+    }
     for (std::uint32_t slot = 0; slot < Map::kDepth; ++slot) {
       barrier_init(shared + Map::kOutSent + slot * 8, 1);
       barrier_init(shared + Map::kGradientFull + slot * 8, 1);
       barrier_init(shared + Map::kGradientOutFree + slot * 8, 8);
-      barrier_init(shared + Map::kLastFull + slot * 8, 8);
-      barrier_init(shared + Map::kLastFree + slot * 8, 4);
       barrier_init(shared + Map::kLogitFull + slot * 8, 4);
       barrier_init(shared + Map::kLogitFree + slot * 8, 8);
     }
+    barrier_init(shared + Map::kGradientSent, 1);
     barrier_init(shared + Map::kWeights, 1);
     barrier_init_fence();
   }
   cluster_sync();
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (threadIdx.x / kWarpgroup == 2) {
-    registers_decrease<kLossRegisters>();
-    if (rank == kHidden - 1) own_loss<Format, kHidden>(arguments, memory);
+  if (rank == kHidden - 1) {
+    if (threadIdx.x / kWarpgroup == 2) {
+      registers_decrease<kLossRegisters>();
+      own_loss<Format, kHidden>(arguments, memory);
+    } else {
+      registers_increase<kLastOwnerRegisters>();
+      own_wide_layer<Format, kHidden, kHidden - 1>(arguments, memory);
+    }
+  } else if (threadIdx.x / kWarpgroup == 2) {
+    registers_decrease<kLoadRegisters>();
+    if (rank == 0 && threadIdx.x == 2 * kWarpgroup)
+      load_wide_inputs<kHidden>(arguments, shared + Map::kInto * kClusterTileBytes, shared + Map::kIntoFull,
+                                shared + Map::kIntoFree);
+    if (rank == 0 && threadIdx.x == 2 * kWarpgroup + 32)
+      load_wide_inputs<kHidden>(arguments, shared + Map::kAgain * kClusterTileBytes, shared + Map::kAgainFull,
+                                shared + Map::kAgainFree);
+    __syncwarp();
   } else {
     registers_increase<kOwnerRegisters>();
     if (rank == 0) own_wide_layer<Format, kHidden, 0>(arguments, memory);
@@ -467,7 +531,6 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       if (rank == 1) own_wide_layer<Format, kHidden, 1>(arguments, memory);
     if constexpr (kHidden > 3)
       if (rank == 2) own_wide_layer<Format, kHidden, 2>(arguments, memory);
-    if (rank == kHidden - 1) own_wide_layer<Format, kHidden, kHidden - 1>(arguments, memory);
   }
   cluster_sync();  // nobody leaves while a neighbour may still write to its barriers
 }

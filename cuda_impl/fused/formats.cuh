@@ -24,6 +24,10 @@ struct Fp16 {
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
   }
+  /// All bits of a half that is positive, none of another.
+  FUSED_DEVICE static std::uint32_t positive(std::uint32_t pair) {
+    return __hgt2_mask(*reinterpret_cast<const __half2*>(&pair), __half2{});
+  }
   FUSED_DEVICE static float2 unpack(std::uint32_t pair) {
     return __half22float2(*reinterpret_cast<const __half2*>(&pair));
   }
@@ -44,6 +48,9 @@ struct Bf16 {
     std::uint32_t pair;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+  }
+  FUSED_DEVICE static std::uint32_t positive(std::uint32_t pair) {
+    return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&pair), __nv_bfloat162{});
   }
   FUSED_DEVICE static float2 unpack(std::uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));

@@ -57,12 +57,8 @@ struct PipelineMap {
   static constexpr int kLastWeights = turned_weights(kHidden);
   static constexpr int kLastWeightsBytes = kLastHeldSteps < 4 ? kTilePanelBytes : 0;
   static constexpr int kOutputWeights = kLastWeights + kLastWeightsBytes;
-  FUSED_BOTH static constexpr int masks(int owner) {
-    int words = 0;
-    for (int u = 0; u < owner; ++u) words += lead(u) + 1;
-    return kOutputWeights + kPack * 16 * kPanelRowBytes + words * kWarpgroup * 4;
-  }
-  static constexpr int kSums = masks(kHidden);  // what the last owner's warps add up at the end
+  static constexpr int kSums =
+      kOutputWeights + kPack * 16 * kPanelRowBytes;  // what the last owner's warps add up at the end
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
   /// Pairs of barriers, full and free, a buffer of a ring each; then one for the output weights.
   FUSED_BOTH static constexpr int barriers_into(int owner) {
@@ -192,6 +188,13 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
                             held + 4 * step);
     shared_writes_to_async();
   };
+  // What store_features() stored: a warp needs only what it wrote itself.
+  const auto load_features = [&](std::uint32_t tile, std::uint32_t* held) {
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+      load_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                           held + 4 * step);
+  };
   const auto arrive = [&](std::uint32_t barrier) {
     __syncwarp();
     if (lane == 0) barrier_arrive(barrier);
@@ -199,11 +202,6 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
   TileRing<kLast ? 1 : Map::depth_into(kLast ? 0 : kOwner + 1)> forward_out;
   TileRing<Map::kGradientDepth> gradient_in, gradient_out;
-  // As many masks as buffers of the ring behind this owner, and found by the same place in it.
-  const auto mask_word = [&]() -> std::uint32_t& {
-    return *(reinterpret_cast<std::uint32_t*>(memory + Map::masks(kOwner) + forward_out.offset() / 16) +
-             thread);
-  };
   barrier_wait(shared + Map::kWeightsBarrier, 0);
   const std::int32_t* labels = arguments.labels + (kLast ? arguments.state->batch * plan.batch : 0);
 
@@ -265,7 +263,6 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
         products_wait<0>();
         sums_are_final(sums);
         relu_values<Format>(sums, bias, held);
-        mask_word() = positive(held).word[0];
         const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
         barrier_wait(barriers + 8, forward_out.parity() ^ 1);
         store_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
@@ -341,12 +338,12 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
             sums, describe(shared + Map::turned_weights(kOwner + 1)) + (k - Map::kHeldSteps) * kAcross,
             rows + k * kAlong, 1);
       products_commit();
-      const Mask<16> mask{{mask_word()}};
+      load_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
       products_wait<0>();
       sums_are_final(sums);
       if (lane == 0) barrier_arrive(barriers + 8);
       gradient_in.advance();
-      masked<Format>(sums, mask, held);
+      masked_by<Format>(sums, held, held);
     }
 
     // The gradient before the ReLU, to the owner before this one and into the weight gradient.

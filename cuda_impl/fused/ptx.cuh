@@ -155,6 +155,14 @@ FUSED_DEVICE void store_matrices_turned(std::uint32_t row, const std::uint32_t* 
                : "memory");
 }
 
+/// Back from shared memory what store_matrices_turned() put there.
+FUSED_DEVICE void load_matrices_turned(std::uint32_t row, std::uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(row)
+               : "memory");
+}
+
 /// e to the power of `value` / log2(e), to about 2^-22.
 FUSED_DEVICE float exponential2(float value) {
   float result;

@@ -138,7 +138,7 @@ FUSED_DEVICE void masked_by(const float (&sums)[2 * kPairs], const std::uint32_t
                             std::uint32_t (&held)[kPairs]) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i)
-    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & spread<true>(activations[i] + 0x7fff7fffu);
+    held[i] = Format::pack(sums[2 * i], sums[2 * i + 1]) & Format::positive(activations[i]);
 }
 
 /// 16 * kSteps columns of the warp's 16 rows into panels, from column 16 * first_step on.
