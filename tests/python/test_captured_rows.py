@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,3 +207,39 @@ def test_tuning_goes_through_the_lock(tmp_path):
 
     assert hasattr(benchmarker.benchmark_gpu, "holds_lock")
     assert (tmp_path / "cache").is_dir()
+
+
+def test_this_process_assembles_like_pytorchs_compile_workers():
+    """Else nothing that they compile ahead is found in Triton's cache, which has the assembler in its key."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    program = (
+        "import sys; from headroom_worker import compilation\n"
+        "from triton.backends.nvidia.compiler import get_ptxas\n"
+        "if sys.argv[1] == 'worker':\n"
+        "    import torch._inductor.compile_worker.__main__\n"  # sets its assembler when it is read
+        "else: compilation.use_kernels_compiled_ahead()\n"
+        "print(get_ptxas(90).version)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("TRITON_PTXAS_PATH", None)
+    versions = [
+        subprocess.run(
+            [sys.executable, "-c", program, who], env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for who in ("worker", "this process")
+    ]
+    assert versions[0] and versions[0] == versions[1]
+
+
+def test_a_device_has_a_tuning_lock_of_its_own(tmp_path, monkeypatch):
+    from headroom_worker import compilation
+
+    locks = []
+    for uuid in ("GPU-a", "GPU-b"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        properties = SimpleNamespace(uuid=uuid)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index, found=properties: found)
+        compilation.tune_one_at_a_time(str(tmp_path))
+        locks.append(compilation._tuning_lock)
+    assert locks[0] != locks[1]

@@ -4,6 +4,7 @@ A setting of the user's shell that turns the compiler off would turn a row into 
 those out of the environment, and `Compilation` checks that something was compiled.
 """
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -19,6 +20,8 @@ TIMING_MILLISECONDS = 20
 # How many processes may compile for this one where several set up rows side by side (the driver's
 # compile_ahead.cpp); else as many as there are cores.
 COMPILERS = "HEADROOM_COMPILERS"
+# The longest wait for PyTorch's compile workers: they import PyTorch, 9 s from a slow disk.
+POOL_SECONDS = 60
 
 
 class Compilation:
@@ -42,6 +45,7 @@ class Compilation:
         if COMPILERS in os.environ:
             config.compile_threads = int(os.environ[COMPILERS])
         tune_one_at_a_time(folder)
+        use_kernels_compiled_ahead()
         self._before = _counts()
 
     def finish(self) -> str:
@@ -52,13 +56,39 @@ class Compilation:
         return "cold" if compiled else "warm"
 
 
+def use_kernels_compiled_ahead() -> None:
+    """Lets this process find what PyTorch's compile workers compile for it, and waits until those are there.
+
+    The workers assemble with torch/bin/ptxas, this process, unless told, with the one that Triton brings:
+    another version, so another key in Triton's cache. Every kernel to be timed was then compiled a second
+    time, here, one after another (torch 2.11: only workers call _set_triton_ptxas_path). And kernels asked
+    for before the workers are there are compiled by threads of this process, which hold up the launches that
+    are being timed.
+    """
+    from torch._inductor import async_compile
+    from torch._inductor.runtime import compile_tasks
+
+    # Both are names inside of PyTorch: a version without them compiles as it likes.
+    set_assembler = getattr(compile_tasks, "_set_triton_ptxas_path", None)
+    if set_assembler is not None:
+        set_assembler()
+    wait = getattr(async_compile.AsyncCompile, "wait_pool_ready", None)
+    if wait is not None and torch.cuda.is_available():
+        with contextlib.suppress(TimeoutError):
+            wait(timeout=POOL_SECONDS)
+
+
 def tune_one_at_a_time(folder: str) -> None:
-    """Whoever times a kernel to choose one holds `folder`/tuning.lock: others that set up cells wait."""
+    """Whoever times a kernel to choose one holds its device's lock in `folder`: others there wait."""
     from torch._inductor.runtime import benchmarking
 
     global _tuning_lock
     os.makedirs(folder, exist_ok=True)
-    _tuning_lock = os.path.join(folder, "tuning.lock")
+    device = "cpu"
+    if torch.cuda.is_available():
+        index = torch.cuda.current_device()
+        device = getattr(torch.cuda.get_device_properties(index), "uuid", index)
+    _tuning_lock = os.path.join(folder, f"tuning-{device}.lock")
     for benchmarker in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
         method = vars(benchmarker).get("benchmark_gpu")
         if method is not None and not hasattr(method, "holds_lock"):
