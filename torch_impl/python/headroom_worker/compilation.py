@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-# torch.compile's own times for choosing a kernel (25 ms, then 100 ms) are for kernels that take milliseconds.
-# These take microseconds: a fifth of it still runs each of them hundreds of times.
+# How long Triton's do_bench times a kernel: a fifth of Inductor's defaults (25 ms, then 100 ms), as these
+# kernels take microseconds. Without effect while Inductor's own benchmarker times them, as it does by default
+# in PyTorch 2.11: at most 100 calls (torch/_inductor/runtime/benchmarking.py; docs/rivals.md).
 WARM_UP_MILLISECONDS = 5
 TIMING_MILLISECONDS = 20
 # How many processes may compile for this one where several set up rows side by side (the driver's
