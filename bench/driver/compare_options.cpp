@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <map>
 
 #include "analysis/gate.h"
@@ -24,6 +26,16 @@ void check_baseline_name(const std::string& option, const std::string& name) {
 }
 
 }  // namespace
+
+CLI::Validator between(double low, double high) {
+  const CLI::Range range(low, high);
+  const auto complaint = [=](std::string& text) {
+    if (std::isnan(std::strtod(text.c_str(), nullptr)))
+      return fmt::format("Value {} not in range {} to {}", text, low, high);
+    return range(text);
+  };
+  return CLI::Validator(complaint, range.get_description(), "");
+}
 
 CompareParser::CompareParser(CLI::App& app)
     : command(app.add_subcommand(
@@ -88,11 +100,11 @@ void CompareParser::add_how() {
       ->group(how);
   command->add_option("--block-seconds", options.block_seconds, "Least length of a block")
       ->capture_default_str()
-      ->check(CLI::Range(0.001, 60.0))
+      ->check(between(0.001, 60.0))
       ->group(how);
   command->add_option("--tolerance", options.tolerance_percent, "Percent that count as the same")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 100.0))
+      ->check(between(0.1, 100.0))
       ->group(how);
   command
       ->add_option("--repeat", options.repeat, "Self-check: how many comparisons, each with its own verdict")
@@ -102,7 +114,7 @@ void CompareParser::add_how() {
   command
       ->add_option("--plant", options.plant_percent,
                    "Self-check: head's worker waits on the device in every step, so many percent of it")
-      ->check(CLI::Range(0.1, 1000.0))
+      ->check(between(0.1, 1000.0))
       ->group(how);
   command->add_option("--device", measured.device, "CUDA device index; -1 for none")
       ->capture_default_str()

@@ -230,12 +230,12 @@ struct Parser {
         ->group(how);
     run->add_option("--block-seconds", options.block_seconds, "Least length of a block")
         ->capture_default_str()
-        ->check(CLI::Range(0.02, 60.0))
+        ->check(between(0.02, 60.0))
         ->group(how);
     run->add_option("--energy-seconds", options.energy_seconds,
                     "Untimed steps after the blocks to measure their energy, for each record; 0 for none")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 600.0))
+        ->check(between(0.0, 600.0))
         ->group(how);
     loss_steps_option =
         run->add_option("--losses", loss_steps, "Also train N steps per seed and keep the losses; 0 for none")
@@ -312,6 +312,15 @@ struct Parser {
                     nearest_name(typed, names), called));
   }
 
+  // An empty value is mostly a shell variable that is not set; to take the default instead would hide that.
+  static void refuse_empty_values(const CLI::App& command) {
+    for (const CLI::Option* option : command.get_options()) {
+      for (const std::string& value : option->results()) {
+        if (value.empty()) throw InputError(fmt::format("{}: its value is empty", option->get_name()));
+      }
+    }
+  }
+
   // Returns the text to print if help or version was asked for.
   std::optional<std::string> parse(const std::vector<std::string>& argv) {
     std::vector<std::string> arguments(argv.begin() + (argv.empty() ? 0 : 1), argv.end());
@@ -327,6 +336,7 @@ struct Parser {
           fmt::format("{}; see headroom{} --help", first_line(error.what()), command_called(argv)));
     }
     if (version) return fmt::format("headroom {}\n", kVersion);
+    for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
     refuse_extras(app, "headroom");
     if (run->parsed()) {
       refuse_extras(*run, "headroom run");

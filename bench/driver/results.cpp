@@ -295,7 +295,8 @@ class Node {
  private:
   [[noreturn]] void fail(const std::string& expected) const {
     const std::string text = value_.dump(-1, ' ', true, json::error_handler_t::replace);
-    throw InputError(fmt::format("{}: expected {}, found {}", where_, expected,
+    const std::string where = where_.ends_with(": ") ? where_.substr(0, where_.size() - 2) : where_;
+    throw InputError(fmt::format("{}: expected {}, found {}", where, expected,
                                  text.size() <= 40 ? text : text.substr(0, 37) + "..."));
   }
   const json& value_;
@@ -525,7 +526,15 @@ Results read_results(const std::filesystem::path& file) {
                                  rate.at("how").string()};
   }
   for (const Node& node : root.at("workloads").items()) results.workloads.push_back(read_workload(node));
-  for (const Node& node : root.at("records").items()) results.records.push_back(read_record(node));
+  for (const Node& node : root.at("records").items()) {
+    const Record record = read_record(node);
+    if (results.find(record.workload, record.backend, record.precision) != nullptr) {
+      throw InputError(fmt::format("{}: records[{}]: {} {} of {} is there twice", file.string(),
+                                   results.records.size(), record.backend, to_string(record.precision),
+                                   record.workload));
+    }
+    results.records.push_back(record);
+  }
   return results;
 }
 

@@ -113,11 +113,10 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
                    {"name", "seed", "learning_rate", "data", "precisions", "backends"});
   SuiteWorkload entry{{}, precisions, backends};
   Workload& workload = entry.workload;
-  // Ranges are validate()'s to check; here only that the numbers fit their types.
   for (const Node& width : node.at("widths").items()) {
-    workload.widths.push_back(static_cast<int>(width.integer(-1, std::int64_t{1} << 30)));
+    workload.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
   }
-  workload.batch_size = static_cast<int>(node.at("batch_size").integer(-1, std::int64_t{1} << 30));
+  workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
   if (node.has("learning_rate")) workload.optimizer.learning_rate = node.at("learning_rate").number();
   if (node.has("data")) {

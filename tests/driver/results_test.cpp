@@ -120,6 +120,8 @@ TEST(ResultsFile, MistakesSayWhereTheyAre) {
               HasSubstr("schema_version: expected 1"));
   EXPECT_THAT(complaint(R"("id":)", R"("idd":)"), HasSubstr("run.id: is missing"));
   EXPECT_THAT(complaint("{", "["), HasSubstr("found no JSON"));
+  EXPECT_EQ(message_of<InputError>([&] { read_results(folder.write("c.json", "[]")); }),
+            (folder.path() / "c.json").string() + ": expected an object, found []");
   EXPECT_THAT(message_of<InputError>([&] { read_results(folder.path() / "none.json"); }),
               HasSubstr("cannot be read"));
 }

@@ -233,6 +233,7 @@ def test_not_comparable_says_which_field(files, path, value, said):
         ("records.0.blocks.3.device_seconds", math.inf, "found no JSON"),
         ("records.0.blocks", [], "0 blocks, expected at least 12"),
         ("records.0.precision", "fp64", "records[0].precision"),
+        ("records", [record(steps())] * 2, "records[1]: cuda-layered fp32 of mlp-784x10-b32 is there twice"),
     ],
 )
 def test_bad_values_are_refused(files, path, value, said):
@@ -277,6 +278,8 @@ def test_bad_files_are_refused(tmp_path, files):
         (["--base", ".", "--launches", "2", "--pairs", "5"], "makes 10 pairs a round, expected at least 12"),
         (["--base", ".", "--suite", "cii"], "did you mean 'ci'?"),
         (["--tolerence", "3"], "did you mean '--tolerance'?"),
+        (["a.json", "b.json", "--tolerance", "nan"], "--tolerance: Value nan not in range"),
+        (["--within", "", "--base-backend", "x"], "--within: its value is empty"),
     ],
 )
 def test_wrong_usage_is_refused(arguments, said):

@@ -367,6 +367,12 @@ BAD_ARGUMENTS = {
     "a worker that is not there": (["--worker", "x=/no/such/program"], "--worker x"),
     "unknown workload of a suite": (["--workloads", "mlp-784x128x128x128x10-b33"], "b32"),
     "benchmark file": (["--benchmark_out=/no/such/folder/x"], "benchmark_out"),
+    "blocks of no number": (["--block-seconds", "nan"], "--block-seconds: Value nan not in range"),
+    "energy of no number": (["--energy-seconds", "NaN"], "--energy-seconds: Value NaN not in range"),
+    "empty data folder's name": (["--data", ""], "--data: its value is empty"),
+    "empty seed": (["--seed", ""], "--seed: its value is empty"),
+    "empty shard": (["--shard", ""], "--shard: its value is empty"),
+    "empty file to go on with": (["--resume", ""], "--resume: its value is empty"),
 }
 
 
@@ -427,6 +433,7 @@ def test_idx_data_is_trained_on(tmp_path, compress):
 BAD_SUITES = {
     "unknown key": '{"precisions": ["fp32"], "backends": ["all"], "workloads": [], "x": 1}',
     "not JSON": "{",
+    "no file": "",
     "duplicate names": json.dumps(
         {
             "description": "",
