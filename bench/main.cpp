@@ -151,16 +151,18 @@ int run(const RunOptions& asked) {
   calibrate(results, pool, progress);
 
   double estimate = 0;
-  std::int64_t left = 0;
+  std::int64_t running = 0, skipped = 0;
   for (const PlannedWorkload& planned : plan.workloads) {
     for (const Group& group : planned.groups) {
       if (is_done(results, planned, group)) continue;
       estimate += estimated_seconds(context, planned, group);
-      left += static_cast<std::int64_t>(group.backends.size());
+      for (const std::string& backend : group.backends)
+        ++(runs_here(context, group, backend) ? running : skipped);
     }
   }
-  progress.line(fmt::format("{} records on {}: about {}. Results: {}", left,
-                            results.device ? results.device->name : "the CPU", duration_text(estimate),
+  progress.line(fmt::format("{} record{} on {}{}: about {}. Results: {}", running, running == 1 ? "" : "s",
+                            results.device ? results.device->name : "the CPU",
+                            skipped > 0 ? fmt::format(", {} skipped", skipped) : "", duration_text(estimate),
                             shown(output)));
   progress.set_estimate(estimate);
 

@@ -353,21 +353,25 @@ bool is_done(const Results& results, const PlannedWorkload& planned, const Group
   });
 }
 
+bool runs_here(const RunContext& context, const Group& group, const std::string& backend) {
+  const auto& limited = context.plan.precisions_without_gpu;
+  const bool left_out = !context.has_device && limited &&
+                        std::find(limited->begin(), limited->end(), group.precision) == limited->end();
+  return !left_out && context.pool.availability(row_of(context.table, backend), group.precision).state ==
+                          Availability::State::kAvailable;
+}
+
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group) {
   // Rough rates of what is slowest; the estimate is scaled by what the first groups really take.
   const double cores = static_cast<double>(std::max(1u, std::thread::hardware_concurrency()));
   const double oracle_rate = 1e10 * cores;
   const double flops = planned.workload.flops_per_step();
   const double parameter_bytes = static_cast<double>(planned.workload.parameter_count()) * 4;
-  const auto& limited = context.plan.precisions_without_gpu;
-  const bool left_out = !context.has_device && limited &&
-                        std::find(limited->begin(), limited->end(), group.precision) == limited->end();
   double seconds = 0;
   int running = 0;
   for (const std::string& backend : group.backends) {
+    if (!runs_here(context, group, backend)) continue;
     const BackendRow& row = row_of(context.table, backend);
-    if (left_out || context.pool.availability(row, group.precision).state != Availability::State::kAvailable)
-      continue;
     ++running;
     double step = context.has_device ? 1e-3 + flops / 3e13 : 5e-4 + flops / (2e10 * cores);
     if (row.family == Family::kReference) step = flops / oracle_rate;

@@ -72,6 +72,9 @@ std::string choose_cache_folder(const RunOptions& options);
 /// Whether the file holds a record for each cell of the group.
 bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group);
 
+/// Whether this machine can run the backend in the group's precision; else its record will be skipped.
+bool runs_here(const RunContext& context, const Group& group, const std::string& backend);
+
 /// Guess at how long a group takes, for the estimate before the start and the time left.
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group);
 

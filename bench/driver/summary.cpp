@@ -143,8 +143,9 @@ std::string ladder_table(const Results& results) {
          columns(lines, {2, 3, 4, 5, 6, 7, 8, 9}) +
          "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
          "fusion: that less\n"
-         "the expert or compiled graph; kernels: best PyTorch less the best of ours; left: that less the "
-         "floor\n"
+         "the expert or compiled graph; choice: that less the best PyTorch, where it is another row; "
+         "kernels: best\n"
+         "PyTorch less the best of ours; left: that less the floor\n"
          "(noise): the intervals overlap; (negative): the second row is the slower one\n\n";
 }
 

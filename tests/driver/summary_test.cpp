@@ -42,6 +42,12 @@ TEST(Summary, SaysWhereTheTimeGoesWithNoiseAndNegativeTermsCalledSo) {
     EXPECT_THAT(text, HasSubstr(words));
 }
 
+TEST(Summary, ExplainsEveryColumnOfTheLadder) {
+  const std::string text = ladder_table(measured());
+  for (const char* column : {"Python:", "dispatch:", "fusion:", "choice:", "kernels:", "left:"})
+    EXPECT_THAT(text, HasSubstr(column));
+}
+
 TEST(Summary, HasNoLadderWhereHardlyATermIsKnown) {
   Results results = measured();
   results.records.resize(1);
