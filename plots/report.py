@@ -59,16 +59,23 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {message} (--help)\n")
 
 
+def folder_name(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, found an empty name")
+    return Path(text)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(
         prog="headroom report",
+        allow_abbrev=False,  # `--doc` must not write the docs
         description="Write report.html, report.md and figures (SVG and PNG) from results files.",
     )
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="results files of one device model"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the report"
+        "-o", "--output", type=folder_name, required=True, metavar="DIR", help="folder of the report"
     )
     parser.add_argument(
         "--docs",

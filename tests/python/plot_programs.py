@@ -65,7 +65,7 @@ def changed(path: str, value: object) -> dict:
 BAD_FILES = {
     "truncated": (lambda: json.dumps(small())[:-200], "not valid JSON"),
     "empty": (lambda: "", "not valid JSON"),
-    "a list": (lambda: "[]", "expected an object"),
+    "a list": (lambda: "[]", "run0.json: expected an object, found []"),
     "NaN": (lambda: json.dumps(small()).replace("4e-05", "NaN", 1), "not valid JSON"),
     "infinite": (lambda: json.dumps(small()).replace("4e-05", "1e999", 1), "records[2].step_seconds.median"),
     "deeply nested": (lambda: "[" * 100_000, "not valid JSON"),

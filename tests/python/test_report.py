@@ -340,9 +340,20 @@ def test_bad_combinations_and_files_without_a_complete_workload(tmp_path):
     assert (done.returncode, "is another workload in" in one_line(done)) == (2, True)
 
 
-def test_wrong_usage_is_one_line():
-    done = subprocess.run([sys.executable, str(REPORT), "x.json"], capture_output=True, text=True)
-    assert (done.returncode, "-o/--output" in one_line(done)) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x.json"], "-o/--output"),
+        (["x.json", "-o", ""], "-o/--output: expected a folder, found an empty name"),
+        (["x.json", "-o", "report", "--doc"], "unrecognized arguments: --doc"),
+    ],
+)
+def test_wrong_usage_is_one_line(tmp_path, arguments, words):
+    done = subprocess.run(
+        [sys.executable, str(REPORT), *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, words in one_line(done)) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_cannot_be_written(tmp_path):
