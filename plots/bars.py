@@ -42,7 +42,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
         precision: _ordered([row for row in rows if row.precision == precision]) for precision in precisions
     }
     elsewhere = [row for row in rows if row.precision not in precisions]
-    notes = ["Bars: median of the blocks' device time per step; black lines: its 95 % interval."]
+    notes = [f"Bars: median of the blocks' {results.clock} per step; black lines: its 95 % interval."]
     if any(is_oracle(row.backend) and row.timed for row in rows):
         notes.append("The oracle is the double-precision reference of the checks, not a competitor.")
     notes += record_notes(results, elsewhere, where=lambda row: "")
@@ -62,7 +62,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
         columns=1,
         left=0.4 + max(len(shortened(name, 32)) for name in names) * TEXT_SIZE * 0.6 / 72,
         right=0.25,
-        gap=0.5,
+        gap=0.68,
         foot=0.62,
     )
     shown = _inside(panels)
@@ -74,8 +74,6 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     limit = _limit(all_axes[0], words, longest)
     for axes, (precision, panel) in zip(all_axes, panels.items(), strict=True):
         _draw_panel(axes, precision, panel, texts[precision], longest, limit, names)
-    for axes in all_axes[:-1]:
-        axes.tick_params(labelbottom=False)
     all_axes[-1].set_xlabel("time of a step")
     return page
 
@@ -133,7 +131,7 @@ def _limit(axes: Axes, bars: list[tuple[Row, tuple[str, str, str]]], longest: fl
     limit = longest * 1.02
     for row, (time, meaning, _) in bars:
         if _has_bar(row, longest):
-            words = min(_text_inches(f"{time}   {meaning}") + 0.2, 0.62 * width)
+            words = min(_text_inches(f"{time} · {meaning}") + 0.2, 0.62 * width)
             limit = max(limit, row.high * width / (width - words))
     return limit
 
@@ -169,7 +167,7 @@ def _draw_panel(
             )
             axes.plot([row.low, row.high], [place, place], color="#000000", linewidth=1.4, zorder=4)
         room = width * (1 - end / limit) - 0.1
-        words = f"{time}   {meaning}".strip() if time else meaning
+        words = " · ".join(part for part in (time, meaning) if part)  # a page takes several blanks for one
         if row.timed and not length:
             words += " (no bar: too long)"
         words = shortened(words, max(12, int(room / _text_inches("0"))))

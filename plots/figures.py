@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from results_file import InputError, Results, Row, read_results
+from results_file import InputError, Results, Row, by_size, read_results
 
 DONE, BAD_INPUT, NO_MATPLOTLIB = 0, 2, 3
 
@@ -55,16 +55,17 @@ def plan(results: Results) -> dict:
     def rows_of(*names: str) -> list[Row]:
         return [row for row in results.rows if row.workload.name in names]
 
-    series = width_series.find_series(results.workloads)
+    workloads = by_size(results.workloads)  # the files' order is that of their names
+    series = width_series.find_series(workloads)
     in_series = {name for one in series for name in one.widths}
-    alone = [workload for workload in results.workloads if workload.name not in in_series]
+    alone = [workload for workload in workloads if workload.name not in in_series]
     for one in series:
         add(f"step-time-{one.slug}", scaling.draw_step_time, one)
         add(f"speedup-best-pytorch-{one.slug}", scaling.draw_speedup, one, "best")
         add(f"speedup-pytorch-eager-{one.slug}", scaling.draw_speedup, one, "eager")
     for workload in alone:
         add(f"step-time-{workload.name}", bars.draw_bars, workload)
-    for workload in results.workloads:
+    for workload in workloads:
         if ladder.ladders_of(results, workload):
             add(f"ladder-{workload.name}", ladder.draw_ladder, workload)
     for quantity in quantities.QUANTITIES:
@@ -76,12 +77,12 @@ def plan(results: Results) -> dict:
                 add(f"{quantity.slug}-{workload.name}", quantities.draw_bars, workload, quantity)
     for one in series:
         if any(row.blocks for row in rows_of(*one.widths)):
-            members = [workload for workload in results.workloads if workload.name in one.widths]
+            members = [workload for workload in workloads if workload.name in one.widths]
             add(f"spread-{one.slug}", spread.draw_spread, one.title, members)
     for workload in alone:
         if any(row.blocks for row in rows_of(workload.name)):
             add(f"spread-{workload.name}", spread.draw_spread, workload.name, [workload])
-    for workload in results.workloads:
+    for workload in workloads:
         if any(row.losses for row in rows_of(workload.name)):
             add(f"loss-{workload.name}", loss_curves.draw_losses, workload)
     return drawings

@@ -61,6 +61,10 @@ def draw_ladder(results: Results, workload: Workload) -> Page | None:
         " Kernels: best PyTorch less best of ours.",
         "Black lines: what both 95 % intervals allow. All rows of a panel are of one file.",
     ]
+    if any(term.name == "choice" for term in everything):
+        notes.append(
+            "Another PyTorch row: the expert or compiled graph less best PyTorch, where the two differ."
+        )
     if any(term.verdict == "noise" for term in everything):
         notes.append("Hollow: inside the noise, the intervals of both rows overlap.")
     if any(term.verdict == "negative" for term in everything):

@@ -99,7 +99,8 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
     seeds = sorted({curve.seed for row in drawn for curve in row.losses})
     notes = [
         f"Lines: running mean over {100 * WINDOW:g} % of the steps (at least {LEAST_WINDOW}), mean over"
-        f" {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}; bands: smallest to largest."
+        f" {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+        f"{'; bands: smallest to largest' if len(seeds) > 1 else ''}."
         " Curves that coincide lie inside each other.",
     ]
     if reference is not None:

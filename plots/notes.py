@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from results_file import PRECISIONS, Results, Row
 from style import backend_order, shortened
@@ -14,19 +16,32 @@ WORDS = {
 }
 
 
+def _kind(message: str) -> str:
+    """The message without what a workload and a precision bring into it: names in quotes and numbers."""
+    return re.sub(r"'[^']*'|\b(fp|tf|bf)?\d+", "#", message)
+
+
 def record_notes(results: Results, rows: list[Row], where: Callable[[Row], str]) -> list[str]:
-    """One line a state and reason. `where` names a row's workload; left out where all of them are meant."""
+    """One line a state and reason; skips for reasons that differ in a name or a number share one.
+
+    `where` names a row's workload; left out where all of them are meant.
+    """
     notes = []
     for state, word in WORDS.items():
         reasons: dict[tuple[str, str], list[Row]] = {}
+        first_of_kind: dict[tuple[str, str], str] = {}
         for row in rows:
             if row.state == state:
                 message = shortened(row.message, 160) if state != "unverified" else ""
+                if state == "skipped":
+                    message = first_of_kind.setdefault((row.backend, _kind(message)), message)
                 reasons.setdefault((row.backend, message), []).append(row)
         joined: dict[tuple[str, str], list[str]] = {}
         for (backend, message), found in sorted(reasons.items(), key=lambda item: backend_order(item[0][0])):
             cells = _cells(rows, backend, found, where)
-            joined.setdefault((message, cells), []).append(shortened(backend, 40))
+            different = len({row.message for row in found}) if state == "skipped" else 1
+            reason = f"{message.rstrip('.')} (one of {different} such reasons)" if different > 1 else message
+            joined.setdefault((reason, cells), []).append(shortened(backend, 40))
         for (message, cells), backends in joined.items():
             reason = f": {message.rstrip('.')}" if message else ""
             notes.append(f"{word}: {', '.join(backends)} {cells}{reason}.")
@@ -39,8 +54,10 @@ def record_notes(results: Results, rows: list[Row], where: Callable[[Row], str])
         if row.slowdown:
             cell = " ".join(f"{shortened(row.backend, 40)} {row.precision} {where(row)}".split())
             notes.append(f"Measured while the GPU was slowed down: {cell}: {', '.join(row.slowdown)}.")
-    if results.partial:
-        notes.append(f"Partial: the run of {', '.join(results.partial)} did not finish.")
+    files = {Path(row.file).name for row in rows}
+    partial = [name for name in results.partial if name in files]
+    if partial:
+        notes.append(f"Partial: the run of {', '.join(partial)} did not finish.")
     return notes
 
 
@@ -49,6 +66,7 @@ def _cells(rows: list[Row], backend: str, found: list[Row], where: Callable[[Row
     parts: dict[tuple[str, ...], list[str]] = {}
     for precision in PRECISIONS:
         places = [where(row) for row in found if row.precision == precision]
+        places.sort(key=lambda place: (len(place), place))  # H 512 before H 1024
         if not places:
             continue
         everywhere = [where(row) for row in rows if (row.backend, row.precision) == (backend, precision)]

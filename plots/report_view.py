@@ -193,7 +193,8 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
     return Table(
         name="summary",
         title="Best PyTorch and ours, cell by cell",
-        about="Fastest verified row of each family, microseconds a step (median of the blocks' device time)."
+        about="Fastest verified row of each family, microseconds a step (median of the blocks'"
+        f" {results.clock})."
         " A ratio is the time of the other row over ours, same file, workload and precision; pointing at it"
         " shows what both 95 % intervals allow.",
         columns=(
@@ -265,9 +266,9 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
     return Table(
         name="records",
         title="Every record",
-        about="Times are microseconds a step: the median of the blocks' device time and its 95 % interval,"
-        " then wall and CPU time (all threads of the worker). A record that failed has no time and no"
-        " speed-up: the reason stands under 'Skipped and failed'. Contract: 'exact' obeys the precision"
+        about=f"Times are microseconds a step: the median of the blocks' {results.clock} and its 95 %"
+        " interval, then wall and CPU time (all threads of the worker). A record that failed has no time and"
+        " no speed-up: the reason stands under 'Skipped and failed'. Contract: 'exact' obeys the precision"
         " contract, 'autocast' and 'library' round as PyTorch's autocast or a vendor's library does.",
         columns=(
             "workload",

@@ -153,6 +153,11 @@ class Results:
         return [Path(source.file).name for source in self.sources if not source.complete]
 
     @property
+    def clock(self) -> str:
+        """What a block's time is: on a GPU that between two of its events, else a steady clock's."""
+        return "device time" if any(source.device for source in self.sources) else "time"
+
+    @property
     def workloads(self) -> list[Workload]:
         return list({row.workload.name: row.workload for row in self.rows}.values())
 
@@ -173,6 +178,10 @@ class Results:
             if other.backend == EAGER:
                 found["eager"] = other
         return found
+
+
+def by_size(workloads: list[Workload]) -> list[Workload]:
+    return sorted(workloads, key=lambda one: (one.parameters * one.batch_size, one.parameters, one.name))
 
 
 def is_pytorch(backend: str) -> bool:
@@ -202,7 +211,7 @@ class _Fields:
         where = f"{self.path}.{name}".strip(".")
         text = json.dumps(found, default=str)
         text = text if len(text) <= 40 else text[:37] + "..."
-        raise InputError(f"{self.file}: {where}: expected {expected}, found {text}")
+        raise InputError(f"{self.file}: {where and f'{where}: '}expected {expected}, found {text}")
 
     def get(self, name: str, types: tuple[type, ...], expected: str) -> object:
         if name not in self.values:

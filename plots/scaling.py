@@ -51,14 +51,14 @@ def draw_step_time(results: Results, series: Series) -> Page | None:
         if precision in row.workload.floors
     }
     notes = [
-        "Points: median of the blocks' device time per step; vertical lines: its 95 % interval.",
+        f"Points: median of the blocks' {results.clock} per step; vertical lines: its 95 % interval.",
         *record_notes(results, rows, where=lambda row: f"H {series.widths[row.workload.name]}"),
         *contract_note(rows),
     ]
     if floors:
         notes.append("Floor: no implementation of this step can be faster on this device.")
     subtitle = (
-        f"{results.device} · {', '.join(precisions)} · device time of a step against H, axes logarithmic"
+        f"{results.device} · {', '.join(precisions)} · {results.clock} of a step against H, axes logarithmic"
     )
     names = [shortened(backend, 32) for backend in backends]
     names += [f"{shortened(row.backend, 32)} (failed)" for row in shown if row.state == "failed"]
@@ -150,7 +150,7 @@ def draw_speedup(results: Results, series: Series, against: str) -> Page | None:
     notes += record_notes(results, rows, where=lambda row: f"H {series.widths[row.workload.name]}")
     notes += contract_note(rows)
     subtitle = (
-        f"{results.device} · {', '.join(precisions)} · ratio of device times of a step, axes logarithmic"
+        f"{results.device} · {', '.join(precisions)} · ratio of {results.clock}s of a step, axes logarithmic"
     )
     title = f"Speed-up over {'the ' if against == 'best' else ''}{base_name}: {series.title}"
     page = series_page(

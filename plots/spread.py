@@ -54,7 +54,7 @@ def draw_spread(results: Results, title: str, workloads: list[Workload]) -> Page
     limit = max(LEAST_LIMIT, 1.1 * float(np.quantile(farthest, 0.98)))
     beyond = int((farthest > limit).sum())
     notes = [
-        "A dot is a block: its device time per step against the median of its record"
+        f"A dot is a block: its {results.clock} per step against the median of its record"
         f"{', records of all sizes in one row' if len(names) > 1 else ''}. Nine of ten blocks lie within the"
         " figure at the right.",
     ]

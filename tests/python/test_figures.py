@@ -71,6 +71,8 @@ def test_a_single_workload_gives_bars_with_times_and_ratios_of_the_same_precisio
     (text,) = drawn(tmp_path, document).values()
     assert all(word in text for word in ("40.0 µs", "20× vs best PyTorch", "25× vs pytorch-eager", "1.00 ms"))
     assert text.count("1.00× vs pytorch-eager") == 2  # tf32, where all are equal
+    assert "40.0 µs · 20× vs best PyTorch" in text
+    assert text.count("0.5 ms") == 2  # both panels have their ticks named
 
 
 def test_without_a_gpu_the_title_names_the_cpu_and_skipped_rows_their_reason(tmp_path):
@@ -81,6 +83,7 @@ def test_without_a_gpu_the_title_names_the_cpu_and_skipped_rows_their_reason(tmp
     document["records"].append(made_up.record(name, "oracle", "fp32", 1.0))
     (text,) = drawn(tmp_path, document).values()
     assert "CPU: made-up CPU" in text
+    assert "the blocks' time per step" in text
     assert "skipped: no CUDA device" in text
     assert "Skipped: cuda-layered bf16: no CUDA device." in text
     assert "not a competitor" in text
@@ -119,6 +122,24 @@ def test_failures_in_a_series_are_named_with_their_width(tmp_path):
     for text in drawn(tmp_path, document).values():
         assert "cuda-layered fp16 (H 512): step_update of weight1" in text
         assert "libtorch-eager fp16 (H 8192): out of memory." in text
+
+
+def test_skips_that_differ_in_a_name_or_a_number_share_a_line(tmp_path):
+    document = made_up.width_series(3, precisions=("fp16",))
+    for record in document["records"]:
+        if record["backend"] == "cuda-layered" and "x128x" not in record["workload"]:
+            nothing = {
+                "step_seconds": None,
+                "blocks": [],
+                "verification": {"verdict": "not_run", "checks": []},
+            }
+            size = len(record["workload"]) * 1000
+            why = f"'{record['workload']}' in fp16 needs {size} bytes"
+            record.update(nothing, outcome="skipped", message=why)
+    for text in drawn(tmp_path, document).values():
+        (line,) = (line for line in text.splitlines() if "Skipped: cuda-layered" in line)
+        assert "fp16 (H 256, 512" in line
+        assert "such reasons" in text
 
 
 def test_a_record_measured_under_slowdown_is_marked(tmp_path):
