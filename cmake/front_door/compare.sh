@@ -32,6 +32,8 @@ compare() {
   [ -z "$base" ] || measured=yes
   if [ -n "$measured" ]; then
     wanted_targets "${rest[@]}"
+    known --base "$base"
+    known --head "$head" # before base is built, which takes minutes
     if [ -n "$base" ]; then
       build_of --base "$base"
       label+=(--base "$folder" --base-label "$folder_label")
@@ -65,7 +67,13 @@ wanted_targets() {
   readarray -t targets <<<"$names"
 }
 
-# build_of --base|--head WHAT: sets folder and folder_label. WHAT: a build folder, a git revision, or nothing for this
+# known --base|--head WHAT: fails unless WHAT is nothing, a build folder or a git revision.
+known() {
+  [ -z "$2" ] || [ -d "$2/bin" ] || git -C "$root" rev-parse --verify --quiet "$2^{commit}" >/dev/null ||
+    fail "$1 $2: neither a build folder nor a git revision of $root"
+}
+
+# build_of --base|--head WHAT, which is known: sets folder and folder_label. WHAT: a build folder, a git revision, or nothing for this
 # checkout as it is.
 build_of() {
   local option=$1 what=$2 sha
@@ -80,8 +88,7 @@ build_of() {
   elif [ -d "$what/bin" ]; then
     folder=$what folder_label=$what
   else
-    sha=$(git -C "$root" rev-parse --verify --quiet "$what^{commit}") ||
-      fail "$option $what: neither a build folder nor a git revision of $root"
+    sha=$(git -C "$root" rev-parse --verify --quiet "$what^{commit}")
     folder_label="$what (${sha:0:9})"
     [ -z "$given_build" ] || fail "$option $what: with --build nothing is built; name a build folder"
     choose_compiler

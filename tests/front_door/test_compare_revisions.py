@@ -152,11 +152,14 @@ def test_head_is_this_checkout_as_it_is(checkout):
     assert program.read_text().strip() == "changed and not committed"
 
 
-def test_revision_that_does_not_exist(checkout):
+@pytest.mark.parametrize("side", ["--base", "--head"])
+def test_revision_that_does_not_exist(checkout, side):
     checkout.commit(WORKS.format("x"))
-    done = checkout.compare("--base", "no-such-branch", "--head", "HEAD")
+    other = "--head" if side == "--base" else "--base"
+    done = checkout.compare(side, "no-such-branch", other, "HEAD")
     assert done.returncode == 2
-    assert "--base no-such-branch: neither a build folder nor a git revision" in done.stderr
+    assert f"{side} no-such-branch: neither a build folder nor a git revision" in done.stderr
+    assert "builds commit" not in done.stderr  # it is said before the other side is built
     assert done.stdout == ""
     checkout.assert_clean()
 
