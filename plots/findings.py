@@ -300,8 +300,8 @@ def verification(results: Results) -> Sentence:
 def warnings(results: Results, cells: list[Cell]) -> list[str]:
     """What a reader has to know before believing the rest."""
     said = [
-        f"{', '.join(cell.failed_rivals)} failed in {cell.precision} at {place_of(results, cell.ours)}: there"
-        f" the speed-up is over a slower row ({cell.best.backend}) and does not count as the best."
+        f"{', '.join(cell.failed_rivals)} failed in {cell.precision} at {place_of(results, cell.ours)} and"
+        f" might have been faster than {cell.best.backend}: that speed-up does not count as the best."
         for cell in cells
         if cell.failed_rivals and cell.against_best is not None
     ]
