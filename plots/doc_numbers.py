@@ -1,7 +1,7 @@
 """Numbers in the docs that claim to be measured: checked against the published results, or written anew.
 
 Two forms, both ordinary Markdown to a reader:
-    [40.2 µs](../results/h200/seed-128-fp16-fp32.json "fp32 H=128 cuda-layered")
+    [40.2 µs](../results/h200/seed-128-fp32.json "fp32 H=128 cuda-layered")
     <!-- results: answer --> ... <!-- /results -->
 A link names its file and its record; a block is made whole by one of doc_blocks.BLOCKS. What stands in
 neither and has a unit that only a measurement gives is an unnamed claim, unless it is code, or *in italics*:

@@ -142,7 +142,7 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...]) -> None:
     axes.set_yticks(range(len(terms)), [TITLES[term.name] for term in terms])
     axes.tick_params(axis="y", length=0, labelsize=TEXT_SIZE)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
     axes.axvline(0, color=MUTED, linewidth=0.8, zorder=2)
     axes.grid(True, axis="x")
     axes.set_axisbelow(True)

@@ -188,6 +188,15 @@ def test_a_ladder_says_what_is_negative_noise_or_missing(tmp_path):
     assert "Hatched" in text
 
 
+def test_a_ladder_of_long_steps_has_ticks_without_exponents(tmp_path):
+    document = small()
+    terms = [term | {"seconds": term["seconds"] and 100 * term["seconds"]} for term in made_up.ladder()]
+    document["workloads"][0]["ladders"] = {"fp32": terms}
+    text = drawn(tmp_path, document)["ladder-mlp-784x128x10-b32"]
+    assert "20000" in text
+    assert "e+0" not in text
+
+
 def test_ladders_of_two_files_are_named_by_file(tmp_path):
     first, second = small(), small("tf32")
     for document in (first, second):
