@@ -73,14 +73,7 @@ def times_block(data: Published, arguments: list[str]) -> list[str]:
 def regimes_block(data: Published, arguments: list[str]) -> list[str]:
     """The same for every published workload outside the seed suite's family."""
     seed = {cell.workload.name for width in widths_of(data, []) for cell in cells_at(data, width)}
-    names = sorted({cell.workload.name for cell in data.cells} - seed)
-    cells = [
-        cell
-        for name in names
-        for precision in PRECISIONS
-        for cell in data.cells
-        if (cell.workload.name, cell.precision) == (name, precision)
-    ]
+    cells = [cell for cell in data.cells if cell.workload.name not in seed]
     if not cells:
         return ["The published files hold no other workload yet."]
     named = [[cell.workload.name, cell.precision, _ratio(cell.against_best)] for cell in cells]
