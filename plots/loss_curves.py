@@ -81,6 +81,18 @@ def difference_band(row: Row, reference: Row) -> Band | None:
     return _band(steps, [smooth(steps, _arrays(own, steps) - _arrays(other, steps)) for own, other in pairs])
 
 
+def _seeds_text(seeds: dict[str, list[int]]) -> str:
+    """'seeds 1, 2', or for each precision where they are not the same: 'seeds 1, 2 (fp32), seed 1 (fp16)'."""
+
+    def text(numbers: list[int]) -> str:
+        return f"{'seeds' if len(numbers) > 1 else 'seed'} {', '.join(map(str, numbers))}"
+
+    first = next(iter(seeds.values()))
+    if all(numbers == first for numbers in seeds.values()):
+        return text(first)
+    return ", ".join(f"{text(numbers)} ({precision})" for precision, numbers in seeds.items())
+
+
 def draw_losses(results: Results, workload: Workload) -> Page | None:
     """None if no record of the workload has a loss curve."""
     rows = [row for row in results.rows if row.workload.name == workload.name]
@@ -96,12 +108,13 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
     }
     eager = next((row for row in drawn if (row.backend, row.precision) == (EAGER, "fp32")), None)
     reference = eager if eager is not None and eager.state != "failed" else None
-    seeds = sorted({curve.seed for row in drawn for curve in row.losses})
+    seeds = {
+        name: sorted({curve.seed for row in panels[name] for curve in row.losses}) for name in precisions
+    }
+    bands = "; bands: smallest to largest" if any(len(numbers) > 1 for numbers in seeds.values()) else ""
     notes = [
         f"Lines: running mean over {100 * WINDOW:g} % of the steps (at least {LEAST_WINDOW}), mean over"
-        f" {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
-        f"{'; bands: smallest to largest' if len(seeds) > 1 else ''}."
-        " Curves that coincide lie inside each other.",
+        f" {_seeds_text(seeds)}{bands}. Curves that coincide lie inside each other.",
     ]
     if reference is not None:
         notes.append(

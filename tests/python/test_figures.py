@@ -231,6 +231,13 @@ def test_loss_curves_have_a_panel_a_precision_and_the_difference_to_eager(tmp_pa
     assert all(word in text for word in ("cuda-layered", "seeds 1, 2, 3", "92.0 %", made_up.DEVICE))
 
 
+def test_seeds_are_named_for_each_precision_where_they_differ(tmp_path):
+    document, other = made_up.with_losses(small(), seeds=2, steps=300), small("bf16")
+    document["records"] += made_up.with_losses(other, seeds=1, steps=300)["records"]
+    text = drawn(tmp_path, document)["loss-mlp-784x128x10-b32"]
+    assert "seeds 1, 2 (fp32), seed 1 (bf16); bands" in text
+
+
 def test_losses_that_are_not_finite_and_lonely_seeds_are_shown(tmp_path):
     document = made_up.with_losses(small(), seeds=2, steps=300)
     document["records"][2]["losses"][0]["values"][50] = None
