@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from results_file import InputError, Results, Row, by_size, read_results
+from results_file import InputError, Results, Row, read_results
 
 DONE, BAD_INPUT, NO_MATPLOTLIB = 0, 2, 3
 
@@ -55,7 +55,7 @@ def plan(results: Results) -> dict:
     def rows_of(*names: str) -> list[Row]:
         return [row for row in results.rows if row.workload.name in names]
 
-    workloads = by_size(results.workloads)  # the files' order is that of their names
+    workloads = results.workloads
     series = width_series.find_series(workloads)
     in_series = {name for one in series for name in one.widths}
     alone = [workload for workload in workloads if workload.name not in in_series]

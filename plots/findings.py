@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from results_file import EAGER, PRECISIONS, Results, Row, Workload, by_size, is_oracle, is_ours, is_pytorch
+from results_file import EAGER, PRECISIONS, Results, Row, Workload, is_oracle, is_ours, is_pytorch
 from style import backend_order, format_percent, format_ratio, format_seconds
 from width_series import find_series
 
@@ -87,7 +87,7 @@ def cells_of(results: Results) -> list[Cell]:
                 ours=min(ours, key=lambda row: row.median, default=None),
             )
         )
-    order = {workload.name: place for place, workload in enumerate(by_size(results.workloads))}
+    order = {workload.name: place for place, workload in enumerate(results.workloads)}
     cells.sort(key=lambda cell: (order[cell.workload.name], PRECISIONS.index(cell.precision), cell.file))
     return cells
 
@@ -98,7 +98,7 @@ def ends_of(results: Results) -> dict[str, str]:
     if series is not None:
         names = list(series.widths)
         return {name: f"H = {series.widths[name]}" for name in (names[0], names[-1])}
-    names = [workload.name for workload in by_size(results.workloads)]
+    names = [workload.name for workload in results.workloads]
     return {name: name for name in (names[0], names[-1])}
 
 

@@ -159,7 +159,9 @@ class Results:
 
     @property
     def workloads(self) -> list[Workload]:
-        return list({row.workload.name: row.workload for row in self.rows}.values())
+        """By size, which the files' order is not: samples times parameters of a step."""
+        found = {row.workload.name: row.workload for row in self.rows}.values()
+        return sorted(found, key=lambda one: (one.parameters * one.batch_size, one.parameters, one.name))
 
     def baselines(self, row: Row) -> dict[str, Row]:
         """What `row` may be compared with: same file, workload and precision. Keys: best, eager."""
@@ -178,10 +180,6 @@ class Results:
             if other.backend == EAGER:
                 found["eager"] = other
         return found
-
-
-def by_size(workloads: list[Workload]) -> list[Workload]:
-    return sorted(workloads, key=lambda one: (one.parameters * one.batch_size, one.parameters, one.name))
 
 
 def is_pytorch(backend: str) -> bool:
