@@ -2,12 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
-#include <cstdlib>
 #include <map>
 
 #include "analysis/gate.h"
 #include "core/error.h"
+#include "driver/number_range.h"
 
 namespace headroom {
 namespace {
@@ -26,16 +25,6 @@ void check_baseline_name(const std::string& option, const std::string& name) {
 }
 
 }  // namespace
-
-CLI::Validator between(double low, double high) {
-  const CLI::Range range(low, high);
-  const auto complaint = [=](std::string& text) {
-    if (std::isnan(std::strtod(text.c_str(), nullptr)))
-      return fmt::format("Value {} not in range {} to {}", text, low, high);
-    return range(text);
-  };
-  return CLI::Validator(complaint, range.get_description(), "");
-}
 
 CompareParser::CompareParser(CLI::App& app)
     : command(app.add_subcommand(

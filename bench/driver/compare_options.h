@@ -9,9 +9,6 @@
 
 namespace headroom {
 
-/// A number from `low` to `high`. CLI::Range lets NaN through.
-CLI::Validator between(double low, double high);
-
 /// Adds the command to the program's parser; after parsing, finish() checks what was asked for.
 class CompareParser {
  public:

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "driver/compare_options.h"
+#include "driver/number_range.h"
 #include "driver/version.h"
 
 namespace headroom {

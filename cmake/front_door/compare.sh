@@ -73,8 +73,8 @@ known() {
     fail "$1 $2: neither a build folder nor a git revision of $root"
 }
 
-# build_of --base|--head WHAT, which is known: sets folder and folder_label. WHAT: a build folder, a git revision, or nothing for this
-# checkout as it is.
+# build_of --base|--head WHAT, which is known: sets folder and folder_label. WHAT: a build folder, a git revision, or
+# nothing for this checkout as it is.
 build_of() {
   local option=$1 what=$2 sha
   if [ -z "$what" ] && [ -n "$given_build" ]; then
