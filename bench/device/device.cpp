@@ -108,6 +108,12 @@ DeviceInfo device_info(int index) {
   return info;
 }
 
+int device_attribute(cudaDeviceAttr name, int index) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, index));
+  return value;
+}
+
 void use_device(int index) {
   if (const auto reason = device_missing(index)) throw UnsupportedError(*reason);
   CUDA_CHECK(cudaSetDevice(index));

@@ -1,6 +1,8 @@
 // Which GPU this is, and a clean answer where there is none.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <optional>
 #include <string>
 
@@ -15,6 +17,9 @@ std::optional<std::string> device_missing(int index);
 /// Name, UUID as nvidia-smi writes it ("GPU-..."), driver version, sizes. Throws if the device cannot be
 /// used.
 DeviceInfo device_info(int index);
+
+/// A number that CUDA knows about device `index`.
+int device_attribute(cudaDeviceAttr name, int index);
 
 /// Makes `index` the device of this thread. Throws UnsupportedError with device_missing()'s reason.
 void use_device(int index);

@@ -14,6 +14,7 @@
 
 #include "calibration/exchanges.h"
 #include "calibration/timing.h"
+#include "device/device.h"
 #include "device/memory.h"
 
 namespace headroom::calibration {
@@ -331,11 +332,7 @@ std::vector<std::uint32_t> words(const DeviceBuffer<uint4>& buffer) {
 
 }  // namespace
 
-bool has_clusters(int device) {
-  int major = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major >= 9;
-}
+bool has_clusters(int device) { return device_attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9; }
 
 double chip_barrier_seconds(Stream& stream, int sm_count, int repeats) {
   DeviceBuffer<std::uint32_t> counter(1);

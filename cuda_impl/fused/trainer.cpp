@@ -21,16 +21,11 @@ constexpr int kStepsPerGraph = 8;         // hides what a graph launch costs the
 constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
-int multiprocessors(int device) {
-  int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
-  return value;
-}
-
 /// Thread blocks, or clusters, that each take tiles.
 int workers(Precision precision, const Plan& plan, int device) {
   if (plan.form == Form::kCluster) return std::min(fitting_clusters(precision, plan.hidden), plan.tiles);
-  return std::min(multiprocessors(device), plan.form == Form::kPipeline ? plan.tiles : plan.tiles / 2);
+  return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device),
+                  plan.form == Form::kPipeline ? plan.tiles : plan.tiles / 2);
 }
 
 /// The weight gradients of one layer that a thread block sums: up to two panels of outputs by two of inputs.
@@ -64,7 +59,7 @@ class FusedTrainer : public Trainer {
         batches_(data.batches(workload.batch_size)),
         blocks_(workers(precision, plan_, device)) {
     DeviceMemory::reset_peak();
-    allocate(multiprocessors(device));
+    allocate(device_attribute(cudaDevAttrMultiProcessorCount, device));
     upload(data);
     set_arguments(workload);
     set_parameters(initial);

@@ -668,25 +668,20 @@ class SliceMember {
   RESIDENT_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
     if (kEarlyInputs == 0) return;
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    if (a.plan.x_columns_offset >= 0) {
-      const unsigned char* x =
-          shared_memory() + a.plan.x_columns_offset + 2 * input_begin_ * kTile + lane_ * 16;
+    const auto each = [&](const unsigned char* memory, auto&& load) {
+      const unsigned char* x = memory + 2 * input_begin_ * kTile + lane_ * 16;
 #pragma unroll
       for (int i = 0; i < kEarlyInputs; ++i)
 #pragma unroll
         for (int part = 0; part < 2 * Format::kParts; ++part)
-          assign(columns[i], part,
-                 load_shared16(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
-    } else {
-      const unsigned char* x =
-          a.x_columns + batch_ * a.plan.x_batch_bytes + 2 * input_begin_ * kTile + lane_ * 16;
-#pragma unroll
-      for (int i = 0; i < kEarlyInputs; ++i)
-#pragma unroll
-        for (int part = 0; part < 2 * Format::kParts; ++part)
-          assign(columns[i], part,
-                 load_constant16(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
-    }
+          assign(columns[i], part, load(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
+    };
+    if (a.plan.x_columns_offset >= 0)
+      each(shared_memory() + a.plan.x_columns_offset,
+           [](const unsigned char* address) { return load_shared16(address); });
+    else
+      each(a.x_columns + batch_ * a.plan.x_batch_bytes,
+           [](const unsigned char* address) { return load_constant16(address); });
   }
   // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
   // barrier that all have passed since they read it.

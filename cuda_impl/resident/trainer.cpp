@@ -15,6 +15,7 @@
 #include "core/host_clock.h"
 #include "device/device.h"
 #include "device/kept_losses.h"
+#include "device/launch_pace.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/arguments.h"
@@ -25,16 +26,9 @@ namespace {
 
 using namespace resident;
 
-constexpr double kLaunchSeconds = 0.05;    // aimed at; twice that is the most a launch may take
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-
-int attribute(cudaDeviceAttr name, int device) {
-  int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
-  return value;
-}
 
 /// One of the two kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
@@ -114,8 +108,8 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
 /// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster.
 Program choose_program(const Workload& workload, Precision precision, int device,
                        const ResidentOptions& options) {
-  const Limits limits{.sm_count = attribute(cudaDevAttrMultiProcessorCount, device),
-                      .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+  const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
+                      .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
   std::vector<Form> forms = forms_to_try(workload);
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
   if (options.form == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
@@ -202,15 +196,15 @@ class ResidentTrainer : public Trainer {
     const HostClock clock;
     begin_.record(stream_);
     for (std::int64_t done = 0; done < count;) {
-      const std::int64_t steps = std::min(count - done, most_steps_);
-      const bool first = !timed_;
+      const std::int64_t steps = std::min(count - done, pace_.steps());
+      const bool first = !pace_.timed();
       launch(first_step + done, steps);
       done += steps;
-      if (first) learn_pace(seconds_between(begin_, record_end()), done);
+      if (first) pace_.learn(seconds_between(begin_, record_end()), done);
     }
     const double device_seconds = seconds_between(begin_, record_end());
     check_status();
-    if (count >= kFirstLaunch) learn_pace(device_seconds, count);
+    if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
     losses_.trained(first_step, count);
     return clock.timing(device_seconds);
   }
@@ -326,13 +320,6 @@ class ResidentTrainer : public Trainer {
     return end_;
   }
 
-  void learn_pace(double seconds, std::int64_t steps) {
-    timed_ = true;
-    const double step_seconds = std::max(1e-7, seconds / static_cast<double>(steps));
-    most_steps_ =
-        std::clamp<std::int64_t>(static_cast<std::int64_t>(kLaunchSeconds / step_seconds), 1, kMostSteps);
-  }
-
   void check_status() {
     std::uint32_t status = 0;
     status_.copy_to({&status, 1});
@@ -355,8 +342,7 @@ class ResidentTrainer : public Trainer {
   std::variant<SliceArguments, Arguments> arguments_;
 
   std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
-  bool timed_ = false;
-  std::int64_t most_steps_ = kFirstLaunch;
+  LaunchPace pace_{kFirstLaunch, kMostSteps};
 };
 
 }  // namespace

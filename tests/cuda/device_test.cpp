@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "device/check.h"
+#include "device/launch_pace.h"
 #include "device/memory.h"
 #include "device/stream.h"
 
@@ -50,6 +51,21 @@ TEST(DriverVersion, IsReadFromBothKindsOfText) {
       parse_driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release"),
       "570.86.15");
   EXPECT_EQ(parse_driver_version("something else"), "");
+}
+
+TEST(LaunchPace, FollowsTheLastTiming) {
+  LaunchPace pace(16, 4096);
+  EXPECT_EQ(pace.steps(), 16);
+  EXPECT_FALSE(pace.timed());
+  EXPECT_FALSE(pace.worth_timing(15));
+  EXPECT_TRUE(pace.worth_timing(16));
+  pace.learn(0.016, 16);  // 1 ms a step
+  EXPECT_TRUE(pace.timed());
+  EXPECT_EQ(pace.steps(), 50);
+  pace.learn(1.0, 2);  // one is more than a launch is to take
+  EXPECT_EQ(pace.steps(), 1);
+  pace.learn(0.0, 16);
+  EXPECT_EQ(pace.steps(), 4096);
 }
 
 TEST(DeviceMissing, SaysThatMinusOneIsNoDevice) { EXPECT_EQ(device_missing(-1), "no CUDA device"); }
