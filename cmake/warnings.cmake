@@ -11,10 +11,20 @@ function(headroom_library name)
   cmake_parse_arguments(LIBRARY "" "" "SOURCES;USES;LINKS" ${ARGN})
   add_library(${name} STATIC ${LIBRARY_SOURCES})
   target_link_libraries(${name} PUBLIC ${LIBRARY_USES} PRIVATE headroom_warnings ${LIBRARY_LINKS})
+  headroom_view(${name} PUBLIC)
+endfunction()
+
+# The same of headers alone.
+function(headroom_headers name)
+  add_library(${name} INTERFACE)
+  headroom_view(${name} INTERFACE)
+endfunction()
+
+# Each target sees only its own folder: a link farm with one entry stands in for the common parent.
+function(headroom_view name visibility)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  # Each target sees only its own folder: a link farm with one entry stands in for the common parent.
   set(view ${CMAKE_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${view})
   file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${view}/${folder} SYMBOLIC)
-  target_include_directories(${name} PUBLIC ${view})
+  target_include_directories(${name} ${visibility} ${view})
 endfunction()

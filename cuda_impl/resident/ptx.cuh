@@ -1,7 +1,8 @@
-// The machine's instructions that CUDA C++ has no plain words for, one small function each.
+// The machine's instructions that CUDA C++ has no plain words for, one small function each; those that are alike in cuda-resident
+// and cuda-streamed are in machine/warp.cuh.
 //
-// Everything that depends on the machine is in this file, so that the kernel's logic can also be compiled for the
-// CPU against another version of it. Products are not volatile: the compiler may move and overlap them.
+// Everything that depends on the machine is in these two files, so that the kernel's logic can also be compiled for the
+// CPU against another version of them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,9 +10,13 @@
 
 #include <cstdint>
 
+#include "machine/warp.cuh"
+
 #define RESIDENT_DEVICE __device__ __forceinline__
 
 namespace headroom::resident {
+
+using namespace machine;
 
 RESIDENT_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 RESIDENT_DEVICE std::uint32_t block_index() { return blockIdx.x; }
@@ -128,17 +133,6 @@ RESIDENT_DEVICE void load_matrices_transposed(std::uint32_t (&words)[4], const v
                : "memory");
 }
 
-/// An 8x8 matrix of 16-bit values, two neighbours of row lane / 4 a lane, transposed.
-RESIDENT_DEVICE std::uint32_t transpose8x8(std::uint32_t word) {
-  std::uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
-  return transposed;
-}
-/// Bytes of (low, high), counted from low's lowest, chosen by the digits of `order`.
-RESIDENT_DEVICE std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t order) {
-  return __byte_perm(low, high, order);
-}
-
 // ---- clusters
 
 RESIDENT_DEVICE void cluster_sync() {
@@ -213,14 +207,6 @@ RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t p
 
 // ---- roundings of the precision contract
 
-RESIDENT_DEVICE std::uint32_t pack_fp16(float low, float high) {
-  const __half2 both = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-RESIDENT_DEVICE std::uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
 /// Ties away from zero, as the high halves of an exact split would be.
 RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
   const auto half = [](float value) {
@@ -229,19 +215,6 @@ RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff0000u : bits + 0x8000u;
   };
   return __byte_perm(half(low), half(high), 0x7632);
-}
-/// Ties to even, as the oracle: an input that is rounded the other way moves a whole sum by 2^-11 of one term and flips
-/// ReLUs that fp32 summation would leave alone.
-RESIDENT_DEVICE float round_tf32(float value) {
-  std::uint32_t bits;
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return __uint_as_float(bits);
-}
-/// NaN stays NaN, so that a broken network is seen; never a zero with a sign.
-RESIDENT_DEVICE float relu(float value) {
-  float result;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
-  return result;
 }
 /// e to the power of `value` to about 2^-21; no denormal results.
 RESIDENT_DEVICE float exponential(float value) {
@@ -258,9 +231,6 @@ RESIDENT_DEVICE float divide(float value, float by) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(by));
   return value * reciprocal;
 }
-RESIDENT_DEVICE float fp16_value(std::uint32_t bits) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-}
 /// For two 16-bit values: all bits of those that are above zero.
 RESIDENT_DEVICE std::uint32_t positive_fp16(std::uint32_t two) {
   return __hgt2_mask(*reinterpret_cast<const __half2*>(&two), __half2half2(__ushort_as_half(0)));
@@ -269,21 +239,5 @@ RESIDENT_DEVICE std::uint32_t positive_bf16(std::uint32_t two) {
   return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&two),
                      __bfloat162bfloat162(__ushort_as_bfloat16(0)));
 }
-RESIDENT_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
-RESIDENT_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
-
-// ---- tensor cores: c [16, 8] += a [16, k] * b [k, 8]
-
-#define RESIDENT_PRODUCT(name, instruction)                                                      \
-  RESIDENT_DEVICE void name(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, \
-                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {              \
-    asm(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"           \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                         \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                 \
-  }
-RESIDENT_PRODUCT(product_fp16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
-RESIDENT_PRODUCT(product_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
-RESIDENT_PRODUCT(product_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
-#undef RESIDENT_PRODUCT
 
 }  // namespace headroom::resident

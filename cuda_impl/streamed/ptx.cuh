@@ -1,17 +1,19 @@
-// The machine's instructions that CUDA C++ has no plain words for, one small function each.
+// The machine's instructions that CUDA C++ has no plain words for, one small function each; those that are alike in cuda-resident
+// and cuda-streamed are in machine/warp.cuh.
 //
-// Everything that depends on the machine is in this file, so that the kernel's logic can also be compiled for the
-// CPU against another version of it. Products are not volatile: the compiler may move and overlap them.
+// Everything that depends on the machine is in these two files, so that the kernel's logic can also be compiled for the
+// CPU against another version of them.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
+
+#include "machine/warp.cuh"
 
 #define STREAMED_DEVICE __device__ __forceinline__
 
 namespace headroom::streamed {
+
+using namespace machine;
 
 /// Read anew at every call: otherwise the compiler works out every phase's places before the first step and keeps them in
 /// local memory, from where they come slower than they are worked out.
@@ -125,16 +127,6 @@ STREAMED_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
-/// An 8x8 matrix of 16-bit values, two neighbours of row lane / 4 a lane, transposed.
-STREAMED_DEVICE std::uint32_t transpose8x8(std::uint32_t word) {
-  std::uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
-  return transposed;
-}
-/// Bytes of (low, high), counted from low's lowest, chosen by the digits of `order`.
-STREAMED_DEVICE std::uint32_t choose_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t order) {
-  return __byte_perm(low, high, order);
-}
 /// The signed lower or upper half of a word.
 STREAMED_DEVICE std::uint32_t extend_lower(std::uint32_t word) {
   std::uint32_t result;
@@ -149,48 +141,9 @@ STREAMED_DEVICE std::uint32_t extend_upper(std::uint32_t word) {
 
 // ---- roundings of the precision contract
 
-STREAMED_DEVICE std::uint32_t pack_fp16(float low, float high) {
-  const __half2 both = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-STREAMED_DEVICE std::uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-STREAMED_DEVICE float fp16_value(std::uint32_t bits) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-}
-/// Ties to even, as the oracle.
-STREAMED_DEVICE float round_tf32(float value) {
-  std::uint32_t bits;
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return __uint_as_float(bits);
-}
-/// NaN stays NaN, so that a broken network is seen.
-STREAMED_DEVICE float relu(float value) {
-  float result;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(value));
-  return result;
-}
 /// To about 2^-21, and without the slow paths that a step would have to fetch.
 STREAMED_DEVICE float exponential(float value) { return __expf(value); }
 STREAMED_DEVICE float logarithm(float value) { return __logf(value); }
 STREAMED_DEVICE float divide(float a, float b) { return __fdividef(a, b); }
-STREAMED_DEVICE float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
-STREAMED_DEVICE std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }
-
-// ---- tensor cores: c [16, 8] += a [16, k] * b [k, 8]
-
-#define STREAMED_PRODUCT(name, instruction)                                                           \
-  STREAMED_DEVICE void name(float* c /* [4] */, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, \
-                            std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {                   \
-    asm(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                              \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                      \
-  }
-STREAMED_PRODUCT(product_fp16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
-STREAMED_PRODUCT(product_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
-STREAMED_PRODUCT(product_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
-#undef STREAMED_PRODUCT
 
 }  // namespace headroom::streamed
