@@ -144,8 +144,8 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char*
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
                                   static_cast<std::uint32_t>(ring.stage) * kStageBytes<kWidth>;
       barrier_wait(barriers.full(ring.stage), ring.parity);
-      const std::uint64_t rows = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
-      const std::uint64_t weights = describe(stage + kChainWarpgroups * kTilePanelBytes);
+      const Panels rows = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
+      const Panels weights = describe(stage + kChainWarpgroups * kTilePanelBytes);
       products_begin();
 #pragma unroll
       for (int k = 0; k < 4; ++k)

@@ -6,12 +6,13 @@
 // its barrier counts. In the last rank a third warpgroup makes logits, loss and the output layer's gradient, one tile
 // ahead of the owner's way back.
 //
-//   in:    rank 0 loads inputs; rank r > 0 gets H of rank r - 1
+//   in:    rank 0 loads inputs, for the forward pass and again for the weight gradient; rank r > 0 gets H of rank r - 1
 //   out:   H to rank r + 1, dZ to rank r - 1; a tile is two panels, each made and sent by one warpgroup
-//   waits: into full (the tile has landed; a local thread announces its bytes), out free (the neighbour has used up the
-//          tile before), out sent (a tile has left its staging buffer), gradient full, gradient out free; in the last
-//          rank last and logit, full and free
-//   order: the products of a tile's weight gradient and of another tile's forward pass are under way together
+//   waits: into full (the tile has landed; a local thread announces its bytes), again full (rank 0's second ring), out
+//          free (the neighbour has used up the tile before), out sent (a tile has left its staging buffer), gradient
+//          full, gradient out free, gradient sent; in the last rank last and logit, full and free
+//   order: up to three products of different tiles are under way one behind the other, and what one of them has made is
+//          rounded and sent while the next runs
 #pragma once
 
 #include <type_traits>
@@ -175,7 +176,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     named_barrier(1 + half, kWarpgroup);
     if (thread == 0) {
       const std::uint32_t panel = static_cast<std::uint32_t>(half * kTilePanelBytes);
-      barrier_wait_cluster(room, room_parity);
+      barrier_wait(room, room_parity);
       bulk_send(of_rank(tile + panel, rank), staged + panel, kTilePanelBytes, of_rank(full, rank));
     }
     __syncwarp();
@@ -184,9 +185,8 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   const auto products = [&](float (&sums)[32], const std::uint32_t* weights, std::uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k)
-      multiply_held<Format, Factor::kPlain>(
-          sums, weights + 4 * k,
-          describe(tile + static_cast<std::uint32_t>((k >> 2) * kTilePanelBytes)) + (k & 3) * kAlong, k > 0);
+      multiply_held<Format, Factor::kPlain>(sums, weights + 4 * k,
+                                            describe(tile) + (k >> 2) * kNextPanel + (k & 3) * kAlong, k > 0);
   };
 
   SlotRing<Map::depth_into(kRank)> forward_in, backward_in;
@@ -209,34 +209,33 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     __syncwarp();
     backward_in.advance();
   };
-  float forward_sums[32];
-  const auto start_forward = [&] {
-    barrier_wait_cluster(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
+  const auto start_forward = [&](float (&sums)[32]) {
+    barrier_wait(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
     if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
       barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
       barrier_arrive_remote(of_rank(barrier(Map::kOutSent, staged.slot()), kRank - 1));
     }
     __syncwarp();
     products_begin();
-    products(forward_sums, forward, tile_address(Map::kInto, forward_in.slot()));
+    products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
     products_commit();
   };
   // Bias, ReLU and rounding of a tile's sums, and on to where its next product is made.
-  const auto finish_forward = [&] {
-    sums_are_final(forward_sums);
+  const auto finish_forward = [&](float (&sums)[32]) {
+    sums_are_final(sums);
     if constexpr (kFirst) {
       __syncwarp();
       if (lane == 0) barrier_arrive(barrier(Map::kIntoFree, forward_in.slot()));
     }
     std::uint32_t held[16];
-    relu_values<Format>(forward_sums, bias, held);
+    relu_values<Format>(sums, bias, held);
     mask_word(forward_in, mask_in) = positive(held).word[0];
     if constexpr (kLast) {
       barrier_wait(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
       store_features(tile_address(Map::kLastActivations, forward_out.slot()), held);
       warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
     } else {
-      barrier_wait_cluster(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
+      barrier_wait(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
       const std::uint32_t from = tile_address(Map::kOut, staged.slot());
       store_features(from, held);
       send(from, barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1,
@@ -251,9 +250,10 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
 #pragma unroll 1
   for (int tile = 0; tile < min(kLead, tiles.count); ++tile) {
-    start_forward();
+    float sums[32];
+    start_forward(sums);
     products_wait<0>();
-    finish_forward();
+    finish_forward(sums);
   }
 
   std::uint32_t held[16];
@@ -262,7 +262,8 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   // after it has been started.
   const auto work_on = [&](auto with_forward, bool is_first) {
     constexpr bool kForward = decltype(with_forward)::value;
-    if constexpr (kForward) start_forward();
+    float forward_sums[32];
+    if constexpr (kForward) start_forward(forward_sums);
     products_wait<kForward ? 1 : 0>();
     sums_are_final(gradient);
     if (!is_first) release_inputs();
@@ -276,7 +277,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
           sums, backward, describe(shared + Map::kLogitGradients + gradient_ring.slot() * kTilePanelBytes),
           0);
     } else {
-      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
+      barrier_wait(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
       if (leads_block) {
         barrier_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
         barrier_arrive_remote(of_rank(shared + Map::kGradientSent, kRank + 1));
@@ -288,7 +289,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     products_commit();
     if constexpr (kForward) {
       products_wait<1>();
-      finish_forward();
+      finish_forward(forward_sums);
     }
     const Mask<16> mask{{mask_word(backward_in, mask_out)}};
     mask_out.advance();
@@ -313,7 +314,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
           1);
     products_commit();
     if constexpr (!kFirst) {
-      barrier_wait_cluster(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
+      barrier_wait(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
       const std::uint32_t from = tile_address(Map::kGradientOut, 0);
       store_features(from, held);
       send(from, barrier(Map::kGradientOutFree, gradient_ring.slot()), gradient_ring.parity() ^ 1,
@@ -392,8 +393,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
-            output_gradient[half],
-            describe(features + static_cast<std::uint32_t>(half * kTilePanelBytes)) + k * kAcross,
+            output_gradient[half], describe(features) + half * kNextPanel + k * kAcross,
             describe(before) + k * kAcross, 1);
     products_commit();
   };
@@ -409,11 +409,8 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
 #pragma unroll
     for (int k = 0; k < 8; ++k)
       multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
-          logits,
-          describe(activations + static_cast<std::uint32_t>((k >> 2) * kTilePanelBytes)) + (k & 3) * kAlong,
-          describe(shared + Map::kOutputWeights +
-                   static_cast<std::uint32_t>((k >> 2) * 16 * kPanelRowBytes)) +
-              (k & 3) * kAlong,
+          logits, describe(activations) + (k >> 2) * kNextPanel + (k & 3) * kAlong,
+          describe(shared + Map::kOutputWeights) + (k >> 2) * (16 * kPanelRowBytes >> 4) + (k & 3) * kAlong,
           k > 0);
     products_commit();
     if (tile > 0) {

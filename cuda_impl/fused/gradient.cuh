@@ -33,12 +33,12 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
   float sums[kPanels * 32], bias[4] = {0, 0, 0, 0};
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  const std::uint64_t ones = describe(shared + kGradientStages * kGradientStageBytes);
+  const Panels ones = describe(shared + kGradientStages * kGradientStageBytes);
   RingPlace ring;
   for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(kGradientStages)) {
     const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * kGradientStageBytes);
-    const std::uint64_t gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
-    const std::uint64_t inputs = describe(stage + 2 * kTilePanelBytes, kTilePanelBytes);
+    const Panels gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
+    const Panels inputs = describe(stage + 2 * kTilePanelBytes, kTilePanelBytes);
     barrier_wait(barriers.full(ring.stage), ring.parity);
     products_begin();
 #pragma unroll

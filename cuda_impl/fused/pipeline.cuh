@@ -186,7 +186,6 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     for (int step = 0; step < 4; ++step)
       store_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
                             held + 4 * step);
-    shared_writes_to_async();
   };
   // What store_features() stored: a warp needs only what it wrote itself.
   const auto load_features = [&](std::uint32_t tile, std::uint32_t* held) {
@@ -223,7 +222,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
   };
   const auto forward_products = [&](float (&sums)[32]) {
-    const std::uint64_t rows = describe(ring_in + forward_in.offset());
+    const Panels rows = describe(ring_in + forward_in.offset());
 #pragma unroll
     for (int k = 0; k < kForwardSteps; ++k)
       multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
@@ -266,6 +265,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
         const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
         barrier_wait(barriers + 8, forward_out.parity() ^ 1);
         store_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
+        shared_writes_to_async();
         arrive(barriers);
       }
     }
@@ -275,11 +275,12 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     // The gradient of the layer's activations: from the next owner's, or from the loss.
     if constexpr (kLast) {
       store_features(shared + Map::kLastActivations, held);
+      shared_writes_to_async();
       named_barrier(1, kWarpgroup);  // the tile is whole
       float logits[8 * kPack];
       {
-        const std::uint64_t rows = describe(shared + Map::kLastActivations);
-        const std::uint64_t weights = describe(shared + Map::kOutputWeights);
+        const Panels rows = describe(shared + Map::kLastActivations);
+        const Panels weights = describe(shared + Map::kOutputWeights);
         products_begin();
 #pragma unroll
         for (int k = 0; k < 4; ++k)
@@ -311,7 +312,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       shared_writes_to_async();
       named_barrier(1,
                     kWarpgroup);  // the logits' gradient is whole, and nobody reads the activations any more
-      const std::uint64_t rows = describe(shared + Map::kLogitGradients);
+      const Panels rows = describe(shared + Map::kLogitGradients);
       products_begin();
 #pragma unroll
       for (int k = 0; k < kPack; ++k)
@@ -327,7 +328,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     } else {
       const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
       barrier_wait(barriers, gradient_in.parity());
-      const std::uint64_t rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
+      const Panels rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
       products_begin();
 #pragma unroll
       for (int k = 0; k < Map::kHeldSteps; ++k)
@@ -346,23 +347,25 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       masked_by<Format>(sums, held, held);
     }
 
-    // The gradient before the ReLU, to the owner before this one and into the weight gradient.
+    // The gradient before the ReLU, to the owner before this one and into the weight gradient. It is handed over when
+    // the products have been started, by which time it has been written.
+    const std::uint32_t barriers_out =
+        shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
-      const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner - 1) + gradient_out.barriers();
-      barrier_wait(barriers + 8, gradient_out.parity() ^ 1);
+      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
       store_features(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
-      arrive(barriers);
-      gradient_out.advance();
     }
+    const Panels inputs_and_ones = describe_both(ring_in + backward_in.offset(), shared + Map::kOnes);
     products_begin();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const std::uint32_t rows =
-          ring_in + backward_in.offset() + static_cast<std::uint32_t>(k * 16 * kPanelRowBytes);
-      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k,
-                                             describe(rows, shared + Map::kOnes - rows), 1);
-    }
+    for (int k = 0; k < 4; ++k)
+      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
     products_commit();
+    if constexpr (!kFirst) {
+      shared_writes_to_async();
+      arrive(barriers_out);
+      gradient_out.advance();
+    }
     if constexpr (kLast) {  // behind the last tile: with what lies there, and for nothing
       if (tile + 1 < tiles) wait_for_inputs();
       products_begin();

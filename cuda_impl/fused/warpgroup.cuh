@@ -13,15 +13,22 @@
 
 namespace headroom::fused {
 
+/// The upper bits of an address in shared memory name the rank in the cluster; a description has no room for them.
+FUSED_DEVICE std::uint32_t described_address(std::uint32_t address) { return (address & 0x3ffff) >> 4; }
 /// A matrix in panels as wgmma wants it described. `panel_stride`: bytes from one panel to the next, used where a
 /// turned factor is wider than a panel. Panels begin at multiples of 1024 bytes.
-FUSED_DEVICE std::uint64_t describe(std::uint32_t address, std::uint32_t panel_stride = 16) {
-  constexpr std::uint64_t kEightRows = 8 * kPanelRowBytes, kSwizzle128 = 1;
-  return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) |
-         static_cast<std::uint64_t>(panel_stride >> 4) << 16 | kEightRows >> 4 << 32 | kSwizzle128 << 62;
+FUSED_DEVICE Panels describe(std::uint32_t address, std::uint32_t panel_stride = 16) {
+  return {described_address(address) + (panel_stride >> 4 << 16)};
+}
+/// Two panels, wherever the second lies behind the first.
+FUSED_DEVICE Panels describe_both(std::uint32_t first, std::uint32_t second) {
+  const std::uint32_t begin = described_address(first);
+  return {begin + (described_address(second) - begin << 16)};
 }
 // How far a description moves on for 16 more k: along the rows 32 bytes, across them 16 rows.
 constexpr int kAlong = 32 >> 4, kAcross = 16 * kPanelRowBytes >> 4;
+// To the same columns of the next panel, and what describe_both() moves on by if the second panel stays.
+constexpr int kNextPanel = kTilePanelBytes >> 4, kAcrossFirst = kAcross - (kAcross << 16);
 
 /// Which rows and pieces of a panel this thread addresses in stmatrix.
 struct Lane {
@@ -59,15 +66,14 @@ FUSED_DEVICE void forward_products(float (&sums)[kCount], const std::uint32_t* h
 #pragma unroll
   for (int k = 0; k < kSteps; ++k)
     multiply_held<Format, Factor::kPlain>(
-        sums, held + 4 * k,
-        describe(weights + static_cast<std::uint32_t>((k >> 2) * panel_bytes)) + (k & 3) * kAlong, 1);
+        sums, held + 4 * k, describe(weights) + (k >> 2) * (panel_bytes >> 4) + (k & 3) * kAlong, 1);
 }
 
 /// sums (+)= held * weights; held: as many columns as weights have rows, 16 * kSteps.
 template <class Format, int kSteps, int kCount>
 FUSED_DEVICE void backward_products(float (&sums)[kCount], const std::uint32_t* held, std::uint32_t weights,
                                     int panel_bytes, int add) {
-  const std::uint64_t rows = describe(weights, static_cast<std::uint32_t>(panel_bytes));
+  const Panels rows = describe(weights, static_cast<std::uint32_t>(panel_bytes));
 #pragma unroll
   for (int k = 0; k < kSteps; ++k)
     multiply_held<Format, Factor::kTurned>(sums, held + 4 * k, rows + k * kAcross, k > 0 ? 1 : add);

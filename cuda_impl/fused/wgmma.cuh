@@ -14,6 +14,17 @@ namespace headroom::fused {
 
 enum class Factor { kPlain = 0, kTurned = 1 };  ///< k runs along a row of 128 bytes, or across the rows
 
+/// A matrix in shared memory as the instruction wants it described; describe() makes it. Only the lower half of the
+/// description differs from one matrix to another, and all arithmetic stays in it.
+struct Panels {
+  std::uint32_t low;
+  FUSED_DEVICE Panels operator+(int further) const { return {low + static_cast<std::uint32_t>(further)}; }
+  FUSED_DEVICE std::uint64_t description() const {
+    constexpr std::uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
+    return kEightRows >> 4 << 32 | kSwizzle128 << 62 | low;
+  }
+};
+
 #define FUSED_LIST_4 "{%0, %1, %2, %3}"
 #define FUSED_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
 #define FUSED_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
@@ -58,24 +69,24 @@ enum class Factor { kPlain = 0, kTurned = 1 };  ///< k runs along a row of 128 b
       "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
 
 // Operand numbers after the N / 2 sums: A0.. are the first that follow.
-#define FUSED_SHARED(columns, count, type, a, b, keep, turn_a, turn_b)                                      \
-  asm volatile(                                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns            \
-      "k16.f32." type "." type " " FUSED_LIST_##count ", " a ", " b ", p, 1, 1, " turn_a ", " turn_b ";\n}" \
-      : FUSED_REGISTERS_##count                                                                             \
-      : "l"(a_rows), "l"(b_rows), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
+#define FUSED_SHARED(columns, count, type, a, b, keep, turn_a, turn_b)                                    \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+               "k16.f32." type "." type " " FUSED_LIST_##count ", " a ", " b ", p, 1, 1, " turn_a         \
+                                                               ", " turn_b ";\n}"                         \
+               : FUSED_REGISTERS_##count                                                                  \
+               : "l"(a_rows.description()), "l"(b_rows.description()), "r"(accumulate),                   \
+                 "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
 #define FUSED_HELD(columns, count, type, a0, a1, a2, a3, b, keep, turn_b)                                 \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " keep ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
                "k16.f32." type "." type " " FUSED_LIST_##count ", {" a0 ", " a1 ", " a2 ", " a3 "}, " b   \
                                                                ", p, 1, 1, " turn_b ";\n}"                \
                : FUSED_REGISTERS_##count                                                                  \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_rows), "r"(accumulate),                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_rows.description()), "r"(accumulate),  \
                  "n"(static_cast<int>(kB)))
 
 /// Both factors in shared memory.
 template <class Format, Factor kA, Factor kB, int kCount>
-FUSED_DEVICE void multiply_shared(float (&c)[kCount], std::uint64_t a_rows, std::uint64_t b_rows,
-                                  int accumulate) {
+FUSED_DEVICE void multiply_shared(float (&c)[kCount], Panels a_rows, Panels b_rows, int accumulate) {
   static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64);
   if constexpr (kCount == 4 && Format::kIsBf16)
     FUSED_SHARED("8", 4, "bf16", "%4", "%5", "%6", "%7", "%8");
@@ -105,8 +116,7 @@ FUSED_DEVICE void multiply_shared(float (&c)[kCount], std::uint64_t a_rows, std:
 
 /// a in registers: of lane 4g + t of warp w rows 16w + g and 16w + g + 8, columns 2t, 2t + 1 and 8 more.
 template <class Format, Factor kB, int kCount>
-FUSED_DEVICE void multiply_held(float (&c)[kCount], const std::uint32_t* a, std::uint64_t b_rows,
-                                int accumulate) {
+FUSED_DEVICE void multiply_held(float (&c)[kCount], const std::uint32_t* a, Panels b_rows, int accumulate) {
   static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64);
   if constexpr (kCount == 4 && Format::kIsBf16)
     FUSED_HELD("8", 4, "bf16", "%4", "%5", "%6", "%7", "%8", "%9", "%10");
