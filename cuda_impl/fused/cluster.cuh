@@ -8,9 +8,12 @@
 //
 //   in:    rank 0 loads inputs, for the forward pass and again for the weight gradient; rank r > 0 gets H of rank r - 1
 //   out:   H to rank r + 1, dZ to rank r - 1; a tile is two panels, each made and sent by one warpgroup
-//   waits: into full (the tile has landed; a local thread announces its bytes), again full (rank 0's second ring), out
-//          free (the neighbour has used up the tile before), out sent (a tile has left its staging buffer), gradient
-//          full, gradient out free, gradient sent; in the last rank last and logit, full and free
+//   waits: full: into (a local thread announces the tile's bytes), again (rank 0's second ring), gradient. Room over there:
+//          out free (the neighbour has used up the tile before), gradient out free. Staging: out sent and gradient sent (the
+//          neighbour has begun with the tile, so it has left). In the last rank also last and logit, full and free
+//   scope: full barriers of tiles from a neighbour are waited for with acquire in the cluster, which meets the release of the
+//          copies' completion. Room and staging are not: those arrivals are relaxed and hand on nothing that was written,
+//          only that reads are over, and each is issued behind a wait for those reads
 //   order: up to three products of different tiles are under way one behind the other, and what one of them has made is
 //          rounded and sent while the next runs
 #pragma once
@@ -209,8 +212,14 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     __syncwarp();
     backward_in.advance();
   };
+  const auto wait_for_tile = [&](std::uint32_t full, std::uint32_t parity) {
+    if constexpr (kFirst)
+      barrier_wait(full, parity);
+    else
+      barrier_wait_cluster(full, parity);
+  };
   const auto start_forward = [&](float (&sums)[32]) {
-    barrier_wait(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
+    wait_for_tile(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
     if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
       barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
       barrier_arrive_remote(of_rank(barrier(Map::kOutSent, staged.slot()), kRank - 1));
@@ -277,7 +286,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
           sums, backward, describe(shared + Map::kLogitGradients + gradient_ring.slot() * kTilePanelBytes),
           0);
     } else {
-      barrier_wait(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
+      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
       if (leads_block) {
         barrier_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
         barrier_arrive_remote(of_rank(shared + Map::kGradientSent, kRank + 1));

@@ -101,6 +101,19 @@ FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
                : "memory");
 }
+/// As barrier_wait(), for what bulk copies of other ranks have brought. Where arrivals are relaxed, barrier_wait() is enough.
+FUSED_DEVICE void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
+}
 /// From this block's shared memory to another rank's, counted by a barrier there.
 FUSED_DEVICE void bulk_send(std::uint32_t remote, std::uint32_t shared, std::uint32_t bytes,
                             std::uint32_t remote_barrier) {
