@@ -44,8 +44,8 @@ const std::vector<std::int64_t> kFewSteps = {0, 1, 9}, kMoreSteps = {0, 1, 7, 9,
 
 TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150", "mlp-100x128x77x20-b150"})
+  for (const char* name : {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150",
+                           "mlp-128x70x128x100x128x16-b150", "mlp-100x128x77x20-b150"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
