@@ -9,8 +9,9 @@
 //   in:    rank 0 loads inputs, for the forward pass and again for the weight gradient; rank r > 0 gets H of rank r - 1
 //   out:   H to rank r + 1, dZ to rank r - 1; a tile is two panels, each made and sent by one warpgroup
 //   waits: full: into (a local thread announces the tile's bytes), again (rank 0's second ring), gradient. Room over there:
-//          out free (the neighbour has used up the tile before), gradient out free. Staging: out sent and gradient sent (the
-//          neighbour has begun with the tile, so it has left). In the last rank also last and logit, full and free
+//          out free (the neighbour has used up the tile before), gradient out free. Staging: out sent (the
+//          tile has landed; a thread of its own over there says so, in the last rank an owner that begins with it), gradient
+//          sent (the neighbour has begun with it). In the last rank also last and logit, full and free
 //   scope: full barriers of tiles from a neighbour are waited for with acquire in the cluster, which meets the release of the
 //          copies' completion. Room and staging are not: those arrivals are relaxed and hand on nothing that was written,
 //          only that reads are over, and each is issued behind a wait for those reads
@@ -40,7 +41,18 @@ struct ClusterMap {
   // Tiles from the start.
   static constexpr int kInto = 0, kAgain = kInputDepth,
                        kGradientOut = 2 * kHidden > 2 * kInputDepth ? 2 * kHidden : 2 * kInputDepth,
-                       kOut = kGradientOut + 1, kGradientInto = kOut + kDepth;
+                       kOut = kGradientOut + 1, kGradientInto = 11;
+  static_assert(kOut + kDepth <= kGradientInto);
+  /// H waits in the sender's shared memory until it has landed; next to the last rank, until it is used there.
+  FUSED_BOTH static constexpr bool before_last(int rank) { return rank == kHidden - 2; }
+  FUSED_BOTH static constexpr int out_depth(int rank) { return before_last(rank) ? 4 : kDepth; }
+  FUSED_BOTH static constexpr int out(int rank) {
+    return !before_last(rank) ? kOut : rank == 0 ? 2 * kInputDepth : depth_into(rank);
+  }
+  FUSED_BOTH static constexpr int gradient_out(int rank) {
+    return before_last(rank) ? out(rank) + out_depth(rank) : kGradientOut;
+  }
+  static_assert(gradient_out(kHidden - 2) < kGradientInto);
   static_assert(depth_into(1) <= kGradientOut);
   // The last rank's: its activations, two panels of logits' gradients, the output weights.
   static constexpr int kLastDepth = 3, kLastActivations = kOut;
@@ -52,7 +64,7 @@ struct ClusterMap {
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
   static constexpr int kIntoFull = kBarriers, kIntoFree = kIntoFull + 64, kAgainFull = kIntoFree + 64,
                        kAgainFree = kAgainFull + 32, kOutFree = kAgainFree + 32, kOutSent = kOutFree + 64,
-                       kGradientFull = kOutSent + 16, kGradientOutFree = kGradientFull + 16,
+                       kGradientFull = kOutSent + 32, kGradientOutFree = kGradientFull + 16,
                        kGradientSent = kGradientOutFree + 16, kLastFull = kGradientSent + 16,
                        kLastFree = kLastFull + 32, kLogitFull = kLastFree + 32, kLogitFree = kLogitFull + 16,
                        kWeights = kLogitFree + 16;
@@ -106,6 +118,26 @@ FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::uint
     bulk_load(ring + place.slot() * kClusterTileBytes, inputs, kClusterTileBytes,
               slot_barrier(full, place.slot()));
     inputs += std::int64_t{tiles.clusters} * kClusterTileBytes;
+  }
+}
+
+/// A thread of a rank in the middle: as soon as a tile has landed, the sender hears of it and the next may come.
+template <int kHidden>
+FUSED_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
+  using Map = ClusterMap<kHidden>;
+  const ClusterTiles<kHidden> tiles(arguments.plan);
+  const int depth = Map::lead(rank) + 2, sender_depth = Map::out_depth(rank - 1);
+  std::uint32_t slot = 0, parity = 0, sent = 0;
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    barrier_wait(slot_barrier(shared + Map::kIntoFull, slot), parity);
+    barrier_expect(slot_barrier(shared + Map::kIntoFull, slot), kClusterTileBytes);
+    barrier_arrive_remote(
+        remote_address(slot_barrier(shared + Map::kOutSent, sent), static_cast<std::uint32_t>(rank - 1)));
+    if (static_cast<int>(++slot) == depth) {
+      slot = 0;
+      parity ^= 1;
+    }
+    if (static_cast<int>(++sent) == sender_depth) sent = 0;
   }
 }
 
@@ -194,8 +226,10 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
   SlotRing<Map::depth_into(kRank)> forward_in, backward_in;
   SlotRing<kLast ? Map::kLastDepth : Map::depth_into(kLast ? 0 : kRank + 1)> forward_out;
-  SlotRing<Map::kDepth> staged, gradient_ring;  // H in and out, dZ in and out
-  SlotRing<kLead + 2> mask_in, mask_out;        // rank 0; the others' masks are found as their inputs are
+  SlotRing<Map::out_depth(kRank)> staged;
+  SlotRing<kLast ? Map::out_depth(kHidden - 2) : 1> received;
+  SlotRing<Map::kDepth> gradient_ring;    // in and out
+  SlotRing<kLead + 2> mask_in, mask_out;  // rank 0; the others' masks are found as their inputs are
   const auto mask_word = [&](const auto& input, const auto& mask) -> std::uint32_t& {
     return *(reinterpret_cast<std::uint32_t*>(memory + Map::kMasks) +
              (kFirst ? mask.slot() : input.slot()) * kOwnerThreads + threadIdx.x);
@@ -220,11 +254,14 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   };
   const auto start_forward = [&](float (&sums)[32]) {
     wait_for_tile(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
-    if (!kFirst && leads_block) {  // the next tile in this place, and room in the neighbour's staging
-      barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
-      barrier_arrive_remote(of_rank(barrier(Map::kOutSent, staged.slot()), kRank - 1));
+    if constexpr (kLast) {  // the next tile in this place, and room in the neighbour's staging
+      if (leads_block) {
+        barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
+        barrier_arrive_remote(of_rank(barrier(Map::kOutSent, received.slot()), kRank - 1));
+      }
+      received.advance();
+      __syncwarp();
     }
-    __syncwarp();
     products_begin();
     products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
     products_commit();
@@ -245,7 +282,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
       warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
     } else {
       barrier_wait(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
-      const std::uint32_t from = tile_address(Map::kOut, staged.slot());
+      const std::uint32_t from = tile_address(Map::out(kRank), staged.slot());
       store_features(from, held);
       send(from, barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1,
            tile_address(Map::kInto, forward_out.slot()), barrier(Map::kIntoFull, forward_out.slot()),
@@ -324,7 +361,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     products_commit();
     if constexpr (!kFirst) {
       barrier_wait(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
-      const std::uint32_t from = tile_address(Map::kGradientOut, 0);
+      const std::uint32_t from = tile_address(Map::gradient_out(kRank), 0);
       store_features(from, held);
       send(from, barrier(Map::kGradientOutFree, gradient_ring.slot()), gradient_ring.parity() ^ 1,
            tile_address(Map::kGradientInto, gradient_ring.slot()),
@@ -490,6 +527,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       barrier_init(shared + Map::kIntoFull + slot * 8, 1);
       barrier_init(shared + Map::kIntoFree + slot * 8, 8);
       barrier_init(shared + Map::kOutFree + slot * 8, 8);
+      if (slot < 4) barrier_init(shared + Map::kOutSent + slot * 8, 1);
     }
     for (std::uint32_t slot = 0; slot < Map::kLastDepth; ++slot) {
       barrier_init(shared + Map::kLastFull + slot * 8, 8);
@@ -500,7 +538,6 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
       barrier_init(shared + Map::kAgainFree + slot * 8, 8);
     }
     for (std::uint32_t slot = 0; slot < Map::kDepth; ++slot) {
-      barrier_init(shared + Map::kOutSent + slot * 8, 1);
       barrier_init(shared + Map::kGradientFull + slot * 8, 1);
       barrier_init(shared + Map::kGradientOutFree + slot * 8, 8);
       barrier_init(shared + Map::kLogitFull + slot * 8, 4);
@@ -529,6 +566,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     if (rank == 0 && threadIdx.x == 2 * kWarpgroup + 32)
       load_wide_inputs<kHidden>(arguments, shared + Map::kAgain * kClusterTileBytes, shared + Map::kAgainFull,
                                 shared + Map::kAgainFree);
+    if (rank > 0 && threadIdx.x == 2 * kWarpgroup) acknowledge_inputs<kHidden>(arguments, shared, rank);
     __syncwarp();
   } else {
     registers_increase<kOwnerRegisters>();
