@@ -37,16 +37,19 @@ struct Arguments {
   std::int32_t lost_barrier;  // for a test: member 0 does not arrive there; -1: everybody arrives
   float update_factor;        // -learning rate / loss scale
   float gradient_scale;       // loss scale / batch size
+  std::int32_t held;          // with hints: tiles of masters out of 256 that the L2 is to hold
 };
 static_assert(sizeof(Arguments) < 4096);
 
-/// The kernel of a precision for the plan; never null.
-const void* streamed_kernel(Precision precision, const Plan& plan);
+/// The kernel of a precision for the plan, with hints for the L2 if tiles are to be held; never null.
+const void* streamed_kernel(Precision precision, const Plan& plan, int held);
 const void* streamed_kernel_fp32(int groups);
 const void* streamed_kernel_tf32(int groups);
 const void* streamed_kernel_fp16(int groups);
 const void* streamed_kernel_bf16(int groups);
 const void* streamed_kernel_kept_bf16();
+const void* streamed_kernel_held_fp16();
+const void* streamed_kernel_held_tf32();
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int divided_up(int value, int by) { return (value + by - 1) / by; }
 
+std::int64_t master_bytes(const Plan& plan) { return plan.tiles * kTileSide * kTileSide * 4; }
+
 /// How many tiles at once: what leaves the busiest member the fewest, and of those the most.
 int choose_panel(int tiles, int members, int groups) {
   int best = 1, best_owned = 0;
@@ -95,6 +97,15 @@ double kept_bytes_per_step(const Plan& plan) {
     if (layer.kept >= 0) bytes += 4.0 * layer.in * layer.out;  // read 2, written 2
   }
   return bytes;
+}
+
+int held_share(const Plan& plan) {
+  return static_cast<int>(std::clamp<std::int64_t>(256 * kHeldBytes / master_bytes(plan), 1, 128));
+}
+
+int tiles_to_hold(const Plan& plan, std::int64_t l2_bytes) {
+  const std::int64_t bytes = master_bytes(plan);
+  return plan.groups == 1 && bytes > l2_bytes && bytes <= 4 * l2_bytes ? held_share(plan) : 0;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

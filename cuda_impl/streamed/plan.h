@@ -11,6 +11,12 @@
 
 #include "core/workload.h"
 
+#ifdef __CUDACC__
+#define STREAMED_BOTH __host__ __device__ inline
+#else
+#define STREAMED_BOTH inline
+#endif
+
 namespace headroom::streamed {
 
 inline constexpr int kTileSide = 16;   // of a tile of weights; features of a tile of activations
@@ -70,6 +76,25 @@ void keep_lower_halves(Plan& plan);
 
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);
+
+/// Share of the masters that the L2 is asked to hold, in bytes; at H = 4096 in fp16 on an H200 both more and less were slower.
+inline constexpr std::int64_t kHeldBytes = std::int64_t{12} << 20;
+
+/// How many tiles of masters out of 256 that is: at least one, at most half.
+int held_share(const Plan& plan);
+
+/// For fp16 and tf32: how many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them
+/// push each other out. The share above if the masters are more than the L2 and at most four times as much (much more lose by
+/// hints) and the batch is up to 32; otherwise 0, and the L2 is asked for nothing.
+int tiles_to_hold(const Plan& plan, std::int64_t l2_bytes);
+
+/// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are
+/// all near or all far. Four tiles in a square are alike, as one destination serves the tiles of an item.
+STREAMED_BOTH constexpr bool is_held(int held, int out_tile, int in_tile) {
+  const std::uint32_t mixed = static_cast<std::uint32_t>(out_tile / 2) * 0x9e3779b1u +
+                              static_cast<std::uint32_t>(in_tile / 2) * 0x85ebca77u;
+  return static_cast<int>(mixed >> 24) < held;
+}
 
 /// Bytes a step moves at least between the chip and its memory, weights only: each is read by the forward pass, and read
 /// and written by the backward pass; the first layer's forward pass rides on its update.

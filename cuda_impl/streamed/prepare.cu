@@ -92,15 +92,15 @@ int master_stride(Precision precision) {
   return with_format(precision, [](auto format) { return decltype(format)::kMasterStride; });
 }
 
-const void* streamed_kernel(Precision precision, const Plan& plan) {
+const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
   switch (precision) {
     case Precision::kFp32:
       return streamed_kernel_fp32(groups);
     case Precision::kTf32:
-      return streamed_kernel_tf32(groups);
+      return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups);
     case Precision::kFp16:
-      return streamed_kernel_fp16(groups);
+      return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups);
     case Precision::kBf16:
       return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
   }

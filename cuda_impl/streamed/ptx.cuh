@@ -120,6 +120,27 @@ STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
 STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
 }
+// With a word to the L2 about whether the line will be wanted again. One constant policy an instruction: ptxas 13.0 makes malformed
+// ones of a policy that is chosen at run time.
+#define STREAMED_HINTED(name, priority)                                                                  \
+  STREAMED_DEVICE void copy_async16_##name(void* destination, const void* source) {                      \
+    std::uint64_t policy;                                                                                \
+    asm("createpolicy.fractional.L2::" priority ".b64 %0;" : "=l"(policy));                              \
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(                   \
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(destination))),                 \
+                 "l"(source), "l"(policy)                                                                \
+                 : "memory");                                                                            \
+  }                                                                                                      \
+  STREAMED_DEVICE void store_global16_##name(void* address, uint4 v) {                                   \
+    std::uint64_t policy;                                                                                \
+    asm("createpolicy.fractional.L2::" priority ".b64 %0;" : "=l"(policy));                              \
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(address), "r"(v.x), \
+                 "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy)                                               \
+                 : "memory");                                                                            \
+  }
+STREAMED_HINTED(held, "evict_last")
+STREAMED_HINTED(passing, "evict_first")
+#undef STREAMED_HINTED
 STREAMED_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// All groups of this thread but the newest `kNewest` have landed.
 template <int kNewest>

@@ -124,10 +124,10 @@ struct SixteenBit : Numbers {
   STREAMED_DEVICE static Tile load_tile(const unsigned char* first, const unsigned char* second, int lane) {
     return {{words_of(load_shared16(first + lane * 16)), words_of(load_shared16(second + lane * 16))}};
   }
-  STREAMED_DEVICE static void store_tile(const Tile& tile, unsigned char* const (&out)[2],
-                                         std::int64_t offset, int lane) {
-    store_global16(out[0] + offset + lane * 16, vector_of(tile.part[0]));
-    store_global16(out[1] + offset + lane * 16, vector_of(tile.part[1]));
+  template <class Out>
+  STREAMED_DEVICE static void store_tile(const Tile& tile, const Out& out, std::int64_t offset, int lane) {
+    store_part(out, 0, offset + lane * 16, vector_of(tile.part[0]));
+    store_part(out, 1, offset + lane * 16, vector_of(tile.part[1]));
   }
   struct Activations {
     std::uint32_t word[8];  // 2j + h: row 8j + g, features 2t + 8h and 2t + 8h + 1
@@ -200,19 +200,18 @@ struct SixteenBit : Numbers {
   }
 
   /// sums [inputs, rows] += W^T [tiles of inputs, 16 outputs] * d [16 outputs, rows]; then W += factor * d^T x, to `out`.
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, class Out>
   STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
-                                       unsigned char* weights, const unsigned char* gradients,
-                                       unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
-                                       int lane) {
+                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
+                                       std::int64_t tile_step, float factor, int lane) {
     backward<kTiles, kGroups>(sums, x, weights, weights + 512, gradients, out, tile_step, factor, lane);
   }
   /// The same with the second parts of the masters somewhere else.
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, class Out>
   STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
                                        const unsigned char* first_parts, const unsigned char* second_parts,
-                                       const unsigned char* gradients, unsigned char* const (&out)[2],
-                                       std::int64_t tile_step, float factor, int lane) {
+                                       const unsigned char* gradients, const Out& out, std::int64_t tile_step,
+                                       float factor, int lane) {
     Activations d[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -241,11 +240,11 @@ struct SixteenBit : Numbers {
   }
 
   /// W += factor * d^T x, to `out`; with kForward, sums [outputs, rows] += new W * next.
-  template <int kTiles, int kGroups, bool kForward>
+  template <int kTiles, int kGroups, bool kForward, class Out>
   STREAMED_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
                                     unsigned char* weights, const unsigned char* inputs,
-                                    const unsigned char* next, unsigned char* const (&out)[2],
-                                    std::int64_t tile_step, float factor, int lane) {
+                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
+                                    float factor, int lane) {
     Tile w[kTiles];
     float gradient[kTiles][8] = {};
 #pragma unroll
@@ -309,5 +308,7 @@ using Bf16 = SixteenBit<Bf16Numbers>;
 /// With lower halves of masters that stay on the chip.
 struct KeptBf16 : Bf16 {};
 using Fp16 = SixteenBit<Fp16Numbers>;
+/// With words to the L2 about which masters to hold. Not in bf16: docs/kernels/streamed.md.
+struct HeldFp16 : Fp16 {};
 
 }  // namespace headroom::streamed

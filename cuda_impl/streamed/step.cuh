@@ -46,6 +46,10 @@ inline constexpr int kMostStages = 6;
 /// Whether lower halves of masters stay in shared memory, behind smaller rings that begin where sums are added up.
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
+/// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
+template <class Format>
+inline constexpr bool kHolds = std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
+static_assert(HeldFp16::kPanelTiles == 2 && HeldTf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
 
@@ -231,6 +235,33 @@ STREAMED_DEVICE int value_index(Place place) {
          place.row % kGroupRows;
 }
 
+/// Asks for one part of a tile of masters, 512 bytes.
+template <class Format>
+STREAMED_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int part, int out_tile, int in_tile,
+                              unsigned char* destination, int lane) {
+  const unsigned char* source =
+      a.masters.part[part] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16;
+  if constexpr (!kHolds<Format>)
+    copy_async16(destination + lane * 16, source);
+  else if (is_held(a.held, out_tile, in_tile))
+    copy_async16_held(destination + lane * 16, source);
+  else
+    copy_async16_passing(destination + lane * 16, source);
+}
+/// use(where the tile goes back to); with hints also for the others of an item, up to 2, which are all held or all not.
+template <class Format, class Use>
+STREAMED_DEVICE void with_destination(const Arguments& a, const LayerPlan& layer, int out_tile, int in_tile,
+                                      const Use& use) {
+  const std::int64_t offset = weight_offset<Format>(layer, out_tile, in_tile);
+  if constexpr (kHolds<Format>) {
+    use(HeldParts{{a.masters.part[0] + offset, a.masters.part[1] + offset},
+                  is_held(a.held, out_tile, in_tile)});
+  } else {
+    unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
+    use(out);
+  }
+}
+
 // ---- forward
 
 template <class Format, int kTiles, int kGroups>
@@ -280,8 +311,8 @@ struct ForwardSweep {
       for (int m = 0; m < kTiles; ++m)
 #pragma unroll
         for (int p = 0; p < Format::kForwardParts; ++p)
-          copy_by_warp<512>(ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512,
-                            a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+          ask_part<Format>(a, layer, p, tile + m, in_tile(i),
+                           ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512, lane);
     }
   }
   STREAMED_DEVICE void ask_inputs(int i, int stage) const {
@@ -596,8 +627,8 @@ struct BackwardSweep {
       for (int u = 0; u < kTiles; ++u)
 #pragma unroll
         for (int p = 0; p < (kKept ? 1 : 2); ++p)
-          copy_by_warp<512>(ring + stage * Shape::kBytes + u * 1024 + p * 512,
-                            a.masters.part[p] + weight_offset<Format>(layer, out_tile(i), tile + u), lane);
+          ask_part<Format>(a, layer, p, out_tile(i), tile + u,
+                           ring + stage * Shape::kBytes + u * 1024 + p * 512, lane);
     }
   }
   STREAMED_DEVICE void ask_gradients(int i, int stage) const {
@@ -622,17 +653,17 @@ struct BackwardSweep {
         count, ring, [&](int item, int stage) { ask_weights(item, stage); },
         [&](int item, int stage) { ask_gradients(item, stage); },
         [&](unsigned char* stage) {
-          const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
-          const unsigned char* gradients = stage + Shape::kWeightBytes;
           if constexpr (kKept) {
+            const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
             unsigned char* const low = kept_tile(layer, below, out_tile(i), tile);
             unsigned char* const out[2] = {a.masters.part[0] + offset, low};
-            Format::template backward<kTiles, kGroups>(sums, x, stage, low, gradients, out,
+            Format::template backward<kTiles, kGroups>(sums, x, stage, low, stage + Shape::kWeightBytes, out,
                                                        Format::kMasterStride, a.update_factor, lane);
           } else {
-            unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
-            Format::template backward<kTiles, kGroups>(sums, x, stage, gradients, out, Format::kMasterStride,
-                                                       a.update_factor, lane);
+            with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
+              Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                         Format::kMasterStride, a.update_factor, lane);
+            });
           }
           ++i;
         });
@@ -732,8 +763,8 @@ struct FirstSweep {
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int p = 0; p < 2; ++p)
-        copy_by_warp<512>(ring + stage * Shape::kBytes + m * 1024 + p * 512,
-                          a.masters.part[p] + weight_offset<Format>(layer, tile + m, in_tile(i)), lane);
+        ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring + stage * Shape::kBytes + m * 1024 + p * 512,
+                         lane);
   }
   STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     const auto ask_inputs = [&](int i, int stage) {
@@ -751,12 +782,12 @@ struct FirstSweep {
     run<Shape>(
         count, ring, [&](int item, int stage) { ask_weights(item, stage); }, ask_inputs,
         [&](unsigned char* stage) {
-          const std::int64_t offset = weight_offset<Format>(layer, tile, in_tile(i));
-          unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
-          const unsigned char* x = stage + Shape::kWeightBytes;
-          Format::template first<kTiles, kGroups, kForward>(
-              sums, d, stage, x, x + kInputTileBytes, out,
-              std::int64_t{layer.in_tiles} * Format::kMasterStride, factor, lane);
+          with_destination<Format>(a, layer, tile, in_tile(i), [&](const auto& out) {
+            const unsigned char* x = stage + Shape::kWeightBytes;
+            Format::template first<kTiles, kGroups, kForward>(
+                sums, d, stage, x, x + kInputTileBytes, out,
+                std::int64_t{layer.in_tiles} * Format::kMasterStride, factor, lane);
+          });
           ++i;
         });
     if constexpr (kForward)

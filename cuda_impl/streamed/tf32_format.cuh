@@ -126,11 +126,10 @@ struct Tf32 {
                             gradient_offset(8 * s + (lane & 3) + 4 * (i / 2), (lane >> 2) + 8 * (i % 2)));
   }
 
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, class Out>
   STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
-                                       unsigned char* weights, const unsigned char* gradients,
-                                       unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
-                                       int lane) {
+                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
+                                       std::int64_t tile_step, float factor, int lane) {
     const int g = lane >> 2, t = lane & 3;
     // Outputs 2c + t % 2 + 8 * (t / 2) stand for columns of the instruction: c even the first four, c odd the last.
     // Their inputs g and g + 8 lie 512 bytes apart, the next c 128.
@@ -180,11 +179,11 @@ struct Tf32 {
       update_tile(weights + u * 1024, gradient[u], out, u * tile_step, factor, lane);
   }
 
-  template <int kTiles, int kGroups, bool kForward>
+  template <int kTiles, int kGroups, bool kForward, class Out>
   STREAMED_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
                                     unsigned char* weights, const unsigned char* inputs,
-                                    const unsigned char* next, unsigned char* const (&out)[2],
-                                    std::int64_t tile_step, float factor, int lane) {
+                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
+                                    float factor, int lane) {
     // Inputs g and g + 8 lie 8 bytes apart, rows 8s + t and 8s + t + 4 256, the next s 512.
     const unsigned char* across = inputs + offset(lane & 3, lane >> 2);
     float gradient[kTiles][8] = {};
@@ -226,9 +225,10 @@ struct Tf32 {
     Words part[2];
   };
   /// The updated masters, which also go to `out`.
+  template <class Out>
   STREAMED_DEVICE static Tile update_tile(const unsigned char* tile, const float (&gradient)[8],
-                                          unsigned char* const (&out)[2], std::int64_t offset_of_tile,
-                                          float factor, int lane) {
+                                          const Out& out, std::int64_t offset_of_tile, float factor,
+                                          int lane) {
     Tile w;
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
@@ -236,7 +236,7 @@ struct Tf32 {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         w.part[p].word[i] = updated(w.part[p].word[i], gradient[4 * p + i % 2 * 2 + i / 2], factor);
-      store_global16(out[p] + offset_of_tile + lane * 16, vector_of(w.part[p]));
+      store_part(out, p, offset_of_tile + lane * 16, vector_of(w.part[p]));
     }
     return w;
   }
@@ -282,5 +282,8 @@ struct Tf32 {
     return vector_of(result);
   }
 };
+
+/// With words to the L2 about which masters to hold.
+struct HeldTf32 : Tf32 {};
 
 }  // namespace headroom::streamed

@@ -41,12 +41,12 @@ DeviceBuffer<T> zeros(std::int64_t size) {
 class StreamedTrainer : public Trainer {
  public:
   StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-                  const Parameters& initial, const Plan& plan, const StreamedOptions& options)
+                  const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options)
       : widths_(workload.widths),
         precision_(precision),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),
-        kernel_(streamed_kernel(precision, plan)),
+        kernel_(streamed_kernel(precision, plan, held)),
         step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
     DeviceMemory::reset_peak();
     const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision);
@@ -62,6 +62,7 @@ class StreamedTrainer : public Trainer {
     counters_ = zeros<std::uint32_t>(kBarrierCounters * kCounterSpacing);
     status_ = zeros<std::uint32_t>(1);
     upload(data);
+    arguments_.held = held;
     set_arguments(workload, options);
     set_parameters(initial);
     CUDA_CHECK(cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
@@ -278,7 +279,12 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
   if (precision == Precision::kBf16) keep_lower_halves(plan);
-  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, options);
+  const bool hinted = precision == Precision::kFp16 || precision == Precision::kTf32;
+  int held = 0;
+  if (hinted)
+    held = options.hold ? held_share(plan)
+                        : tiles_to_hold(plan, device_attribute(cudaDevAttrL2CacheSize, device));
+  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options);
 }
 
 }  // namespace headroom

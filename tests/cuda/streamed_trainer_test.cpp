@@ -35,10 +35,10 @@ struct Problem : NamedProblem {
 };
 
 void check_against_oracle(const std::string& name, Precision precision, int members,
-                          const std::vector<std::int64_t>& steps) {
+                          const std::vector<std::int64_t>& steps, bool hold = false) {
   Problem problem(name, fresh_seed());
-  const auto trainer =
-      problem.trainer(precision, {.wait_seconds = kSanitizerWaitSeconds, .most_members = members});
+  const auto trainer = problem.trainer(
+      precision, {.wait_seconds = kSanitizerWaitSeconds, .hold = hold, .most_members = members});
   check_against_oracle(problem, precision, *trainer, steps, kSanitizedSteps);
 }
 
@@ -79,8 +79,9 @@ TEST_P(StreamedTrainer, DeepNetworksMatchTheOracle) {
 }
 
 /// Parameters and losses after 300 steps.
-std::vector<float> bits_after(Problem& problem, Precision precision, int members, std::int64_t at_once) {
-  const auto trainer = problem.trainer(precision, {.most_members = members});
+std::vector<float> bits_after(Problem& problem, Precision precision, int members, std::int64_t at_once,
+                              bool hold = false) {
+  const auto trainer = problem.trainer(precision, {.hold = hold, .most_members = members});
   for (std::int64_t step = 0; step < 300; step += at_once)
     trainer->train(step, std::min<std::int64_t>(at_once, 300 - step));
   const Parameters end = trainer->parameters();
@@ -104,6 +105,31 @@ TEST_P(StreamedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     EXPECT_TRUE(first == bits_after(problem, GetParam(), members, 7)) << name << ", " << members;
   }
 }
+class StreamedHints : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Both, StreamedHints, testing::Values(Precision::kFp16, Precision::kTf32),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+TEST_P(StreamedHints, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const auto& [name, members] : {std::pair{"mlp-33x40x17x5-b17", 2}, {"mlp-40x70x130x7-b32", 2}})
+    check_against_oracle(name, GetParam(), members, kFewSteps, true);
+}
+TEST_P(StreamedHints, OddShapesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const auto& [name, members] :
+       {std::pair{"mlp-100x777x333x10-b31", 16}, {"mlp-60x400x300x70-b31", 20}, {"mlp-300x64x1000-b32", 8}})
+    check_against_oracle(name, GetParam(), members, kMoreSteps, true);
+}
+TEST_P(StreamedHints, ChangeNoBit) {
+  NEEDS_GPU();
+  for (const int members : {0, 32, 16}) {  // panels of 1, 2 and 4 tiles
+    Problem problem("mlp-784x1024x1024x10-b32", fresh_seed());
+    EXPECT_TRUE(bits_after(problem, GetParam(), members, 300) ==
+                bits_after(problem, GetParam(), members, 300, true))
+        << members;
+  }
+}
+
 TEST_P(StreamedTrainer, SmallParametersComeBackAsTheyWere) {
   NEEDS_GPU();
   Problem problem("mlp-33x40x17x5-b17", fresh_seed());
@@ -203,6 +229,38 @@ TEST(StreamedPlan, KeepsLowerHalvesWherePanelsAreOfOneTileAndThereIsRoom) {
       any = any || plan.layer[l].kept >= 0;
     }
     EXPECT_EQ(plan.keeps != 0, any) << name;
+  }
+}
+TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToFourTimesTheL2) {
+  constexpr std::int64_t kL2Bytes = std::int64_t{60} << 20;
+  for (const auto& [name, held] : {std::pair{"mlp-784x2048x2048x2048x10-b32", 0},
+                                   {"mlp-784x3072x3072x3072x10-b32", 37},
+                                   {"mlp-784x4096x4096x4096x10-b32", 21},
+                                   {"mlp-784x4096x4096x4096x10-b33", 0},
+                                   {"mlp-784x5120x5120x5120x10-b32", 13},
+                                   {"mlp-784x8192x8192x8192x10-b32", 0}}) {
+    const auto plan = streamed::make_plan(parse_workload_name(name), kH200);
+    EXPECT_EQ(streamed::tiles_to_hold(plan, kL2Bytes), held) << name;
+  }
+  const auto small = streamed::make_plan(parse_workload_name("mlp-20x16x3-b1"), kH200);
+  EXPECT_EQ(streamed::held_share(small), 128);
+  const auto large = streamed::make_plan(parse_workload_name("mlp-784x30000x30000x30000x10-b32"), kH200);
+  EXPECT_EQ(streamed::held_share(large), 1);
+}
+TEST(StreamedPlan, HeldTilesLieInSquaresAndAreSpreadOverRowsAndColumns) {
+  constexpr int kTiles = 256;  // H = 4096
+  for (const int held : {7, 13, 21, 37, 128}) {
+    std::vector<int> in_row(kTiles), in_column(kTiles);
+    for (int out = 0; out < kTiles; ++out)
+      for (int in = 0; in < kTiles; ++in) {
+        const bool here = streamed::is_held(held, out, in);
+        EXPECT_EQ(here, streamed::is_held(held, out ^ 1, in));
+        EXPECT_EQ(here, streamed::is_held(held, out, in ^ 1));
+        in_row[static_cast<std::size_t>(out)] += here;
+        in_column[static_cast<std::size_t>(in)] += here;
+      }
+    for (const auto& counts : {in_row, in_column})
+      for (const int count : counts) EXPECT_NEAR(count, held, 8) << held;
   }
 }
 TEST(StreamedPlan, RefusesWithTheReason) {

@@ -1,0 +1,14 @@
+// The streamed step for masters larger than the L2, which is told what to hold: kernels of their own, since choosing between
+// hints costs 1 to 3 us at H = 2048, where all masters fit.
+#include "streamed/step.cuh"
+
+namespace headroom::streamed {
+
+const void* streamed_kernel_held_fp16() {
+  return reinterpret_cast<const void*>(&streamed_steps<HeldFp16, 1>);
+}
+const void* streamed_kernel_held_tf32() {
+  return reinterpret_cast<const void*>(&streamed_steps<HeldTf32, 1>);
+}
+
+}  // namespace headroom::streamed
