@@ -32,18 +32,6 @@ struct ChainBarriers {
   FUSED_DEVICE std::uint32_t free(int stage) const { return full(stages + stage); }
 };
 
-/// Where a ring is: its stage, and the parity of the phase that the stage is in.
-struct RingPlace {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  FUSED_DEVICE void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 template <int kWidth>
 constexpr std::uint32_t kStageBytes = kChainWarpgroups * kTilePanelBytes + kWidth * kPanelRowBytes;
 

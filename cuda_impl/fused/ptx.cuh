@@ -40,6 +40,18 @@ FUSED_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
         : "memory");
   } while (done == 0);
 }
+/// Where a ring is: its stage, and the parity of the phase that the stage is in.
+struct RingPlace {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  FUSED_DEVICE void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 /// Waits for `threads` threads of this block, a multiple of 32, that name the same barrier (1 to 15).
 FUSED_DEVICE void named_barrier(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -77,6 +89,11 @@ FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t b
                : "memory");
 }
 FUSED_DEVICE void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// This thread's stores, but for the last kPending groups, have read their shared memory.
+template <int kPending>
+FUSED_DEVICE void bulk_stores_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 /// This thread's stores have read their shared memory.
 FUSED_DEVICE void bulk_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// This thread's stores are in global memory.
@@ -84,6 +101,32 @@ FUSED_DEVICE void bulk_store_wait() { asm volatile("cp.async.bulk.wait_group 0;"
 
 /// Before a barrier, by every thread that wrote shared memory which products or bulk copies read next.
 FUSED_DEVICE void shared_writes_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- tensor copies: a box of a matrix whose tensor map says where it ends; what lies outside is read as zero and not
+// written. `map` lies in the kernel's parameters; column and row are of the box's first element.
+
+FUSED_DEVICE void tensor_load(std::uint32_t shared, const void* map, int column, int row,
+                              std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(shared),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+/// To the same place of every rank in `ranks` (one bit each), counted by each one's barrier.
+FUSED_DEVICE void tensor_load_to(std::uint16_t ranks, std::uint32_t shared, const void* map, int column,
+                                 int row, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(ranks)
+      : "memory");
+}
+FUSED_DEVICE void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+               "r"(column), "r"(row), "r"(shared)
+               : "memory");
+}
 
 // ---- clusters: addresses of another rank's shared memory
 

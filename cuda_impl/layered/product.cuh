@@ -14,12 +14,11 @@
 #pragma once
 
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 
 #include "device/check.h"
 #include "layered/formats.h"
 #include "layered/kernels.h"
+#include "layered/shapes.h"
 #include "layered/staging.cuh"
 #include "layered/warp_fma.cuh"
 #include "layered/warp_tensor.cuh"
@@ -219,15 +218,6 @@ __device__ void store_rounded_quad(typename Format::Value* destination, float4 v
       {Format::round(values.x), Format::round(values.y), Format::round(values.z), Format::round(values.w)}};
 }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
-inline std::int64_t tiles(std::int64_t extent, int size) { return (extent + size - 1) / size; }
-
 /// Whether a product whose rows are the batch keeps the GPU busy with 128 x 128 tiles.
 inline bool use_large_batch_tile(std::int64_t rows, std::int64_t columns) {
   return rows > 64 && tiles(rows, 128) * tiles(columns, 128) * 2 >= multiprocessors();
@@ -276,15 +266,6 @@ void launch_product(void (*kernel)(Parameters...), dim3 grid, int shared_bytes, 
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   kernel<<<grid, kThreads, shared_bytes, stream.get()>>>(arguments...);
   CUDA_CHECK(cudaGetLastError());
-}
-
-inline void require_shape(bool fits, const char* what, std::int64_t found, std::int64_t expected) {
-  if (!fits)
-    throw std::invalid_argument(std::string(what) + ": found " + std::to_string(found) + ", expected " +
-                                std::to_string(expected));
-}
-inline void require_equal(const char* what, std::int64_t found, std::int64_t expected) {
-  require_shape(found == expected, what, found, expected);
 }
 
 }  // namespace headroom::layered

@@ -1,0 +1,49 @@
+// The encoder is a function of the driver. It is found through the runtime, so that a program without a driver starts.
+#include "layered/tensor_map.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "device/check.h"
+
+namespace headroom::layered {
+namespace {
+
+using Encoder = decltype(&cuTensorMapEncodeTiled);
+
+Encoder find_encoder() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                              &found));
+  if (found != cudaDriverEntryPointSuccess || function == nullptr)
+    throw std::runtime_error(
+        "tensor map: this driver has no cuTensorMapEncodeTiled, expected one for CUDA 12");
+  return reinterpret_cast<Encoder>(function);
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(Precision precision, const void* data, std::int64_t rows, std::int64_t columns,
+                       std::int64_t pitch, int box_rows) {
+  static const Encoder encode = find_encoder();
+  CUtensorMap map{};
+  const auto type =
+      precision == Precision::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  // Innermost dimension first.
+  const cuuint64_t extents[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch) * 2};
+  const cuuint32_t box[] = {kPanelColumns, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t every[] = {1, 1};
+  const CUresult code = encode(&map, type, 2, const_cast<void*>(data), extents, row_bytes, box, every,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (code != CUDA_SUCCESS)
+    throw std::invalid_argument("tensor map of [" + std::to_string(rows) + ", " + std::to_string(columns) +
+                                "], pitch " + std::to_string(pitch) + ": driver error " +
+                                std::to_string(static_cast<int>(code)) +
+                                ", expected 16-byte rows of at most 2^40 bytes");
+  return map;
+}
+
+}  // namespace headroom::layered

@@ -1,0 +1,519 @@
+// Products of 128 x 256 tiles for large batches of wide networks: forward, input gradient, weight gradient with update.
+//
+// The products of product.cuh feed the tensor cores from registers; from shared memory they take wider tiles, and
+// nothing but addresses passes through a thread. One warp fetches, eight multiply, and they meet only at barriers.
+//   block:   persistent, one a multiprocessor; takes units (wide_walk.h) in turn. Blocks come in clusters of
+//            kWideCluster whose tiles lie one below the other: each fetches half of the columns' factor for both
+//   on chip: a ring of 4 stages of 48 KB, a stage 128 rows and 256 columns of the factors over 64 inner indices; sums in
+//            registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out
+//   waits:   full (the copies of a stage have landed), free (every warp of the cluster is done with it). The ring runs
+//            on from unit to unit: while a result is stored, the next unit's first four slabs arrive
+//   bytes:   (128 + 256 / kWideCluster) * 128 a slab, which is 1024 cycles of products: 48 B or 32 B a cycle of the L2
+// Factors lie in shared memory as wgmma wants them, in panels of 128-byte rows with their pieces swizzled, and the copy
+// engine swizzles on the way. Rows of a factor run along the inner index (`plain`) or across it (`turned`): the
+// instruction reads both, so nothing is ever transposed.
+//   forward          x [batch, in] plain      * W [out, in] plain
+//   input gradient   d [batch, out] plain     * W [out, in] turned
+//   weight gradient  d [batch, out] turned    * x [batch, in] turned
+// Remainders: the copy engine reads zeros outside a matrix, and does not write there. Of the data set only the current
+// batch is meant, but the slab at a batch's end may hold samples of the next one: as rows, whose results are not
+// stored; as inner indices, which meet the zeros of d.
+#pragma once
+
+#include <algorithm>
+
+#include "fused/formats.cuh"
+#include "fused/ptx.cuh"
+#include "fused/warpgroup.cuh"
+#include "fused/wgmma.cuh"
+#include "layered/kernels.h"
+#include "layered/shapes.h"
+#include "layered/tensor_map.h"
+#include "layered/wide.h"
+
+namespace headroom::layered {
+
+using fused::Factor;
+using fused::RingPlace;
+
+/// Packing and instructions of a format.
+template <class Format>
+struct Sixteen;
+template <>
+struct Sixteen<Fp16> : fused::Fp16 {};
+template <>
+struct Sixteen<Bf16> : fused::Bf16 {};
+
+enum class WideForm { kForward, kInputGradient, kWeightUpdate, kWeightParts };
+
+struct Wide {
+  static constexpr int kStages = 4;
+  static constexpr int kConsumerWarps = kWideConsumers / 32;
+  // Nine warps would do, but registers are handed out, and handed on, by warpgroups: with the loading one as a whole
+  // warpgroup that gives up its own, a multiplying thread has room for its sums and for 64 masters.
+  static constexpr int kThreads = kWideConsumers + 128;
+  static constexpr int kConsumerRegisters = 232, kLoaderRegisters = 40;
+  static constexpr int kRowBytes = fused::kPanelRowBytes;
+  static constexpr int kFetchBytes = 128 * kRowBytes;         // 128 rows, or 128 columns in two panels
+  static constexpr int kPanelBytes = kWideInner * kRowBytes;  // a panel of a turned factor
+  static constexpr int kStageBytes = 3 * kFetchBytes;         // the rows' factor, then the columns'
+  static constexpr int kResultBytes = 16 * kRowBytes;         // 16 rows of 64 columns, two for each warp
+  static constexpr int kOnesBytes = 8 * kRowBytes;
+  // Shared memory, from its beginning:
+  static constexpr int kResults = kStages * kStageBytes;
+  static constexpr int kOnes = kResults + 2 * kConsumerWarps * kResultBytes;
+  static constexpr int kBarriers = kOnes + kOnesBytes;
+  static constexpr int kSharedBytes = kBarriers + 2 * 8 * kStages;
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+struct WideBarriers {
+  std::uint32_t begin;
+  __device__ std::uint32_t full(int stage) const { return begin + 8 * static_cast<std::uint32_t>(stage); }
+  __device__ std::uint32_t free(int stage) const { return full(Wide::kStages + stage); }
+};
+
+template <WideForm kForm>
+inline constexpr bool kIsWeightGradient = kForm == WideForm::kWeightUpdate || kForm == WideForm::kWeightParts;
+template <WideForm kForm>
+inline constexpr Factor kRowsFactor = kIsWeightGradient<kForm> ? Factor::kTurned : Factor::kPlain;
+template <WideForm kForm>
+inline constexpr Factor kColumnsFactor = kForm == WideForm::kForward ? Factor::kPlain : Factor::kTurned;
+
+/// Calls work(unit) for the units of this block's cluster.
+template <class Work>
+FUSED_DEVICE void for_each_unit(const WideWalk& walk, const Work& work) {
+  const int clusters = static_cast<int>(gridDim.x) / kWideCluster;
+  for (int index = static_cast<int>(blockIdx.x) / kWideCluster; index < wide_units(walk); index += clusters)
+    work(wide_unit(walk, index));
+}
+
+// ---- the loading warp, one lane of it
+
+/// 128 rows or columns of a factor, from `first`, over the 64 inner indices from `inner`; to every block in `ranks`.
+template <Factor kFactor, bool kToCluster>
+FUSED_DEVICE void fetch(const CUtensorMap& map, int first, int inner, std::uint32_t place,
+                        std::uint32_t barrier) {
+  constexpr std::uint16_t kAllRanks = (1 << kWideCluster) - 1;
+  const auto copy = [&](std::uint32_t to, int column, int row) {
+    if constexpr (kToCluster)
+      fused::tensor_load_to(kAllRanks, to, &map, column, row, barrier);
+    else
+      fused::tensor_load(to, &map, column, row, barrier);
+  };
+  if constexpr (kFactor == Factor::kPlain) {
+    copy(place, inner, first);
+  } else {
+    copy(place, first, inner);
+    copy(place + Wide::kPanelBytes, first + kPanelColumns, inner);
+  }
+}
+
+template <WideForm kForm>
+FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shared,
+                              const WideBarriers& barriers, int rank) {
+  constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
+  const int sample =
+      arguments.state != nullptr ? static_cast<int>(arguments.state->batch * arguments.batch) : 0;
+  const int a_sample = kForm == WideForm::kForward ? sample : 0;  // of its rows
+  const int b_sample = kIsWeightGradient<kForm> ? sample : 0;     // of its inner indices
+  RingPlace ring;
+  for_each_unit(arguments.walk, [&](const WideUnit& unit) {
+    const int row = (unit.row * kWideCluster + rank) * kWideRows + a_sample;
+    const int column = unit.column * kWideColumns;
+    for (int slab = unit.first_slab; slab < unit.slabs_end; ++slab, ring.advance(Wide::kStages)) {
+      const int inner = slab * kWideInner;
+      const std::uint32_t a = shared + static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
+      const std::uint32_t b = a + Wide::kFetchBytes, full = barriers.full(ring.stage);
+      if constexpr (kWideCluster > 1)
+        fused::barrier_wait_cluster(barriers.free(ring.stage), ring.parity ^ 1);
+      else
+        fused::barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
+      fused::barrier_expect(full, Wide::kStageBytes);
+      fetch<kA, false>(arguments.a, row, inner, a, full);
+      if constexpr (kWideCluster > 1) {
+        fetch<kB, true>(arguments.b, column + 128 * rank, inner + b_sample,
+                        b + static_cast<std::uint32_t>(rank * Wide::kFetchBytes), full);
+      } else {
+        fetch<kB, false>(arguments.b, column, inner + b_sample, b, full);
+        fetch<kB, false>(arguments.b, column + 128, inner + b_sample, b + Wide::kFetchBytes, full);
+      }
+    }
+  });
+}
+
+// ---- the multiplying warps
+
+/// This warp is done with a stage, in every block that copies into it.
+FUSED_DEVICE void release(std::uint32_t free, int lane) {
+  if constexpr (kWideCluster > 1) {
+    if (lane < kWideCluster)
+      fused::barrier_arrive_remote(fused::remote_address(free, static_cast<std::uint32_t>(lane)));
+  } else {
+    if (lane == 0) fused::barrier_arrive(free);
+  }
+}
+
+/// Where a warp's part of a tile lies in the result, and its buffers on the way there.
+struct WarpPlace {
+  int row, column;            // of the warp's 16 rows and 256 columns, first
+  int tile_row, tile_column;  // of the tile
+  std::uint32_t buffers;      // 2 * kResultBytes
+  fused::Lane lane;
+};
+
+/// 64 columns of the warp's rows as `held`, packed, to the result; `panel` of four.
+FUSED_DEVICE void store_panel(const CUtensorMap& result, const WarpPlace& at, int panel,
+                              const std::uint32_t (&held)[16]) {
+  const std::uint32_t buffer = at.buffers + static_cast<std::uint32_t>((panel & 1) * Wide::kResultBytes);
+  if (at.lane.lane == 0) fused::bulk_stores_wait_read<1>();  // all but the latest: this buffer is free
+  __syncwarp();
+  fused::store_rows<4>(buffer, held, at.lane);
+  fused::shared_writes_to_async();
+  __syncwarp();
+  if (at.lane.lane == 0) {
+    fused::tensor_store(&result, at.column + kPanelColumns * panel, at.row, buffer);
+    fused::bulk_store_commit();
+  }
+}
+
+template <class Format>
+FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sums)[128], const WarpPlace& at,
+                               int thread) {
+  std::uint32_t positive[4];
+#pragma unroll
+  for (int panel = 0; panel < 4; ++panel) {
+    std::uint32_t held[16];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int column = at.column + wide_column(at.lane.lane, 32 * panel + 4 * j);
+      float2 bias = make_float2(0, 0);
+      if (column < arguments.pitch) bias = *reinterpret_cast<const float2*>(arguments.bias + column);
+      const float* quad = sums + 32 * panel + 4 * j;
+      held[2 * j] = Sixteen<Format>::pack_relu(quad[0] + bias.x, quad[1] + bias.y);
+      held[2 * j + 1] = Sixteen<Format>::pack_relu(quad[2] + bias.x, quad[3] + bias.y);
+    }
+    positive[panel] = fused::positive(held).word[0];
+    store_panel(arguments.result, at, panel, held);
+  }
+  *reinterpret_cast<uint4*>(arguments.positive +
+                            positive_word(arguments.walk, at.tile_row, at.tile_column, thread)) =
+      make_uint4(positive[0], positive[1], positive[2], positive[3]);
+}
+
+template <class Format>
+FUSED_DEVICE void store_input_gradient(const WideArguments& arguments, const float (&sums)[128],
+                                       const WarpPlace& at, uint4 positive) {
+#pragma unroll
+  for (int panel = 0; panel < 4; ++panel) {
+    const fused::Mask<16> mask{{panel == 0   ? positive.x
+                                : panel == 1 ? positive.y
+                                : panel == 2 ? positive.z
+                                             : positive.w}};
+    float values[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) values[i] = sums[32 * panel + i];
+    std::uint32_t held[16];
+    fused::masked<Sixteen<Format>>(values, mask, held);
+    store_panel(arguments.result, at, panel, held);
+  }
+}
+
+/// A thread's two rows of an fp32 matrix [rows, pitch], from its first column in the tile on. Padding is inside, and gets
+/// the zeros that the factors have there.
+struct ThreadRows {
+  float* row[2];
+  int columns[2];  // how many are left in each row
+  FUSED_DEVICE ThreadRows(float* matrix, const WideArguments& arguments, const WarpPlace& at) {
+    const int column = at.column + wide_column(at.lane.lane, 0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int index = at.row + wide_row(at.lane.lane, 2 * half);
+      row[half] = matrix + index * arguments.pitch + column;
+      columns[half] = index < arguments.rows ? static_cast<int>(arguments.pitch) - column : 0;
+    }
+  }
+  /// Of sums `sum` and `sum` + 1.
+  FUSED_DEVICE bool inside(int sum) const { return wide_column(0, sum) < columns[sum / 2 & 1]; }
+  FUSED_DEVICE float2& pair(int sum) const {
+    return *reinterpret_cast<float2*>(row[sum / 2 & 1] + wide_column(0, sum));
+  }
+};
+
+/// The tensor core adds with truncation, so its sums begin at zero and the master takes them with one fp32
+/// multiply-add: a master that passed through it would drift. Masters come from device memory, 128 columns at once.
+template <class Format>
+FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&sums)[128],
+                                 const WarpPlace& at) {
+  const ThreadRows masters(arguments.masters, arguments, at);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float2 weights[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int sum = 64 * half + 2 * i;
+      weights[i] = masters.inside(sum) ? masters.pair(sum) : make_float2(0, 0);
+    }
+#pragma unroll
+    for (int panel = 0; panel < 2; ++panel) {
+      std::uint32_t held[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const int sum = 64 * half + 32 * panel + 2 * i;
+        float2& pair = weights[16 * panel + i];
+        pair.x = fmaf(-arguments.learning_rate, sums[sum] * arguments.inverse_loss_scale, pair.x);
+        pair.y = fmaf(-arguments.learning_rate, sums[sum + 1] * arguments.inverse_loss_scale, pair.y);
+        if (masters.inside(sum)) masters.pair(sum) = pair;
+        held[i] = Sixteen<Format>::round_weight(pair.x) |
+                  static_cast<std::uint32_t>(Sixteen<Format>::round_weight(pair.y)) << 16;
+      }
+      store_panel(arguments.result, at, 2 * half + panel, held);
+    }
+  }
+}
+
+FUSED_DEVICE void store_parts(const WideArguments& arguments, const float (&sums)[128], const WarpPlace& at,
+                              int part) {
+  const ThreadRows parts(arguments.parts + part * arguments.rows * arguments.pitch, arguments, at);
+#pragma unroll
+  for (int sum = 0; sum < 128; sum += 2)
+    if (parts.inside(sum)) parts.pair(sum) = make_float2(sums[sum], sums[sum + 1]);
+}
+
+/// All eight columns of this product are the same: one lane of four stores its two rows.
+FUSED_DEVICE void store_bias_parts(const WideArguments& arguments, const float (&sums)[4],
+                                   const WarpPlace& at, int part) {
+  float* parts = arguments.bias_parts +
+                 (std::int64_t{part} * arguments.walk.columns + at.tile_column) * arguments.bias_stride;
+  const int row = at.row + wide_row(at.lane.lane, 0);
+  if (at.lane.lane % 4 != 0) return;
+  if (row < arguments.bias_stride) parts[row] = sums[0];
+  if (row + 8 < arguments.bias_stride) parts[row + 8] = sums[2];
+}
+
+template <class Format, WideForm kForm>
+FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t shared,
+                                 const WideBarriers& barriers, int rank) {
+  constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
+  constexpr int kNextA = kA == Factor::kPlain ? fused::kAlong : fused::kAcross;  // 16 inner indices on
+  constexpr int kNextB = kB == Factor::kPlain ? fused::kAlong : fused::kAcross;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  // A warpgroup's 64 rows: rows of the plain factor, or a panel of the turned one. 8 KB either way.
+  const std::uint32_t a_begin = shared + static_cast<std::uint32_t>(thread / 128 * Wide::kPanelBytes);
+  const fused::Panels ones = fused::describe(shared + Wide::kOnes);
+  const std::uint32_t buffers =
+      shared + static_cast<std::uint32_t>(Wide::kResults + 2 * warp * Wide::kResultBytes);
+  const fused::Lane lane(thread % 32);
+  float sums[128], bias[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  RingPlace ring;
+  for_each_unit(arguments.walk, [&](const WideUnit& unit) {
+    const int tile_row = unit.row * kWideCluster + rank;
+    uint4 positive{};
+    if constexpr (kForm == WideForm::kInputGradient)
+      positive = *reinterpret_cast<const uint4*>(
+          arguments.positive + positive_word(arguments.walk, tile_row, unit.column, thread));
+    if constexpr (kIsWeightGradient<kForm>) bias[0] = bias[1] = bias[2] = bias[3] = 0;
+    int stage_before = 0;
+    for (int slab = unit.first_slab; slab < unit.slabs_end; ++slab, ring.advance(Wide::kStages)) {
+      const std::uint32_t stage = static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
+      const fused::Panels a = fused::describe(a_begin + stage);
+      const fused::Panels b = fused::describe(shared + stage + Wide::kFetchBytes, Wide::kPanelBytes);
+      fused::barrier_wait(barriers.full(ring.stage), ring.parity);
+      fused::products_begin();
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        fused::multiply_shared<Sixteen<Format>, kA, kB>(sums, a + k * kNextA, b + k * kNextB,
+                                                        k > 0 || slab > unit.first_slab);
+      if constexpr (kIsWeightGradient<kForm>)
+        if (sums_bias(arguments.walk, unit.column, slab)) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(bias, a + k * kNextA, ones, 1);
+        }
+      fused::products_commit();
+      fused::products_wait<1>();  // those of the slab before are done
+      if (slab > unit.first_slab) release(barriers.free(stage_before), lane.lane);
+      stage_before = ring.stage;
+    }
+    fused::products_wait<0>();
+    release(barriers.free(stage_before), lane.lane);
+    fused::sums_are_final(sums);
+    fused::sums_are_final(bias);
+
+    const WarpPlace at{
+        tile_row * kWideRows + 16 * warp, unit.column * kWideColumns, tile_row, unit.column, buffers, lane};
+    if constexpr (kForm == WideForm::kForward) store_hidden<Format>(arguments, sums, at, thread);
+    if constexpr (kForm == WideForm::kInputGradient)
+      store_input_gradient<Format>(arguments, sums, at, positive);
+    if constexpr (kForm == WideForm::kWeightUpdate) update_weights<Format>(arguments, sums, at);
+    if constexpr (kForm == WideForm::kWeightParts) store_parts(arguments, sums, at, unit.part);
+    if constexpr (kIsWeightGradient<kForm>) store_bias_parts(arguments, bias, at, unit.part);
+  });
+  if (lane.lane == 0) fused::bulk_store_wait();
+}
+
+template <class Format, WideForm kForm>
+__global__ void __launch_bounds__(Wide::kThreads, 1)
+    wide_kernel(const __grid_constant__ WideArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const std::uint32_t shared = fused::shared_address(memory);
+  const WideBarriers barriers{shared + Wide::kBarriers};
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const int rank = static_cast<int>(blockIdx.x) % kWideCluster;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Wide::kStages; ++stage) {
+      fused::barrier_init(barriers.full(stage), 1);
+      fused::barrier_init(barriers.free(stage), kWideCluster * Wide::kConsumerWarps);
+    }
+    fused::barrier_init_fence();
+  }
+  if constexpr (kIsWeightGradient<kForm>) {
+    std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + Wide::kOnes);
+    if (threadIdx.x < Wide::kOnesBytes / 4) ones[threadIdx.x] = Sixteen<Format>::pack(1, 1);
+    fused::shared_writes_to_async();
+  }
+  __syncthreads();
+  // Nobody copies into a block whose barriers are not there yet, and nobody leaves while others still copy to it.
+  if constexpr (kWideCluster > 1) fused::cluster_sync();
+  if (warp < Wide::kConsumerWarps) {
+    fused::registers_increase<Wide::kConsumerRegisters>();
+    multiply_slabs<Format, kForm>(arguments, shared, barriers, rank);
+  } else {
+    fused::registers_decrease<Wide::kLoaderRegisters>();
+    if (threadIdx.x == kWideConsumers) fetch_slabs<kForm>(arguments, shared, barriers, rank);
+  }
+  __syncwarp();
+  if constexpr (kWideCluster > 1) fused::cluster_sync();
+}
+
+// ---- launches
+
+template <class Format, WideForm kForm>
+void launch_wide(const WideArguments& arguments, Stream& stream) {
+  const auto kernel = wide_kernel<Format, kForm>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::kSharedBytes));
+  const int clusters = std::min(wide_units(arguments.walk), multiprocessors() / kWideCluster);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kWideCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kWideCluster));
+  config.blockDim = dim3(Wide::kThreads);
+  config.dynamicSmemBytes = Wide::kSharedBytes;
+  config.stream = stream.get();
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments));
+}
+
+/// A box of this many rows is what fetch() copies at once.
+constexpr int box_rows(Factor factor) { return factor == Factor::kPlain ? 128 : kWideInner; }
+
+template <class Format>
+WideForward<Format>::WideForward(Matrix<const Value> inputs, const StepState* state,
+                                 Matrix<const Value> weights, const float* bias, Matrix<Value> hidden,
+                                 std::uint32_t* positive) {
+  require_equal("wide forward: inputs of the layer against columns of the weights", inputs.columns,
+                weights.columns);
+  require_equal("wide forward: outputs of the layer against rows of the weights", hidden.columns,
+                weights.rows);
+  require_shape(state != nullptr ? hidden.rows > 0 && inputs.rows >= hidden.rows : inputs.rows == hidden.rows,
+                "wide forward: rows of the inputs", inputs.rows, hidden.rows);
+  arguments_.a = tensor_map<Format>(inputs, box_rows(kRowsFactor<WideForm::kForward>));
+  arguments_.b = tensor_map<Format>(weights, box_rows(kColumnsFactor<WideForm::kForward>));
+  arguments_.result = tensor_map<Format>({hidden.data, hidden.rows, hidden.columns, hidden.pitch}, 16);
+  arguments_.walk = wide_walk(hidden.rows, hidden.columns, inputs.columns, 1);
+  arguments_.state = state;
+  arguments_.batch = hidden.rows;
+  arguments_.bias = bias;
+  arguments_.positive = positive;
+  arguments_.pitch = hidden.pitch;
+}
+
+template <class Format>
+void WideForward<Format>::queue(Stream& stream) const {
+  launch_wide<Format, WideForm::kForward>(arguments_, stream);
+}
+
+template <class Format>
+WideInputGradient<Format>::WideInputGradient(Matrix<const Value> gradient, Matrix<const Value> weights,
+                                             std::uint32_t* positive, Matrix<Value> input_gradient) {
+  require_equal("wide input gradient: columns of the gradient against rows of the weights", gradient.columns,
+                weights.rows);
+  require_equal("wide input gradient: columns of the result against those of the weights",
+                input_gradient.columns, weights.columns);
+  require_equal("wide input gradient: rows of the result against the batch", input_gradient.rows,
+                gradient.rows);
+  arguments_.a = tensor_map<Format>(gradient, box_rows(kRowsFactor<WideForm::kInputGradient>));
+  arguments_.b = tensor_map<Format>(weights, box_rows(kColumnsFactor<WideForm::kInputGradient>));
+  arguments_.result = tensor_map<Format>(
+      {input_gradient.data, input_gradient.rows, input_gradient.columns, input_gradient.pitch}, 16);
+  arguments_.walk = wide_walk(input_gradient.rows, input_gradient.columns, gradient.columns, 1);
+  arguments_.positive = positive;
+  arguments_.pitch = input_gradient.pitch;
+}
+
+template <class Format>
+void WideInputGradient<Format>::queue(Stream& stream) const {
+  launch_wide<Format, WideForm::kInputGradient>(arguments_, stream);
+}
+
+template <class Format>
+std::int64_t WideWeightUpdate<Format>::workspace_values(std::int64_t batch, std::int64_t out, std::int64_t in,
+                                                        int parts) {
+  const WideWalk walk = wide_walk(out, in, batch, parts);
+  return (walk.parts > 1 ? walk.parts * out * padded(in) : 0) + walk.parts * walk.columns * padded(out);
+}
+
+template <class Format>
+WideWeightUpdate<Format>::WideWeightUpdate(Matrix<const Value> gradient, Matrix<const Value> inputs,
+                                           const StepState* state, Matrix<float> masters, Matrix<Value> copy,
+                                           float* bias, float learning_rate, float inverse_loss_scale,
+                                           int parts, float* workspace)
+    : copy_(copy.data), bias_(bias) {
+  require_equal("wide weight update: rows of the masters against columns of the gradient", masters.rows,
+                gradient.columns);
+  require_equal("wide weight update: columns of the masters against those of the inputs", masters.columns,
+                inputs.columns);
+  require_equal("wide weight update: rows of the copy against those of the masters", copy.rows, masters.rows);
+  require_equal("wide weight update: columns of the copy against those of the masters", copy.columns,
+                masters.columns);
+  require_shape(state != nullptr ? inputs.rows >= gradient.rows : inputs.rows == gradient.rows,
+                "wide weight update: rows of the inputs", inputs.rows, gradient.rows);
+  require_shape(parts >= 1, "wide weight update: parts of the batch, at least", parts, 1);
+  arguments_.a = tensor_map<Format>(gradient, box_rows(kRowsFactor<WideForm::kWeightUpdate>));
+  arguments_.b = tensor_map<Format>(inputs, box_rows(kColumnsFactor<WideForm::kWeightUpdate>));
+  arguments_.result = tensor_map<Format>({copy.data, copy.rows, copy.columns, copy.pitch}, 16);
+  arguments_.walk = wide_walk(masters.rows, masters.columns, gradient.rows, parts);
+  arguments_.state = state;
+  arguments_.batch = gradient.rows;
+  arguments_.rows = masters.rows;
+  arguments_.pitch = masters.pitch;
+  arguments_.masters = masters.data;
+  arguments_.parts = workspace;
+  arguments_.bias_parts = workspace;
+  if (arguments_.walk.parts > 1)
+    arguments_.bias_parts += arguments_.walk.parts * masters.rows * masters.pitch;
+  arguments_.bias_stride = padded(masters.rows);
+  arguments_.learning_rate = learning_rate;
+  arguments_.inverse_loss_scale = inverse_loss_scale;
+}
+
+template <class Format>
+void WideWeightUpdate<Format>::queue(Stream& stream) const {
+  const WideArguments& of = arguments_;
+  const std::int64_t count = of.rows * of.pitch;
+  if (of.walk.parts == 1) {
+    launch_wide<Format, WideForm::kWeightUpdate>(of, stream);
+  } else {
+    launch_wide<Format, WideForm::kWeightParts>(of, stream);
+    update_from_parts<Format>(of.masters, of.parts, of.walk.parts, count, copy_, count, of.learning_rate,
+                              of.inverse_loss_scale, stream);
+  }
+  update_from_parts<Format>(bias_, of.bias_parts, of.walk.parts * of.walk.columns, of.bias_stride, nullptr,
+                            of.bias_stride, of.learning_rate, of.inverse_loss_scale, stream);
+}
+
+}  // namespace headroom::layered
