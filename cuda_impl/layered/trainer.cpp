@@ -3,10 +3,12 @@
 // Weights, gradients and 16-bit weight copies of all layers lie in three buffers of the same order, so that
 // one update serves the network. A captured step cannot be told which batch it trains: a counter on the
 // device moves on with every step. Weight gradients run on a second stream beside the chain of input
-// gradients, which is what the next layer waits for.
+// gradients, which is what the next layer waits for. Products for which it pays are wide ones (wide.h): each fills the
+// GPU by itself, so they stay on one stream, and their layers' weights are updated where the gradients are made.
 #include "layered/trainer.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "device/stream.h"
 #include "layered/kernels.h"
 #include "layered/training_data.h"
+#include "layered/wide.h"
 #include "planted/delay.h"
 
 namespace headroom {
@@ -65,6 +68,7 @@ class LayeredTrainer : public Trainer {
     DeviceMemory::reset_peak();
     allocate();
     data_ = upload<Format>(data, batches_ * batch_, stream_);
+    choose_wide_products();
     set_parameters(initial);
     capture_steps();
     if (const auto share = PlantedDelay::asked_share()) plant_delay(*share, initial);
@@ -121,7 +125,16 @@ class LayeredTrainer : public Trainer {
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
-  std::string note() override { return planted_ ? planted_->note() : ""; }
+  std::string note() override {
+    const auto count = [](const auto& products) {
+      return std::count_if(products.begin(), products.end(), [](const auto& one) { return one.has_value(); });
+    };
+    const auto wide = count(wide_forwards_) + count(wide_input_gradients_) + count(wide_updates_);
+    const std::string planted = planted_ ? planted_->note() : "";
+    if (wide == 0) return planted;
+    return "wide tiles for " + std::to_string(wide) + " of " + std::to_string(3 * layers_.size() - 1) +
+           " products" + (planted.empty() ? "" : "; " + planted);
+  }
 
  private:
   void capture_steps() {
@@ -164,6 +177,53 @@ class LayeredTrainer : public Trainer {
     state_ = zeros<StepState>(1);
   }
 
+  /// By the rule of wide.h. The input gradient needs to know which of its layer's inputs are positive, and only a wide
+  /// forward product leaves that behind.
+  void choose_wide_products() {
+    const std::size_t layers = layers_.size();
+    positive_.resize(layers);
+    wide_forwards_.resize(layers), wide_input_gradients_.resize(layers), wide_updates_.resize(layers);
+    if constexpr (kCopiesWeights) {
+      if (wide_products_run()) make_wide_products();
+    }
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      if (wide_updates_[layer]) continue;
+      const LayerPlace& place = layers_[layer];
+      if (!updates_.empty() && updates_.back().end == place.weight)
+        updates_.back().end = place.end;
+      else
+        updates_.push_back({place.weight, place.end});
+    }
+  }
+
+  void make_wide_products() {
+    const std::size_t last = layers_.size() - 1;
+    std::int64_t workspace = 0;
+    for (const LayerPlace& place : layers_)
+      if (wide_gradient_pays(batch_, place.out, place.in))
+        workspace = std::max(
+            workspace, WideWeightUpdate<Format>::workspace_values(
+                           batch_, place.out, place.in, wide_gradient_parts(batch_, place.out, place.in)));
+    wide_workspace_ = zeros<float>(workspace);
+    for (std::size_t layer = 0; layer <= last; ++layer) {
+      const auto [in, out, weight, bias_begin, end] = layers_[layer];
+      if (layer < last && wide_product_pays(batch_, out, in)) {
+        positive_[layer] = zeros<std::uint32_t>(positive_words(batch_, out));
+        wide_forwards_[layer].emplace(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
+                                      matrix(hidden_[layer].data(), batch_, out), positive_[layer].data());
+      }
+      if (layer > 0 && wide_forwards_[layer - 1] && wide_product_pays(batch_, in, out))
+        wide_input_gradients_[layer].emplace(readable(output_gradient(layer)), weights(layer),
+                                             positive_[layer - 1].data(), output_gradient(layer - 1));
+      if (wide_gradient_pays(batch_, out, in))
+        wide_updates_[layer].emplace(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
+                                     matrix(masters_.data() + weight, out, in),
+                                     matrix(copies_.data() + weight, out, in), masters_.data() + bias_begin,
+                                     learning_rate_, 1.0f / loss_scale_, wide_gradient_parts(batch_, out, in),
+                                     wide_workspace_.data());
+    }
+  }
+
   const Value* weights_for_products() const {
     if constexpr (kCopiesWeights)
       return copies_.data();
@@ -191,9 +251,7 @@ class LayeredTrainer : public Trainer {
   /// One step, from the batch that the device's counter names to the counter's next value.
   void queue_step() {
     const std::size_t last = layers_.size() - 1;
-    for (std::size_t layer = 0; layer < last; ++layer)
-      forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
-                             matrix(hidden_[layer].data(), batch_, layers_[layer].out), split(), stream_);
+    for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
     const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
     forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
                            stream_);
@@ -201,11 +259,14 @@ class LayeredTrainer : public Trainer {
                           state_.data(), loss_scale_ / static_cast<float>(batch_), output_gradient(last),
                           row_losses_.data(), stream_);
     for (std::size_t layer = last; layer > 0; --layer) {
-      queue_weight_gradient(layer);
-      input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
-                             output_gradient(layer - 1), split(), stream_);
+      if (!wide_updates_[layer]) queue_weight_gradient(layer);
+      queue_input_gradient(layer);
+      queue_wide_update(layer);  // of weights that the input gradient has read
     }
-    queue_weight_gradient(0);
+    if (!wide_updates_[0]) queue_weight_gradient(0);
+    queue_wide_update(0);
+    output_gradient_done_.record(stream_);
+    output_gradient_done_.hold(gradient_stream());
     // Behind the last kernel that reads the counter, beside the update.
     gradients_done_.record(gradient_stream());
     finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
@@ -214,10 +275,30 @@ class LayeredTrainer : public Trainer {
 
     gradients_done_.hold(stream_);
     if (planted_) planted_->begin(stream_);
-    update<Format>(masters_.data(), gradients_.data(), kCopiesWeights ? copies_.data() : nullptr,
-                   masters_.size(), learning_rate_, 1.0f / loss_scale_, stream_);
+    for (const Range& range : updates_)
+      update<Format>(masters_.data() + range.begin, gradients_.data() + range.begin,
+                     kCopiesWeights ? copies_.data() + range.begin : nullptr, range.end - range.begin,
+                     learning_rate_, 1.0f / loss_scale_, stream_);
     step_finished_.hold(stream_);
     if (planted_) planted_->end(stream_);
+  }
+
+  void queue_forward(std::size_t layer) {
+    if constexpr (kCopiesWeights)
+      if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_);
+    forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
+                           matrix(hidden_[layer].data(), batch_, layers_[layer].out), split(), stream_);
+  }
+  void queue_input_gradient(std::size_t layer) {
+    if constexpr (kCopiesWeights)
+      if (wide_input_gradients_[layer]) return wide_input_gradients_[layer]->queue(stream_);
+    input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
+                           output_gradient(layer - 1), split(), stream_);
+  }
+  /// Weight gradient and update of a layer whose product is a wide one.
+  void queue_wide_update(std::size_t layer) {
+    if constexpr (kCopiesWeights)
+      if (wide_updates_[layer]) wide_updates_[layer]->queue(stream_);
   }
 
   /// Where weight gradients are queued.
@@ -257,6 +338,16 @@ class LayeredTrainer : public Trainer {
   DeviceBuffer<float> batch_sums_;                     // its partial sums, one layer at a time
   DeviceBuffer<float> split_sums_;                     // of forward and input gradient, one product at a time
   DeviceBuffer<unsigned> split_arrivals_;
+  // Of each layer, empty where the product is not a wide one.
+  std::vector<std::optional<WideForward<Format>>> wide_forwards_;
+  std::vector<std::optional<WideInputGradient<Format>>> wide_input_gradients_;
+  std::vector<std::optional<WideWeightUpdate<Format>>> wide_updates_;
+  std::vector<DeviceBuffer<std::uint32_t>> positive_;  // of the hidden values that wide forward products make
+  DeviceBuffer<float> wide_workspace_;                 // of one layer's update at a time
+  struct Range {
+    std::int64_t begin, end;
+  };
+  std::vector<Range> updates_;  // parameters that wide updates leave, in their order
   DeviceBuffer<float> logits_, row_losses_;
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;

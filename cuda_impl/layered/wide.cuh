@@ -46,27 +46,6 @@ struct Sixteen<Bf16> : fused::Bf16 {};
 
 enum class WideForm { kForward, kInputGradient, kWeightUpdate, kWeightParts };
 
-struct Wide {
-  static constexpr int kStages = 4;
-  static constexpr int kConsumerWarps = kWideConsumers / 32;
-  // Nine warps would do, but registers are handed out, and handed on, by warpgroups: with the loading one as a whole
-  // warpgroup that gives up its own, a multiplying thread has room for its sums and for 64 masters.
-  static constexpr int kThreads = kWideConsumers + 128;
-  static constexpr int kConsumerRegisters = 232, kLoaderRegisters = 40;
-  static constexpr int kRowBytes = fused::kPanelRowBytes;
-  static constexpr int kFetchBytes = 128 * kRowBytes;         // 128 rows, or 128 columns in two panels
-  static constexpr int kPanelBytes = kWideInner * kRowBytes;  // a panel of a turned factor
-  static constexpr int kStageBytes = 3 * kFetchBytes;         // the rows' factor, then the columns'
-  static constexpr int kResultBytes = 16 * kRowBytes;         // 16 rows of 64 columns, two for each warp
-  static constexpr int kOnesBytes = 8 * kRowBytes;
-  // Shared memory, from its beginning:
-  static constexpr int kResults = kStages * kStageBytes;
-  static constexpr int kOnes = kResults + 2 * kConsumerWarps * kResultBytes;
-  static constexpr int kBarriers = kOnes + kOnesBytes;
-  static constexpr int kSharedBytes = kBarriers + 2 * 8 * kStages;
-  static_assert(kSharedBytes <= 227 * 1024);
-};
-
 struct WideBarriers {
   std::uint32_t begin;
   __device__ std::uint32_t full(int stage) const { return begin + 8 * static_cast<std::uint32_t>(stage); }
@@ -188,7 +167,8 @@ FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sum
     for (int j = 0; j < 8; ++j) {
       const int column = at.column + wide_column(at.lane.lane, 32 * panel + 4 * j);
       float2 bias = make_float2(0, 0);
-      if (column < arguments.pitch) bias = *reinterpret_cast<const float2*>(arguments.bias + column);
+      if (column < static_cast<int>(arguments.pitch))
+        bias = *reinterpret_cast<const float2*>(arguments.bias + column);
       const float* quad = sums + 32 * panel + 4 * j;
       held[2 * j] = Sixteen<Format>::pack_relu(quad[0] + bias.x, quad[1] + bias.y);
       held[2 * j + 1] = Sixteen<Format>::pack_relu(quad[2] + bias.x, quad[3] + bias.y);

@@ -1,4 +1,4 @@
-// Who makes which tile of a wide product, as plain functions that tests can call without a GPU.
+// Who makes which tile of a wide product and where everything lies, as plain functions that tests can call without a GPU.
 //
 // A unit is one tile over one part of the inner index, or, with clusters, the tiles of a cluster: one below the
 // other, so that they share the columns' factor. Clusters take units in turn. Units that run at the same time should
@@ -26,6 +26,28 @@ inline constexpr int kWideCluster = HEADROOM_WIDE_CLUSTER;
 inline constexpr int kWideBand = 16 / kWideCluster;  // units from top to bottom of a band
 inline constexpr int kWideConsumers = 256;           // threads that hold a tile's sums
 static_assert(kWideCluster == 1 || kWideCluster == 2);
+
+/// A block: its threads, and its shared memory from the beginning.
+struct Wide {
+  static constexpr int kStages = 4;
+  static constexpr int kConsumerWarps = kWideConsumers / 32;
+  // Nine warps would do, but registers are handed out, and handed on, by warpgroups: with the loading one as a whole
+  // warpgroup that gives up its own, a multiplying thread has room for its sums and for 64 masters.
+  static constexpr int kThreads = kWideConsumers + 128;
+  static constexpr int kConsumerRegisters = 232, kLoaderRegisters = 40;
+  static constexpr int kRowBytes = 128;
+  static constexpr int kFetchBytes = 128 * kRowBytes;         // 128 rows, or 128 columns in two panels
+  static constexpr int kPanelBytes = kWideInner * kRowBytes;  // a panel of a turned factor
+  static constexpr int kStageBytes = 3 * kFetchBytes;         // the rows' factor, then the columns'
+  static constexpr int kResultBytes = 16 * kRowBytes;         // 16 rows of 64 columns, two for each warp
+  static constexpr int kOnesBytes = 8 * kRowBytes;
+  // Where everything begins; the ring at 0:
+  static constexpr int kResults = kStages * kStageBytes;
+  static constexpr int kOnes = kResults + 2 * kConsumerWarps * kResultBytes;
+  static constexpr int kBarriers = kOnes + kOnesBytes;
+  static constexpr int kSharedBytes = kBarriers + 2 * 8 * kStages;
+  static_assert(kSharedBytes <= 227 * 1024);
+};
 
 struct WideWalk {
   int rows;        // units from top to bottom
