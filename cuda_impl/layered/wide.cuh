@@ -374,17 +374,21 @@ template <class Format, WideForm kForm>
 void launch_wide(const WideArguments& arguments, Stream& stream) {
   const auto kernel = wide_kernel<Format, kForm>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::kSharedBytes));
-  const int clusters = std::min(wide_units(arguments.walk), multiprocessors() / kWideCluster);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kWideCluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kWideCluster));
+  config.gridDim = dim3(kWideCluster);
   config.blockDim = dim3(Wide::kThreads);
   config.dynamicSmemBytes = Wide::kSharedBytes;
   config.stream = stream.get();
   config.attrs = &cluster;
   config.numAttrs = 1;
+  // As many clusters as run at once: where multiprocessors are missing, some have no neighbour to make one with.
+  int clusters = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  clusters = std::clamp(wide_units(arguments.walk), 1, std::max(clusters, 1));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kWideCluster));
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments));
 }
 
