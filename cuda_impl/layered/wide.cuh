@@ -295,7 +295,7 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
       positive = *reinterpret_cast<const uint4*>(
           arguments.positive + positive_word(arguments.walk, tile_row, unit.column, thread));
     if constexpr (kIsWeightGradient<kForm>) bias[0] = bias[1] = bias[2] = bias[3] = 0;
-    int stage_before = 0;
+    int stage_before = 0, bias_slab = first_bias_slab(arguments.walk, unit);
     for (int slab = unit.first_slab; slab < unit.slabs_end; ++slab, ring.advance(Wide::kStages)) {
       const std::uint32_t stage = static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
       const fused::Panels a = fused::describe(a_begin + stage);
@@ -306,21 +306,27 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
       for (int k = 0; k < 4; ++k)
         fused::multiply_shared<Sixteen<Format>, kA, kB>(sums, a + k * kNextA, b + k * kNextB,
                                                         k > 0 || slab > unit.first_slab);
-      if constexpr (kIsWeightGradient<kForm>)
-        if (sums_bias(arguments.walk, unit.column, slab)) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(bias, a + k * kNextA, ones, 1);
-        }
       fused::products_commit();
       fused::products_wait<1>();  // those of the slab before are done
       if (slab > unit.first_slab) release(barriers.free(stage_before), lane.lane);
+      if constexpr (kIsWeightGradient<kForm>)
+        // A group of its own, waited for: if it were under way together with the others, the compiler would wait for all
+        // of them in every slab, since it does not know which there are.
+        if (slab == bias_slab) {
+          bias_slab += arguments.walk.columns;
+          fused::products_begin();
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(bias, a + k * kNextA, ones, 1);
+          fused::products_commit();
+          fused::products_wait<0>();
+          fused::sums_are_final(bias);
+        }
       stage_before = ring.stage;
     }
     fused::products_wait<0>();
     release(barriers.free(stage_before), lane.lane);
     fused::sums_are_final(sums);
-    fused::sums_are_final(bias);
 
     const WarpPlace at{
         tile_row * kWideRows + 16 * warp, unit.column * kWideColumns, tile_row, unit.column, buffers, lane};

@@ -93,8 +93,10 @@ WIDE_BOTH WideUnit wide_unit(const WideWalk& walk, int index) {
 }
 
 /// The bias gradient is a sum over all slabs that each tile of a row could make: tile `column` adds up every
-/// walk.columns-th, so that none is slower than the others.
-WIDE_BOTH bool sums_bias(const WideWalk& walk, int column, int slab) { return slab % walk.columns == column; }
+/// walk.columns-th, so that none is slower than the others. The first of a unit's; it may lie behind the unit's end.
+WIDE_BOTH int first_bias_slab(const WideWalk& walk, const WideUnit& unit) {
+  return unit.first_slab + (unit.column + walk.columns - unit.first_slab % walk.columns) % walk.columns;
+}
 
 /// Which element of the tile thread `thread` (of kWideConsumers) holds in sum `sum` (of 128): the layout of a
 /// warpgroup's product, 64 rows of 256 columns each.
