@@ -374,28 +374,43 @@ __global__ void __launch_bounds__(Wide::kThreads, 1)
   if constexpr (kWideCluster > 1) fused::cluster_sync();
 }
 
-// ---- launches
+// ---- set-up and launches
 
+/// A launch with what the hardware needs to hear of it; blocks: a multiple of a cluster's.
+struct WideLaunch {
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t config{};
+  explicit WideLaunch(int blocks, cudaStream_t stream) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {kWideCluster, 1, 1};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(Wide::kThreads);
+    config.dynamicSmemBytes = Wide::kSharedBytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+  WideLaunch(const WideLaunch&) = delete;
+  WideLaunch& operator=(const WideLaunch&) = delete;
+};
+
+/// As many blocks as run at once, and no more than there are units for: where multiprocessors are missing, some have no
+/// neighbour to make a cluster with.
 template <class Format, WideForm kForm>
-void launch_wide(const WideArguments& arguments, Stream& stream) {
+int prepare_wide(const WideWalk& walk) {
   const auto kernel = wide_kernel<Format, kForm>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::kSharedBytes));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kWideCluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kWideCluster);
-  config.blockDim = dim3(Wide::kThreads);
-  config.dynamicSmemBytes = Wide::kSharedBytes;
-  config.stream = stream.get();
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  // As many clusters as run at once: where multiprocessors are missing, some have no neighbour to make one with.
   int clusters = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  clusters = std::clamp(wide_units(arguments.walk), 1, std::max(clusters, 1));
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kWideCluster));
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments));
+  const WideLaunch launch(kWideCluster, nullptr);
+  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config));
+  require_shape(clusters > 0, "wide product: clusters that fit on the device, at least", clusters, 1);
+  return kWideCluster * std::min(clusters, wide_units(walk));
+}
+
+template <class Format, WideForm kForm>
+void launch_wide(const WideArguments& arguments, int blocks, Stream& stream) {
+  const WideLaunch launch(blocks, stream.get());
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, wide_kernel<Format, kForm>, arguments));
 }
 
 /// A box of this many rows is what fetch() copies at once.
@@ -420,11 +435,12 @@ WideForward<Format>::WideForward(Matrix<const Value> inputs, const StepState* st
   arguments_.bias = bias;
   arguments_.positive = positive;
   arguments_.pitch = hidden.pitch;
+  blocks_ = prepare_wide<Format, WideForm::kForward>(arguments_.walk);
 }
 
 template <class Format>
 void WideForward<Format>::queue(Stream& stream) const {
-  launch_wide<Format, WideForm::kForward>(arguments_, stream);
+  launch_wide<Format, WideForm::kForward>(arguments_, blocks_, stream);
 }
 
 template <class Format>
@@ -443,11 +459,12 @@ WideInputGradient<Format>::WideInputGradient(Matrix<const Value> gradient, Matri
   arguments_.walk = wide_walk(input_gradient.rows, input_gradient.columns, gradient.columns, 1);
   arguments_.positive = positive;
   arguments_.pitch = input_gradient.pitch;
+  blocks_ = prepare_wide<Format, WideForm::kInputGradient>(arguments_.walk);
 }
 
 template <class Format>
 void WideInputGradient<Format>::queue(Stream& stream) const {
-  launch_wide<Format, WideForm::kInputGradient>(arguments_, stream);
+  launch_wide<Format, WideForm::kInputGradient>(arguments_, blocks_, stream);
 }
 
 template <class Format>
@@ -489,6 +506,8 @@ WideWeightUpdate<Format>::WideWeightUpdate(Matrix<const Value> gradient, Matrix<
   arguments_.bias_stride = padded(masters.rows);
   arguments_.learning_rate = learning_rate;
   arguments_.inverse_loss_scale = inverse_loss_scale;
+  blocks_ = arguments_.walk.parts == 1 ? prepare_wide<Format, WideForm::kWeightUpdate>(arguments_.walk)
+                                       : prepare_wide<Format, WideForm::kWeightParts>(arguments_.walk);
 }
 
 template <class Format>
@@ -496,9 +515,9 @@ void WideWeightUpdate<Format>::queue(Stream& stream) const {
   const WideArguments& of = arguments_;
   const std::int64_t count = of.rows * of.pitch;
   if (of.walk.parts == 1) {
-    launch_wide<Format, WideForm::kWeightUpdate>(of, stream);
+    launch_wide<Format, WideForm::kWeightUpdate>(of, blocks_, stream);
   } else {
-    launch_wide<Format, WideForm::kWeightParts>(of, stream);
+    launch_wide<Format, WideForm::kWeightParts>(of, blocks_, stream);
     update_from_parts<Format>(of.masters, of.parts, of.walk.parts, count, copy_, count, of.learning_rate,
                               of.inverse_loss_scale, stream);
   }

@@ -54,6 +54,7 @@ class WideForward {
 
  private:
   WideArguments arguments_{};
+  int blocks_ = 0;
 };
 
 /// input_gradient = gradient * weights where `positive` says so, else 0, rounded. gradient [batch, out]; weights
@@ -68,6 +69,7 @@ class WideInputGradient {
 
  private:
   WideArguments arguments_{};
+  int blocks_ = 0;
 };
 
 /// One SGD step of a layer: masters -= learning_rate * inverse_loss_scale * (gradient^T * inputs), copy = the new masters
@@ -87,6 +89,7 @@ class WideWeightUpdate {
 
  private:
   WideArguments arguments_{};
+  int blocks_ = 0;
   Value* copy_ = nullptr;
   float* bias_ = nullptr;
 };
