@@ -75,8 +75,8 @@ template <class Format>
 void update(float* masters, const float* gradient, typename Format::Value* copy, std::int64_t count,
             float learning_rate, float inverse_loss_scale, Stream& stream);
 
-/// update() with the sum of `count_of_parts` gradients, `part_stride` values from one to the next, added up in their order.
-/// `copy` may be null. Fp16 and Bf16 only.
+/// update() with the sum of `count_of_parts` gradients, `part_stride` values from one to the next, added up in
+/// their order. `copy` may be null. Fp16 and Bf16 only.
 template <class Format>
 void update_from_parts(float* masters, const float* parts, int count_of_parts, std::int64_t part_stride,
                        typename Format::Value* copy, std::int64_t count, float learning_rate,

@@ -4,8 +4,8 @@
 // nothing but addresses passes through a thread. One warp fetches, eight multiply, and they meet only at barriers.
 //   block:   persistent, one a multiprocessor; takes units (wide_walk.h) in turn. Blocks come in clusters of
 //            kWideCluster whose tiles lie one below the other: each fetches half of the columns' factor for both
-//   on chip: a ring of 4 stages of 48 KB, a stage 128 rows and 256 columns of the factors over 64 inner indices; sums in
-//            registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out
+//   on chip: a ring of 4 stages of 48 KB, a stage 128 rows and 256 columns of the factors over 64 inner indices;
+//            sums in registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out
 //   waits:   full (the copies of a stage have landed), free (every warp of the cluster is done with it). The ring runs
 //            on from unit to unit: while a result is stored, the next unit's first four slabs arrive
 //   bytes:   (128 + 256 / kWideCluster) * 128 a slab, which is 1024 cycles of products: 48 B or 32 B a cycle of the L2
@@ -199,8 +199,8 @@ FUSED_DEVICE void store_input_gradient(const WideArguments& arguments, const flo
   }
 }
 
-/// A thread's two rows of an fp32 matrix [rows, pitch], from its first column in the tile on. Padding is inside, and gets
-/// the zeros that the factors have there.
+/// A thread's two rows of an fp32 matrix [rows, pitch], from its first column in the tile on. Padding is inside,
+/// and gets the zeros that the factors have there.
 struct ThreadRows {
   float* row[2];
   int columns[2];  // how many are left in each row
@@ -310,8 +310,8 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
       fused::products_wait<1>();  // those of the slab before are done
       if (slab > unit.first_slab) release(barriers.free(stage_before), lane.lane);
       if constexpr (kIsWeightGradient<kForm>)
-        // A group of its own, waited for: if it were under way together with the others, the compiler would wait for all
-        // of them in every slab, since it does not know which there are.
+        // A group of its own, waited for: if it were under way together with the others, the compiler would wait
+        // for all of them in every slab, since it does not know which there are.
         if (slab == bias_slab) {
           bias_slab += arguments.walk.columns;
           fused::products_begin();

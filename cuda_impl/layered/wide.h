@@ -72,9 +72,9 @@ class WideInputGradient {
   int blocks_ = 0;
 };
 
-/// One SGD step of a layer: masters -= learning_rate * inverse_loss_scale * (gradient^T * inputs), copy = the new masters
-/// rounded as weights are, and the same of the bias. gradient [batch, out]; inputs as forward_hidden() has them;
-/// masters and copy [out, in]; bias [padded(out)].
+/// One SGD step of a layer: masters -= learning_rate * inverse_loss_scale * (gradient^T * inputs), copy = the new
+/// masters rounded as weights are, and the same of the bias. gradient [batch, out]; inputs as forward_hidden() has
+/// them; masters and copy [out, in]; bias [padded(out)].
 /// With one part the update is made where the sums are; with more, and for the bias, sums of the parts are left in
 /// `workspace` [workspace_values()] and a second kernel adds them up in their order.
 template <class Format>
