@@ -1,5 +1,6 @@
 // Who makes which tile of a wide product and where everything lies, as plain functions that tests can call without
 // a GPU.
+//
 // A unit is one tile over one part of the inner index, or, with clusters, the tiles of a cluster: one below the
 // other, so that they share the columns' factor. Clusters take units in turn. Units that run at the same time should
 // read the same rows and columns of the factors, so the tiles are numbered down bands of 16 tiles: 132
