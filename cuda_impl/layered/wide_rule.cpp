@@ -1,4 +1,4 @@
-// When the wide products are taken. Everything here is a guess from their shape until it is measured; see the notes.
+// When the wide products are taken: by their shape. Where it was measured they were faster; see the notes.
 #include <algorithm>
 
 #include "device/check.h"
