@@ -4,6 +4,9 @@
 
 namespace headroom::streamed {
 
+const void* streamed_kernel_held_bf16() {
+  return reinterpret_cast<const void*>(&streamed_steps<HeldBf16, 1>);
+}
 const void* streamed_kernel_held_fp16() {
   return reinterpret_cast<const void*>(&streamed_steps<HeldFp16, 1>);
 }

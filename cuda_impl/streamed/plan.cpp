@@ -99,13 +99,16 @@ double kept_bytes_per_step(const Plan& plan) {
   return bytes;
 }
 
-int held_share(const Plan& plan) {
-  return static_cast<int>(std::clamp<std::int64_t>(256 * kHeldBytes / master_bytes(plan), 1, 128));
+int held_share(const Plan& plan, Precision precision) {
+  const bool high_halves = precision == Precision::kBf16;
+  const std::int64_t bytes = master_bytes(plan) / (high_halves ? 2 : 1);
+  return static_cast<int>(std::clamp<std::int64_t>(256 * kHeldBytes / bytes, 1, 128));
 }
 
-int tiles_to_hold(const Plan& plan, std::int64_t l2_bytes) {
+int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
+  if (precision == Precision::kFp32 || plan.groups > 1 || plan.keeps != 0) return 0;
   const std::int64_t bytes = master_bytes(plan);
-  return plan.groups == 1 && bytes > l2_bytes && bytes <= 4 * l2_bytes ? held_share(plan) : 0;
+  return bytes > l2_bytes && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

@@ -77,16 +77,17 @@ void keep_lower_halves(Plan& plan);
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);
 
-/// Share of the masters that the L2 is asked to hold, in bytes; at H = 4096 in fp16 on an H200 both more and less were slower.
+/// Share of the masters that the L2 is asked to hold, in bytes, in bf16 of their high halves; at H = 4096 in fp16 and tf32 on an H200
+/// both more and less were slower.
 inline constexpr std::int64_t kHeldBytes = std::int64_t{12} << 20;
 
 /// How many tiles of masters out of 256 that is: at least one, at most half.
-int held_share(const Plan& plan);
+int held_share(const Plan& plan, Precision precision);
 
-/// For fp16 and tf32: how many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them
-/// push each other out. The share above if the masters are more than the L2 and at most four times as much (much more lose by
-/// hints) and the batch is up to 32; otherwise 0, and the L2 is asked for nothing.
-int tiles_to_hold(const Plan& plan, std::int64_t l2_bytes);
+/// How many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them push each other out.
+/// The share above if the masters are more than the L2 and at most three times as much (larger ones lose by hints), the batch is up
+/// to 32 and no halves are kept; otherwise 0, and the L2 is asked for nothing. Never in fp32, which is not bound by these bytes.
+int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 
 /// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are
 /// all near or all far. Four tiles in a square are alike, as one destination serves the tiles of an item.

@@ -102,6 +102,7 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
     case Precision::kFp16:
       return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups);
     case Precision::kBf16:
+      if (held > 0) return streamed_kernel_held_bf16();
       return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
   }
   throw std::logic_error("cuda-streamed: not a Precision");

@@ -68,6 +68,8 @@ STREAMED_DEVICE int kept_whole(int value) {
   asm("" : "+r"(value));
   return value;
 }
+/// The same for ptxas, which sees through the above: to it, this may be any lane's.
+STREAMED_DEVICE int kept_by_lane(int value) { return __shfl_sync(~0u, value, thread_index() % 32); }
 STREAMED_DEVICE std::uint64_t global_address(const void* address) {
   return static_cast<std::uint64_t>(__cvta_generic_to_global(address));
 }
@@ -120,14 +122,14 @@ STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
 STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
 }
-// With a word to the L2 about whether the line will be wanted again. One constant policy an instruction: ptxas 13.0 makes malformed
-// ones of a policy that is chosen at run time.
+// With a word to the L2 about whether the line will be wanted again. ptxas 13.0 makes malformed instructions of such copies if their
+// policy is chosen at run time or if their destination is a register and a uniform one, so: one constant policy an instruction, and
+// a destination that comes from kept_by_lane().
 #define STREAMED_HINTED(name, priority)                                                                  \
-  STREAMED_DEVICE void copy_async16_##name(void* destination, const void* source) {                      \
+  STREAMED_DEVICE void copy_async16_##name(int destination, const void* source) {                        \
     std::uint64_t policy;                                                                                \
     asm("createpolicy.fractional.L2::" priority ".b64 %0;" : "=l"(policy));                              \
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(                   \
-                     static_cast<std::uint32_t>(__cvta_generic_to_shared(destination))),                 \
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(destination),      \
                  "l"(source), "l"(policy)                                                                \
                  : "memory");                                                                            \
   }                                                                                                      \

@@ -48,8 +48,9 @@ template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
-inline constexpr bool kHolds = std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
-static_assert(HeldFp16::kPanelTiles == 2 && HeldTf32::kPanelTiles == 2);
+inline constexpr bool kHolds =
+    std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
+static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
 
@@ -235,18 +236,18 @@ STREAMED_DEVICE int value_index(Place place) {
          place.row % kGroupRows;
 }
 
-/// Asks for one part of a tile of masters, 512 bytes.
+/// Asks for one part of a tile of masters, 512 bytes, to `byte` of a warp's ring; with hints by this lane's place there.
 template <class Format>
 STREAMED_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int part, int out_tile, int in_tile,
-                              unsigned char* destination, int lane) {
+                              unsigned char* ring, int place, int byte, int lane) {
   const unsigned char* source =
       a.masters.part[part] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16;
   if constexpr (!kHolds<Format>)
-    copy_async16(destination + lane * 16, source);
-  else if (is_held(a.held, out_tile, in_tile))
-    copy_async16_held(destination + lane * 16, source);
+    copy_async16(ring + byte + lane * 16, source);
+  else if (part < Format::kHeldParts && is_held(a.held, out_tile, in_tile))
+    copy_async16_held(place + byte, source);
   else
-    copy_async16_passing(destination + lane * 16, source);
+    copy_async16_passing(place + byte, source);
 }
 /// use(where the tile goes back to); with hints also for the others of an item, up to 2, which are all held or all not.
 template <class Format, class Use>
@@ -254,8 +255,8 @@ STREAMED_DEVICE void with_destination(const Arguments& a, const LayerPlan& layer
                                       const Use& use) {
   const std::int64_t offset = weight_offset<Format>(layer, out_tile, in_tile);
   if constexpr (kHolds<Format>) {
-    use(HeldParts{{a.masters.part[0] + offset, a.masters.part[1] + offset},
-                  is_held(a.held, out_tile, in_tile)});
+    use(HeldParts<Format::kHeldParts>{{a.masters.part[0] + offset, a.masters.part[1] + offset},
+                                      is_held(a.held, out_tile, in_tile)});
   } else {
     unsigned char* const out[2] = {a.masters.part[0] + offset, a.masters.part[1] + offset};
     use(out);
@@ -291,6 +292,7 @@ struct ForwardSweep {
         lane(thread_index() % 32),
         ring(ring_of_warp<Format>(warp)) {
     count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
+    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
@@ -311,8 +313,8 @@ struct ForwardSweep {
       for (int m = 0; m < kTiles; ++m)
 #pragma unroll
         for (int p = 0; p < Format::kForwardParts; ++p)
-          ask_part<Format>(a, layer, p, tile + m, in_tile(i),
-                           ring + stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512, lane);
+          ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
+                           stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512, lane);
     }
   }
   STREAMED_DEVICE void ask_inputs(int i, int stage) const {
@@ -610,6 +612,7 @@ struct BackwardSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_out = warp % kSweepWarps;
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
+    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
@@ -627,8 +630,8 @@ struct BackwardSweep {
       for (int u = 0; u < kTiles; ++u)
 #pragma unroll
         for (int p = 0; p < (kKept ? 1 : 2); ++p)
-          ask_part<Format>(a, layer, p, out_tile(i), tile + u,
-                           ring + stage * Shape::kBytes + u * 1024 + p * 512, lane);
+          ask_part<Format>(a, layer, p, out_tile(i), tile + u, ring, ring_place,
+                           stage * Shape::kBytes + u * 1024 + p * 512, lane);
     }
   }
   STREAMED_DEVICE void ask_gradients(int i, int stage) const {
@@ -746,7 +749,7 @@ struct FirstSweep {
   using Shape = FirstStages<Format, kTiles, kGroups, kForward>;
   const Arguments& a;
   const LayerPlan& layer;
-  int panel_tile, tile, first_in, count, lane;  // tile: this warp's first tile of outputs
+  int panel_tile, tile, first_in, count, lane, ring_place = 0;  // tile: this warp's first tile of outputs
   unsigned char* ring;
 
   STREAMED_DEVICE FirstSweep(const Arguments& arguments, const LayerPlan& its_layer, int first_tile)
@@ -756,6 +759,7 @@ struct FirstSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
+    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
   }
   STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
@@ -763,8 +767,8 @@ struct FirstSweep {
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int p = 0; p < 2; ++p)
-        ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring + stage * Shape::kBytes + m * 1024 + p * 512,
-                         lane);
+        ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
+                         stage * Shape::kBytes + m * 1024 + p * 512, lane);
   }
   STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     const auto ask_inputs = [&](int i, int stage) {

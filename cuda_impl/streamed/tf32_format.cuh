@@ -284,6 +284,8 @@ struct Tf32 {
 };
 
 /// With words to the L2 about which masters to hold.
-struct HeldTf32 : Tf32 {};
+struct HeldTf32 : Tf32 {
+  static constexpr int kHeldParts = 2;
+};
 
 }  // namespace headroom::streamed

@@ -38,6 +38,7 @@ STREAMED_DEVICE std::uint32_t updated(std::uint32_t master, float gradient, floa
 
 /// Where a tile of masters goes back to: its two parts, and with hints whether the L2 is to hold them.
 using Parts = unsigned char* const[2];
+template <int kHeldParts>  // the first so many
 struct HeldParts {
   unsigned char* part[2];
   bool held;
@@ -45,8 +46,10 @@ struct HeldParts {
 STREAMED_DEVICE void store_part(Parts& parts, int index, std::int64_t offset, uint4 value) {
   store_global16(parts[index] + offset, value);
 }
-STREAMED_DEVICE void store_part(const HeldParts& parts, int index, std::int64_t offset, uint4 value) {
-  if (parts.held)
+template <int kHeldParts>
+STREAMED_DEVICE void store_part(const HeldParts<kHeldParts>& parts, int index, std::int64_t offset,
+                                uint4 value) {
+  if (index < kHeldParts && parts.held)
     store_global16_held(parts.part[index] + offset, value);
   else
     store_global16_passing(parts.part[index] + offset, value);

@@ -278,12 +278,10 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
-  if (precision == Precision::kBf16) keep_lower_halves(plan);
-  const bool hinted = precision == Precision::kFp16 || precision == Precision::kTf32;
-  int held = 0;
-  if (hinted)
-    held = options.hold ? held_share(plan)
-                        : tiles_to_hold(plan, device_attribute(cudaDevAttrL2CacheSize, device));
+  if (precision == Precision::kBf16 && !options.hold) keep_lower_halves(plan);
+  const int held = options.hold
+                       ? held_share(plan, precision)
+                       : tiles_to_hold(plan, precision, device_attribute(cudaDevAttrL2CacheSize, device));
   return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options);
 }
 

@@ -23,7 +23,7 @@ std::optional<std::string> streamed_refuses(const Workload& workload, int device
 struct StreamedOptions {
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_barrier = -1;    ///< a barrier of each launch at which one thread block does not arrive
-  bool hold = false;        ///< fp16, tf32: hints for the L2 whatever the masters and it measure
+  bool hold = false;        ///< not in fp32: hints for the L2 whatever the masters and it measure
   int most_members = 0;     ///< thread blocks at most; 0: one a multiprocessor
 };
 

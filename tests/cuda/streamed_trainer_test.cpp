@@ -106,7 +106,8 @@ TEST_P(StreamedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   }
 }
 class StreamedHints : public testing::TestWithParam<Precision> {};
-INSTANTIATE_TEST_SUITE_P(Both, StreamedHints, testing::Values(Precision::kFp16, Precision::kTf32),
+INSTANTIATE_TEST_SUITE_P(Three, StreamedHints,
+                         testing::Values(Precision::kBf16, Precision::kFp16, Precision::kTf32),
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
 
 TEST_P(StreamedHints, SmallStepsMatchTheOracle) {
@@ -231,25 +232,32 @@ TEST(StreamedPlan, KeepsLowerHalvesWherePanelsAreOfOneTileAndThereIsRoom) {
     EXPECT_EQ(plan.keeps != 0, any) << name;
   }
 }
-TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToFourTimesTheL2) {
+TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToThreeTimesTheL2) {
   constexpr std::int64_t kL2Bytes = std::int64_t{60} << 20;
-  for (const auto& [name, held] : {std::pair{"mlp-784x2048x2048x2048x10-b32", 0},
-                                   {"mlp-784x3072x3072x3072x10-b32", 37},
-                                   {"mlp-784x4096x4096x4096x10-b32", 21},
-                                   {"mlp-784x4096x4096x4096x10-b33", 0},
-                                   {"mlp-784x5120x5120x5120x10-b32", 14},
-                                   {"mlp-784x8192x8192x8192x10-b32", 0}}) {
+  for (const auto& [name, held, held_bf16] : {std::tuple{"mlp-784x2048x2048x2048x10-b32", 0, 0},
+                                              {"mlp-784x3072x3072x3072x10-b32", 37, 75},
+                                              {"mlp-784x4096x4096x4096x10-b32", 21, 43},
+                                              {"mlp-784x4096x4096x4096x10-b33", 0, 0},
+                                              {"mlp-784x5120x5120x5120x10-b32", 0, 0},
+                                              {"mlp-784x8192x8192x8192x10-b32", 0, 0}}) {
     const auto plan = streamed::make_plan(parse_workload_name(name), kH200);
-    EXPECT_EQ(streamed::tiles_to_hold(plan, kL2Bytes), held) << name;
+    EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kFp16, kL2Bytes), held) << name;
+    EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kTf32, kL2Bytes), held) << name;
+    EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kBf16, kL2Bytes), held_bf16) << name;
+    EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kFp32, kL2Bytes), 0) << name;
   }
   const auto small = streamed::make_plan(parse_workload_name("mlp-20x16x3-b1"), kH200);
-  EXPECT_EQ(streamed::held_share(small), 128);
+  EXPECT_EQ(streamed::held_share(small, Precision::kFp16), 128);
   const auto large = streamed::make_plan(parse_workload_name("mlp-784x30000x30000x30000x10-b32"), kH200);
-  EXPECT_EQ(streamed::held_share(large), 1);
+  EXPECT_EQ(streamed::held_share(large, Precision::kFp16), 1);
+  auto deep = streamed::make_plan(parse_workload_name("mlp-784x2048x2048x2048x2048x2048x10-b32"), kH200);
+  EXPECT_GT(streamed::tiles_to_hold(deep, Precision::kBf16, kL2Bytes), 0);
+  streamed::keep_lower_halves(deep);
+  EXPECT_EQ(streamed::tiles_to_hold(deep, Precision::kBf16, kL2Bytes), 0);
 }
 TEST(StreamedPlan, HeldTilesLieInSquaresAndAreSpreadOverRowsAndColumns) {
   constexpr int kTiles = 256;  // H = 4096
-  for (const int held : {7, 14, 21, 37, 128}) {
+  for (const int held : {7, 21, 43, 75, 128}) {
     std::vector<int> in_row(kTiles), in_column(kTiles);
     for (int out = 0; out < kTiles; ++out)
       for (int in = 0; in < kTiles; ++in) {
