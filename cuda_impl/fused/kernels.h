@@ -86,16 +86,19 @@ struct Segment {
   std::int32_t weight_rows, bias_rows, splits;
   std::int64_t partial, split_stride;  ///< in floats
 };
-/// One row of a segment, with all that a thread block of the update must know.
-struct UpdateRow {
+/// Rows of a segment, with all that a thread block of the update must know; weight rows or bias rows.
+struct UpdateRows {
   Segment segment;
-  std::int32_t row;
+  std::int32_t first_row, count;
 };
+/// How many rows a thread block of the update has: more where each has few partial sums to add up.
+inline constexpr int kManySplits = 16;
+FUSED_BOTH constexpr int update_rows_of_block(int splits) { return splits > kManySplits ? 1 : 4; }
 
 struct UpdateArguments {
   Plan plan;
-  const UpdateRow* rows;
-  std::int32_t row_count;
+  const UpdateRows* rows;                  ///< [row_blocks]
+  std::int32_t row_blocks, rows_of_block;  ///< rows_of_block: at most so many each, 1 or 4
   const float* partials;
   float* parameters;  ///< flat
   unsigned char* image;

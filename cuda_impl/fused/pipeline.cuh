@@ -127,9 +127,17 @@ FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float
   return loss;
 }
 
+/// Of this thread block's tile `tile`, by one thread.
+FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, std::int64_t batch, int tile,
+                              std::uint32_t buffer, std::uint32_t barrier) {
+  const std::int64_t of_batch = batch * arguments.plan.tiles + blockIdx.x + tile * gridDim.x;
+  barrier_expect(barrier, kTilePanelBytes);
+  bulk_load(buffer, arguments.inputs + of_batch * kTilePanelBytes, kTilePanelBytes, barrier);
+}
+
 /// Owner kOwner of kHidden, over all tiles of its thread block.
 template <class Format, int kHidden, int kPack, int kOwner>
-FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
+FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
   using Map = PipelineMap<kHidden, kPack>;
   constexpr bool kFirst = kOwner == 0, kLast = kOwner == kHidden - 1;
   constexpr int kForwardSteps = kLast ? Map::kLastHeldSteps : 4;
@@ -141,18 +149,8 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   const int first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
   const int tiles = (plan.tiles - first_tile + stride - 1) / stride;
 
-  // Inputs: the ring is filled, then every tile that has been used up makes room for another.
-  const auto load_inputs = [&](int tile, std::uint32_t buffer, std::uint32_t barrier) {
-    const std::int64_t of_batch = arguments.state->batch * plan.tiles + first_tile + tile * stride;
-    barrier_expect(barrier, kTilePanelBytes);
-    bulk_load(buffer, arguments.inputs + of_batch * kTilePanelBytes, kTilePanelBytes, barrier);
-  };
   const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
                       barriers_in = shared + Map::barriers_into(kOwner);
-  if (kFirst && thread == 0)
-    for (int tile = 0; tile < min(tiles, Map::input_depth()); ++tile)
-      load_inputs(tile, ring_in + tile * kTilePanelBytes, barriers_in + tile * 16);
-
   // The layer's weights, and those of the layer behind it, turned.
   std::uint32_t forward[4 * kForwardSteps], backward[4 * kBackwardSteps];
   const auto load_fragments = [&](std::uint32_t* words, int offset, int steps) {
@@ -202,7 +200,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   TileRing<kLast ? 1 : Map::depth_into(kLast ? 0 : kOwner + 1)> forward_out;
   TileRing<Map::kGradientDepth> gradient_in, gradient_out;
   barrier_wait(shared + Map::kWeightsBarrier, 0);
-  const std::int32_t* labels = arguments.labels + (kLast ? arguments.state->batch * plan.batch : 0);
+  const std::int32_t* labels = arguments.labels + (kLast ? batch * plan.batch : 0);
 
   // Of the tile at hand; those of the next are on their way while a tile goes back.
   int label[kLast ? kPack : 1][2];
@@ -378,7 +376,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     if constexpr (kFirst) {
       if (thread == 0 && tile + Map::input_depth() < tiles) {
         barrier_wait(barriers_in + backward_in.barriers() + 8, backward_in.parity());
-        load_inputs(tile + Map::input_depth(), ring_in + backward_in.offset(),
+        load_inputs(arguments, batch, tile + Map::input_depth(), ring_in + backward_in.offset(),
                     barriers_in + backward_in.barriers());
       }
       __syncwarp();
@@ -423,15 +421,16 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
 /// Owner `owner`, which is kOwner or a later one. Of 512 threads the last owner's need more than 128 registers each,
 /// the others' less.
 template <class Format, int kHidden, int kPack, int kOwner>
-FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
+FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, std::int64_t batch,
+                              unsigned char* memory) {
   if constexpr (kOwner + 1 == kHidden) {
     if constexpr (kHidden == 4) registers_increase<kLastRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, batch, memory);
   } else if (owner == kOwner) {
     if constexpr (kHidden == 4) registers_decrease<kOtherRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, batch, memory);
   } else {
-    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, memory);
+    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, batch, memory);
   }
 }
 
@@ -456,6 +455,13 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     ones[word] = Format::pack(1, 1);
   shared_writes_to_async();
   __syncthreads();
+  // The update writes the step's number before this kernel may start, and inputs stay as they are.
+  const std::int64_t batch = __ldcg(&arguments.state->batch);
+  if (threadIdx.x == 0)  // the ring is filled, then every tile that has been used up makes room for another
+    for (int tile = 0; tile < Map::input_depth(); ++tile)
+      if (static_cast<int>(blockIdx.x + tile * gridDim.x) < arguments.plan.tiles)
+        load_inputs(arguments, batch, tile, shared + tile * kTilePanelBytes,
+                    shared + Map::barriers_into(0) + tile * 16);
   wait_for_kernel_before();
   let_next_kernel_start();
   if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
@@ -473,7 +479,7 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
                   arguments.image + turned_panel(kHidden, kPack, layer) + kTilePanelBytes - Map::kReadBytes,
                   Map::kReadBytes, barrier);
   }
-  start_owner<Format, kHidden, kPack, 0>(owner, arguments, memory);
+  start_owner<Format, kHidden, kPack, 0>(owner, arguments, batch, memory);
 }
 
 }  // namespace headroom::fused

@@ -172,11 +172,18 @@ class FusedTrainer : public Trainer {
   }
 
   void keep_segments(const std::vector<Segment>& segments) {
-    std::vector<UpdateRow> rows;
+    int splits = 0;
+    for (const Segment& segment : segments) splits = std::max(splits, segment.splits);
+    update_.rows_of_block = update_rows_of_block(splits);
+    std::vector<UpdateRows> rows;
+    const auto add = [&](const Segment& segment, int begin, int end) {
+      for (int row = begin; row < end; row += update_.rows_of_block)
+        rows.push_back({segment, row, std::min(update_.rows_of_block, end - row)});
+    };
     for (const Segment& segment : segments) {
       // Rows of a packed network's other samples are read with those of the first.
-      for (int row = 0; row < segment.weight_rows / plan_.pack; ++row) rows.push_back({segment, row});
-      for (int row = 0; row < segment.bias_rows; ++row) rows.push_back({segment, segment.weight_rows + row});
+      add(segment, 0, segment.weight_rows / plan_.pack);
+      add(segment, segment.weight_rows, segment.weight_rows + segment.bias_rows);
     }
     update_rows_ = copied(rows);
   }
@@ -276,7 +283,7 @@ class FusedTrainer : public Trainer {
                  .gradient_scale = chain_.gradient_scale};
     update_.plan = plan_;
     update_.rows = update_rows_.data();
-    update_.row_count = static_cast<std::int32_t>(update_rows_.size());
+    update_.row_blocks = static_cast<std::int32_t>(update_rows_.size());
     update_.partials = partials_.data();
     update_.parameters = parameters_.data();
     update_.image = image_.data();
@@ -314,7 +321,7 @@ class FusedTrainer : public Trainer {
   DeviceBuffer<unsigned char> inputs_, activations_, gradients_, output_gradients_;  // in panels; kernels.h
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<GradientBlock> gradient_blocks_;
-  DeviceBuffer<UpdateRow> update_rows_;
+  DeviceBuffer<UpdateRows> update_rows_;
   DeviceBuffer<float> partials_, block_losses_;
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;

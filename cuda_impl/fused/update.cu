@@ -1,8 +1,9 @@
 // The end of a step: partial sums of all thread blocks are added up in a fixed order, every parameter is updated, and
 // its 16-bit copy goes to its place in the image. Also the loss, and what prepares a network before any step.
 //
-// A thread block owns one row of a segment, 128 values; its sixteen warps add every sixteenth partial each, then the
-// first threads add the sixteen. The order does not depend on anything that happens at run time, so neither do the bits.
+// A thread block owns one row of a segment, 128 values, or four where each has few partials; its sixteen warps add every
+// sixteenth partial each, then the first threads add the sixteen. The order does not depend on anything that happens at
+// run time, so neither do the bits.
 //   bytes: 4 a partial value from the L2; 8 a parameter
 #include <algorithm>
 
@@ -15,7 +16,9 @@ namespace headroom::fused {
 namespace {
 
 constexpr int kUpdateThreads = 512, kGroups = kUpdateThreads / 32;
-constexpr int kAtOnce = 9;  // loads of a thread under way; 16 * 9 covers a partial from every SM
+/// Loads of a thread under way for each of `rows` rows; 16 times that covers the partials, one from every SM if many.
+FUSED_BOTH constexpr int loads_at_once(int rows) { return rows == 1 ? 9 : 2; }
+static_assert(kGroups * loads_at_once(4) >= kManySplits);
 
 /// A parameter's value to all its places in the image; in < 0: a bias.
 template <class Format>
@@ -29,92 +32,116 @@ __device__ void place(const Plan& plan, unsigned char* image, int layer, int out
                  [&](int byte) { *reinterpret_cast<unsigned short*>(image + byte) = rounded; });
 }
 
-template <class Format>
-__device__ void update_parameter(const UpdateArguments& arguments, float gradient, int layer, int out,
-                                 int in) {
+/// A parameter by its place; in < 0: a bias. Layer < 0: none.
+struct Target {
+  int layer = -1, out = 0, in = 0;
+};
+/// The parameter whose gradient is in column `column` of 128 of row `row` of a segment.
+__device__ Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
+  const int lane = column % 32;
+  Target target{segment.layer, column, -1};
+  if (segment.kind != Kind::kOutputBias) {
+    const bool is_bias = row >= segment.weight_rows;
+    const int half = is_bias ? row - segment.weight_rows : row / 2 % 2;
+    const int m = column / 32 * 16 + lane / 4 + 8 * half, n = row / 4 * 8 + 2 * (lane % 4) + row % 2;
+    const bool is_turned = segment.kind == Kind::kTurned;
+    target.out = segment.first_output + (is_turned ? n : m);
+    if (!is_bias) target.in = segment.first_input + (is_turned ? m : n);
+    if (is_bias && lane % 4 != 0) target.layer = -1;
+  }
+  if (target.out >= plan.widths[segment.layer + 1] || target.in >= plan.widths[segment.layer])
+    target.layer = -1;
+  return target;
+}
+__device__ float* parameter_of(const UpdateArguments& arguments, const Target& target) {
   const Plan& plan = arguments.plan;
-  const int ins = plan.widths[layer], outs = plan.widths[layer + 1];
-  if (out >= outs || in >= ins) return;
-  const int index = in < 0 ? ins * outs + out : out * ins + in;
-  float& parameter = arguments.parameters[plan.parameter_begin[layer] + index];
-  const float value = fmaf(arguments.update_factor, gradient, parameter);
-  parameter = value;
-  place<Format>(plan, arguments.image, layer, out, in, value);
+  const int ins = plan.widths[target.layer], outs = plan.widths[target.layer + 1];
+  return arguments.parameters + plan.parameter_begin[target.layer] +
+         (target.in < 0 ? ins * outs + target.out : target.out * ins + target.in);
 }
 
-/// One warp: the loss of the step, and on to the next.
+/// A thread block: on to the next step, then the loss of this one. Blocks of the kernel behind this one start when all
+/// of this one's have let them, so they find the step's number before this kernel has ended.
 __device__ void finish_step(const UpdateArguments& arguments) {
+  StepState& state = *arguments.state;
+  std::int64_t step = 0;
+  if (threadIdx.x == 0) {
+    step = state.step;
+    state.step = step + 1;
+    state.batch = state.batch + 1 == arguments.batches ? 0 : state.batch + 1;
+    __threadfence();
+  }
+  __syncthreads();
+  let_next_kernel_start();
+  if (threadIdx.x >= 32) return;
   float sum = 0;
   for (int block = static_cast<int>(threadIdx.x); block < arguments.loss_blocks; block += 32)
     sum += arguments.block_losses[block];
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
-  if (threadIdx.x != 0) return;
-  StepState& state = *arguments.state;
-  arguments.losses[state.step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
-  ++state.step;
-  state.batch = state.batch + 1 == arguments.batches ? 0 : state.batch + 1;
+  if (threadIdx.x == 0)
+    arguments.losses[step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
 }
 
-template <class Format>
+template <class Format, int kRows>
 __global__ void __launch_bounds__(kUpdateThreads)
     update_kernel(const __grid_constant__ UpdateArguments arguments) {
-  __shared__ float4 sums[kGroups][32];
-  const UpdateRow own = arguments.rows[min(static_cast<int>(blockIdx.x), arguments.row_count - 1)];
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  if (static_cast<int>(blockIdx.x) == arguments.row_count) {
-    if (threadIdx.x < 32) finish_step(arguments);
-    return;
-  }
+  constexpr int kAtOnce = loads_at_once(kRows);
+  __shared__ float4 sums[kRows][kGroups][32];
+  const UpdateRows own = arguments.rows[min(static_cast<int>(blockIdx.x), arguments.row_blocks - 1)];
   const Segment& segment = own.segment;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
-  // Of a packed network: the sample whose range of m this lane's four threads hold, and the rows of its range of n.
-  const bool is_bias = own.row >= segment.weight_rows;
   const int samples = segment.kind == Kind::kOutputBias ? 1 : arguments.plan.pack;
-  const int row_distance = is_bias ? 0 : segment.weight_rows / samples;
+  // The parameter that this thread trains at the end; the update of the step before has long ended.
+  const int threads = kWarpgroup / samples;
+  const int own_row = static_cast<int>(threadIdx.x) / threads,
+            column = static_cast<int>(threadIdx.x) % threads;
+  Target target;
+  if (own_row < own.count) target = target_of(arguments.plan, segment, own.first_row + own_row, column);
+  float parameter = 0;
+  if (target.layer >= 0) parameter = __ldcg(parameter_of(arguments, target));
+  wait_for_kernel_before();
+  if (static_cast<int>(blockIdx.x) == arguments.row_blocks) return finish_step(arguments);
+  let_next_kernel_start();
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
+  // Of a packed network: the sample whose range of m this lane's four columns hold, and the rows of its range of n.
+  const int row_distance = own.first_row >= segment.weight_rows ? 0 : segment.weight_rows / samples;
   const float* partial = arguments.partials + segment.partial +
-                         (own.row + lane * samples / 32 * row_distance) * kWarpgroup + 4 * lane;
-  float4 sum = {0, 0, 0, 0};
+                         (own.first_row + lane * samples / 32 * row_distance) * kWarpgroup + 4 * lane;
+  float4 sum[kRows] = {};
   for (int first = group; first < segment.splits; first += kAtOnce * kGroups) {
-    float4 value[kAtOnce];
+    float4 value[kAtOnce][kRows];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int split = first + i * kGroups;
-      value[i] = split < segment.splits
-                     ? __ldcg(reinterpret_cast<const float4*>(partial + split * segment.split_stride))
-                     : float4{0, 0, 0, 0};
-    }
+    for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      sum.x += value[i].x;
-      sum.y += value[i].y;
-      sum.z += value[i].z;
-      sum.w += value[i].w;
-    }
+      for (int row = 0; row < kRows; ++row) {
+        const int split = first + i * kGroups;
+        value[i][row] = split < segment.splits && row < own.count
+                            ? __ldcg(reinterpret_cast<const float4*>(partial + split * segment.split_stride +
+                                                                     row * kWarpgroup))
+                            : float4{0, 0, 0, 0};
+      }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        sum[row].x += value[i][row].x;
+        sum[row].y += value[i][row].y;
+        sum[row].z += value[i][row].z;
+        sum[row].w += value[i][row].w;
+      }
   }
-  sums[group][lane] = sum;
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) sums[row][group][lane] = sum[row];
   __syncthreads();
-  const int thread = static_cast<int>(threadIdx.x), threads = kWarpgroup / samples;
-  if (thread >= threads) return;
+  if (target.layer < 0) return;
   float gradient = 0;
-  for (int sample = 0; sample < samples; ++sample) {
-    const int at = sample * threads + thread;
+  for (int sample = 0; sample < samples; ++sample)
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) gradient += reinterpret_cast<const float*>(sums[g])[at];
-  }
-  if (segment.kind == Kind::kOutputBias)
-    return update_parameter<Format>(arguments, gradient, segment.layer, thread, -1);
-  const int half = is_bias ? own.row - segment.weight_rows : own.row / 2 % 2;
-  const int m = thread / 32 * 16 + lane / 4 + 8 * half, n = own.row / 4 * 8 + 2 * (lane % 4) + own.row % 2;
-  if (segment.kind == Kind::kTurned)
-    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + n,
-                             segment.first_input + m);
-  else if (!is_bias)
-    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + m,
-                             segment.first_input + n);
-  else if (lane % 4 == 0)
-    update_parameter<Format>(arguments, gradient, segment.layer, segment.first_output + m, -1);
+    for (int g = 0; g < kGroups; ++g)
+      gradient += reinterpret_cast<const float*>(sums[own_row][g])[sample * threads + column];
+  parameter = fmaf(arguments.update_factor, gradient, parameter);
+  *parameter_of(arguments, target) = parameter;
+  place<Format>(arguments.plan, arguments.image, target.layer, target.out, target.in, parameter);
 }
 
 /// A thread owns 16 bytes of the panels.
@@ -174,8 +201,11 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 }  // namespace
 
 void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
-  const auto kernel = precision == Precision::kBf16 ? update_kernel<Bf16> : update_kernel<Fp16>;
-  const LaunchConfig launch(arguments.row_count + 1, kUpdateThreads, 0, stream);
+  const bool is_bf16 = precision == Precision::kBf16;
+  const auto kernel = arguments.rows_of_block == 1 ? is_bf16 ? update_kernel<Bf16, 1> : update_kernel<Fp16, 1>
+                      : is_bf16                    ? update_kernel<Bf16, 4>
+                                                   : update_kernel<Fp16, 4>;
+  const LaunchConfig launch(arguments.row_blocks + 1, kUpdateThreads, 0, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
