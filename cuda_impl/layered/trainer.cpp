@@ -4,7 +4,8 @@
 // one update serves the network. A captured step cannot be told which batch it trains: a counter on the
 // device moves on with every step. Weight gradients run on a second stream beside the chain of input
 // gradients, which is what the next layer waits for. Products for which it pays are wide ones (wide.h): each fills the
-// GPU by itself, so they stay on one stream, and their layers' weights are updated where the gradients are made.
+// GPU by itself, so they stay on one stream, and their layers' weights are updated where the gradients are made. A last
+// layer of few classes above them has kernels of its own (narrow.h).
 #include "layered/trainer.h"
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
+#include "layered/narrow.h"
 #include "layered/training_data.h"
 #include "layered/wide.h"
 #include "planted/delay.h"
@@ -184,10 +186,10 @@ class LayeredTrainer : public Trainer {
     positive_.resize(layers);
     wide_forwards_.resize(layers), wide_input_gradients_.resize(layers), wide_updates_.resize(layers);
     if constexpr (kCopiesWeights) {
-      if (wide_products_run()) make_wide_products();
+      if (wide_products_run()) make_wide_products(), make_narrow_layer();
     }
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      if (wide_updates_[layer]) continue;
+      if (wide_updates_[layer] || (narrow_ && layer + 1 == layers)) continue;
       const LayerPlace& place = layers_[layer];
       if (!updates_.empty() && updates_.back().end == place.weight)
         updates_.back().end = place.end;
@@ -224,6 +226,18 @@ class LayeredTrainer : public Trainer {
     }
   }
 
+  /// The last layer, if it has few classes and the one below is wide.
+  void make_narrow_layer() {
+    const std::size_t last = layers_.size() - 1;
+    const auto [in, out, weight, bias_begin, end] = layers_[last];
+    if (last == 0 || !wide_forwards_[last - 1] || out > kNarrowClasses) return;
+    narrow_workspace_ = zeros<float>(NarrowLayer<Format>::workspace_values(batch_, out, in));
+    narrow_.emplace(layer_inputs(last), matrix(masters_.data() + weight, out, in),
+                    matrix(copies_.data() + weight, out, in), output_gradient(last),
+                    output_gradient(last - 1), narrow_workspace_.data());
+    losses_of_step_ = NarrowLayer<Format>::losses(batch_);
+  }
+
   const Value* weights_for_products() const {
     if constexpr (kCopiesWeights)
       return copies_.data();
@@ -252,13 +266,12 @@ class LayeredTrainer : public Trainer {
   void queue_step() {
     const std::size_t last = layers_.size() - 1;
     for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
-    const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
-    forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
-                           stream_);
-    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, data_.labels.data(),
-                          state_.data(), loss_scale_ / static_cast<float>(batch_), output_gradient(last),
-                          row_losses_.data(), stream_);
+    queue_loss();
     for (std::size_t layer = last; layer > 0; --layer) {
+      if (narrow_ && layer == last) {
+        queue_narrow_backward();
+        continue;
+      }
       if (!wide_updates_[layer]) queue_weight_gradient(layer);
       queue_input_gradient(layer);
       queue_wide_update(layer);  // of weights that the input gradient has read
@@ -269,7 +282,7 @@ class LayeredTrainer : public Trainer {
     output_gradient_done_.hold(gradient_stream());
     // Behind the last kernel that reads the counter, beside the update.
     gradients_done_.record(gradient_stream());
-    finish_step(row_losses_.data(), batch_, losses_.data(), kKeptLosses, batches_, state_.data(),
+    finish_step(row_losses_.data(), losses_of_step_, losses_.data(), kKeptLosses, batches_, state_.data(),
                 gradient_stream());
     step_finished_.record(gradient_stream());
 
@@ -283,6 +296,26 @@ class LayeredTrainer : public Trainer {
     if (planted_) planted_->end(stream_);
   }
 
+  /// Logits of the last layer, loss and the gradient of the logits.
+  void queue_loss() {
+    const std::size_t last = layers_.size() - 1;
+    const float gradient_scale = loss_scale_ / static_cast<float>(batch_);
+    if constexpr (kCopiesWeights)
+      if (narrow_)
+        return narrow_->queue_forward(data_.labels.data(), state_.data(), gradient_scale, row_losses_.data(),
+                                      stream_);
+    const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
+    forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
+                           stream_);
+    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, data_.labels.data(),
+                          state_.data(), gradient_scale, output_gradient(last), row_losses_.data(), stream_);
+  }
+  void queue_narrow_backward() {
+    if constexpr (kCopiesWeights) {
+      narrow_->queue_backward(stream_);
+      narrow_->queue_update(learning_rate_, 1.0f / loss_scale_, stream_);
+    }
+  }
   void queue_forward(std::size_t layer) {
     if constexpr (kCopiesWeights)
       if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_);
@@ -344,11 +377,14 @@ class LayeredTrainer : public Trainer {
   std::vector<std::optional<WideWeightUpdate<Format>>> wide_updates_;
   std::vector<DeviceBuffer<std::uint32_t>> positive_;  // of the hidden values that wide forward products make
   DeviceBuffer<float> wide_workspace_;                 // of one layer's update at a time
+  std::optional<NarrowLayer<Format>> narrow_;          // the last layer, if it is taken
+  DeviceBuffer<float> narrow_workspace_;
   struct Range {
     std::int64_t begin, end;
   };
   std::vector<Range> updates_;  // parameters that wide updates leave, in their order
   DeviceBuffer<float> logits_, row_losses_;
+  std::int64_t losses_of_step_ = batch_;  // in row_losses_; their mean is the step's
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;
 

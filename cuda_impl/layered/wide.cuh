@@ -22,12 +22,12 @@
 
 #include <algorithm>
 
-#include "fused/formats.cuh"
 #include "fused/ptx.cuh"
 #include "fused/warpgroup.cuh"
 #include "fused/wgmma.cuh"
 #include "layered/kernels.h"
 #include "layered/shapes.h"
+#include "layered/sixteen.cuh"
 #include "layered/tensor_map.h"
 #include "layered/wide.h"
 
@@ -35,14 +35,6 @@ namespace headroom::layered {
 
 using fused::Factor;
 using fused::RingPlace;
-
-/// Packing and instructions of a format.
-template <class Format>
-struct Sixteen;
-template <>
-struct Sixteen<Fp16> : fused::Fp16 {};
-template <>
-struct Sixteen<Bf16> : fused::Bf16 {};
 
 enum class WideForm { kForward, kInputGradient, kWeightUpdate, kWeightParts };
 

@@ -14,6 +14,7 @@
 #include "analysis/verification.h"
 #include "core/oracle.h"
 #include "gpu_test.h"
+#include "layered/narrow.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "sanitizer.h"
@@ -330,6 +331,93 @@ class WideKernels : public testing::Test {
     EXPECT_EQ(found_bias, bias.found()) << "other bits in a second run, " << shape;
   }
 
+  /// One step of a last layer: the second of three batches' labels; its gradient as stored enters what follows.
+  void check_narrow_layer(const Shape& shape) {
+    const auto [batch, in, out] = shape;
+    TestMatrix<Value> x(batch, in), d(batch, out), dx(batch, in);
+    TestMatrix<float> all(1, out * padded(in) + padded(out));  // weights, bias
+    x.template fill_random<Format>(random_, 1);
+    std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(in)));
+    std::vector<float> masters(static_cast<std::size_t>(all.columns), 0.0f);
+    std::vector<Value> copy(masters.size(), Format::round(0));
+    const auto index = [&](std::int64_t row, std::int64_t column) {
+      return static_cast<std::size_t>(row * padded(in) + column);
+    };
+    for (std::int64_t row = 0; row <= out; ++row)
+      for (std::int64_t column = 0; column < (row < out ? in : out); ++column) {
+        masters[index(row, column)] = normal(random_);
+        copy[index(row, column)] = Format::round_weight(masters[index(row, column)]);
+      }
+    DeviceBuffer<float> device_masters(all.columns);
+    DeviceBuffer<Value> device_copy(all.columns);
+    device_masters.copy_from(masters), device_copy.copy_from(copy);
+    std::vector<std::int32_t> labels(static_cast<std::size_t>(3 * batch));
+    for (auto& label : labels) label = static_cast<std::int32_t>(random_() % static_cast<unsigned>(out));
+    DeviceBuffer<std::int32_t> device_labels(3 * batch);
+    device_labels.copy_from(labels);
+    DeviceBuffer<StepState> state(1);
+    state.copy_from(std::vector<StepState>{{7, 1}});
+    DeviceBuffer<float> workspace(NarrowLayer<Format>::workspace_values(batch, out, in)),
+        losses(NarrowLayer<Format>::losses(batch));
+    workspace.fill_bytes(0xff), losses.fill_bytes(0xff);
+    d.buffer.fill_bytes(0xff), dx.buffer.fill_bytes(0xff);
+    const NarrowLayer<Format> layer(x.readable(), matrix(device_masters.data(), out, in),
+                                    matrix(device_copy.data(), out, in), d.view(), dx.view(),
+                                    workspace.data());
+    const float scale = 4;
+    layer.queue_forward(device_labels.data(), state.data(), scale, losses.data(), *stream_);
+    layer.queue_backward(*stream_);
+    layer.queue_update(0.5f, 0.25f, *stream_);
+    stream_->synchronize();
+
+    std::vector<double> expected_d, expected_dx;
+    double expected_loss = 0;
+    for (std::int64_t row = 0; row < batch; ++row) {
+      std::vector<double> logits;
+      for (std::int64_t c = 0; c < out; ++c) {
+        double sum = masters[index(out, c)];
+        for (std::int64_t k = 0; k < in; ++k) sum += x.at(row, k) * to_float(copy[index(c, k)]);
+        logits.push_back(sum);
+      }
+      double total = 0;
+      for (const double logit : logits) total += std::exp(logit);
+      const auto label = static_cast<std::int64_t>(labels[static_cast<std::size_t>(batch + row)]);
+      expected_loss += std::log(total) - logits[static_cast<std::size_t>(label)];
+      for (std::int64_t c = 0; c < out; ++c)
+        expected_d.push_back((std::exp(logits[static_cast<std::size_t>(c)]) / total - (c == label)) * scale);
+    }
+    const std::vector<double> found_d = d.found(), found_dx = dx.found();
+    if (out > 1) expect_close(found_d, expected_d, kBoundOfStored, shape, "gradient of the logits");
+    double found_loss = 0;
+    for (const float loss : losses.to_host())
+      found_loss += loss / static_cast<double>(NarrowLayer<Format>::losses(batch));
+    EXPECT_NEAR(found_loss, expected_loss / static_cast<double>(batch), 1e-5) << shape << ", seed " << seed_;
+
+    std::vector<double> sums(masters.size());
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const double* of_row = found_d.data() + row * out;
+      for (std::int64_t k = 0; k < in; ++k) {
+        double back = 0;
+        for (std::int64_t c = 0; c < out; ++c) {
+          back += of_row[c] * to_float(copy[index(c, k)]);
+          sums[index(c, k)] += of_row[c] * x.at(row, k);
+        }
+        expected_dx.push_back(x.at(row, k) > 0 ? back : 0);
+      }
+      for (std::int64_t c = 0; c < out; ++c) sums[index(out, c)] += of_row[c];
+    }
+    if (out > 1) expect_close(found_dx, expected_dx, kBoundOfStored, shape, "input gradient");
+    std::vector<double> expected, found;
+    const std::vector<float> updated = device_masters.to_host();
+    const std::vector<Value> copied = device_copy.to_host();
+    for (std::size_t i = 0; i < masters.size(); ++i) {
+      expected.push_back(masters[i] - sums[i] / 8);
+      found.push_back(updated[i]);
+      ASSERT_EQ(to_float(copied[i]), to_float(Format::round_weight(updated[i]))) << i << ", " << shape;
+    }
+    expect_close(found, expected, kBoundOfSum, shape, "masters");
+  }
+
   std::uint64_t seed_ = 0;
   std::mt19937_64 random_;
   std::optional<Stream> stream_;
@@ -368,6 +456,15 @@ TYPED_TEST(WideKernels, WeightUpdateMatchesDoubleOnLargeShapes) {
   this->check_weight_update({4100, 300, 260}, 1);
   for (const Shape& shape : kLargeShapes)
     this->check_weight_update(shape, wide_gradient_parts(shape.batch, shape.out, shape.in));
+}
+
+TYPED_TEST(WideKernels, SmallNarrowLayerMatchesDoubleOnOddShapes) {
+  for (const Shape& shape : {Shape{1, 1, 1}, {31, 33, 7}, {130, 65, 9}, {257, 127, 10}, {300, 400, 16}})
+    this->check_narrow_layer(shape);
+}
+TYPED_TEST(WideKernels, NarrowLayerMatchesDoubleOnLargeShapes) {
+  for (const Shape& shape : {Shape{9000, 70, 10}, {4100, 1027, 8}, {2500, 300, 3}})
+    this->check_narrow_layer(shape);
 }
 
 TYPED_TEST(WideKernels, SmallNaNReachesTheHiddenValues) {
