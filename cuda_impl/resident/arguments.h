@@ -30,8 +30,8 @@ struct Arguments {
 
 static_assert(sizeof(Arguments) <= kArgumentsBytes && sizeof(Arguments) % 16 == 0);
 
-/// A wait that ran out: 1 + exchange (or kWaitFree), then member, warp.
-inline constexpr std::uint32_t kWaitFree = 62;
+/// A wait that ran out: 1 + exchange (or kWaitFree, kWaitTeam), then member, warp.
+inline constexpr std::uint32_t kWaitFree = 62, kWaitTeam = 63;
 __host__ __device__ constexpr std::uint32_t wait_status(std::uint32_t exchange, std::uint32_t member,
                                                         std::uint32_t warp) {
   return 1 + exchange + (member << 8) + (warp << 24);

@@ -107,12 +107,18 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
   throw std::logic_error("pack_slices: not a Precision");
 }
 
-const void* slice_kernel(Precision precision, Form form, int pairs, int layers) {
+int most_in_team(Precision precision) {
+  return precision == Precision::kFp32 ? 4 : precision == Precision::kTf32 ? 2 : 1;
+}
+
+const void* slice_kernel(Precision precision, const SlicePlan& plan) {
+  const Form form = plan.form;
+  const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:
-      return slice_kernel_fp32(form, pairs);
+      return slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
-      return slice_kernel_tf32(form, pairs, layers);
+      return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
     case Precision::kFp16:
       return slice_kernel_fp16(form, pairs, layers);
     case Precision::kBf16:

@@ -28,10 +28,12 @@ struct SliceArguments {
   float gradient_scale;        // loss scale / batch size
 };
 
-/// The kernel for a precision, form and number of pairs; null is never returned.
-const void* slice_kernel(Precision precision, Form form, int pairs, int layers);
-const void* slice_kernel_fp32(Form form, int pairs);
-const void* slice_kernel_tf32(Form form, int pairs, int layers);
+/// How many thread blocks may share slices: 1, 2 or 4.
+int most_in_team(Precision precision);
+/// The kernel for a precision and plan; null is never returned. 16-bit precisions have no teams.
+const void* slice_kernel(Precision precision, const SlicePlan& plan);
+const void* slice_kernel_fp32(Form form, int pairs, int team, int own);
+const void* slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
 const void* slice_kernel_fp16(Form form, int pairs, int layers);
 const void* slice_kernel_bf16(Form form, int pairs, int layers);
 

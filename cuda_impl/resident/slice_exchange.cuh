@@ -111,7 +111,8 @@ class SliceGrid {
   /// the one before.
   template <bool kGradient, bool kWaits, class Use>
   RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
-                              int exchange, bool before, Use&& use) const {
+                              int pairs, int exchange, bool before, Use&& use) const {
+    if (pairs == 0) return;
     constexpr std::uint32_t kMark = mark<kGradient>();
     constexpr bool kDisplaces = kGradient && !Format::kSpareBit;
     const std::uint32_t want = epoch_ ? kMark : 0;

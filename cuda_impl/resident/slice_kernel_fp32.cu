@@ -3,6 +3,8 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_fp32(Form form, int pairs) { return slice_stream_kernel_of<SliceFp32>(form, pairs); }
+const void* slice_kernel_fp32(Form form, int pairs, int team, int own) {
+  return slice_stream_kernel_of<SliceFp32>(form, pairs, team, own);
+}
 
 }  // namespace headroom::resident

@@ -20,9 +20,12 @@ int stage_shift_of(int layers) { return layers == 2 ? 2 : 1; }
 
 }  // namespace
 
-SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits) {
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                          int team, int own) {
   SlicePlan plan{};
   plan.form = form;
+  plan.team = team;
+  plan.own = own;
   plan.layers = workload.layers();
   plan.batch = workload.batch_size;
   plan.classes = workload.classes();
@@ -34,8 +37,8 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
 
   const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
-  plan.pairs = 1;
-  while (plan.pairs * kWarps * kPairColumns < widest) plan.pairs *= 2;
+  plan.pairs = own == 2 ? 4 : 1;
+  while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
   require(plan.pairs <= kMostPairs, "a hidden layer of " + std::to_string(widest) + ", not up to 1024");
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
   const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
@@ -45,11 +48,12 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
-  require(
-      plan.members <= limits.sm_count,
-      std::to_string(plan.members) + " thread blocks, the device holds " + std::to_string(limits.sm_count));
+  require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
+                                                            " thread blocks, the device holds " +
+                                                            std::to_string(limits.sm_count));
 
   plan.input_pairs = divide_up(workload.inputs(), kPairColumns);
+  plan.member_input_pairs = divide_up(plan.input_pairs, team);
   plan.exchanges = plan.layers == 2 ? 1 : 2 * plan.layers - 4;
   plan.stage_shift = stage_shift_of(plan.layers);
   const int stages = 1 << plan.stage_shift;
@@ -73,21 +77,23 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   };
   const std::int64_t matrix = std::int64_t{kWarps} * plan.pairs * kMasterPair;
   const int between = plan.layers - 2, hidden = plan.layers - 1;
-  plan.first_offset =
-      precision == Precision::kFp32 ? take(std::int64_t{kWarps} * kInputPairs * kMasterPair) : -1;
-  plan.rows_offset = take(between * matrix);
-  plan.columns_offset = take(between * matrix);
+  const int first_pairs = own == 1 ? kWarps * divide_up(kInputPairs, team) : own * plan.member_input_pairs;
+  plan.first_offset = precision == Precision::kFp32 ? take(std::int64_t{first_pairs} * kMasterPair) : -1;
+  plan.rows_offset = take(between * own * matrix);
+  plan.columns_offset = take(between * own * matrix);
   plan.last_offset[0] = take(matrix);
   plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
-  plan.bias_offset = take(std::int64_t{4} * hidden * kSliceColumns);
+  plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
-  plan.hidden_offset = take(std::int64_t{2} * hidden * plan.tile);
-  plan.gradient_offset = take(std::int64_t{hidden} * plan.tile);
+  plan.hidden_offset = take(std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * plan.tile);
+  plan.gradient_offset = take(std::int64_t{hidden} * own * plan.tile);
   plan.dlogits_offset = take(std::int64_t{2} * plan.tile);
-  plan.partial_offset = take(2 * kWarps * kPartialTile);
-  plan.last_partial_offset = take(kWarps * kPartialTile * plan.last_lanes / 4);
+  plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);
+  plan.last_partial_offset = own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4) : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
   plan.staging_barrier_offset = take(16);
+  plan.team_barrier_offset = take(std::int64_t{8} * 2 * kTeamWarps);
+  plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);
@@ -102,8 +108,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   // The next batch's inputs are staged if there is room; else the step reads them from the L2 when it needs them.
   plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
   plan.x_rows_offset = plan.x_columns_offset = -1;
+  const std::int64_t staged_bytes = std::int64_t{2} * plan.member_input_pairs * plan.tile;
   for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
-    if (end + plan.x_batch_bytes <= limits.shared_bytes) *offset = take(plan.x_batch_bytes);
+    if (end + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;
 }

@@ -15,6 +15,7 @@ inline constexpr int kSliceColumns = 8, kPairColumns = 16;
 inline constexpr int kMostPairs = 8;       // pairs of slices that a warp sums over: widths up to 1024
 inline constexpr int kInputPairs = 7;      // the same of the inputs: up to 896
 inline constexpr int kMostClasses = 16;    // two tiles of logits
+inline constexpr int kTeamWarps = 5;       // that send to their team: the first four and one more
 inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs]
 inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 
@@ -22,14 +23,17 @@ inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
 struct SlicePlan {
   Form form;
-  std::int32_t members;  // even; a member's number is its slice's
+  std::int32_t members;  // slices that there are places for, even
+  std::int32_t team;     // thread blocks that own the same slices, each for a part of every sum: 1, 2 or 4
+  std::int32_t own;      // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
   std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
   std::int32_t input_pairs;
-  std::int32_t exchanges;    // hidden activations, then gradients from the highest layer down
-  std::int32_t stage_shift;  // 1 << stage_shift buffers an exchange
-  std::int32_t tile;         // bytes
-  std::int32_t last_lanes;   // of a quad, those that hold classes of the second tile of logits: 0 to 4
+  std::int32_t member_input_pairs;  // of them a thread block's, at most
+  std::int32_t exchanges;           // hidden activations, then gradients from the highest layer down
+  std::int32_t stage_shift;         // 1 << stage_shift buffers an exchange
+  std::int32_t tile;                // bytes
+  std::int32_t last_lanes;          // of a quad, those that hold classes of the second tile of logits: 0 to 4
   std::int32_t widths[kMaxLayers + 1];
 
   std::int32_t first_offset;    // masters of the first layer [8 warps, 7 pairs], if not in registers; else -1
@@ -37,16 +41,18 @@ struct SlicePlan {
   std::int32_t columns_offset;  // [layers - 2] masters of own columns [8 warps, pairs]
   std::int32_t last_offset[2];  // masters of the last layer, all rows; the second tile without empty lanes
   std::int32_t bias_offset;     // fp32 [layers - 1, 8]
-  std::int32_t last_bias_offset;                 // fp32 [16]
-  std::int32_t hidden_offset;                    // own tiles [layers - 1, 2 by the step's parity]
-  std::int32_t gradient_offset;                  // own tiles [layers - 1]
-  std::int32_t dlogits_offset;                   // 2 tiles
-  std::int32_t partial_offset;                   // fp32 [2, 8 warps, 32, 8]
-  std::int32_t last_partial_offset;              // of the second tile of logits, without empty lanes
-  std::int32_t row_loss_offset;                  // fp32 [32, 2]
-  std::int32_t barrier_offset;                   // cluster: mbarriers [exchanges, stages]
-  std::int32_t staging_barrier_offset;           // 2 mbarriers
-  std::int32_t exchange_offset;                  // cluster: [exchanges, stages, members] tiles
+  std::int32_t last_bias_offset;        // fp32 [16]
+  std::int32_t hidden_offset;           // own tiles [layers - 1, 2 by the step's parity]
+  std::int32_t gradient_offset;         // own tiles [layers - 1]
+  std::int32_t dlogits_offset;          // 2 tiles
+  std::int32_t partial_offset;          // fp32 [2, 8 warps, 32, 8]
+  std::int32_t last_partial_offset;     // of the second tile of logits, without empty lanes
+  std::int32_t row_loss_offset;         // fp32 [32, 2]
+  std::int32_t barrier_offset;          // cluster: mbarriers [exchanges, stages]
+  std::int32_t staging_barrier_offset;  // 2 mbarriers
+  std::int32_t team_barrier_offset;     // team: mbarriers [2, 5 warps]
+  std::int32_t team_offset;             // team: [2, 5 warps, team - 1] sums of others, 512 bytes each
+  std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;
   std::int64_t exchange_bytes;                                    // grid: of global memory
@@ -58,6 +64,7 @@ struct SlicePlan {
 constexpr std::int64_t slot_bytes(int members, int tile) { return std::int64_t{members} * (tile + 16); }
 
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes.
-SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits);
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                          int team = 1, int own = 1);
 
 }  // namespace headroom::resident

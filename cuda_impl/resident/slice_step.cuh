@@ -21,15 +21,18 @@
 //               after the first layer's gradient. Partial sums have two buffers in turn: whoever writes one again
 //               has passed the barrier behind which they had been read. Own activations have two buffers by the
 //               parity of the step: the first layer's are still needed when the next step has made its own.
+//   teams:      several thread blocks may own the same slices together (slice_team.cuh): their warps then divide the
+//               columns that are summed over among them, and what is said here of a member holds for a team.
 //   on chip:    8 (fp32) bytes a weight over all members, 4 of the first layer, 4 * members of the last; exchange
 //               buffers (cluster), two batches of inputs if they fit
 #pragma once
 
-#include "resident/slice_exchange.cuh"
+#include "resident/slice_team.cuh"
 
 namespace headroom::resident {
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0>
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
+          int kOwn = 1>
 class SliceMember {
  public:
   using Values = typename Format::Values;
@@ -41,37 +44,42 @@ class SliceMember {
   using Place = typename Exchange::Place;
   using Fragments = typename Format::Fragments;
 
+  static constexpr int kInputs = (kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
+  static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
   /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
-  static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1;
+  static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1 && kTeam == 1;
   // What is loaded before it is needed, as far as registers go.
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
   /// Pairs of inputs that are in registers before the first layer's gradient is complete. If there are any, the first
   /// product of the next step follows the update pair by pair.
   static constexpr int kEarlyInputs = kLayers == 0 || Format::kWords > 4 ? 0
-                                      : kPairs <= 2                      ? kInputPairs
+                                      : kPairs <= 2                      ? kInputs
                                       : kPairs <= 4                      ? 4
                                                                          : 0;
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
-  static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 32;
+  static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
       : warp_(kLongBodies ? thread_index() / 32 : uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        member_(static_cast<int>(block_index())),
-        first_slice_(2 * first_pair(a, warp_)),
-        skipped_(warp_ * kPairs - first_slice_ / 2),
-        input_begin_(input_begin(a, warp_)),
-        input_pairs_(input_begin(a, warp_ + 1) - input_begin_),
+        member_(Team<kTeam>::number()),
+        rank_(Team<kTeam>::rank()),
+        first_slice_(2 * first_pair(a, share_of(warp_, rank_))),
+        skipped_(share_of(warp_, rank_) * kPairs - first_slice_ / 2),
+        input_begin_(input_begin(a, rank_, warp_)),
+        input_pairs_(input_begin(a, rank_, warp_ + 1) - input_begin_),
+        input_first_(input_begin(a, rank_, 0)),
         waiter_{warp_, lane_, block_index(), false},
         exchange_(a, first_slice_, lane_) {}
 
   RESIDENT_DEVICE void run(const Arguments& a) {
     load(a);
     exchange_.begin(a);
+    team_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     begin_staging(a);
     stage_rows(a);
@@ -83,6 +91,7 @@ class SliceMember {
     if (!waiter_.timed_out && step > a.steps) store(a);
     block_sync();
     exchange_.end();
+    team_.end();
   }
 
  protected:  // for SliceStreamMember (slice_stream.cuh)
@@ -100,11 +109,11 @@ class SliceMember {
     Tiles old;  // activations of the step before, for an update that was put off
     if (training && !forward_first(a, step, old)) return false;
     if (!training) fetch_early(a, old, 0);
-    if (!kLongBodies && step > 0 && warp_ == kWarps - 1 && member_ == 0) store_loss(a, step - 1);
+    if (!kLongBodies && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
     if (step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
 #pragma unroll kUnroll
     for (int layer = 1; layer < last; ++layer) {
-      Weights w[kPairs];
+      Weights w[kHeld];
       update_rows(a, layer, step, old, w);
       if (training)
         forward(a, layer, step, w, old);
@@ -138,7 +147,8 @@ class SliceMember {
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
       if (layer > 1)
-        place = exchange_.template place<true>(a, member_, publisher(), gradient_exchange(a, layer - 1));
+        place = exchange_.template place<true>(a, published_slice(), publisher(),
+                                               gradient_exchange(a, layer - 1));
       sum_columns(a, layer, gradient, back);
       block_sync();
       publish_gradient(a, layer - 1, step, place);
@@ -165,11 +175,11 @@ class SliceMember {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
     if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    const Place place = exchange_.template place<false>(a, member_, publisher(), 0);
+    const Place place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
     if constexpr (kLongBodies) {
-      typename Format::Sums sums{};
+      typename Format::Sums sums[1] = {};
       for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch_, [&](int i, const Fragments& x) {
-        Format::multiply_inputs(sums, i & 1, x, first_weights(a, i), lane_);
+        Format::multiply_inputs(sums[0], i & 1, x, first_weights(a, i, 0), lane_);
       });
       fetch_early(a, old, 0);
       store_partial(a, sums);
@@ -184,33 +194,49 @@ class SliceMember {
   }
 
   /// Leaves in `old` what the next layer's put-off update takes.
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kPairs],
+  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kHeld],
                                Tiles& old) {
-    const Place place = exchange_.template place<false>(a, member_, publisher(), layer);
+    const Place place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
     Tiles below;
     exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
     fetch_early(a, old, layer);
-    typename Format::Sums sums{};
+    typename Format::Sums sums[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
-      Format::multiply(sums, i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[i], lane_);
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c)
+        Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[c * kPairs + i],
+                         lane_);
     store_partial(a, sums);
     block_sync();
     publish_hidden(a, layer, step, place);
   }
 
   RESIDENT_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
+  /// Of a team one member publishes one half of a tile, another the other.
+  RESIDENT_DEVICE bool publishes() const { return kTeam == 1 || (warp_ & 1) == rank_; }
+  /// Of this member's slices, the one that this warp publishes, if it does; and its number among all.
+  RESIDENT_DEVICE int published() const { return kOwn == 1 ? 0 : warp_ >> 1 & 1; }
+  RESIDENT_DEVICE int published_slice() const { return member_ * kOwn + published(); }
+  RESIDENT_DEVICE bool is_first() const { return member_ == 0 && rank_ == 0; }
+  RESIDENT_DEVICE void sum_over_team(const Arguments& a, float (&sums)[4]) {
+    if constexpr (kTeam > 1) {
+      const float4 total = team_.sum(a, waiter_, make_float4(sums[0], sums[1], sums[2], sums[3]));
+      sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
+    }
+  }
 
   RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
     if (warp_ >= kPublishers) return;
     float sums[4];
     add_partial(a, sums);
-    const float2 bias = bias_of(a, layer);
+    sum_over_team(a, sums);
+    const float2 bias = bias_of(a, layer, published());
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
     const uint4 packet = publisher().packet(Format::round_half(sums));
-    exchange_.template publish<false>(a, packet, publisher(), place);
-    publisher().template keep<Format::kParts>(own_hidden(a, layer, step), packet);
+    if (publishes()) exchange_.template publish<false>(a, packet, publisher(), place);
+    publisher().template keep<Format::kParts>(own_hidden(a, layer, step, published()), packet);
   }
 
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
@@ -219,10 +245,10 @@ class SliceMember {
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
     exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
-    typename Format::Sums low{}, high{};
+    typename Format::Sums low[1] = {}, high{};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      Format::multiply(low, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
+      Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
       Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
     }
     store_partial(a, low);
@@ -255,6 +281,7 @@ class SliceMember {
         const float2 high = reinterpret_cast<const float2*>(last_partial(a, from) + (warp_ >> 1))[warp_ & 1];
         z.z += high.x, z.w += high.y;
       }
+    if constexpr (kTeam > 1) z = team_.sum(a, waiter_, z);
     const float* bias = floats(a.plan.last_bias_offset);
     float logit[4] = {z.x + bias[2 * t], z.y + bias[2 * t + 1], z.z + bias[8 + 2 * t], z.w + bias[9 + 2 * t]};
     float highest = -INFINITY;
@@ -300,7 +327,7 @@ class SliceMember {
   /// last layer.
   RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
     if constexpr (kLongBodies) return after_loss(a, step);
-    if (warp_ < kLossWarps && member_ == 0) keep_row_loss(a);
+    if (warp_ < kLossWarps && is_first()) keep_row_loss(a);
     if (warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
@@ -319,7 +346,7 @@ class SliceMember {
     keep_row_loss(a);
   }
   RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
-    if (warp_ == kWarps - 1 && member_ == 0) store_loss(a, step);
+    if (warp_ == kWarps - 1 && is_first()) store_loss(a, step);
     if (warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
@@ -339,7 +366,7 @@ class SliceMember {
   /// What the way back takes of the last layer and of the columns of one below.
   struct BackwardWeights {
     typename Format::AcrossWeights across[kPairs];
-    Weights columns[kPairs];
+    Weights columns[kHeld];
   };
   RESIDENT_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
@@ -352,11 +379,11 @@ class SliceMember {
   RESIDENT_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) back.columns[i] = load_column(a, layer, i);
+      for (int i = 0; i < kHeld; ++i) back.columns[i] = load_column(a, layer, i % kPairs, i / kPairs);
     }
   }
-  RESIDENT_DEVICE Weights load_column(const Arguments& a, int layer, int i) const {
-    return Format::load_weights(matrix(a.plan.columns_offset, layer) + i * 32, lane_);
+  RESIDENT_DEVICE Weights load_column(const Arguments& a, int layer, int i, int c) const {
+    return Format::load_weights(matrix(a.plan.columns_offset, layer, c) + i * 32, lane_);
   }
   RESIDENT_DEVICE typename Format::AcrossWeights load_across(const Arguments& a, int i) const {
     return Format::load_across_weights(matrix(a.plan.last_offset[0], 1) + i * 32, second_tile(a, i), lane_);
@@ -380,10 +407,10 @@ class SliceMember {
       }
     }
   }
-  /// The same for this member's slice, kept for the updates: whichever warp sums over it has its masters.
+  /// The same for this member's slices, kept for the updates: whichever warp sums over them has their masters.
   RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
-    const int layer = layers(a) - 2, owner = member_ / 2 / kPairs;
-    const int pair = member_ / 2 - first_pair(a, owner) + owner * kPairs;
+    const int layer = layers(a) - 2, its_pair = member_ * kOwn / 2, share = its_pair / kPairs;
+    const int owner = warp_of(share), pair = its_pair - first_pair(a, share) + owner * kPairs;
     const float4* first =
         reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
     const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
@@ -392,35 +419,50 @@ class SliceMember {
     float result[2][8];
     Format::multiply_across(result, Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_),
                             Format::load_across_weights(first, second, lane_), lane_);
-    float own[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) own[i] = member_ % 2 == 0 ? result[0][i] : result[1][i];
-    const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step), lane_);
-    store_tile(own_gradient(a, layer), Format::masked(own, hidden), lane_);
+    for (int c = 0; c < kOwn; ++c) {
+      float own[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) own[i] = (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[1][i];
+      if constexpr (kTeam > 1)  // only one of the team has the masters
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+          const float4 four =
+              team_.from(a, waiter_, make_float4(own[i], own[i + 1], own[i + 2], own[i + 3]), share % kTeam);
+          own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
+        }
+      const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step, c), lane_);
+      store_tile(own_gradient(a, layer, c), Format::masked(own, hidden), lane_);
+    }
   }
 
   /// Partial sums of the gradient below the layer whose columns these are.
   RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient,
                                    BackwardWeights& back) {
-    typename Format::Sums sums{};
+    typename Format::Sums sums[kOwn] = {};
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      if constexpr (!kLoadsAhead) back.columns[i] = load_column(a, layer, i);
-      Format::multiply(sums, i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], back.columns[i], lane_);
-    }
+    for (int i = 0; i < kPairs; ++i)
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) {
+        Weights& w = back.columns[c * kPairs + i];
+        if constexpr (!kLoadsAhead) w = load_column(a, layer, i, c);
+        Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
+      }
     store_partial(a, sums);
   }
 
   RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
     if (warp_ >= kPublishers) return;
-    const auto hidden =
-        load_half<Format::kWords>(own_hidden(a, layer, step), publisher().half, publisher().position);
+    const auto hidden = load_half<Format::kWords>(own_hidden(a, layer, step, published()), publisher().half,
+                                                  publisher().position);
     float sums[4];
     add_partial(a, sums);
+    sum_over_team(a, sums);
     const typename Format::Half gradient = Format::masked_half(sums, hidden);
-    if (layer > 0)
+    if (layer > 0 && publishes())
       exchange_.template publish<true>(a, publisher().packet(Format::operand(gradient)), publisher(), place);
-    publisher().template keep<Format::kParts>(own_gradient(a, layer), publisher().packet(gradient));
+    publisher().template keep<Format::kParts>(own_gradient(a, layer, published()),
+                                              publisher().packet(gradient));
   }
 
   // ---- updates
@@ -431,44 +473,58 @@ class SliceMember {
                        fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
   }
 
-  /// masters += factor * columns^T * own; and the weights that a product takes of them.
-  RESIDENT_DEVICE void update(const Arguments& a, float4* masters, const Tiles& tiles,
-                              const unsigned char* own_tile, Weights (&w)[kPairs]) const {
-    const typename Format::Own own = Format::load_own(own_tile, lane_);
-    float4* mine = masters + Format::master_lane(lane_);
-    float4 value[kPairs];
+  /// masters += factor * columns^T * own; and the weights that a product takes of them. Of the matrices at `offset`;
+  /// own_tile(c): of this member's slice c.
+  template <class OwnTile>
+  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
+                              const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+    typename Format::Own own[kOwn];
+    float4* mine[kOwn];
+    float4 value[kOwn][kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) value[i] = mine[i * 32];
+    for (int c = 0; c < kOwn; ++c) {
+      own[c] = Format::load_own(own_tile(c), lane_);
+      mine[c] = matrix(offset, layer, c) + Format::master_lane(lane_);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) value[c][i] = mine[c][i * 32];
+    }
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const float4 sum = Format::outer(Format::transposed(tiles.slice[2 * i]),
-                                       Format::transposed(tiles.slice[2 * i + 1]), own, lane_);
-      if (i >= skipped_) value[i] = updated(a, value[i], sum);
-      mine[i * 32] = value[i];
-      if constexpr (kWeightsOnTheWay) w[i] = Format::weights(value[i]);
+      const Values low = Format::transposed(tiles.slice[2 * i]),
+                   high = Format::transposed(tiles.slice[2 * i + 1]);
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) {
+        const float4 sum = Format::outer(low, high, own[c], lane_);
+        if (i >= skipped_) value[c][i] = updated(a, value[c][i], sum);
+        mine[c][i * 32] = value[c][i];
+        if constexpr (kWeightsOnTheWay) w[c * kPairs + i] = Format::weights(value[c][i]);
+      }
     }
     warp_sync();  // other lanes of this warp read these
-    if constexpr (!kWeightsOnTheWay)
+    if constexpr (!kWeightsOnTheWay) load_matrix(offset, layer, w);
+  }
+  RESIDENT_DEVICE void load_matrix(int offset, int layer, Weights (&w)[kHeld]) const {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(masters + i * 32, lane_);
+    for (int i = 0; i < kHeld; ++i)
+      w[i] = Format::load_weights(matrix(offset, layer, i / kPairs) + i % kPairs * 32, lane_);
   }
 
   RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
-    Weights unused[kPairs];
-    update(a, matrix(a.plan.columns_offset, layer), gradient, own_hidden(a, layer - 1, step), unused);
+    Weights unused[kHeld];
+    update(
+        a, a.plan.columns_offset, layer, gradient, [&](int c) { return own_hidden(a, layer - 1, step, c); },
+        unused);
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old,
-                                   Weights (&w)[kPairs]) const {
-    float4* masters = matrix(a.plan.rows_offset, layer);
+                                   Weights (&w)[kHeld]) const {
     if (step > 0) {
       if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layer - 1);
       Exchange::ready(old);
-      update(a, masters, old, own_gradient(a, layer), w);
+      update(a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
       if (warp_ == 7) update_own_bias(a, layer);
     } else {
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) w[i] = Format::load_weights(masters + i * 32, lane_);
+      load_matrix(a.plan.rows_offset, layer, w);
     }
   }
   /// Asks for activations of the step before, if there are registers to hold two shares.
@@ -537,41 +593,63 @@ class SliceMember {
 
   RESIDENT_DEVICE void multiply_first(const Arguments& a, int step, int batch) {
     wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    first_sums_ = {};
-    for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch, [&](int i, const Fragments& x) {
-      Format::multiply_inputs(first_sums_, i & 1, x, first_weights(a, i), lane_);
-    });
+    clear_first_sums();
+    for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch,
+               [&](int i, const Fragments& x) { multiply_first_pair(a, i, x); });
+  }
+  RESIDENT_DEVICE void clear_first_sums() {
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) first_sums_[c] = {};
+  }
+  RESIDENT_DEVICE void multiply_first_pair(const Arguments& a, int i, const Fragments& x) {
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c)
+      Format::multiply_inputs(first_sums_[c], i & 1, x, first_weights(a, i, c), lane_);
+  }
+  struct FirstOwn {
+    typename Format::Own slice[kOwn];
+  };
+  RESIDENT_DEVICE FirstOwn load_first_own(const Arguments& a) const {
+    FirstOwn own;
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) own.slice[c] = Format::load_own(own_gradient(a, 0, c), lane_);
+    return own;
+  }
+  RESIDENT_DEVICE void update_first_pair(const Arguments& a, int i, const Fragments& x, const FirstOwn& own) {
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) {
+      const float4 sum = Format::outer_inputs(x, own.slice[c], lane_);
+      float4& master = Format::kFirstInRegisters ? first_[c * kInputs + i]
+                                                 : (first_masters(a, c) + Format::master_lane(lane_))[i * 32];
+      if (i < input_pairs_) master = updated(a, master, sum);
+    }
   }
   /// And the product of the next step, if there is one.
   RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
-    if constexpr (kEarlyInputs < kInputPairs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    if constexpr (kEarlyInputs < kInputs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     if (step + 1 < a.steps) wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
-    const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
-    first_sums_ = {};
+    const FirstOwn own = load_first_own(a);
+    clear_first_sums();
     for_inputs(a, a.x_rows, a.plan.x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
-      const float4 sum =
-          Format::outer_inputs(i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own, lane_);
-      if (i < input_pairs_) first_[i] = updated(a, first_[i], sum);
-      Format::multiply_inputs(first_sums_, i & 1, x, first_weights(a, i), lane_);
+      update_first_pair(a, i, i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own);
+      multiply_first_pair(a, i, x);
     });
     if (warp_ == 7) update_own_bias(a, 0);
   }
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    const typename Format::Own own = Format::load_own(own_gradient(a, 0), lane_);
-    float4* masters = first_masters(a) + Format::master_lane(lane_);
-    for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_, [&](int i, const Fragments& x) {
-      const float4 sum = Format::outer_inputs(x, own, lane_);
-      float4& master = Format::kFirstInRegisters ? first_[i] : masters[i * 32];
-      if (i < input_pairs_) master = updated(a, master, sum);
-    });
+    const FirstOwn own = load_first_own(a);
+    for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_,
+               [&](int i, const Fragments& x) { update_first_pair(a, i, x, own); });
     warp_sync();
     if (warp_ == 7) update_own_bias(a, 0);
   }
 
   RESIDENT_DEVICE void update_own_bias(const Arguments& a, int layer) const {
-    update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer), lane_),
-                floats(a.plan.bias_offset) + 8 * layer);
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c)
+      update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer, c), lane_),
+                  floats(a.plan.bias_offset) + 8 * (kOwn * layer + c));
   }
   /// bias [8] += factor * the sum of a tile's rows
   RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
@@ -588,26 +666,32 @@ class SliceMember {
 
   // ---- partial sums
 
-  RESIDENT_DEVICE float4* partial(const Arguments& a, int warp) const {
+  RESIDENT_DEVICE float4* partial(const Arguments& a, int warp, int c = 0) const {
     return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset) +
-           (partial_ * kWarps + warp) * (kPartialTile / 16);
+           ((partial_ * kOwn + c) * kWarps + warp) * (kPartialTile / 16);
   }
   /// Both halves of this lane's place; only lanes whose last two bits are below last_lanes have one.
   RESIDENT_DEVICE float4* last_partial(const Arguments& a, int warp) const {
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset) +
-           ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + (lane_ & 3)) * 2;
+    float4* begin = kOwn == 1 ? reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset)
+                              : partial(a, 0, 1);  // the logits have no sums there
+    return begin + ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + (lane_ & 3)) * 2;
   }
-  RESIDENT_DEVICE void store_partial(const Arguments& a, const typename Format::Sums& sums) {
-    float value[8];
-    sums.finish(value, lane_);
+  /// Of each of this member's slices, or of the logits.
+  template <int kSlices>
+  RESIDENT_DEVICE void store_partial(const Arguments& a, const typename Format::Sums (&sums)[kSlices]) {
     partial_ ^= 1;
-    float4* mine = partial(a, warp_) + lane_;
-    mine[0] = make_float4(value[0], value[1], value[2], value[3]);
-    mine[32] = make_float4(value[4], value[5], value[6], value[7]);
+#pragma unroll
+    for (int c = 0; c < kSlices; ++c) {
+      float value[8];
+      sums[c].finish(value, lane_);
+      float4* mine = partial(a, warp_, c) + lane_;
+      mine[0] = make_float4(value[0], value[1], value[2], value[3]);
+      mine[32] = make_float4(value[4], value[5], value[6], value[7]);
+    }
   }
   /// What this lane publishes of the sums.
   RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
-    const float4* mine = partial(a, 0) + publisher().half * 32 + publisher().position;
+    const float4* mine = partial(a, 0, published()) + publisher().half * 32 + publisher().position;
     float4 part[kWarps];
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
@@ -624,9 +708,17 @@ class SliceMember {
   // ---- inputs
 
   /// Extra pairs go to the last warps: the first has to publish.
-  RESIDENT_DEVICE static int input_begin(const Arguments& a, int warp) {
-    const int base = a.plan.input_pairs / kWarps, extra = a.plan.input_pairs % kWarps;
-    return warp * base + max(0, warp - (kWarps - extra));
+  RESIDENT_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
+    if constexpr (kTeam == 1) return part_begin(a.plan.input_pairs, kWarps, warp);
+    const int begin = part_begin(a.plan.input_pairs, kTeam, rank);
+    return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kWarps, warp);
+  }
+  RESIDENT_DEVICE static int part_begin(int count, int parts, int part) {
+    return part * (count / parts) + max(0, part - (parts - count % parts));
+  }
+  /// Where this warp's inputs begin: of a batch, or of what this member stages of it.
+  RESIDENT_DEVICE int input_byte(bool staged) const {
+    return 2 * (input_begin_ - (kTeam > 1 && staged ? input_first_ : 0)) * kTile + lane_ * 16;
   }
   /// use(i, fragments) for this warp's pairs of inputs of this step's batch. Beyond its own a warp takes its last pair
   /// again, against weights of zero, so that no load hangs on a condition.
@@ -634,10 +726,10 @@ class SliceMember {
   RESIDENT_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset, int batch,
                                   Use&& use) const {
     if (input_pairs_ == 0) return;
-    const int begin = 2 * input_begin_ * kTile + lane_ * 16;
+    const int begin = input_byte(offset >= 0);
     const auto each = [&](const unsigned char* x, auto&& load) {
 #pragma unroll
-      for (int i = 0; i < kInputPairs; ++i) {
+      for (int i = 0; i < kInputs; ++i) {
         Fragments f;
 #pragma unroll
         for (int part = 0; part < 2 * Format::kParts; ++part)
@@ -659,7 +751,8 @@ class SliceMember {
   RESIDENT_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
     const unsigned char* x = (a.plan.x_columns_offset >= 0 ? shared_memory() + a.plan.x_columns_offset
                                                            : a.x_columns + batch_ * a.plan.x_batch_bytes) +
-                             2 * (input_begin_ + max(0, min(i, input_pairs_ - 1))) * kTile + lane_ * 16;
+                             input_byte(a.plan.x_columns_offset >= 0) +
+                             2 * max(0, min(i, input_pairs_ - 1)) * kTile;
     Fragments f;
 #pragma unroll
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_generic16(x + part * 512));
@@ -669,7 +762,7 @@ class SliceMember {
     if (kEarlyInputs == 0) return;
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const auto each = [&](const unsigned char* memory, auto&& load) {
-      const unsigned char* x = memory + 2 * input_begin_ * kTile + lane_ * 16;
+      const unsigned char* x = memory + input_byte(a.plan.x_columns_offset >= 0);
 #pragma unroll
       for (int i = 0; i < kEarlyInputs; ++i)
 #pragma unroll
@@ -700,10 +793,14 @@ class SliceMember {
   RESIDENT_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
                              int batch) const {
     if (offset < 0 || thread_index() != kThreads - 1) return;
-    const auto bytes = static_cast<std::uint32_t>(a.plan.x_batch_bytes);
+    const auto bytes = static_cast<std::uint32_t>(
+        kTeam == 1 ? a.plan.x_batch_bytes
+                   : std::int64_t{2} * (input_begin(a, rank_ + 1, 0) - input_first_) * kTile);
     async_proxy_fence();
     barrier_expect(staging_barrier(a, which), bytes);
-    copy_bulk(shared_memory() + offset, memory + batch * a.plan.x_batch_bytes, bytes,
+    if (kTeam > 1 && bytes == 0) return;
+    copy_bulk(shared_memory() + offset,
+              memory + batch * a.plan.x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
               staging_barrier(a, which));
   }
   /// Of the next step.
@@ -719,11 +816,11 @@ class SliceMember {
     while (!warp_all(barrier_try_wait_own(staging_barrier(a, which), static_cast<std::uint32_t>(step) & 1))) {
     }
   }
-  RESIDENT_DEVICE auto first_weights(const Arguments& a, int i) const {
+  RESIDENT_DEVICE auto first_weights(const Arguments& a, int i, int c) const {
     if constexpr (Format::kFirstInRegisters)
-      return Format::weights(first_[i]);
+      return Format::weights(first_[c * kInputs + i]);
     else
-      return Format::load_weights(first_masters(a) + i * 32, lane_);
+      return Format::load_weights(first_masters(a, c) + i * 32, lane_);
   }
 
   // ---- start and end of a launch
@@ -748,22 +845,26 @@ class SliceMember {
   RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
     const int last = layers(a) - 1, m = lane_;
 #pragma unroll
-    for (int i = 0; i < kInputPairs; ++i) {
+    for (int held = 0; held < kOwn * kInputs; ++held) {
       const int lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : m;
-      float4& pair = Format::kFirstInRegisters ? first_[i] : first_masters(a)[i * 32 + m];
-      for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, member_ * 8, false, i < input_pairs_, visit);
+      const int i = held % kInputs, c = held / kInputs;
+      if (kOwn > 1 && !Format::kFirstInRegisters && i >= input_pairs_) continue;
+      float4& pair = Format::kFirstInRegisters ? first_[held] : first_masters(a, c)[i * 32 + m];
+      for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
     }
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
       const int column = first_slice_ * 8 + i * 16;
       const bool exists = i >= skipped_;
 #pragma unroll 1
-      for (int layer = 1; layer < last; ++layer) {
-        for_pair(a, layer, matrix(a.plan.rows_offset, layer)[i * 32 + m], m, column, member_ * 8, false,
-                 exists, visit);
-        for_pair(a, layer, matrix(a.plan.columns_offset, layer)[i * 32 + m], m, column, member_ * 8, true,
-                 exists, mirror);
-      }
+      for (int layer = 1; layer < last; ++layer)
+#pragma unroll 1
+        for (int c = 0; c < kOwn; ++c) {
+          for_pair(a, layer, matrix(a.plan.rows_offset, layer, c)[i * 32 + m], m, column, own_column(c),
+                   false, exists, visit);
+          for_pair(a, layer, matrix(a.plan.columns_offset, layer, c)[i * 32 + m], m, column, own_column(c),
+                   true, exists, mirror);
+        }
       for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, visit);
       for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, mirror);
       const SecondTile tile = second_tile(a, i);
@@ -777,9 +878,10 @@ class SliceMember {
   template <class Visit>
   RESIDENT_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     const int last = layers(a) - 1;
-    if (warp_ < last && lane_ < 8)
-      visit(floats(a.plan.bias_offset)[8 * warp_ + lane_], member_ * 8 + lane_ < a.plan.widths[warp_ + 1],
-            a.plan.bias_begin[warp_] + member_ * 8 + lane_);
+    if (warp_ < last && lane_ < 8 * kOwn)
+      visit(floats(a.plan.bias_offset)[8 * kOwn * warp_ + lane_],
+            own_column(0) + lane_ < a.plan.widths[warp_ + 1],
+            a.plan.bias_begin[warp_] + own_column(0) + lane_);
     if (warp_ == 7 && lane_ < kMostClasses)
       visit(floats(a.plan.last_bias_offset)[lane_], lane_ < a.plan.classes, a.plan.bias_begin[last] + lane_);
   }
@@ -806,26 +908,31 @@ class SliceMember {
           if (exists && (place < last_begin || member_ == 0)) a.parameters[place] = own;
         },
         [&](const float& own, bool exists, std::int64_t place) {
-          if (exists && (place < last_begin || member_ == a.plan.members - 1)) a.mirror[place] = own;
+          if (exists && (place < last_begin || member_ == a.plan.members / kOwn - 1)) a.mirror[place] = own;
         });
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
-      if (exists && (place < last_begin || member_ == 0)) a.parameters[place] = own;
+      if (exists && rank_ == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
     });
   }
 
   // ---- places
 
   /// The first of the pairs that this warp reads. A warp beyond the last pair reads the last ones and skips them.
-  RESIDENT_DEVICE static int first_pair(const Arguments& a, int warp) {
-    return min(warp * kPairs, a.plan.members / 2 - kPairs);
+  RESIDENT_DEVICE static int first_pair(const Arguments& a, int share) {
+    return min(share * kPairs, a.plan.members / 2 - kPairs);
   }
+  /// Shares of hidden columns. In a team without enough of them those warps that publish have none.
+  RESIDENT_DEVICE static int share_of(int warp, int rank) {
+    return kTeam == 1 ? warp : (kWarps - 1 - warp) * kTeam + rank;
+  }
+  RESIDENT_DEVICE static int warp_of(int share) { return kTeam == 1 ? share : kWarps - 1 - share / kTeam; }
   RESIDENT_DEVICE static int gradient_exchange(const Arguments& a, int layer) {
     return layers(a) - 1 + layer - 1;
   }
   /// This warp's masters of one of the matrices at `offset`.
-  RESIDENT_DEVICE float4* matrix(int offset, int layer) const {
+  RESIDENT_DEVICE float4* matrix(int offset, int layer, int c = 0) const {
     return reinterpret_cast<float4*>(shared_memory() + offset) +
-           ((layer - 1) * kWarps + warp_) * (kPairs * 32);
+           (((layer - 1) * kOwn + c) * kWarps + warp_) * (kPairs * 32);
   }
   RESIDENT_DEVICE SecondTile second_tile(const Arguments& a, int i) const {
     const int lanes = a.plan.last_lanes;
@@ -833,42 +940,53 @@ class SliceMember {
                 (warp_ * kPairs + i) * 8 * lanes,
             lanes};
   }
-  RESIDENT_DEVICE float4* first_masters(const Arguments& a) const {
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.first_offset) + warp_ * kInputPairs * 32;
+  RESIDENT_DEVICE int own_column(int c) const { return 8 * (member_ * kOwn + c); }
+  RESIDENT_DEVICE float4* first_masters(const Arguments& a, int c = 0) const {
+    const int pair =
+        kOwn == 1 ? warp_ * kInputs : c * a.plan.member_input_pairs + input_begin_ - input_first_;
+    return reinterpret_cast<float4*>(shared_memory() + a.plan.first_offset) + pair * 32;
   }
-  RESIDENT_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step) const {
-    return shared_memory() + a.plan.hidden_offset + (2 * layer + (step & 1)) * kTile;
+  /// Only the first layer's are still needed when the next step makes its own. (With one slice there is room for all.)
+  RESIDENT_DEVICE static int hidden_place(int layer, int step) {
+    return kOwn == 1 ? 2 * layer + (step & 1) : layer > 0 ? layer + 1 : step & 1;
   }
-  RESIDENT_DEVICE unsigned char* own_gradient(const Arguments& a, int layer) const {
-    return shared_memory() + a.plan.gradient_offset + layer * kTile;
+  RESIDENT_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step, int c = 0) const {
+    return shared_memory() + a.plan.hidden_offset + (hidden_place(layer, step) * kOwn + c) * kTile;
   }
-  RESIDENT_DEVICE float2 bias_of(const Arguments& a, int layer) const {
-    return reinterpret_cast<const float2*>(shared_memory() + a.plan.bias_offset)[layer * 4 + (lane_ & 3)];
+  RESIDENT_DEVICE unsigned char* own_gradient(const Arguments& a, int layer, int c = 0) const {
+    return shared_memory() + a.plan.gradient_offset + (layer * kOwn + c) * kTile;
+  }
+  RESIDENT_DEVICE float2 bias_of(const Arguments& a, int layer, int c) const {
+    return reinterpret_cast<const float2*>(shared_memory() +
+                                           a.plan.bias_offset)[(layer * kOwn + c) * 4 + (lane_ & 3)];
   }
   RESIDENT_DEVICE static float* floats(int offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
 
   static constexpr int kTile = 512 * Format::kParts;
-  static constexpr int kPublishers = 2, kLossWarps = 4;
+  static constexpr int kPublishers = 2 * kOwn, kLossWarps = 4;
 
-  const int warp_, lane_, member_;
+  const int warp_, lane_, member_, rank_;  // in a team
   const int first_slice_,
       skipped_;  // of hidden layers: what this warp reads, and how many pairs are not its own
   const int input_begin_, input_pairs_;  // this warp's pairs of inputs
+  const int input_first_;                // this member's
   SliceWaiter waiter_;
+  Team<kTeam> team_;
   Exchange exchange_;
-  int batch_ = 0, next_batch_ = 0;        // of this step and the next
-  int partial_ = 0;                       // buffer of the last product
-  float row_sum_ = 1, row_distance_ = 0;  // of the last loss
-  typename Format::Sums first_sums_;      // of the first layer's product
-  int label_ = -1;                        // of this lane's row in the loss
-  float4 first_[Format::kFirstInRegisters ? kInputPairs : 1];
+  int batch_ = 0, next_batch_ = 0;          // of this step and the next
+  int partial_ = 0;                         // buffer of the last product
+  float row_sum_ = 1, row_distance_ = 0;    // of the last loss
+  typename Format::Sums first_sums_[kOwn];  // of the first layer's product
+  int label_ = -1;                          // of this lane's row in the loss
+  float4 first_[Format::kFirstInRegisters ? kOwn * kInputs : 1];
 };
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0>
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
+          int kOwn = 1>
 __global__ void __launch_bounds__(kThreads, 1) slice_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceMember<Format, ExchangeOf, kPairs, kLayers>(arguments).run(arguments);
+  SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>(arguments).run(arguments);
 }
 
 /// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.
@@ -882,10 +1000,24 @@ const void* slice_kernel_with(Form form, int pairs) {
   if (pairs == 4) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, kWideLayers>);
   return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 8, kWideLayers>);
 }
+/// Of two thread blocks.
+template <class Format, int kLayers>
+const void* slice_team_kernel_with(int pairs) {
+  if (pairs == 1) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, kLayers, 2>);
+  if (pairs == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, kLayers, 2>);
+  return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2>);
+}
 /// Four layers, the depth that is measured, have kernels of their own; the others take any.
 template <class Format>
 const void* slice_kernel_of(Form form, int pairs, int layers) {
   return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
+}
+/// With teams: of two thread blocks, which own one slice, or two of a wide network.
+template <class Format>
+const void* slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
+  if (own == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2, 2>);
+  if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
+  return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs) : slice_team_kernel_with<Format, 0>(pairs);
 }
 
 }  // namespace headroom::resident

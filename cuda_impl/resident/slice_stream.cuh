@@ -11,9 +11,9 @@
 
 namespace headroom::resident {
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs>
-class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
-  using Base = SliceMember<Format, ExchangeOf, kPairs>;
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kTeam = 1, int kOwn = 1>
+class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn> {
+  using Base = SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn>;
   using typename Base::Arguments;
   using typename Base::Values;
   using Own = typename Format::Own;
@@ -28,6 +28,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   RESIDENT_DEVICE void run(const Arguments& a) {
     Base::load(a);
     exchange_.begin(a);
+    Base::team_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     Base::begin_staging(a);
     Base::stage_rows(a);
@@ -37,6 +38,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     if (!waiter_.timed_out && step > a.steps) Base::store(a);
     block_sync();
     exchange_.end();
+    Base::team_.end();
   }
 
  private:
@@ -63,7 +65,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
       if (layer > 1)
-        place = exchange_.template place<true>(a, member_, Base::publisher(),
+        place = exchange_.template place<true>(a, Base::published_slice(), Base::publisher(),
                                                Base::gradient_exchange(a, layer - 1));
       if (layer == last - 1)
         backward_below_last(a, step);
@@ -87,10 +89,12 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
     const unsigned char* x = inputs(a, a.x_rows, a.plan.x_rows_offset);
     Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    const Place place = exchange_.template place<false>(a, member_, Base::publisher(), 0);
-    Sums sums{};
+    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
+    Sums sums[kOwn] = {};
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
-      Format::multiply(sums, 0, first, second, Base::first_weights(a, i), lane_);
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c)
+        Format::multiply(sums[c], 0, first, second, Base::first_weights(a, i, c), lane_);
     });
     Base::store_partial(a, sums);
     if (block_sync_or(waiter_.timed_out)) return false;
@@ -99,11 +103,10 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   }
 
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
-    const float4* masters = Base::matrix(a.plan.rows_offset, layer);
-    const Place place = exchange_.template place<false>(a, member_, Base::publisher(), layer);
-    Sums sums{};
+    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
+    Sums sums[kOwn] = {};
     wait_for_pairs<false>(a, layer - 1, [&](int i, const Values& first, const Values& second) {
-      Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+      multiply_pair(sums, a.plan.rows_offset, layer, i, first, second);
     });
     Base::store_partial(a, sums);
     block_sync();
@@ -114,9 +117,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
     const float4* masters = Base::matrix(a.plan.last_offset[0], 1);
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
-    Sums low{}, high{};
+    Sums low[1] = {}, high{};
     wait_for_pairs<false>(a, a.plan.layers - 2, [&](int i, const Values& first, const Values& second) {
-      Format::multiply(low, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+      Format::multiply(low[0], 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
       Format::multiply_second(high, 0, first, second, Format::load_second(Base::second_tile(a, i), lane_),
                               lane_);
     });
@@ -134,12 +137,11 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   // ---- backward
 
   RESIDENT_DEVICE void backward(const Arguments& a, int layer, int step) {
-    const float4* masters = Base::matrix(a.plan.columns_offset, layer);
-    Sums sums{};
-    wait_for_pairs<true>(
-        a, Base::gradient_exchange(a, layer), [&](int i, const Values& first, const Values& second) {
-          Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
-        });
+    Sums sums[kOwn] = {};
+    wait_for_pairs<true>(a, Base::gradient_exchange(a, layer),
+                         [&](int i, const Values& first, const Values& second) {
+                           multiply_pair(sums, a.plan.columns_offset, layer, i, first, second);
+                         });
     Base::store_partial(a, sums);
   }
 
@@ -147,19 +149,18 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   RESIDENT_DEVICE void backward_below_last(const Arguments& a, int step) {
     const int layer = a.plan.layers - 2;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
-    const Own own = Format::load_own(Base::own_hidden(a, layer - 1, step), lane_);
+    const Owns own = load_owns([&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
     const float4* last = Base::matrix(a.plan.last_offset[0], 1);
-    float4* masters = Base::matrix(a.plan.columns_offset, layer);
-    Sums sums{};
+    Sums sums[kOwn] = {};
     for_pairs<false>(a, layer, false, [&](int i, Values first, Values second) {
       float result[2][8];
       Format::multiply_across(
           result, dlogits, Format::load_across_weights(last + i * 32, Base::second_tile(a, i), lane_), lane_);
       first = Format::operand(Format::masked(result[0], first));
       second = Format::operand(Format::masked(result[1], second));
-      Format::multiply(sums, 0, first, second, Format::load_weights(masters + i * 32, lane_), lane_);
+      multiply_pair(sums, a.plan.columns_offset, layer, i, first, second);
       warp_sync();
-      update_pair(a, masters, i, first, second, own);
+      update_pair(a, a.plan.columns_offset, layer, i, first, second, own);
     });
     warp_sync();
     Base::store_partial(a, sums);
@@ -167,28 +168,51 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
 
   // ---- updates
 
-  RESIDENT_DEVICE void update_pair(const Arguments& a, float4* masters, int i, const Values& first,
-                                   const Values& second, const Own& own) const {
-    float4* mine = masters + i * 32 + Format::master_lane(lane_);
-    const float4 sum = Format::outer(Format::transposed(first), Format::transposed(second), own, lane_);
-    if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
+  /// What is held of this member's own slices for an update; own_tile(c) is where slice c lies.
+  struct Owns {
+    Own slice[kOwn];
+  };
+  template <class OwnTile>
+  RESIDENT_DEVICE Owns load_owns(const OwnTile& own_tile) const {
+    Owns own;
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) own.slice[c] = Format::load_own(own_tile(c), lane_);
+    return own;
   }
-  template <bool kGradient>
-  RESIDENT_DEVICE void update(const Arguments& a, float4* masters, int exchange, bool before,
-                              const unsigned char* own_tile) {
-    const Own own = Format::load_own(own_tile, lane_);
+  RESIDENT_DEVICE void multiply_pair(Sums (&sums)[kOwn], int offset, int layer, int i, const Values& first,
+                                     const Values& second) const {
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c)
+      Format::multiply(sums[c], 0, first, second,
+                       Format::load_weights(Base::matrix(offset, layer, c) + i * 32, lane_), lane_);
+  }
+  RESIDENT_DEVICE void update_pair(const Arguments& a, int offset, int layer, int i, const Values& first,
+                                   const Values& second, const Owns& own) const {
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) {
+      float4* mine = Base::matrix(offset, layer, c) + i * 32 + Format::master_lane(lane_);
+      const float4 sum =
+          Format::outer(Format::transposed(first), Format::transposed(second), own.slice[c], lane_);
+      if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
+    }
+  }
+  template <bool kGradient, class OwnTile>
+  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, int exchange, bool before,
+                              const OwnTile& own_tile) {
+    const Owns own = load_owns(own_tile);
     for_pairs<kGradient>(a, exchange, before, [&](int i, const Values& first, const Values& second) {
-      update_pair(a, masters, i, first, second, own);
+      update_pair(a, offset, layer, i, first, second, own);
     });
     warp_sync();  // other lanes of this warp read these
   }
   RESIDENT_DEVICE void update_rows(const Arguments& a, int layer) {
-    update<false>(a, Base::matrix(a.plan.rows_offset, layer), layer - 1, true, Base::own_gradient(a, layer));
+    update<false>(a, a.plan.rows_offset, layer, layer - 1, true,
+                  [&](int c) { return Base::own_gradient(a, layer, c); });
     if (warp_ == 7) Base::update_own_bias(a, layer);
   }
   RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, bool before) {
-    update<true>(a, Base::matrix(a.plan.columns_offset, layer), Base::gradient_exchange(a, layer), before,
-                 Base::own_hidden(a, layer - 1, step));
+    update<true>(a, a.plan.columns_offset, layer, Base::gradient_exchange(a, layer), before,
+                 [&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
   }
   RESIDENT_DEVICE void update_last(const Arguments& a) {
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
@@ -217,10 +241,13 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    const Own own = Format::load_own(Base::own_gradient(a, 0), lane_);
-    float4* masters = Base::first_masters(a) + Format::master_lane(lane_);
+    const Owns own = load_owns([&](int c) { return Base::own_gradient(a, 0, c); });
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
-      masters[i * 32] = Base::updated(a, masters[i * 32], Format::outer(first, second, own, lane_));
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) {
+        float4& master = Base::first_masters(a, c)[i * 32 + Format::master_lane(lane_)];
+        master = Base::updated(a, master, Format::outer(first, second, own.slice[c], lane_));
+      }
     });
     warp_sync();
     if (warp_ == 7) Base::update_own_bias(a, 0);
@@ -228,21 +255,24 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
 
   // ---- pair by pair
 
+  /// In a team some have no hidden columns.
+  RESIDENT_DEVICE int pairs() const { return kTeam > 1 && skipped_ >= kPairs ? 0 : kPairs; }
+
   /// use(i, tile, tile) for each of this warp's pairs of an exchange of this step.
   template <bool kGradient, class Use>
   RESIDENT_DEVICE void wait_for_pairs(const Arguments& a, int exchange, Use&& use) {
-    exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, exchange, false, use);
+    exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, pairs(), exchange, false, use);
   }
   /// The same for one that was waited for in this step, or the one before.
   template <bool kGradient, class Use>
   RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, bool before, Use&& use) {
-    exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, exchange, before, use);
+    exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, pairs(), exchange, before, use);
   }
   /// This warp's inputs of this step's batch, staged or in global memory.
   RESIDENT_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
                                               int offset) const {
     return (offset >= 0 ? shared_memory() + offset : memory + batch_ * a.plan.x_batch_bytes) +
-           2 * Base::input_begin_ * Base::kTile + lane_ * 16;
+           Base::input_byte(offset >= 0);
   }
   /// use(i, tile, tile) for each of this warp's pairs of inputs, two more on their way.
   template <class Use>
@@ -268,16 +298,22 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs> {
   }
 };
 
-template <class Format, template <class, int> class ExchangeOf, int kPairs>
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kTeam = 1, int kOwn = 1>
 __global__ void __launch_bounds__(kThreads, 1)
     slice_stream_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceStreamMember<Format, ExchangeOf, kPairs>(arguments).run(arguments);
+  SliceStreamMember<Format, ExchangeOf, kPairs, kTeam, kOwn>(arguments).run(arguments);
 }
 
 /// With one pair a warp there is nothing to loop over.
 template <class Format>
-const void* slice_stream_kernel_of(Form form, int pairs) {
+const void* slice_stream_kernel_of(Form form, int pairs, int team, int own) {
+  if (own == 2) return reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4, 2, 2>);
   if (form == Form::kCluster) return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1>);
+  if (team == 4) return reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 1, 4>);
+  if (team == 2)
+    return pairs == 1   ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 1, 2>)
+           : pairs == 2 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 2, 2>)
+                        : reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4, 2>);
   return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1>)
          : pairs == 2 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 2>)
          : pairs == 4 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4>)

@@ -35,7 +35,7 @@ struct Program {
   std::variant<SlicePlan, Plan> plan;
   const void* kernel;
   Form form;
-  std::int32_t members, batch, exchanges, shared_bytes;
+  std::int32_t members, team, batch, exchanges, shared_bytes;
   std::int64_t exchange_bytes, x_batch_bytes;
 
   template <class AnyPlan>
@@ -43,15 +43,23 @@ struct Program {
       : plan(given),
         kernel(its_kernel),
         form(given.form),
-        members(given.members),
+        members(blocks_of(given)),
+        team(team_of(given)),
         batch(given.batch),
         exchanges(given.exchanges),
         shared_bytes(given.shared_bytes),
         exchange_bytes(given.exchange_bytes),
         x_batch_bytes(given.x_batch_bytes) {}
 
+  static int blocks_of(const SlicePlan& plan) { return plan.members / plan.own * plan.team; }
+  static int blocks_of(const Plan& plan) { return plan.members; }
+  static int team_of(const SlicePlan& plan) { return plan.team; }
+  static int team_of(const Plan&) { return 1; }
+
   std::string note() const {
-    return (std::holds_alternative<SlicePlan>(plan) ? "one slice a thread block, " : "general, ") +
+    return (!std::holds_alternative<SlicePlan>(plan) ? "general, "
+            : team == 1 ? "one slice a thread block, "
+                        : "one slice for " + std::to_string(team) + " thread blocks, ") +
            std::string(to_string(form)) + " of " + std::to_string(members) + " thread blocks, " +
            std::to_string(shared_bytes) + " bytes of shared memory each";
   }
@@ -59,7 +67,7 @@ struct Program {
 
 struct LaunchShape {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[1]{};
+  cudaLaunchAttribute attributes[2]{};
 
   LaunchShape(const Program& plan, cudaStream_t stream) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
@@ -74,6 +82,11 @@ struct LaunchShape {
     } else {
       attributes[0].id = cudaLaunchAttributeCooperative;
       attributes[0].val.cooperative = 1;
+      if (plan.team > 1) {
+        attributes[1].id = cudaLaunchAttributeClusterDimension;
+        attributes[1].val.clusterDim = {static_cast<unsigned>(plan.team), 1, 1};
+        config.numAttrs = 2;
+      }
     }
   }
   LaunchShape(const LaunchShape&) = delete;
@@ -85,13 +98,13 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
   const void* kernel = plan.kernel;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
-  if (plan.form == Form::kCluster) {
-    if (plan.members > 8)
+  if (plan.form == Form::kCluster || plan.team > 1) {
+    if (plan.form == Form::kCluster && plan.members > 8)
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     const LaunchShape shape(plan, nullptr);
     int clusters = 0;
     CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &shape.config));
-    fitting = clusters * plan.members;
+    fitting = clusters * (plan.team > 1 ? plan.team : plan.members);
   } else {
     int blocks = 0;
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads,
@@ -103,6 +116,15 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
          std::to_string(plan.shared_bytes) + " bytes of shared memory each (" +
          std::string(to_string(plan.form)) + ") must be resident at once; the device holds " +
          std::to_string(fitting);
+}
+
+/// The ways to share slices in the order in which they are tried.
+std::vector<ResidentOptions::Sharing> sharings_to_try(Precision precision, Form form,
+                                                      const ResidentOptions& options) {
+  if (form == Form::kCluster || most_in_team(precision) == 1) return {{1, 1}};
+  if (options.sharing.team != 0) return {options.sharing};
+  if (most_in_team(precision) == 4) return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
+  return {{2, 1}, {2, 2}, {1, 1}};
 }
 
 /// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster.
@@ -128,12 +150,17 @@ Program choose_program(const Workload& workload, Precision precision, int device
     }
   };
   using Kernel = ResidentOptions::Kernel;
+  // Multiply-adds take longer than the grid's exchanges: there teams are faster than a cluster without them.
+  std::vector<Form> slice_forms = forms;
+  if (precision == Precision::kFp32) std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
-    for (const Form form : forms)
-      consider([&] {
-        const SlicePlan plan = make_slice_plan(workload, precision, form, limits);
-        return Program(plan, slice_kernel(precision, form, plan.pairs, plan.layers));
-      });
+    for (const Form form : slice_forms)
+      for (const ResidentOptions::Sharing& sharing : sharings_to_try(precision, form, options))
+        consider([&] {
+          const SlicePlan plan =
+              make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
+          return Program(plan, slice_kernel(precision, plan));
+        });
   if (options.kernel != Kernel::kSlices)
     for (const Form form : forms)
       consider([&] {
@@ -147,8 +174,9 @@ std::string describe_status(std::uint32_t status, const Program& plan) {
   const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
   return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
          " of " + std::to_string(plan.members) + " waited too long for " +
-         (exchange == kWaitFree
-              ? std::string("a buffer to be free")
+         (exchange == kWaitFree ? std::string("a buffer to be free")
+          : exchange == kWaitTeam
+              ? std::string("the partial sums of its team")
               : "exchange " + std::to_string(exchange) + " of " + std::to_string(plan.exchanges)) +
          "; the launch was given up";
 }

@@ -19,8 +19,13 @@ std::optional<std::string> resident_unavailable(int device);
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
   enum class Kernel { kAny, kSlices, kGeneral };
+  /// Of the slice kernel over the grid, in fp32 and tf32: `team` thread blocks own `own` slices together. 0: any.
+  struct Sharing {
+    int team, own;
+  };
   Form form = Form::kAny;
   Kernel kernel = Kernel::kAny;
+  Sharing sharing = {0, 0};
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
 };

@@ -31,6 +31,7 @@ namespace {
 
 using Form = ResidentOptions::Form;
 using Kernel = ResidentOptions::Kernel;
+using Sharing = ResidentOptions::Sharing;
 
 constexpr double kSanitizerWaitSeconds = 20;
 constexpr std::int64_t kSanitizedSteps = 6;  // every exchange buffer is written again
@@ -51,17 +52,42 @@ struct Case {
   Form form;
   std::vector<std::int64_t> steps;
   Kernel kernel = Kernel::kGeneral;
+  Sharing sharing = {0, 0};
 };
 
 void check_against_oracle(const Case& one, Precision precision, double wait_seconds) {
   Problem problem(one.name, fresh_seed());
-  const auto trainer =
-      problem.trainer(precision, {.form = one.form, .kernel = one.kernel, .wait_seconds = wait_seconds});
+  const auto trainer = problem.trainer(
+      precision,
+      {.form = one.form, .kernel = one.kernel, .sharing = one.sharing, .wait_seconds = wait_seconds});
   check_against_oracle(problem, precision, *trainer, one.steps, kSanitizedSteps);
 }
 
+std::vector<float> bits_after(Problem& problem, Precision precision, const ResidentOptions& options,
+                              std::int64_t cut) {
+  const auto trainer = problem.trainer(precision, options);
+  trainer->train(0, cut);
+  trainer->train(cut, 700 - cut);
+  const Parameters end = trainer->parameters();
+  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  for (const float loss : trainer->losses(0, 700)) {
+    EXPECT_TRUE(std::isfinite(loss));
+    bits.push_back(loss);
+  }
+  return bits;
+}
 class ResidentTrainer : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Every, ResidentTrainer, testing::ValuesIn(kAllPrecisions),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+/// Thread blocks that share slices: in fp32 and tf32.
+constexpr Sharing kAlone = {1, 1}, kPair = {2, 1}, kPairOfTwo = {2, 2}, kFour = {4, 1};
+std::vector<Sharing> sharings(Precision precision) {
+  if (precision == Precision::kFp32) return {kPair, kPairOfTwo, kFour};
+  return {kPair, kPairOfTwo};
+}
+class ResidentTeams : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentTeams, testing::Values(Precision::kFp32, Precision::kTf32),
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
 
 const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9}, kMoreSteps = {0, 1, 7, 29, 71};
@@ -81,6 +107,55 @@ TEST_P(ResidentTrainer, SmallSliceStepsMatchTheOracle) {
   for (const Form form : {Form::kCluster, Form::kGrid})
     for (const char* name : {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17"})
       check_against_oracle({name, form, kFewSteps, Kernel::kSlices}, GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTeams, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Sharing sharing : sharings(GetParam()))
+    check_against_oracle({"mlp-33x24x17x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, GetParam(),
+                         kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTeams, NarrowAndDeepStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Sharing sharing : sharings(GetParam())) {
+    std::vector<std::string> names = {"mlp-20x16x3-b1", "mlp-20x40x16-b8", "mlp-100x77x33x5-b17"};
+    if (sharing.own == 1)  // else the masters of so many layers do not fit
+      names.insert(names.end(), {"mlp-40x48x33x20x9x12-b32", "mlp-20x16x16x16x16x16x16x16x3-b32"});
+    for (const std::string& name : names)
+      check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, GetParam(), 2);
+  }
+}
+TEST_P(ResidentTeams, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kPair},
+                                      {"mlp-784x128x128x128x10-b32", kFour},
+                                      {"mlp-896x136x130x9-b5", kFour},
+                                      {"mlp-784x256x256x256x10-b32", kPair},
+                                      {"mlp-784x512x512x512x10-b32", kPair},
+                                      {"mlp-20x520x8-b3", kPair},
+                                      {"mlp-300x300x200x12-b20", kPairOfTwo},
+                                      {"mlp-784x512x512x512x10-b32", kPairOfTwo},
+                                      {"mlp-784x256x256x256x10-b32", kAlone},
+                                      {"mlp-784x512x512x512x10-b32", kAlone}})
+    if (sharing.team != 4 || GetParam() == Precision::kFp32)
+      check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, sharing}, GetParam(), 2);
+}
+TEST_P(ResidentTeams, WideStepsOfEveryThreadBlockAloneMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle(
+      {"mlp-784x1024x1024x1024x10-b32", Form::kGrid, {0, 1, 3, 6, 9}, Kernel::kSlices, kAlone}, GetParam(),
+      2);
+}
+TEST_P(ResidentTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kFour},
+                                      {"mlp-784x512x512x512x10-b32", kPair},
+                                      {"mlp-784x512x512x512x10-b32", kPairOfTwo}}) {
+    if (sharing.team == 4 && GetParam() != Precision::kFp32) continue;
+    Problem problem(name, fresh_seed());
+    const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = sharing};
+    const auto first = bits_after(problem, GetParam(), options, 350);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
+  }
 }
 // Not under the sanitizers: racecheck takes minutes over eight layers.
 TEST_P(ResidentTrainer, DeepNarrowStepsMatchTheOracle) {
@@ -127,19 +202,6 @@ TEST_P(ResidentTrainer, WideStepsMatchTheOracle) {
   check_against_oracle({"mlp-784x1024x1024x1024x10-b32", Form::kAny, {0, 1, 3, 6, 9}}, GetParam(), 2);
 }
 
-std::vector<float> bits_after(Problem& problem, Precision precision, const ResidentOptions& options,
-                              std::int64_t cut) {
-  const auto trainer = problem.trainer(precision, options);
-  trainer->train(0, cut);
-  trainer->train(cut, 700 - cut);
-  const Parameters end = trainer->parameters();
-  std::vector<float> bits(end.flat().begin(), end.flat().end());
-  for (const float loss : trainer->losses(0, 700)) {
-    EXPECT_TRUE(std::isfinite(loss));
-    bits.push_back(loss);
-  }
-  return bits;
-}
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const Kernel kernel : {Kernel::kSlices, Kernel::kGeneral})
@@ -156,17 +218,21 @@ TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
   NEEDS_GPU();
   Problem problem("mlp-200x96x64x64x10-b32", fresh_seed());
   EXPECT_EQ(bits_after(problem, GetParam(), {.form = Form::kCluster, .kernel = Kernel::kSlices}, 350),
-            bits_after(problem, GetParam(), {.form = Form::kGrid, .kernel = Kernel::kSlices}, 350));
+            bits_after(problem, GetParam(),
+                       {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kAlone}, 350));
 }
 
-void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges) {
+void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges,
+                                    Precision precision = Precision::kFp16, Sharing sharing = {0, 0}) {
   for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
     for (const int exchange : exchanges) {
       if (under_racecheck() && exchange != exchanges.front()) continue;
       Problem problem("mlp-33x24x17x7x5-b17", fresh_seed());
-      const auto trainer =
-          problem.trainer(Precision::kFp16,
-                          {.form = form, .kernel = kernel, .wait_seconds = 0.05, .lost_exchange = exchange});
+      const auto trainer = problem.trainer(precision, {.form = form,
+                                                       .kernel = kernel,
+                                                       .sharing = sharing,
+                                                       .wait_seconds = 0.05,
+                                                       .lost_exchange = exchange});
       try {
         trainer->train(0, 20);
         FAIL() << "exchange " << exchange << " is never complete";
@@ -180,6 +246,12 @@ TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3});
   expect_a_lost_exchange_to_fail(Kernel::kGeneral, {0, 1, 4});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
+  NEEDS_GPU();
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32})
+    for (const Sharing sharing : sharings(precision))
+      expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, precision, sharing);
 }
 
 /// Copies through the L2, all the time, on whatever of the GPU is free.
@@ -221,6 +293,8 @@ TEST(ResidentStress, ManyStepsGiveTheSameBitsBesideOtherWork) {
         {"mlp-784x256x256x256x10-b32", Precision::kTf32, Form::kGrid, 4},
         {"mlp-100x77x33x5-b17", Precision::kFp32, Form::kGrid, 4},
         {"mlp-96x700x16-b8", Precision::kFp16, Form::kGrid, 4},
+        {"mlp-784x128x128x128x10-b32", Precision::kFp32, Form::kGrid, 4},
+        {"mlp-784x1024x1024x1024x10-b32", Precision::kTf32, Form::kGrid, 10},
         {"mlp-784x1024x1024x1024x10-b32", Precision::kFp16, Form::kGrid, 10}}) {
     Problem problem(name, fresh_seed());
     std::vector<float> bits[2];
@@ -278,6 +352,20 @@ TEST(ResidentPlan, GivesEveryThreadBlockOneSliceWhereThatIsEnough) {
       EXPECT_EQ(plan.members, members) << name;
       EXPECT_EQ(plan.pairs, pairs) << name;
     }
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32})
+    for (const auto& [name, team, own, members, pairs] :
+         {std::tuple{"mlp-784x128x128x128x10-b32", 4, 1, 16, 1},
+          {"mlp-784x512x512x512x10-b32", 2, 1, 64, 2},
+          {"mlp-784x1024x1024x1024x10-b32", 2, 2, 128, 4}}) {
+      const auto plan = resident::make_slice_plan(parse_workload_name(name), precision, resident::Form::kGrid,
+                                                  limits, team, own);
+      EXPECT_EQ(plan.members, members) << name;
+      EXPECT_EQ(plan.pairs, pairs) << name;
+    }
+  EXPECT_THROW(resident::make_slice_plan(parse_workload_name("mlp-784x1024x10-b32"), Precision::kTf32,
+                                         resident::Form::kGrid, limits, 2, 1),
+               UnsupportedError)
+      << "256 thread blocks";
   for (const char* name :
        {"mlp-784x1040x10-b32", "mlp-784x64x17-b32", "mlp-784x64x10-b33", "mlp-900x64x10-b32"})
     EXPECT_THROW(

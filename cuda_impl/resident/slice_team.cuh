@@ -1,0 +1,99 @@
+// A team: several thread blocks, one cluster, that own one slice together and sum over a part of the columns each.
+//
+// A member of a team has a share of every sum (of inputs, of hidden columns, of the logits), the masters for it, and what is
+// read for it from the L2. Once a product it sends its partial sums to the others, through distributed shared memory, and
+// adds up theirs: everybody has the same sums then, in the same bits, because an addition may be turned round. Warps
+// that do so have two places of their own in turn: who writes one again has read what the other warp sent after it had read
+// the place.
+#pragma once
+
+#include "resident/slice_exchange.cuh"
+
+namespace headroom::resident {
+
+template <int kTeam>
+class Team {
+ public:
+  RESIDENT_DEVICE static int rank() { return static_cast<int>(block_index() % kTeam); }
+  RESIDENT_DEVICE static int number() { return static_cast<int>(block_index() / kTeam); }
+
+  /// After shared memory was cleared and before anybody sends.
+  RESIDENT_DEVICE static void begin(const SliceArguments& arguments) {
+    if (thread_index() == 0) {
+      for (int i = 0; i < 2 * kTeamWarps; ++i) barrier_init(barrier(arguments, i), 1);
+      barrier_init_fence();
+      for (int i = 0; i < 2 * kTeamWarps; ++i) barrier_expect(barrier(arguments, i), kBytes);
+    }
+    block_sync();
+    cluster_sync();
+  }
+  /// Nobody may leave while others still store into its memory.
+  RESIDENT_DEVICE static void end() { cluster_sync(); }
+
+  /// The sum over the team, by a warp together with the same warp of every other member.
+  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, const float4& own) {
+    const float4* others = send_and_wait(arguments, waiter, own);
+    float4 total = add(own, others[0]);
+    if constexpr (kTeam == 4) total = add(total, add(others[32], others[64]));
+    return total;
+  }
+  /// What the member of rank `owner` has.
+  RESIDENT_DEVICE float4 from(const SliceArguments& arguments, SliceWaiter& waiter, const float4& own,
+                              int owner) {
+    const float4* others = send_and_wait(arguments, waiter, own);
+    return owner == rank() ? own : others[((owner ^ rank()) - 1) * 32];
+  }
+
+ private:
+  static_assert(kTeam == 2 || kTeam == 4);
+  static constexpr std::uint32_t kBytes = (kTeam - 1) * 512;  // that a warp waits for
+
+  RESIDENT_DEVICE static float4 add(const float4& a, const float4& b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
+  RESIDENT_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int i) {
+    return shared_address(shared_memory()) +
+           static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);
+  }
+  /// The values of rank `rank() ^ (1 + i)` are 32 * i further.
+  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter,
+                                              const float4& own) {
+    const int place = static_cast<int>(uses_ & 1) * kTeamWarps + min(waiter.warp, kTeamWarps - 1);
+    const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);
+    ++uses_;
+    unsigned char* values =
+        shared_memory() + arguments.plan.team_offset + place * static_cast<int>(kBytes) + waiter.lane * 16;
+    const uint4 packet =
+        make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z), float_to_bits(own.w));
+#pragma unroll
+    for (int i = 1; i < kTeam; ++i) {
+      const auto to = static_cast<std::uint32_t>(rank() ^ i);
+      store_remote16(remote_address(shared_address(values) + static_cast<std::uint32_t>(i - 1) * 512, to),
+                     packet, remote_address(here, to));
+    }
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(here, parity)); ++polls)
+      if (waiter.give_up(arguments, polls, begin, kWaitTeam)) break;
+    // For the next use of the place. A completed phase stays visible until that one is complete too.
+    if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
+    return reinterpret_cast<const float4*>(values);
+  }
+
+  std::uint32_t uses_ = 0;
+};
+
+/// A thread block on its own.
+template <>
+class Team<1> {
+ public:
+  RESIDENT_DEVICE static int rank() { return 0; }
+  RESIDENT_DEVICE static int number() { return static_cast<int>(block_index()); }
+  RESIDENT_DEVICE static void begin(const SliceArguments&) {}
+  RESIDENT_DEVICE static void end() {}
+  RESIDENT_DEVICE static float4 sum(const SliceArguments&, SliceWaiter&, const float4& own) { return own; }
+  RESIDENT_DEVICE static float4 from(const SliceArguments&, SliceWaiter&, const float4& own, int) {
+    return own;
+  }
+};
+
+}  // namespace headroom::resident
