@@ -52,10 +52,10 @@ class SliceMember {
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
   /// Pairs of inputs that are in registers before the first layer's gradient is complete. If there are any, the first
   /// product of the next step follows the update pair by pair.
-  static constexpr int kEarlyInputs = kLayers == 0 || Format::kWords > 4 ? 0
-                                      : kPairs <= 2                      ? kInputs
-                                      : kPairs <= 4                      ? 4
-                                                                         : 0;
+  static constexpr int kEarlyInputs = kLayers == 0 || (Format::kWords > 4 && (kTeam == 1 || kPairs > 1)) ? 0
+                                      : kPairs <= 2 ? kInputs
+                                      : kPairs <= 4 ? 4
+                                                    : 0;
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
@@ -157,7 +157,8 @@ class SliceMember {
       update_columns(a, layer, step, gradient);
       load_columns(a, layer - 1, back);
       if (layer == 2) load_inputs(a, columns, step);
-      exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1));
+      if (!idle())
+        exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1));
     }
     if (last == 1) finish_loss(a, step);
     if (last == 1) load_inputs(a, columns, step);
@@ -197,16 +198,18 @@ class SliceMember {
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kHeld],
                                Tiles& old) {
     const Place place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
-    Tiles below;
-    exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
-    fetch_early(a, old, layer);
     typename Format::Sums sums[kOwn] = {};
+    if (!idle()) {
+      Tiles below;
+      exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
+      fetch_early(a, old, layer);
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i)
+      for (int i = 0; i < kPairs; ++i)
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c)
-        Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[c * kPairs + i],
-                         lane_);
+        for (int c = 0; c < kOwn; ++c)
+          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[c * kPairs + i],
+                           lane_);
+    }
     store_partial(a, sums);
     block_sync();
     publish_hidden(a, layer, step, place);
@@ -218,6 +221,8 @@ class SliceMember {
   /// Of this member's slices, the one that this warp publishes, if it does; and its number among all.
   RESIDENT_DEVICE int published() const { return kOwn == 1 ? 0 : warp_ >> 1 & 1; }
   RESIDENT_DEVICE int published_slice() const { return member_ * kOwn + published(); }
+  /// In a team of four many warps have no hidden columns.
+  RESIDENT_DEVICE bool idle() const { return kTeam == 4 && skipped_ >= kPairs; }
   RESIDENT_DEVICE bool is_first() const { return member_ == 0 && rank_ == 0; }
   RESIDENT_DEVICE void sum_over_team(const Arguments& a, float (&sums)[4]) {
     if constexpr (kTeam > 1) {
@@ -244,12 +249,14 @@ class SliceMember {
                               const SecondWeights (&second)[kPairs]) {
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
-    exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
     typename Format::Sums low[1] = {}, high{};
+    if (!idle()) {
+      exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
-      Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
+      for (int i = 0; i < kPairs; ++i) {
+        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
+        Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
+      }
     }
     store_partial(a, low);
     float value[8];
@@ -391,7 +398,7 @@ class SliceMember {
 
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
   RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
-    if (layers(a) == 2) return;
+    if (layers(a) == 2 || idle()) return;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -440,14 +447,16 @@ class SliceMember {
   RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient,
                                    BackwardWeights& back) {
     typename Format::Sums sums[kOwn] = {};
+    if (!idle()) {
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i)
+      for (int i = 0; i < kPairs; ++i)
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
-        Weights& w = back.columns[c * kPairs + i];
-        if constexpr (!kLoadsAhead) w = load_column(a, layer, i, c);
-        Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
-      }
+        for (int c = 0; c < kOwn; ++c) {
+          Weights& w = back.columns[c * kPairs + i];
+          if constexpr (!kLoadsAhead) w = load_column(a, layer, i, c);
+          Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
+        }
+    }
     store_partial(a, sums);
   }
 
@@ -478,6 +487,7 @@ class SliceMember {
   template <class OwnTile>
   RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
                               const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+    if (idle()) return;
     typename Format::Own own[kOwn];
     float4* mine[kOwn];
     float4 value[kOwn][kPairs];
@@ -529,6 +539,7 @@ class SliceMember {
   }
   /// Asks for activations of the step before, if there are registers to hold two shares.
   RESIDENT_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
+    if (idle()) return;
     if constexpr (kFetchesEarly) exchange_.fetch(a, old, layer);
   }
 
@@ -536,6 +547,7 @@ class SliceMember {
                                    SecondWeights (&second)[kPairs]) const {
     const int m = Format::master_lane(lane_);
     float4* masters = matrix(a.plan.last_offset[0], 1);
+    if (idle()) return;
     if (step > 0) {
       if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layers(a) - 2);
       Exchange::ready(old);
