@@ -21,6 +21,9 @@ namespace headroom::fused {
 
 constexpr int kChainWarpgroups = 2, kChainThreads = kChainWarpgroups * kWarpgroup + 32;
 
+/// Which batch is trained. The update says so before this kernel may start, so before the update has ended.
+FUSED_DEVICE std::int64_t next_batch(const StepState* state) { return __ldcg(&state->batch); }
+
 /// Barriers in shared memory, by address.
 struct ChainBarriers {
   std::uint32_t begin;
@@ -37,7 +40,7 @@ constexpr std::uint32_t kStageBytes = kChainWarpgroups * kTilePanelBytes + kWidt
 
 /// The loading warp, one lane of it.
 template <int kWidth>
-FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::uint32_t shared,
+FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch, std::uint32_t shared,
                              const ChainBarriers& barriers) {
   const Plan& plan = arguments.plan;
   const int resident = arguments.layout.resident_bytes;
@@ -45,9 +48,8 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::uint32_t shar
   for (int done = 0; done < resident; done += 32768)
     bulk_load(shared + static_cast<std::uint32_t>(done), arguments.image + plan.hidden_begin + done,
               static_cast<std::uint32_t>(min(32768, resident - done)), barriers.resident());
-  const unsigned char* inputs = arguments.inputs + arguments.state->batch * plan.tiles *
-                                                       static_cast<std::int64_t>(plan.input_panels) *
-                                                       kTilePanelBytes;
+  const unsigned char* inputs =
+      arguments.inputs + batch * plan.tiles * static_cast<std::int64_t>(plan.input_panels) * kTilePanelBytes;
   RingPlace at;
   for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x))
     for (int panel = 0; panel < plan.input_panels; ++panel, at.advance(barriers.stages)) {
@@ -68,7 +70,7 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::uint32_t shar
 
 /// One warpgroup, over all its tiles. Returns this thread's share of the loss.
 template <class Format, int kWidth, int kClassRows>
-FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char* memory,
+FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t batch, unsigned char* memory,
                                  const ChainBarriers& barriers, int warpgroup) {
   constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
   constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
@@ -110,7 +112,7 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, unsigned char*
   };
 
   barrier_wait(barriers.resident(), 0);
-  const std::int32_t* labels = arguments.labels + arguments.state->batch * plan.batch;
+  const std::int32_t* labels = arguments.labels + batch * plan.batch;
   float loss = 0;
   RingPlace ring;
   for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x)) {
@@ -243,13 +245,14 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
+  const std::int64_t batch = next_batch(arguments.state);
   wait_for_kernel_before();
   let_next_kernel_start();
   if (warpgroup == kChainWarpgroups) {
-    if (threadIdx.x % 32 == 0) chain_load<kWidth>(arguments, shared_address(memory), barriers);
+    if (threadIdx.x % 32 == 0) chain_load<kWidth>(arguments, batch, shared_address(memory), barriers);
     return;
   }
-  float loss = chain_compute<Format, kWidth, kClassRows>(arguments, memory, barriers, warpgroup);
+  float loss = chain_compute<Format, kWidth, kClassRows>(arguments, batch, memory, barriers, warpgroup);
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
   // Behind the barriers there is room for a float a warp.

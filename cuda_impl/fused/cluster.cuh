@@ -104,13 +104,12 @@ FUSED_DEVICE void warp_arrive(std::uint32_t barrier) {
 
 /// A warp of rank 0: inputs into one of its rings, whose barriers are `full` and `free`.
 template <int kHidden>
-FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::uint32_t ring, std::uint32_t full,
-                                   std::uint32_t free) {
+FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int64_t batch, std::uint32_t ring,
+                                   std::uint32_t full, std::uint32_t free) {
   using Map = ClusterMap<kHidden>;
   const ClusterTiles<kHidden> tiles(arguments.plan);
   const unsigned char* inputs =
-      arguments.inputs +
-      (arguments.state->batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
+      arguments.inputs + (batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
   SlotRing<Map::kInputDepth> place;
   for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
     barrier_wait(slot_barrier(free, place.slot()), place.parity() ^ 1);
@@ -393,7 +392,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
 /// The third warpgroup of the last rank: logits, loss and its gradient, and the gradient of the output layer.
 template <class Format, int kHidden>
-FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* memory) {
+FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
   const Plan& plan = arguments.plan;
   const ClusterTiles<kHidden> tiles(plan);
@@ -415,7 +414,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, unsigned char* me
   float bias[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) bias[i] = __ldg(biases + (i & 1) + 8 * (i >> 1));
-  const std::int32_t* labels = arguments.labels + arguments.state->batch * plan.batch;
+  const std::int32_t* labels = arguments.labels + batch * plan.batch;
   int label[2];  // of the tile at hand; those of the next are on their way while its gradient is made
   const auto load_labels = [&](int tile) {
 #pragma unroll
@@ -548,12 +547,17 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     barrier_init_fence();
   }
   cluster_sync();
-  wait_for_kernel_before();
-  let_next_kernel_start();
+  const std::int64_t batch = next_batch(arguments.state);
+  // Inputs stay as they are, so those who load them need not wait.
+  const bool loads_inputs = rank == 0 && threadIdx.x / kWarpgroup == 2;
+  if (!loads_inputs) {
+    wait_for_kernel_before();
+    let_next_kernel_start();
+  }
   if (rank == kHidden - 1) {
     if (threadIdx.x / kWarpgroup == 2) {
       registers_decrease<kLossRegisters>();
-      own_loss<Format, kHidden>(arguments, memory);
+      own_loss<Format, kHidden>(arguments, batch, memory);
     } else {
       registers_increase<kLastOwnerRegisters>();
       own_wide_layer<Format, kHidden, kHidden - 1>(arguments, memory);
@@ -561,11 +565,11 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   } else if (threadIdx.x / kWarpgroup == 2) {
     registers_decrease<kLoadRegisters>();
     if (rank == 0 && threadIdx.x == 2 * kWarpgroup)
-      load_wide_inputs<kHidden>(arguments, shared + Map::kInto * kClusterTileBytes, shared + Map::kIntoFull,
-                                shared + Map::kIntoFree);
+      load_wide_inputs<kHidden>(arguments, batch, shared + Map::kInto * kClusterTileBytes,
+                                shared + Map::kIntoFull, shared + Map::kIntoFree);
     if (rank == 0 && threadIdx.x == 2 * kWarpgroup + 32)
-      load_wide_inputs<kHidden>(arguments, shared + Map::kAgain * kClusterTileBytes, shared + Map::kAgainFull,
-                                shared + Map::kAgainFree);
+      load_wide_inputs<kHidden>(arguments, batch, shared + Map::kAgain * kClusterTileBytes,
+                                shared + Map::kAgainFull, shared + Map::kAgainFree);
     if (rank > 0 && threadIdx.x == 2 * kWarpgroup) acknowledge_inputs<kHidden>(arguments, shared, rank);
     __syncwarp();
   } else {

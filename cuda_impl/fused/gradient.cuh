@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   if (threadIdx.x < kOnesBytes / 4) ones[threadIdx.x] = Format::pack(1, 1);
   shared_writes_to_async();
   __syncthreads();
+  const std::int64_t batch = next_batch(state);
   wait_for_kernel_before();
   let_next_kernel_start();
   if (warpgroup < block.output_panels) {
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   } else if (warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0) {
     const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_panels * kTilePanelBytes),
                         input_bytes = static_cast<std::uint32_t>(block.input_panels * kTilePanelBytes);
-    const unsigned char* inputs = block.inputs + (block.of_batch ? state->batch * batch_bytes : 0);
+    const unsigned char* inputs = block.inputs + (block.of_batch ? batch * batch_bytes : 0);
     RingPlace ring;
     for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(kGradientStages)) {
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * kGradientStageBytes);

@@ -91,14 +91,20 @@ struct UpdateRows {
   Segment segment;
   std::int32_t first_row, count;
 };
-/// How many rows a thread block of the update has: more where each has few partial sums to add up.
-inline constexpr int kManySplits = 16;
-FUSED_BOTH constexpr int update_rows_of_block(int splits) { return splits > kManySplits ? 1 : 4; }
+/// What a thread block of the update has, so that SMs have the same to read: several rows where each has few partial
+/// sums, a part of one where it has many.
+struct UpdateShare {
+  int rows, parts;
+};
+FUSED_BOTH constexpr UpdateShare update_share(int splits) {
+  return splits <= 16 ? UpdateShare{4, 1} : splits <= 64 ? UpdateShare{1, 1} : UpdateShare{1, 4};
+}
 
 struct UpdateArguments {
   Plan plan;
-  const UpdateRows* rows;                  ///< [row_blocks]
-  std::int32_t row_blocks, rows_of_block;  ///< rows_of_block: at most so many each, 1 or 4
+  const UpdateRows* rows;  ///< [row_blocks]
+  std::int32_t row_blocks;
+  UpdateShare share;
   const float* partials;
   float* parameters;  ///< flat
   unsigned char* image;

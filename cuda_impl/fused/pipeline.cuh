@@ -455,9 +455,10 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     ones[word] = Format::pack(1, 1);
   shared_writes_to_async();
   __syncthreads();
-  // The update writes the step's number before this kernel may start, and inputs stay as they are.
-  const std::int64_t batch = __ldcg(&arguments.state->batch);
-  if (threadIdx.x == 0)  // the ring is filled, then every tile that has been used up makes room for another
+  const std::int64_t batch = next_batch(arguments.state);
+  // Inputs stay as they are, so they need not wait. The ring is filled; then every tile that has been used up makes
+  // room for another.
+  if (threadIdx.x == 0)
     for (int tile = 0; tile < Map::input_depth(); ++tile)
       if (static_cast<int>(blockIdx.x + tile * gridDim.x) < arguments.plan.tiles)
         load_inputs(arguments, batch, tile, shared + tile * kTilePanelBytes,

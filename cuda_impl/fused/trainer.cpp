@@ -174,11 +174,11 @@ class FusedTrainer : public Trainer {
   void keep_segments(const std::vector<Segment>& segments) {
     int splits = 0;
     for (const Segment& segment : segments) splits = std::max(splits, segment.splits);
-    update_.rows_of_block = update_rows_of_block(splits);
+    update_.share = update_share(splits);
     std::vector<UpdateRows> rows;
     const auto add = [&](const Segment& segment, int begin, int end) {
-      for (int row = begin; row < end; row += update_.rows_of_block)
-        rows.push_back({segment, row, std::min(update_.rows_of_block, end - row)});
+      for (int row = begin; row < end; row += update_.share.rows)
+        rows.push_back({segment, row, std::min(update_.share.rows, end - row)});
     };
     for (const Segment& segment : segments) {
       // Rows of a packed network's other samples are read with those of the first.

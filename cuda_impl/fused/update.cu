@@ -15,10 +15,16 @@
 namespace headroom::fused {
 namespace {
 
-constexpr int kUpdateThreads = 512, kGroups = kUpdateThreads / 32;
-/// Loads of a thread under way for each of `rows` rows; 16 times that covers the partials, one from every SM if many.
-FUSED_BOTH constexpr int loads_at_once(int rows) { return rows == 1 ? 9 : 2; }
-static_assert(kGroups * loads_at_once(4) >= kManySplits);
+/// One form of the update: kThreads threads for kRows rows, or a kParts-th of one; each thread adds up values of four
+/// columns, and has kAtOnce loads of each row under way.
+template <int kRows_, int kParts_, int kThreads_, int kAtOnce_>
+struct UpdateForm {
+  static constexpr int kRows = kRows_, kParts = kParts_, kThreads = kThreads_, kAtOnce = kAtOnce_;
+  static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
+};
+using FewPartials = UpdateForm<4, 1, 512, 1>;
+using SomePartials = UpdateForm<1, 1, 512, 4>;
+using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partial from every SM
 
 /// A parameter's value to all its places in the image; in < 0: a bias.
 template <class Format>
@@ -83,30 +89,35 @@ __device__ void finish_step(const UpdateArguments& arguments) {
     arguments.losses[step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
 }
 
-template <class Format, int kRows>
-__global__ void __launch_bounds__(kUpdateThreads)
+template <class Format, class Form>
+__global__ void __launch_bounds__(Form::kThreads)
     update_kernel(const __grid_constant__ UpdateArguments arguments) {
-  constexpr int kAtOnce = loads_at_once(kRows);
-  __shared__ float4 sums[kRows][kGroups][32];
-  const UpdateRows own = arguments.rows[min(static_cast<int>(blockIdx.x), arguments.row_blocks - 1)];
+  constexpr int kRows = Form::kRows, kAtOnce = Form::kAtOnce, kGroups = Form::kGroups, kLanes = Form::kLanes;
+  __shared__ float4 sums[kRows][kGroups][kLanes];
+  const int block = static_cast<int>(blockIdx.x) / Form::kParts,
+            part = static_cast<int>(blockIdx.x) % Form::kParts, thread = static_cast<int>(threadIdx.x);
+  const UpdateRows own = arguments.rows[min(block, arguments.row_blocks - 1)];
   const Segment& segment = own.segment;
+  // Of a packed network: a range of columns is one sample's; its part of each range is a thread block's.
   const int samples = segment.kind == Kind::kOutputBias ? 1 : arguments.plan.pack;
+  const int range = kWarpgroup / samples, own_range = range / Form::kParts, first_column = part * own_range;
   // The parameter that this thread trains at the end; the update of the step before has long ended.
-  const int threads = kWarpgroup / samples;
-  const int own_row = static_cast<int>(threadIdx.x) / threads,
-            column = static_cast<int>(threadIdx.x) % threads;
+  const int own_row = thread / own_range, column = thread % own_range;
   Target target;
-  if (own_row < own.count) target = target_of(arguments.plan, segment, own.first_row + own_row, column);
+  if (own_row < own.count)
+    target = target_of(arguments.plan, segment, own.first_row + own_row, first_column + column);
   float parameter = 0;
   if (target.layer >= 0) parameter = __ldcg(parameter_of(arguments, target));
   wait_for_kernel_before();
-  if (static_cast<int>(blockIdx.x) == arguments.row_blocks) return finish_step(arguments);
+  if (block == arguments.row_blocks) return finish_step(arguments);
   let_next_kernel_start();
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
-  // Of a packed network: the sample whose range of m this lane's four columns hold, and the rows of its range of n.
+  const int lane = thread % kLanes, group = thread / kLanes;
+  const int sample = 4 * lane / own_range;
+  // The rows of the other sample's range of n are its own.
   const int row_distance = own.first_row >= segment.weight_rows ? 0 : segment.weight_rows / samples;
   const float* partial = arguments.partials + segment.partial +
-                         (own.first_row + lane * samples / 32 * row_distance) * kWarpgroup + 4 * lane;
+                         (own.first_row + sample * row_distance) * kWarpgroup + sample * range +
+                         first_column + 4 * lane % own_range;
   float4 sum[kRows] = {};
   for (int first = group; first < segment.splits; first += kAtOnce * kGroups) {
     float4 value[kAtOnce][kRows];
@@ -135,13 +146,20 @@ __global__ void __launch_bounds__(kUpdateThreads)
   __syncthreads();
   if (target.layer < 0) return;
   float gradient = 0;
-  for (int sample = 0; sample < samples; ++sample)
+  for (int of = 0; of < samples; ++of)
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      gradient += reinterpret_cast<const float*>(sums[own_row][g])[sample * threads + column];
+      gradient += reinterpret_cast<const float*>(sums[own_row][g])[of * own_range + column];
   parameter = fmaf(arguments.update_factor, gradient, parameter);
   *parameter_of(arguments, target) = parameter;
   place<Format>(arguments.plan, arguments.image, target.layer, target.out, target.in, parameter);
+}
+
+template <class Form>
+void launch_update_of(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
+  const auto kernel = precision == Precision::kBf16 ? update_kernel<Bf16, Form> : update_kernel<Fp16, Form>;
+  const LaunchConfig launch(Form::kParts * arguments.row_blocks + 1, Form::kThreads, 0, stream);
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
 /// A thread owns 16 bytes of the panels.
@@ -201,12 +219,9 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 }  // namespace
 
 void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
-  const bool is_bf16 = precision == Precision::kBf16;
-  const auto kernel = arguments.rows_of_block == 1 ? is_bf16 ? update_kernel<Bf16, 1> : update_kernel<Fp16, 1>
-                      : is_bf16                    ? update_kernel<Bf16, 4>
-                                                   : update_kernel<Fp16, 4>;
-  const LaunchConfig launch(arguments.row_blocks + 1, kUpdateThreads, 0, stream);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
+  if (arguments.share.rows > 1) return launch_update_of<FewPartials>(precision, arguments, stream);
+  if (arguments.share.parts > 1) return launch_update_of<ManyPartials>(precision, arguments, stream);
+  launch_update_of<SomePartials>(precision, arguments, stream);
 }
 
 void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,

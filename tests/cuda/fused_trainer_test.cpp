@@ -45,7 +45,7 @@ const std::vector<std::int64_t> kFewSteps = {0, 1, 9}, kMoreSteps = {0, 1, 7, 9,
 TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150",
-                           "mlp-128x70x128x100x128x16-b150", "mlp-100x128x77x20-b150"})
+                           "mlp-128x70x128x100x128x16-b150", "mlp-100x128x77x20-b150", "mlp-9x16x5-b8400"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
@@ -80,6 +80,7 @@ TEST_P(FusedTrainer, LargeBatchesMatchTheOracle) {
   NEEDS_GPU();
   // More tiles than thread blocks have at once, and a last tile that is not full.
   check_against_oracle("mlp-64x64x64x64x64x16-b20001", GetParam(), kFewSteps);
+  check_against_oracle("mlp-32x32x32x32x32x16-b20001", GetParam(), kFewSteps);
   check_against_oracle("mlp-128x128x128x128x128x16-b17001", GetParam(), kFewSteps);
 }
 
