@@ -5,6 +5,8 @@
 // values if shapes do not fit together. `Format` is one of Fp32, Tf32, Fp16, Bf16 (formats.h).
 #pragma once
 
+#include <initializer_list>
+
 #include "device/stream.h"
 #include "layered/formats.h"
 #include "layered/matrix.h"
@@ -75,11 +77,20 @@ template <class Format>
 void update(float* masters, const float* gradient, typename Format::Value* copy, std::int64_t count,
             float learning_rate, float inverse_loss_scale, Stream& stream);
 
-/// update() with the sum of `count_of_parts` gradients, `part_stride` values from one to the next, added up in
-/// their order. `copy` may be null. Fp16 and Bf16 only.
+/// Parameters, and `count_of_parts` gradients to be added up in their order, `part_stride` values from one to the next.
+/// masters [count], copy [count] or null; counts are multiples of 4.
 template <class Format>
-void update_from_parts(float* masters, const float* parts, int count_of_parts, std::int64_t part_stride,
-                       typename Format::Value* copy, std::int64_t count, float learning_rate,
+struct PartsUpdate {
+  float* masters;
+  const float* parts;
+  std::int64_t count_of_parts, part_stride;
+  typename Format::Value* copy;
+  std::int64_t count;
+};
+inline constexpr int kPartsUpdates = 3;  ///< at most, in one launch
+/// update() of each with the sum of its parts. Fp16 and Bf16 only.
+template <class Format>
+void update_from_parts(std::initializer_list<PartsUpdate<Format>> updates, float learning_rate,
                        float inverse_loss_scale, Stream& stream);
 
 /// losses[state->step mod losses_size] = sum of row_losses [batch] / batch;

@@ -11,6 +11,7 @@
 // Which lane holds what is said in warp_tensor.cuh.
 #include <algorithm>
 
+#include "fused/launch_config.h"
 #include "layered/kernels.h"
 #include "layered/narrow.h"
 #include "layered/shapes.h"
@@ -63,6 +64,8 @@ __global__ void __launch_bounds__(32 * kForwardWarps)
                           Matrix<typename Format::Value> gradient /* [batch, classes] */, float* losses,
                           float loss_scale) {
   using Value = typename Format::Value;
+  fused::wait_for_kernel_before();
+  fused::let_next_kernel_start();
   __shared__ float shared[kForwardWarps][8][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -179,6 +182,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
                            Matrix<typename Format::Value> input_gradient /* [batch, in] */,
                            float* workspace /* parts of [classes, in] and bias */, std::int64_t part_rows) {
   using Value = typename Format::Value;
+  fused::wait_for_kernel_before();
+  fused::let_next_kernel_start();
   __shared__ float shared[kWarps][kNarrowClasses][kStrip + 2];
   __shared__ float shared_bias[kWarps][kNarrowClasses];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
@@ -325,27 +330,27 @@ void NarrowLayer<Format>::queue_forward(const std::int32_t* labels, const StepSt
                                         float gradient_scale, float* losses_of_rows, Stream& stream) const {
   const std::int64_t count = losses(inputs_.rows);
   const float* bias = masters_.data + masters_.rows * masters_.pitch;
-  narrow_forward_kernel<Format><<<static_cast<unsigned>(count), 32 * kForwardWarps, 0, stream.get()>>>(
-      inputs_, {copy_.data, copy_.rows, copy_.columns, copy_.pitch}, bias, labels, state, gradient_scale,
-      gradient_, losses_of_rows, static_cast<float>(count) / static_cast<float>(inputs_.rows));
-  CUDA_CHECK(cudaGetLastError());
+  const Matrix<const Value> weights{copy_.data, copy_.rows, copy_.columns, copy_.pitch};
+  const fused::LaunchConfig launch(static_cast<int>(count), 32 * kForwardWarps, 0, stream.get());
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, narrow_forward_kernel<Format>, inputs_, weights, bias, labels,
+                                state, gradient_scale, gradient_, losses_of_rows,
+                                static_cast<float>(count) / static_cast<float>(inputs_.rows)));
 }
 
 template <class Format>
 void NarrowLayer<Format>::queue_backward(Stream& stream) const {
-  const dim3 blocks(static_cast<unsigned>(tiles(inputs_.columns, kStrip)), static_cast<unsigned>(parts_));
-  narrow_backward_kernel<Format><<<blocks, 32 * kWarps, 0, stream.get()>>>(
-      inputs_, {copy_.data, copy_.rows, copy_.columns, copy_.pitch},
-      {gradient_.data, gradient_.rows, gradient_.columns, gradient_.pitch}, input_gradient_, workspace_,
-      part_rows_);
-  CUDA_CHECK(cudaGetLastError());
+  const Matrix<const Value> weights{copy_.data, copy_.rows, copy_.columns, copy_.pitch},
+      gradient{gradient_.data, gradient_.rows, gradient_.columns, gradient_.pitch};
+  fused::LaunchConfig launch(static_cast<int>(tiles(inputs_.columns, kStrip)), 32 * kWarps, 0, stream.get());
+  launch.config.gridDim.y = static_cast<unsigned>(parts_);
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, narrow_backward_kernel<Format>, inputs_, weights, gradient,
+                                input_gradient_, workspace_, part_rows_));
 }
 
 template <class Format>
-void NarrowLayer<Format>::queue_update(float learning_rate, float inverse_loss_scale, Stream& stream) const {
+PartsUpdate<Format> NarrowLayer<Format>::update() const {
   const std::int64_t count = masters_.rows * masters_.pitch + padded(masters_.rows);
-  update_from_parts<Format>(masters_.data, workspace_, parts_, count, copy_.data, count, learning_rate,
-                            inverse_loss_scale, stream);
+  return {masters_.data, workspace_, parts_, count, copy_.data, count};
 }
 
 template class NarrowLayer<Fp16>;

@@ -8,6 +8,7 @@
 
 #include "device/stream.h"
 #include "layered/formats.h"
+#include "layered/kernels.h"
 #include "layered/matrix.h"
 
 namespace headroom::layered {
@@ -32,8 +33,8 @@ class NarrowLayer {
                      Stream& stream) const;
   /// input_gradient = gradient * copy where inputs > 0, else 0; sums of the weight gradient's parts.
   void queue_backward(Stream& stream) const;
-  /// masters and copy after one SGD step, bias included.
-  void queue_update(float learning_rate, float inverse_loss_scale, Stream& stream) const;
+  /// One SGD step of masters and copy, bias included, from these sums.
+  PartsUpdate<Format> update() const;
 
  private:
   Matrix<const Value> inputs_;

@@ -274,10 +274,13 @@ class LayeredTrainer : public Trainer {
       }
       if (!wide_updates_[layer]) queue_weight_gradient(layer);
       queue_input_gradient(layer);
-      queue_wide_update(layer);  // of weights that the input gradient has read
+      queue_wide_product(layer);  // updates weights that the input gradient has read
+      queue_wide_update(layer);
     }
-    if (!wide_updates_[0]) queue_weight_gradient(0);
-    queue_wide_update(0);
+    if (wide_updates_[0])
+      queue_wide_product(0);
+    else
+      queue_weight_gradient(0);
     output_gradient_done_.record(stream_);
     output_gradient_done_.hold(gradient_stream());
     // Behind the last kernel that reads the counter, beside the update.
@@ -286,6 +289,7 @@ class LayeredTrainer : public Trainer {
                 gradient_stream());
     step_finished_.record(gradient_stream());
 
+    queue_wide_update(0);
     gradients_done_.hold(stream_);
     if (planted_) planted_->begin(stream_);
     for (const Range& range : updates_)
@@ -310,15 +314,17 @@ class LayeredTrainer : public Trainer {
     loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, data_.labels.data(),
                           state_.data(), gradient_scale, output_gradient(last), row_losses_.data(), stream_);
   }
+  /// The layer is updated with the first one, if that is by sums of parts.
   void queue_narrow_backward() {
     if constexpr (kCopiesWeights) {
       narrow_->queue_backward(stream_);
-      narrow_->queue_update(learning_rate_, 1.0f / loss_scale_, stream_);
+      if (!wide_updates_[0])
+        update_from_parts<Format>({narrow_->update()}, learning_rate_, 1.0f / loss_scale_, stream_);
     }
   }
   void queue_forward(std::size_t layer) {
     if constexpr (kCopiesWeights)
-      if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_);
+      if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_, layer > 0);
     forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
                            matrix(hidden_[layer].data(), batch_, layers_[layer].out), split(), stream_);
   }
@@ -328,10 +334,16 @@ class LayeredTrainer : public Trainer {
     input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
                            output_gradient(layer - 1), split(), stream_);
   }
-  /// Weight gradient and update of a layer whose product is a wide one.
+  /// Weight gradient of a layer whose product is a wide one, and the rest of its update.
+  void queue_wide_product(std::size_t layer) {
+    if constexpr (kCopiesWeights)
+      if (wide_updates_[layer]) wide_updates_[layer]->queue_product(stream_);
+  }
   void queue_wide_update(std::size_t layer) {
     if constexpr (kCopiesWeights)
-      if (wide_updates_[layer]) wide_updates_[layer]->queue(stream_);
+      if (wide_updates_[layer])
+        wide_updates_[layer]->queue_update(
+            stream_, layer == 0 && narrow_ ? std::optional(narrow_->update()) : std::nullopt);
   }
 
   /// Where weight gradients are queued.

@@ -5,7 +5,8 @@
 //   block:   persistent, one a multiprocessor; takes units (wide_walk.h) in turn. Blocks come in clusters of
 //            kWideCluster whose tiles lie one below the other: each fetches half of the columns' factor for both
 //   on chip: a ring of 4 stages of 48 KB, a stage 128 rows and 256 columns of the factors over 64 inner indices;
-//            sums in registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out
+//            sums in registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out.
+//            A weight gradient's tile may have 200 columns instead: gradient_columns()
 //   waits:   full (the copies of a stage have landed), free (every warp of the cluster is done with it). The ring runs
 //            on from unit to unit: while a result is stored, the next unit's first four slabs arrive
 //   bytes:   (128 + 256 / kWideCluster) * 128 a slab, which is 1024 cycles of products: 48 B or 32 B a cycle of the L2
@@ -21,6 +22,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "fused/ptx.cuh"
 #include "fused/warpgroup.cuh"
@@ -80,7 +82,7 @@ FUSED_DEVICE void fetch(const CUtensorMap& map, int first, int inner, std::uint3
   }
 }
 
-template <WideForm kForm>
+template <WideForm kForm, int kColumns>
 FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shared,
                               const WideBarriers& barriers, int rank) {
   constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
@@ -91,7 +93,7 @@ FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shar
   RingPlace ring;
   for_each_unit(arguments.walk, [&](const WideUnit& unit) {
     const int row = (unit.row * kWideCluster + rank) * kWideRows + a_sample;
-    const int column = unit.column * kWideColumns;
+    const int column = unit.column * kColumns;
     for (int slab = unit.first_slab; slab < unit.slabs_end; ++slab, ring.advance(Wide::kStages)) {
       const int inner = slab * kWideInner;
       const std::uint32_t a = shared + static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
@@ -136,7 +138,7 @@ struct WarpPlace {
 /// 64 columns of the warp's rows as `held`, packed, to the result; `panel` of four.
 FUSED_DEVICE void store_panel(const CUtensorMap& result, const WarpPlace& at, int panel,
                               const std::uint32_t (&held)[16]) {
-  const std::uint32_t buffer = at.buffers + static_cast<std::uint32_t>((panel & 1) * Wide::kResultBytes);
+  const std::uint32_t buffer = at.buffers + static_cast<std::uint32_t>(panel % 2 * Wide::kResultBytes);
   if (at.lane.lane == 0) fused::bulk_stores_wait_read<1>();  // all but the latest: this buffer is free
   __syncwarp();
   fused::store_rows<4>(buffer, held, at.lane);
@@ -148,22 +150,50 @@ FUSED_DEVICE void store_panel(const CUtensorMap& result, const WarpPlace& at, in
   }
 }
 
+/// store_panel() without the copy engine, which would write beyond the first `columns` of a tile.
+FUSED_DEVICE void store_columns(const WideArguments& arguments, const WarpPlace& at, int panel,
+                                const std::uint32_t (&held)[16], int columns) {
+  auto* result = static_cast<std::uint32_t*>(arguments.result_rows);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int row = at.row + wide_row(at.lane.lane, 2 * i);
+    const int in_tile = kPanelColumns * panel + wide_column(at.lane.lane, 2 * i),
+              column = at.column + in_tile;
+    if (in_tile < columns && row < static_cast<int>(arguments.rows) &&
+        column < static_cast<int>(arguments.pitch))
+      result[(row * arguments.pitch + column) / 2] = held[i];
+  }
+}
+
+/// The bias of a tile's columns, two of each panel a lane: fetched while the products are made.
+struct TileBias {
+  float2 pair[4];
+  FUSED_DEVICE TileBias(const WideArguments& arguments, int column, int lane, bool used) {
+#pragma unroll
+    for (int panel = 0; panel < 4; ++panel) {
+      const int at = column + kPanelColumns * panel + 2 * lane;
+      pair[panel] = used && at < static_cast<int>(arguments.pitch)
+                        ? *reinterpret_cast<const float2*>(arguments.bias + at)
+                        : make_float2(0, 0);
+    }
+  }
+};
+
 template <class Format>
 FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sums)[128], const WarpPlace& at,
-                               int thread) {
+                               int thread, const TileBias& bias) {
   std::uint32_t positive[4];
 #pragma unroll
   for (int panel = 0; panel < 4; ++panel) {
     std::uint32_t held[16];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int column = at.column + wide_column(at.lane.lane, 32 * panel + 4 * j);
-      float2 bias = make_float2(0, 0);
-      if (column < static_cast<int>(arguments.pitch))
-        bias = *reinterpret_cast<const float2*>(arguments.bias + column);
+      const int from = 4 * j + at.lane.lane % 4;
+      const float x = __shfl_sync(~0u, bias.pair[panel].x, from),
+                  y = __shfl_sync(~0u, bias.pair[panel].y, from);
       const float* quad = sums + 32 * panel + 4 * j;
-      held[2 * j] = Sixteen<Format>::pack_relu(quad[0] + bias.x, quad[1] + bias.y);
-      held[2 * j + 1] = Sixteen<Format>::pack_relu(quad[2] + bias.x, quad[3] + bias.y);
+      held[2 * j] = Sixteen<Format>::pack_relu(quad[0] + x, quad[1] + y);
+      held[2 * j + 1] = Sixteen<Format>::pack_relu(quad[2] + x, quad[3] + y);
     }
     positive[panel] = fused::positive(held).word[0];
     store_panel(arguments.result, at, panel, held);
@@ -214,8 +244,8 @@ struct ThreadRows {
 
 /// The tensor core adds with truncation, so its sums begin at zero and the master takes them with one fp32
 /// multiply-add: a master that passed through it would drift. Masters come from device memory, 128 columns at once.
-template <class Format>
-FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&sums)[128],
+template <class Format, int kSums>
+FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&sums)[kSums],
                                  const WarpPlace& at) {
   const ThreadRows masters(arguments.masters, arguments, at);
 #pragma unroll
@@ -224,7 +254,7 @@ FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&s
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int sum = 64 * half + 2 * i;
-      weights[i] = masters.inside(sum) ? masters.pair(sum) : make_float2(0, 0);
+      weights[i] = sum < kSums && masters.inside(sum) ? masters.pair(sum) : make_float2(0, 0);
     }
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel) {
@@ -232,6 +262,8 @@ FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&s
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         const int sum = 64 * half + 32 * panel + 2 * i;
+        held[i] = 0;
+        if (sum >= kSums) continue;
         float2& pair = weights[16 * panel + i];
         pair.x = fmaf(-arguments.learning_rate, sums[sum] * arguments.inverse_loss_scale, pair.x);
         pair.y = fmaf(-arguments.learning_rate, sums[sum + 1] * arguments.inverse_loss_scale, pair.y);
@@ -239,16 +271,20 @@ FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&s
         held[i] = Sixteen<Format>::round_weight(pair.x) |
                   static_cast<std::uint32_t>(Sixteen<Format>::round_weight(pair.y)) << 16;
       }
-      store_panel(arguments.result, at, 2 * half + panel, held);
+      if constexpr (kSums == kWideColumns / 2)
+        store_panel(arguments.result, at, 2 * half + panel, held);
+      else
+        store_columns(arguments, at, 2 * half + panel, held, kSums * 2);
     }
   }
 }
 
-FUSED_DEVICE void store_parts(const WideArguments& arguments, const float (&sums)[128], const WarpPlace& at,
+template <int kSums>
+FUSED_DEVICE void store_parts(const WideArguments& arguments, const float (&sums)[kSums], const WarpPlace& at,
                               int part) {
   const ThreadRows parts(arguments.parts + part * arguments.rows * arguments.pitch, arguments, at);
 #pragma unroll
-  for (int sum = 0; sum < 128; sum += 2)
+  for (int sum = 0; sum < kSums; sum += 2)
     if (parts.inside(sum)) parts.pair(sum) = make_float2(sums[sum], sums[sum + 1]);
 }
 
@@ -263,7 +299,7 @@ FUSED_DEVICE void store_bias_parts(const WideArguments& arguments, const float (
   if (row + 8 < arguments.bias_stride) parts[row + 8] = sums[2];
 }
 
-template <class Format, WideForm kForm>
+template <class Format, WideForm kForm, int kColumns>
 FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t shared,
                                  const WideBarriers& barriers, int rank) {
   constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
@@ -276,7 +312,7 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
   const std::uint32_t buffers =
       shared + static_cast<std::uint32_t>(Wide::kResults + 2 * warp * Wide::kResultBytes);
   const fused::Lane lane(thread % 32);
-  float sums[128], bias[4] = {0, 0, 0, 0};
+  float sums[kColumns / 2], bias[4] = {0, 0, 0, 0};
 #pragma unroll
   for (float& sum : sums) sum = 0;
   RingPlace ring;
@@ -286,9 +322,9 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
     if constexpr (kForm == WideForm::kInputGradient)
       positive = *reinterpret_cast<const uint4*>(
           arguments.positive + positive_word(arguments.walk, tile_row, unit.column, thread));
-    if constexpr (kIsWeightGradient<kForm>) bias[0] = bias[1] = bias[2] = bias[3] = 0;
-    int stage_before = 0, bias_slab = first_bias_slab(arguments.walk, unit);
-    for (int slab = unit.first_slab; slab < unit.slabs_end; ++slab, ring.advance(Wide::kStages)) {
+    const TileBias tile_bias(arguments, unit.column * kColumns, lane.lane, kForm == WideForm::kForward);
+    int stage_before = 0, slab = unit.first_slab;
+    const auto multiply_slab = [&](auto with_bias) {
       const std::uint32_t stage = static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
       const fused::Panels a = fused::describe(a_begin + stage);
       const fused::Panels b = fused::describe(shared + stage + Wide::kFetchBytes, Wide::kPanelBytes);
@@ -298,31 +334,39 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
       for (int k = 0; k < 4; ++k)
         fused::multiply_shared<Sixteen<Format>, kA, kB>(sums, a + k * kNextA, b + k * kNextB,
                                                         k > 0 || slab > unit.first_slab);
+      if constexpr (decltype(with_bias)::value)
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(
+              bias, a + k * kNextA, ones, k > 0 || slab >= unit.first_slab + arguments.walk.columns);
       fused::products_commit();
       fused::products_wait<1>();  // those of the slab before are done
       if (slab > unit.first_slab) release(barriers.free(stage_before), lane.lane);
-      if constexpr (kIsWeightGradient<kForm>)
-        // A group of its own, waited for: if it were under way together with the others, the compiler would wait
-        // for all of them in every slab, since it does not know which there are.
-        if (slab == bias_slab) {
-          bias_slab += arguments.walk.columns;
-          fused::products_begin();
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(bias, a + k * kNextA, ones, 1);
-          fused::products_commit();
-          fused::products_wait<0>();
-          fused::sums_are_final(bias);
-        }
       stage_before = ring.stage;
+      ++slab, ring.advance(Wide::kStages);
+    };
+    if constexpr (kIsWeightGradient<kForm>) {
+      // Two loops: if the compiler did not know which products are under way, it would wait for all in every slab.
+      int bias_slab = first_bias_slab(arguments.walk, unit);
+      if (bias_slab >= unit.slabs_end) bias[0] = bias[1] = bias[2] = bias[3] = 0;
+      while (slab < unit.slabs_end) {
+        const int end = bias_slab < unit.slabs_end ? bias_slab : unit.slabs_end;
+        while (slab < end) multiply_slab(std::false_type{});
+        if (slab == unit.slabs_end) break;
+        multiply_slab(std::true_type{});
+        bias_slab += arguments.walk.columns;
+      }
+    } else {
+      while (slab < unit.slabs_end) multiply_slab(std::false_type{});
     }
     fused::products_wait<0>();
     release(barriers.free(stage_before), lane.lane);
     fused::sums_are_final(sums);
+    if constexpr (kIsWeightGradient<kForm>) fused::sums_are_final(bias);
 
     const WarpPlace at{
-        tile_row * kWideRows + 16 * warp, unit.column * kWideColumns, tile_row, unit.column, buffers, lane};
-    if constexpr (kForm == WideForm::kForward) store_hidden<Format>(arguments, sums, at, thread);
+        tile_row * kWideRows + 16 * warp, unit.column * kColumns, tile_row, unit.column, buffers, lane};
+    if constexpr (kForm == WideForm::kForward) store_hidden<Format>(arguments, sums, at, thread, tile_bias);
     if constexpr (kForm == WideForm::kInputGradient)
       store_input_gradient<Format>(arguments, sums, at, positive);
     if constexpr (kForm == WideForm::kWeightUpdate) update_weights<Format>(arguments, sums, at);
@@ -332,7 +376,7 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
   if (lane.lane == 0) fused::bulk_store_wait();
 }
 
-template <class Format, WideForm kForm>
+template <class Format, WideForm kForm, int kColumns>
 __global__ void __launch_bounds__(Wide::kThreads, 1)
     wide_kernel(const __grid_constant__ WideArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -355,12 +399,14 @@ __global__ void __launch_bounds__(Wide::kThreads, 1)
   __syncthreads();
   // Nobody copies into a block whose barriers are not there yet, and nobody leaves while others still copy to it.
   if constexpr (kWideCluster > 1) fused::cluster_sync();
+  fused::wait_for_kernel_before();  // nothing above reads what it wrote
+  fused::let_next_kernel_start();
   if (warp < Wide::kConsumerWarps) {
     fused::registers_increase<Wide::kConsumerRegisters>();
-    multiply_slabs<Format, kForm>(arguments, shared, barriers, rank);
+    multiply_slabs<Format, kForm, kColumns>(arguments, shared, barriers, rank);
   } else {
     fused::registers_decrease<Wide::kLoaderRegisters>();
-    if (threadIdx.x == kWideConsumers) fetch_slabs<kForm>(arguments, shared, barriers, rank);
+    if (threadIdx.x == kWideConsumers) fetch_slabs<kForm, kColumns>(arguments, shared, barriers, rank);
   }
   __syncwarp();
   if constexpr (kWideCluster > 1) fused::cluster_sync();
@@ -370,17 +416,19 @@ __global__ void __launch_bounds__(Wide::kThreads, 1)
 
 /// A launch with what the hardware needs to hear of it; blocks: a multiple of a cluster's.
 struct WideLaunch {
-  cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
-  explicit WideLaunch(int blocks, cudaStream_t stream) {
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {kWideCluster, 1, 1};
+  WideLaunch(int blocks, cudaStream_t stream, bool early) {
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {kWideCluster, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(Wide::kThreads);
     config.dynamicSmemBytes = Wide::kSharedBytes;
     config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = early ? 2 : 1;
   }
   WideLaunch(const WideLaunch&) = delete;
   WideLaunch& operator=(const WideLaunch&) = delete;
@@ -388,21 +436,21 @@ struct WideLaunch {
 
 /// As many blocks as run at once, and no more than there are units for: where multiprocessors are missing, some have no
 /// neighbour to make a cluster with.
-template <class Format, WideForm kForm>
+template <class Format, WideForm kForm, int kColumns = kWideColumns>
 int prepare_wide(const WideWalk& walk) {
-  const auto kernel = wide_kernel<Format, kForm>;
+  const auto kernel = wide_kernel<Format, kForm, kColumns>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Wide::kSharedBytes));
   int clusters = 0;
-  const WideLaunch launch(kWideCluster, nullptr);
+  const WideLaunch launch(kWideCluster, nullptr, false);
   CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config));
   require_shape(clusters > 0, "wide product: clusters that fit on the device, at least", clusters, 1);
   return kWideCluster * std::min(clusters, wide_units(walk));
 }
 
-template <class Format, WideForm kForm>
-void launch_wide(const WideArguments& arguments, int blocks, Stream& stream) {
-  const WideLaunch launch(blocks, stream.get());
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, wide_kernel<Format, kForm>, arguments));
+template <class Format, WideForm kForm, int kColumns = kWideColumns>
+void launch_wide(const WideArguments& arguments, int blocks, Stream& stream, bool early = true) {
+  const WideLaunch launch(blocks, stream.get(), early);
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, wide_kernel<Format, kForm, kColumns>, arguments));
 }
 
 /// A box of this many rows is what fetch() copies at once.
@@ -431,8 +479,8 @@ WideForward<Format>::WideForward(Matrix<const Value> inputs, const StepState* st
 }
 
 template <class Format>
-void WideForward<Format>::queue(Stream& stream) const {
-  launch_wide<Format, WideForm::kForward>(arguments_, blocks_, stream);
+void WideForward<Format>::queue(Stream& stream, bool early) const {
+  launch_wide<Format, WideForm::kForward>(arguments_, blocks_, stream, early);
 }
 
 template <class Format>
@@ -462,7 +510,7 @@ void WideInputGradient<Format>::queue(Stream& stream) const {
 template <class Format>
 std::int64_t WideWeightUpdate<Format>::workspace_values(std::int64_t batch, std::int64_t out, std::int64_t in,
                                                         int parts) {
-  const WideWalk walk = wide_walk(out, in, batch, parts);
+  const WideWalk walk = wide_walk(out, in, batch, parts, gradient_columns(in));
   return (walk.parts > 1 ? walk.parts * out * padded(in) : 0) + walk.parts * walk.columns * padded(out);
 }
 
@@ -485,7 +533,9 @@ WideWeightUpdate<Format>::WideWeightUpdate(Matrix<const Value> gradient, Matrix<
   arguments_.a = tensor_map<Format>(gradient, box_rows(kRowsFactor<WideForm::kWeightUpdate>));
   arguments_.b = tensor_map<Format>(inputs, box_rows(kColumnsFactor<WideForm::kWeightUpdate>));
   arguments_.result = tensor_map<Format>({copy.data, copy.rows, copy.columns, copy.pitch}, 16);
-  arguments_.walk = wide_walk(masters.rows, masters.columns, gradient.rows, parts);
+  arguments_.result_rows = copy.data;
+  columns_ = gradient_columns(masters.columns);
+  arguments_.walk = wide_walk(masters.rows, masters.columns, gradient.rows, parts, columns_);
   arguments_.state = state;
   arguments_.batch = gradient.rows;
   arguments_.rows = masters.rows;
@@ -498,23 +548,43 @@ WideWeightUpdate<Format>::WideWeightUpdate(Matrix<const Value> gradient, Matrix<
   arguments_.bias_stride = padded(masters.rows);
   arguments_.learning_rate = learning_rate;
   arguments_.inverse_loss_scale = inverse_loss_scale;
-  blocks_ = arguments_.walk.parts == 1 ? prepare_wide<Format, WideForm::kWeightUpdate>(arguments_.walk)
-                                       : prepare_wide<Format, WideForm::kWeightParts>(arguments_.walk);
+  with_kernel([&](auto form, auto columns) {
+    blocks_ = prepare_wide<Format, decltype(form)::value, decltype(columns)::value>(arguments_.walk);
+  });
+}
+
+/// work(form, columns of a tile), both as types.
+template <class Format>
+template <class Work>
+void WideWeightUpdate<Format>::with_kernel(const Work& work) const {
+  const auto with_form = [&](auto form) {
+    if (columns_ == kNarrowerColumns)
+      work(form, std::integral_constant<int, kNarrowerColumns>{});
+    else
+      work(form, std::integral_constant<int, kWideColumns>{});
+  };
+  if (arguments_.walk.parts == 1)
+    with_form(std::integral_constant<WideForm, WideForm::kWeightUpdate>{});
+  else
+    with_form(std::integral_constant<WideForm, WideForm::kWeightParts>{});
 }
 
 template <class Format>
-void WideWeightUpdate<Format>::queue(Stream& stream) const {
+void WideWeightUpdate<Format>::queue_product(Stream& stream) const {
+  with_kernel([&](auto form, auto columns) {
+    launch_wide<Format, decltype(form)::value, decltype(columns)::value>(arguments_, blocks_, stream);
+  });
+}
+
+template <class Format>
+void WideWeightUpdate<Format>::queue_update(Stream& stream, std::optional<PartsUpdate<Format>> also) const {
   const WideArguments& of = arguments_;
   const std::int64_t count = of.rows * of.pitch;
-  if (of.walk.parts == 1) {
-    launch_wide<Format, WideForm::kWeightUpdate>(of, blocks_, stream);
-  } else {
-    launch_wide<Format, WideForm::kWeightParts>(of, blocks_, stream);
-    update_from_parts<Format>(of.masters, of.parts, of.walk.parts, count, copy_, count, of.learning_rate,
-                              of.inverse_loss_scale, stream);
-  }
-  update_from_parts<Format>(bias_, of.bias_parts, of.walk.parts * of.walk.columns, of.bias_stride, nullptr,
-                            of.bias_stride, of.learning_rate, of.inverse_loss_scale, stream);
+  const PartsUpdate<Format> weights{of.masters, of.parts, of.walk.parts,
+                                    count,      copy_,    of.walk.parts > 1 ? count : 0},
+      bias{bias_, of.bias_parts, of.walk.parts * of.walk.columns, of.bias_stride, nullptr, of.bias_stride};
+  update_from_parts<Format>({weights, bias, also.value_or(PartsUpdate<Format>{})}, of.learning_rate,
+                            of.inverse_loss_scale, stream);
 }
 
 }  // namespace headroom::layered

@@ -8,8 +8,11 @@
 
 #include <cuda.h>
 
+#include <optional>
+
 #include "device/stream.h"
 #include "layered/formats.h"
+#include "layered/kernels.h"
 #include "layered/matrix.h"
 #include "layered/wide_walk.h"
 
@@ -36,6 +39,7 @@ struct WideArguments {
   std::uint32_t* positive;   // positive_words()
   std::int64_t rows, pitch;  // of masters and parts; pitch: padded columns
   float* masters;            // [rows, pitch]
+  void* result_rows;         // the 16-bit result once more
   float* parts;              // [parts, rows * pitch]
   float* bias_parts;         // [parts * tile columns, padded rows]
   std::int64_t bias_stride;  // padded rows
@@ -50,7 +54,9 @@ class WideForward {
   using Value = typename Format::Value;
   WideForward(Matrix<const Value> inputs, const StepState* state, Matrix<const Value> weights,
               const float* bias, Matrix<Value> hidden, std::uint32_t* positive);
-  void queue(Stream& stream) const;
+  /// `early`: the kernel may be set up while the one before it ends, as all others here may. Not where the stream waits
+  /// for another one's.
+  void queue(Stream& stream, bool early = true) const;
 
  private:
   WideArguments arguments_{};
@@ -85,11 +91,17 @@ class WideWeightUpdate {
   WideWeightUpdate(Matrix<const Value> gradient, Matrix<const Value> inputs, const StepState* state,
                    Matrix<float> masters, Matrix<Value> copy, float* bias, float learning_rate,
                    float inverse_loss_scale, int parts, float* workspace);
-  void queue(Stream& stream) const;
+  /// Sums, and the weights where they are made.
+  void queue_product(Stream& stream) const;
+  /// What is left of the update; `also`: more of that kind.
+  void queue_update(Stream& stream, std::optional<PartsUpdate<Format>> also = std::nullopt) const;
 
  private:
   WideArguments arguments_{};
   int blocks_ = 0;
+  template <class Work>
+  void with_kernel(const Work& work) const;
+  int columns_ = 0;  // of a tile
   Value* copy_ = nullptr;
   float* bias_ = nullptr;
 };

@@ -32,7 +32,7 @@ bool wide_product_pays(std::int64_t batch, std::int64_t columns, std::int64_t in
 
 int wide_gradient_parts(std::int64_t batch, std::int64_t out, std::int64_t in) {
   // Clusters of tiles one below the other run together; as many parts as give each its place.
-  const std::int64_t units = wide_units(wide_walk(out, in, 1, 1));
+  const std::int64_t units = wide_units(wide_walk(out, in, 1, 1, gradient_columns(in)));
   const std::int64_t parts = std::clamp<std::int64_t>(multiprocessors() / kWideCluster / units, 1,
                                                       std::max<std::int64_t>(1, batch / kLeastPart));
   return wide_walk(out, in, batch, static_cast<int>(parts)).parts;

@@ -31,10 +31,10 @@ DeviceBuffer<typename Format::Value> random_values(std::int64_t count, float sca
 
 /// Median of seven graphs of 20.
 template <class Product>
-double microseconds(const Product& product, Stream& stream) {
+double microseconds(const Product& queue, Stream& stream) {
   constexpr int kTimes = 20;
   Graph graph = Graph::capture(stream, [&] {
-    for (int i = 0; i < kTimes; ++i) product.queue(stream);
+    for (int i = 0; i < kTimes; ++i) queue();
   });
   std::vector<double> samples;
   for (int block = 0; block < 8; ++block) {
@@ -74,18 +74,18 @@ void print_times(std::int64_t batch, std::int64_t out, std::int64_t in) {
                 static_cast<long long>(out), static_cast<long long>(in), what, time, operations / time);
     std::fflush(stdout);
   };
-  print("forward", microseconds(WideForward<Format>(inputs, nullptr, weights, bias.data(),
-                                                    matrix(hidden.data(), batch, out), positive.data()),
-                                stream));
-  print("input gradient", microseconds(WideInputGradient<Format>(gradient, weights, positive.data(),
-                                                                 matrix(dx.data(), batch, in)),
-                                       stream));
+  const WideForward<Format> forward(inputs, nullptr, weights, bias.data(), matrix(hidden.data(), batch, out),
+                                    positive.data());
+  print("forward", microseconds([&] { forward.queue(stream); }, stream));
+  const WideInputGradient<Format> input_gradient(gradient, weights, positive.data(),
+                                                 matrix(dx.data(), batch, in));
+  print("input gradient", microseconds([&] { input_gradient.queue(stream); }, stream));
   // A rate of zero: the weights stay what they are, and everything is done all the same.
+  const WideWeightUpdate<Format> update(gradient, inputs, nullptr, matrix(masters.data(), out, in),
+                                        matrix(w.data(), out, in), bias.data(), 0.0f, 1.0f, parts,
+                                        workspace.data());
   print(parts == 1 ? "update" : "update in parts",
-        microseconds(WideWeightUpdate<Format>(gradient, inputs, nullptr, matrix(masters.data(), out, in),
-                                              matrix(w.data(), out, in), bias.data(), 0.0f, 1.0f, parts,
-                                              workspace.data()),
-                     stream));
+        microseconds([&] { update.queue_product(stream), update.queue_update(stream); }, stream));
 }
 
 }  // namespace

@@ -78,6 +78,13 @@ TEST(WideWalk, EverySlabOfARowOfTilesIsSummedOnceForTheBias) {
   EXPECT_THAT(times, testing::Each(1));
 }
 
+TEST(WideWalk, WeightGradientsTakeTheTileThatLeavesLessOver) {
+  EXPECT_EQ(gradient_columns(784), kNarrowerColumns);
+  EXPECT_EQ(gradient_columns(300), kNarrowerColumns);
+  for (const int columns : {200, 400}) EXPECT_EQ(gradient_columns(columns), kNarrowerColumns);
+  for (const int columns : {250, 256, 512, 1024, 4096}) EXPECT_EQ(gradient_columns(columns), kWideColumns);
+}
+
 TEST(WideWalk, ThreadsHoldEveryElementOfATileOnce) {
   std::set<std::pair<int, int>> held;
   for (int thread = 0; thread < kWideConsumers; ++thread)
@@ -306,7 +313,7 @@ class WideKernels : public testing::Test {
     const WideWeightUpdate<Format> update(d.readable(), x.readable(), state.data(), masters.view(),
                                           copy.view(), bias.buffer.data(), 0.5f, 0.25f, parts,
                                           workspace.data());
-    update.queue(*stream_);
+    update.queue_product(*stream_), update.queue_update(*stream_);
     stream_->synchronize();
     const std::vector<double> found = masters.found(), found_bias = bias.found(), copied = copy.found();
     std::vector<double> expected = masters.values, expected_bias = bias.values;
@@ -325,7 +332,7 @@ class WideKernels : public testing::Test {
           << "copy of " << found[i] << ", " << shape << ", seed " << seed_;
 
     masters.buffer.copy_from(first_masters), bias.buffer.copy_from(first_bias);
-    update.queue(*stream_);
+    update.queue_product(*stream_), update.queue_update(*stream_);
     stream_->synchronize();
     EXPECT_EQ(found, masters.found()) << "other bits in a second run, " << shape;
     EXPECT_EQ(found_bias, bias.found()) << "other bits in a second run, " << shape;
@@ -367,7 +374,7 @@ class WideKernels : public testing::Test {
     const float scale = 4;
     layer.queue_forward(device_labels.data(), state.data(), scale, losses.data(), *stream_);
     layer.queue_backward(*stream_);
-    layer.queue_update(0.5f, 0.25f, *stream_);
+    update_from_parts<Format>({layer.update()}, 0.5f, 0.25f, *stream_);
     stream_->synchronize();
 
     std::vector<double> expected_d, expected_dx;
