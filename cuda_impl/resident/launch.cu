@@ -107,9 +107,7 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
   throw std::logic_error("pack_slices: not a Precision");
 }
 
-int most_in_team(Precision precision) {
-  return precision == Precision::kFp32 ? 4 : precision == Precision::kTf32 ? 2 : 1;
-}
+int most_in_team(Precision precision) { return precision == Precision::kFp32 ? 4 : 2; }
 
 const void* slice_kernel(Precision precision, const SlicePlan& plan) {
   const Form form = plan.form;
@@ -120,9 +118,9 @@ const void* slice_kernel(Precision precision, const SlicePlan& plan) {
     case Precision::kTf32:
       return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
     case Precision::kFp16:
-      return slice_kernel_fp16(form, pairs, layers);
+      return slice_kernel_fp16(form, pairs, layers, plan.own);
     case Precision::kBf16:
-      return slice_kernel_bf16(form, pairs, layers);
+      return slice_kernel_bf16(form, pairs, layers, plan.own);
   }
   throw std::logic_error("slice_kernel: not a Precision");
 }

@@ -28,14 +28,14 @@ struct SliceArguments {
   float gradient_scale;        // loss scale / batch size
 };
 
-/// How many thread blocks may share slices: 1, 2 or 4.
+/// How many thread blocks may share slices: 2 or 4.
 int most_in_team(Precision precision);
-/// The kernel for a precision and plan; null is never returned. 16-bit precisions have no teams.
+/// The kernel for a precision and plan; null is never returned. In 16 bits teams own two slices.
 const void* slice_kernel(Precision precision, const SlicePlan& plan);
 const void* slice_kernel_fp32(Form form, int pairs, int team, int own);
 const void* slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
-const void* slice_kernel_fp16(Form form, int pairs, int layers);
-const void* slice_kernel_bf16(Form form, int pairs, int layers);
+const void* slice_kernel_fp16(Form form, int pairs, int layers, int own);
+const void* slice_kernel_bf16(Form form, int pairs, int layers, int own);
 
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,

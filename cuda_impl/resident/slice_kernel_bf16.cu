@@ -3,8 +3,8 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_bf16(Form form, int pairs, int layers) {
-  return slice_kernel_of<SliceBf16>(form, pairs, layers);
+const void* slice_kernel_bf16(Form form, int pairs, int layers, int own) {
+  return own == 2 ? slice_pair_kernel_of<SliceBf16>(layers) : slice_kernel_of<SliceBf16>(form, pairs, layers);
 }
 
 }  // namespace headroom::resident

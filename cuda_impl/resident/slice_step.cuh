@@ -1024,10 +1024,17 @@ template <class Format>
 const void* slice_kernel_of(Form form, int pairs, int layers) {
   return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
 }
+/// A team of two thread blocks that own two slices of a wide network. Unrolled, tf32 has no registers for it.
+template <class Format>
+const void* slice_pair_kernel_of(int layers) {
+  constexpr int kLayers = Format::kWords == 4 ? 4 : 0;
+  return layers == kLayers ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, kLayers, 2, 2>)
+                           : reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2, 2>);
+}
 /// With teams: of two thread blocks, which own one slice, or two of a wide network.
 template <class Format>
 const void* slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
-  if (own == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2, 2>);
+  if (own == 2) return slice_pair_kernel_of<Format>(layers);
   if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
   return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs) : slice_team_kernel_with<Format, 0>(pairs);
 }

@@ -119,10 +119,16 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
 }
 
 /// The ways to share slices in the order in which they are tried.
-std::vector<ResidentOptions::Sharing> sharings_to_try(Precision precision, Form form,
-                                                      const ResidentOptions& options) {
-  if (form == Form::kCluster || most_in_team(precision) == 1) return {{1, 1}};
+std::vector<ResidentOptions::Sharing> sharings_to_try(const Workload& workload, Precision precision,
+                                                      Form form, const ResidentOptions& options) {
+  if (form == Form::kCluster) return {{1, 1}};
   if (options.sharing.team != 0) return {options.sharing};
+  // 16-bit steps up to 512 columns are too short for a team's additional exchanges.
+  if (precision == Precision::kFp16 || precision == Precision::kBf16) {
+    const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+    if (widest <= kMostPairs / 2 * kWarps * kPairColumns) return {{1, 1}};
+    return {{2, 2}, {1, 1}};
+  }
   if (most_in_team(precision) == 4) return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
   return {{2, 1}, {2, 2}, {1, 1}};
 }
@@ -155,7 +161,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32) std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : slice_forms)
-      for (const ResidentOptions::Sharing& sharing : sharings_to_try(precision, form, options))
+      for (const ResidentOptions::Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider([&] {
           const SlicePlan plan =
               make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);

@@ -19,7 +19,8 @@ std::optional<std::string> resident_unavailable(int device);
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
   enum class Kernel { kAny, kSlices, kGeneral };
-  /// Of the slice kernel over the grid, in fp32 and tf32: `team` thread blocks own `own` slices together. 0: any.
+  /// Of the slice kernel over the grid: `team` thread blocks own `own` slices together, in 16 bits {1, 1} or {2, 2}.
+  /// 0: any.
   struct Sharing {
     int team, own;
   };
