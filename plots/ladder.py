@@ -104,10 +104,10 @@ def _words(term: Term) -> str:
 
 
 def _draw_panel(axes: Axes, terms: tuple[Term, ...]) -> None:
-    """Linear, from the most negative term to the longest, with room for the words beside each bar."""
+    """Linear, from the most negative end of a bar or interval, with room for the words beside each bar."""
     width = axes.get_position().width * axes.figure.get_figwidth()
     known = [term for term in terms if term.seconds is not None]
-    lowest = 1e6 * min(0.0, *(term.seconds for term in known))
+    lowest = 1e6 * min(0.0, *(min(term.seconds, term.low) for term in known))
     highest = 1e6 * max(1e-9, *(term.seconds for term in known))
     limit = highest
     for term in terms:

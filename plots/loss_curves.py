@@ -132,7 +132,9 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
             notes.append(
                 f"Loss not finite: {row.backend} {row.precision}, seeds {', '.join(map(str, broken))}."
             )
-    notes += record_notes(results, rows, where=lambda row: "")
+    files = {row.file for row in drawn}
+    shown = [row for row in rows if row.precision in precisions and row.file in files]
+    notes += record_notes(results, shown, where=lambda row: "")
     title = f"Training loss: {shortened(workload.name, 90)}"
     subtitle = f"{results.device} · {', '.join(precisions)} · mean cross-entropy (nats) before each update"
     heights = [2.7, 1.5] if reference is not None else [2.7]

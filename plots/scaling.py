@@ -64,7 +64,8 @@ def draw_step_time(results: Results, series: Series) -> Page | None:
     names += [f"{shortened(row.backend, 32)} (failed)" for row in shown if row.state == "failed"]
     page = series_page(f"Time of a training step: {series.title}", subtitle, notes, precisions, names)
     widths = list(series.widths.values())
-    low, high = limits(times + list(floors.values()), 1.0)
+    ends = [row.high for row in shown if row.timed and row.high is not None]
+    low, high = limits(times + ends + list(floors.values()), 1.0)
     if any(not row.timed for row in shown):
         high *= 1.4  # room for the crosses at the edge
     for precision, axes in panels(page, precisions):
