@@ -107,9 +107,22 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
   throw std::logic_error("pack_slices: not a Precision");
 }
 
-int most_in_team(Precision precision) { return precision == Precision::kFp32 ? 4 : 2; }
+std::vector<SliceSharing> slice_sharings(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
+    case Precision::kTf32:
+      return {{2, 1}, {2, 2}, {1, 1}};
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return {{2, 2}, {1, 1}};
+  }
+  throw std::logic_error("slice_sharings: not a Precision");
+}
 
-const void* slice_kernel(Precision precision, const SlicePlan& plan) {
+namespace {
+/// Of a plan that it takes, or any other.
+SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const Form form = plan.form;
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
@@ -123,6 +136,17 @@ const void* slice_kernel(Precision precision, const SlicePlan& plan) {
       return slice_kernel_bf16(form, pairs, layers, plan.own);
   }
   throw std::logic_error("slice_kernel: not a Precision");
+}
+}  // namespace
+
+SliceKernel slice_kernel(Precision precision, const SlicePlan& plan) {
+  const SliceKernel kernel = nearest_slice_kernel(precision, plan);
+  if (!kernel.takes(plan))
+    throw std::invalid_argument("cuda-resident: no kernel in " + std::string(to_string(precision)) + " for " +
+                                std::string(to_string(plan.form)) + "s in which " +
+                                std::to_string(plan.team) + " thread blocks own " + std::to_string(plan.own) +
+                                " slices of " + std::to_string(plan.pairs) + " pairs a warp");
+  return kernel;
 }
 
 void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,

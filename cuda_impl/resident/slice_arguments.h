@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
 #include "resident/arguments.h"
 #include "resident/slice_plan.h"
 
@@ -28,14 +30,32 @@ struct SliceArguments {
   float gradient_scale;        // loss scale / batch size
 };
 
-/// How many thread blocks may share slices: 2 or 4.
-int most_in_team(Precision precision);
-/// The kernel for a precision and plan; null is never returned. In 16 bits teams own two slices.
-const void* slice_kernel(Precision precision, const SlicePlan& plan);
-const void* slice_kernel_fp32(Form form, int pairs, int team, int own);
-const void* slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
-const void* slice_kernel_fp16(Form form, int pairs, int layers, int own);
-const void* slice_kernel_bf16(Form form, int pairs, int layers, int own);
+/// How many thread blocks own how many slices together.
+struct SliceSharing {
+  int team, own;
+};
+/// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams own two.
+std::vector<SliceSharing> slice_sharings(Precision precision);
+
+/// A kernel and what it was compiled for, written down where it is instantiated: a plan for anything else would send it
+/// to places that nobody has.
+struct SliceKernel {
+  const void* function;
+  Form form;
+  int pairs, team, own;
+  int layers;  // 0: any
+
+  bool takes(const SlicePlan& plan) const {
+    return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&
+           (layers == 0 || layers == plan.layers);
+  }
+};
+/// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
+SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
+SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own);
+SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
+SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own);
+SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own);
 
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,

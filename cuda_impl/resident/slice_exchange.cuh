@@ -52,6 +52,7 @@ struct Share {
 template <class Format, int kPairs>
 class SliceGrid {
  public:
+  static constexpr Form kForm = Form::kGrid;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   RESIDENT_DEVICE SliceGrid(const SliceArguments& arguments, int first_slice, int lane)
@@ -240,6 +241,7 @@ class SliceGrid {
 template <class Format, int kPairs>
 class SliceCluster {
  public:
+  static constexpr Form kForm = Form::kCluster;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   RESIDENT_DEVICE SliceCluster(const SliceArguments& arguments, int first_slice, int lane)

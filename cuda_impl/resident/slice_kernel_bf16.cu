@@ -3,7 +3,7 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_bf16(Form form, int pairs, int layers, int own) {
+SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own) {
   return own == 2 ? slice_pair_kernel_of<SliceBf16>(layers) : slice_kernel_of<SliceBf16>(form, pairs, layers);
 }
 

@@ -3,7 +3,7 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_fp32(Form form, int pairs, int team, int own) {
+SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own) {
   return slice_stream_kernel_of<SliceFp32>(form, pairs, team, own);
 }
 

@@ -3,7 +3,7 @@
 
 namespace headroom::resident {
 
-const void* slice_kernel_tf32(Form form, int pairs, int layers, int team, int own) {
+SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own) {
   return slice_kernel_of<SliceTf32>(form, pairs, layers, team, own);
 }
 

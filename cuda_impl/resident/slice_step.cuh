@@ -1001,39 +1001,49 @@ __global__ void __launch_bounds__(kThreads, 1) slice_steps(const __grid_constant
   SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>(arguments).run(arguments);
 }
 
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
+          int kOwn = 1>
+SliceKernel slice_steps_kernel() {
+  return {reinterpret_cast<const void*>(&slice_steps<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>),
+          ExchangeOf<Format, kPairs>::kForm,
+          kPairs,
+          kTeam,
+          kOwn,
+          kLayers};
+}
+
 /// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.
 template <class Format, int kLayers>
-const void* slice_kernel_with(Form form, int pairs) {
-  if (form == Form::kCluster)
-    return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1, kLayers>);
-  if (pairs == 1) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, kLayers>);
-  if (pairs == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, kLayers>);
+SliceKernel slice_kernel_with(Form form, int pairs) {
+  if (form == Form::kCluster) return slice_steps_kernel<Format, SliceCluster, 1, kLayers>();
+  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1, kLayers>();
+  if (pairs == 2) return slice_steps_kernel<Format, SliceGrid, 2, kLayers>();
   constexpr int kWideLayers = Format::kWords == 4 ? kLayers : 0;
-  if (pairs == 4) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, kWideLayers>);
-  return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 8, kWideLayers>);
+  if (pairs == 4) return slice_steps_kernel<Format, SliceGrid, 4, kWideLayers>();
+  return slice_steps_kernel<Format, SliceGrid, 8, kWideLayers>();
 }
 /// Of two thread blocks.
 template <class Format, int kLayers>
-const void* slice_team_kernel_with(int pairs) {
-  if (pairs == 1) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, kLayers, 2>);
-  if (pairs == 2) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, kLayers, 2>);
-  return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2>);
+SliceKernel slice_team_kernel_with(int pairs) {
+  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1, kLayers, 2>();
+  if (pairs == 2) return slice_steps_kernel<Format, SliceGrid, 2, kLayers, 2>();
+  return slice_steps_kernel<Format, SliceGrid, 4, 0, 2>();
 }
 /// Four layers, the depth that is measured, have kernels of their own; the others take any.
 template <class Format>
-const void* slice_kernel_of(Form form, int pairs, int layers) {
+SliceKernel slice_kernel_of(Form form, int pairs, int layers) {
   return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
 }
 /// A team of two thread blocks that own two slices of a wide network. Unrolled, tf32 has no registers for it.
 template <class Format>
-const void* slice_pair_kernel_of(int layers) {
+SliceKernel slice_pair_kernel_of(int layers) {
   constexpr int kLayers = Format::kWords == 4 ? 4 : 0;
-  return layers == kLayers ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, kLayers, 2, 2>)
-                           : reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 4, 0, 2, 2>);
+  return layers == kLayers ? slice_steps_kernel<Format, SliceGrid, 4, kLayers, 2, 2>()
+                           : slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
 }
 /// With teams: of two thread blocks, which own one slice, or two of a wide network.
 template <class Format>
-const void* slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
+SliceKernel slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
   if (own == 2) return slice_pair_kernel_of<Format>(layers);
   if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
   return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs) : slice_team_kernel_with<Format, 0>(pairs);

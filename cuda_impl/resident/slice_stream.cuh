@@ -304,23 +304,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   SliceStreamMember<Format, ExchangeOf, kPairs, kTeam, kOwn>(arguments).run(arguments);
 }
 
+template <class Format, template <class, int> class ExchangeOf, int kPairs, int kTeam = 1, int kOwn = 1>
+SliceKernel slice_stream_steps_kernel() {
+  return {reinterpret_cast<const void*>(&slice_stream_steps<Format, ExchangeOf, kPairs, kTeam, kOwn>),
+          ExchangeOf<Format, kPairs>::kForm,
+          kPairs,
+          kTeam,
+          kOwn,
+          0};
+}
+
 /// With one pair a warp there is nothing to loop over; with two neither in a team, which has fewer inputs a warp.
 template <class Format>
-const void* slice_stream_kernel_of(Form form, int pairs, int team, int own) {
-  if (own == 2) return reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4, 2, 2>);
-  if (form == Form::kCluster) return reinterpret_cast<const void*>(&slice_steps<Format, SliceCluster, 1>);
-  if (team == 4) return reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, 0, 4>);
+SliceKernel slice_stream_kernel_of(Form form, int pairs, int team, int own) {
+  if (own == 2) return slice_stream_steps_kernel<Format, SliceGrid, 4, 2, 2>();
+  if (form == Form::kCluster) return slice_steps_kernel<Format, SliceCluster, 1>();
+  if (team == 4) return slice_steps_kernel<Format, SliceGrid, 1, 0, 4>();
   if (team == 2)
-    return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, 0, 2>)
-           : pairs == 2 ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, 0, 2>)
-                        : reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4, 2>);
-  return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1, 0, 2>)
-         : pairs == 2 ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 2, 0, 2>)
-                      : reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4, 2>);
-  return pairs == 1   ? reinterpret_cast<const void*>(&slice_steps<Format, SliceGrid, 1>)
-         : pairs == 2 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 2>)
-         : pairs == 4 ? reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 4>)
-                      : reinterpret_cast<const void*>(&slice_stream_steps<Format, SliceGrid, 8>);
+    return pairs == 1   ? slice_steps_kernel<Format, SliceGrid, 1, 0, 2>()
+           : pairs == 2 ? slice_steps_kernel<Format, SliceGrid, 2, 0, 2>()
+                        : slice_stream_steps_kernel<Format, SliceGrid, 4, 2>();
+  return pairs == 1   ? slice_steps_kernel<Format, SliceGrid, 1>()
+         : pairs == 2 ? slice_stream_steps_kernel<Format, SliceGrid, 2>()
+         : pairs == 4 ? slice_stream_steps_kernel<Format, SliceGrid, 4>()
+                      : slice_stream_steps_kernel<Format, SliceGrid, 8>();
 }
 
 }  // namespace headroom::resident

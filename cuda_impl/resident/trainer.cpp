@@ -119,18 +119,29 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
 }
 
 /// The ways to share slices in the order in which they are tried.
-std::vector<ResidentOptions::Sharing> sharings_to_try(const Workload& workload, Precision precision,
-                                                      Form form, const ResidentOptions& options) {
+std::vector<SliceSharing> sharings_to_try(const Workload& workload, Precision precision, Form form,
+                                          const ResidentOptions& options) {
   if (form == Form::kCluster) return {{1, 1}};
-  if (options.sharing.team != 0) return {options.sharing};
+  if (options.sharing.team != 0) return {{options.sharing.team, options.sharing.own}};
   // Up to 512 columns a 16-bit step was not predicted to gain what a team's additional hops cost; not measured.
   if (precision == Precision::kFp16 || precision == Precision::kBf16) {
     const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
     if (widest <= kMostPairs / 2 * kWarps * kPairColumns) return {{1, 1}};
-    return {{2, 2}, {1, 1}};
   }
-  if (most_in_team(precision) == 4) return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
-  return {{2, 1}, {2, 2}, {1, 1}};
+  return slice_sharings(precision);
+}
+
+/// Before anything else, so that it is said on every machine.
+void require_a_sharing_with_kernels(Precision precision, const ResidentOptions::Sharing& asked) {
+  if (asked.team == 0) return;
+  std::string there_are;
+  for (const SliceSharing& sharing : slice_sharings(precision)) {
+    if (sharing.team == asked.team && sharing.own == asked.own) return;
+    there_are += " {" + std::to_string(sharing.team) + ", " + std::to_string(sharing.own) + "}";
+  }
+  throw std::invalid_argument("cuda-resident: no kernel in " + std::string(to_string(precision)) +
+                              " for the sharing {" + std::to_string(asked.team) + ", " +
+                              std::to_string(asked.own) + "}; there are" + there_are);
 }
 
 /// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster.
@@ -161,11 +172,11 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32) std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : slice_forms)
-      for (const ResidentOptions::Sharing& sharing : sharings_to_try(workload, precision, form, options))
+      for (const SliceSharing& sharing : sharings_to_try(workload, precision, form, options))
         consider([&] {
           const SlicePlan plan =
               make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
-          return Program(plan, slice_kernel(precision, plan));
+          return Program(plan, slice_kernel(precision, plan).function);
         });
   if (options.kernel != Kernel::kSlices)
     for (const Form form : forms)
@@ -394,6 +405,7 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
                                                const DatasetView& data, const Parameters& initial, int device,
                                                const ResidentOptions& options) {
   validate(workload);
+  require_a_sharing_with_kernels(precision, options.sharing);
   if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
   if (data.feature_count != workload.inputs())
     throw InputError("cuda-resident: data of " + std::to_string(data.feature_count) + " features for '" +

@@ -20,7 +20,7 @@ struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
   enum class Kernel { kAny, kSlices, kGeneral };
   /// Of the slice kernel over the grid: `team` thread blocks own `own` slices together, in 16 bits {1, 1} or {2, 2}.
-  /// 0: any.
+  /// 0: any. One that a precision has no kernels for is a std::invalid_argument.
   struct Sharing {
     int team, own;
   };

@@ -21,6 +21,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/plan.h"
+#include "resident/slice_arguments.h"
 #include "resident/slice_plan.h"
 #include "resident/trainer.h"
 #include "sanitizer.h"
@@ -398,6 +399,57 @@ TEST(ResidentPlan, GivesEveryThreadBlockOneSliceWhereThatIsEnough) {
         resident::make_slice_plan(parse_workload_name(name), Precision::kFp16, resident::Form::kGrid, limits),
         UnsupportedError)
         << name;
+}
+/// What a kernel was compiled for is what its plan says, for every plan that can be made: a kernel with teams, launched
+/// for a plan without, stores to thread blocks that are not there.
+TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  for (const Precision precision : kAllPrecisions)
+    for (const int layers : {2, 3, 4, 8})
+      for (const int width : {8, 128, 129, 256, 257, 512, 513, 1024})
+        for (const auto form : {resident::Form::kCluster, resident::Form::kGrid})
+          for (const int team : {1, 2, 4})
+            for (const int own : {1, 2}) {
+              std::string name = "mlp-784";
+              for (int layer = 1; layer < layers; ++layer) name += "x" + std::to_string(width);
+              const auto workload = parse_workload_name(name + "x10-b32");
+              resident::SlicePlan plan;
+              try {
+                plan = resident::make_slice_plan(workload, precision, form, limits, team, own);
+              } catch (const UnsupportedError&) {
+                continue;
+              }
+              const std::string what = workload.name + ' ' + std::string(to_string(precision)) + ' ' +
+                                       std::string(to_string(form)) + " {" + std::to_string(team) + ", " +
+                                       std::to_string(own) + '}';
+              const bool there = form == resident::Form::kGrid ? has(precision, {team, own}) && team >= own
+                                                               : team == 1 && own == 1;
+              if (!there) {
+                EXPECT_THROW(resident::slice_kernel(precision, plan), std::invalid_argument) << what;
+                continue;
+              }
+              const auto kernel = resident::slice_kernel(precision, plan);
+              EXPECT_NE(kernel.function, nullptr) << what;
+              EXPECT_EQ(kernel.form, plan.form) << what;
+              EXPECT_EQ(kernel.team, team) << what;
+              EXPECT_EQ(kernel.own, own) << what;
+              EXPECT_EQ(kernel.pairs, plan.pairs) << what;
+              EXPECT_TRUE(kernel.layers == 0 || kernel.layers == layers) << what;
+            }
+}
+TEST(ResidentSharing, WithoutKernelsIsRefusedBeforeAnythingIsLaunched) {  // so without a GPU too
+  Problem problem("mlp-20x16x3-b1", fresh_seed());
+  for (const auto& [precision, sharing] : {std::pair{Precision::kFp16, kPair},
+                                           {Precision::kFp16, kFour},
+                                           {Precision::kBf16, kPair},
+                                           {Precision::kTf32, kFour},
+                                           {Precision::kFp32, Sharing{4, 2}},
+                                           {Precision::kFp32, Sharing{1, 2}},
+                                           {Precision::kTf32, Sharing{3, 1}}})
+    for (const Form form : {Form::kGrid, Form::kCluster, Form::kAny})
+      EXPECT_THROW(problem.trainer(precision, {.form = form, .kernel = Kernel::kSlices, .sharing = sharing}),
+                   std::invalid_argument)
+          << to_string(precision) << " {" << sharing.team << ", " << sharing.own << '}';
 }
 TEST(ResidentPlan, RefusesOtherDepthsAndBatches) {
   const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
