@@ -35,6 +35,14 @@ inline double relative_error(std::span<const double> found, std::span<const doub
   return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
+/// Typed tests are called by their format's precision.
+struct FormatNames {
+  template <class Format>
+  static std::string GetName(int) {
+    return std::string(to_string(Format::kPrecision));
+  }
+};
+
 /// A matrix on the device in cuda-layered's layout and the same values in double on the host. What is not
 /// written, padding included, is NaN.
 template <class Value>

@@ -227,12 +227,6 @@ class LayeredKernels : public testing::Test {
 };
 
 using Formats = testing::Types<Fp32, Tf32, Fp16, Bf16>;
-struct FormatNames {
-  template <class Format>
-  static std::string GetName(int) {
-    return std::string(to_string(Format::kPrecision));
-  }
-};
 TYPED_TEST_SUITE(LayeredKernels, Formats, FormatNames);
 
 TYPED_TEST(LayeredKernels, SmallForwardMatchesDoubleOnOddShapes) {

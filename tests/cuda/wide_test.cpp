@@ -431,12 +431,6 @@ class WideKernels : public testing::Test {
 };
 
 using Formats = testing::Types<Fp16, Bf16>;
-struct FormatNames {
-  template <class Format>
-  static std::string GetName(int) {
-    return std::string(to_string(Format::kPrecision));
-  }
-};
 TYPED_TEST_SUITE(WideKernels, Formats, FormatNames);
 
 TYPED_TEST(WideKernels, SmallForwardMatchesDoubleOnOddShapes) {
