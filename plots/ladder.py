@@ -81,9 +81,10 @@ def draw_ladder(results: Results, workload: Workload) -> Page | None:
         right=0.25,
         gap=0.62,
     )
+    scale = _common_scale(page.axes[0][0], [terms for _, terms in panels])
     for (title, terms), (axes,) in zip(panels, page.axes, strict=True):
         axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=5)
-        _draw_panel(axes, terms)
+        _draw_panel(axes, terms, scale)
     page.axes[-1][0].set_xlabel("time of a step that goes away (µs)", color=MUTED)
     return page
 
@@ -103,17 +104,25 @@ def _words(term: Term) -> str:
     return f"{term_text(term)} · {term.start} to {term.end}"
 
 
-def _draw_panel(axes: Axes, terms: tuple[Term, ...]) -> None:
-    """Linear, from the most negative end of a bar or interval, with room for the words beside each bar."""
+def _common_scale(axes: Axes, panels: list[tuple[Term, ...]]) -> tuple[float, float]:
+    """Ends of the axis in microseconds, the same for all panels: from the most negative end of a bar or
+    interval, with room for the words beside each bar."""
     width = axes.get_position().width * axes.figure.get_figwidth()
+    terms = [term for panel in panels for term in panel]
     known = [term for term in terms if term.seconds is not None]
     lowest = 1e6 * min(0.0, *(min(term.seconds, term.low) for term in known))
-    highest = 1e6 * max(1e-9, *(term.seconds for term in known))
-    limit = highest
+    limit = 1e6 * max(1e-9, *(term.seconds for term in known))
     for term in terms:
         words = min(text_inches(_words(term), TEXT_SIZE) + 0.2, 0.7 * width)
         end = 1e6 * max(0.0, term.high or 0.0)
         limit = max(limit, lowest + (end - lowest) * width / (width - words))
+    return lowest, limit
+
+
+def _draw_panel(axes: Axes, terms: tuple[Term, ...], scale: tuple[float, float]) -> None:
+    """Linear; `scale` as from _common_scale()."""
+    width = axes.get_position().width * axes.figure.get_figwidth()
+    lowest, limit = scale
     axes.set_xlim(lowest, limit)
     axes.set_ylim(len(terms) - 0.45, -0.55)
     for place, term in enumerate(terms):

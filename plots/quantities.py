@@ -39,6 +39,7 @@ class Quantity:
     note: str
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
+    bound: float | None = None  # what no value passes: drawn as a line
 
 
 QUANTITIES = (
@@ -50,6 +51,7 @@ QUANTITIES = (
         " record fast.",
         lambda row: row.fraction_of_floor,
         format_percent,
+        bound=1.0,
     ),
     Quantity(
         "energy",
@@ -77,6 +79,24 @@ def _precisions(rows: list[Row]) -> list[str]:
     return [precision for precision in PRECISIONS if any(row.precision == precision for row in rows)]
 
 
+def _absent_note(results: Results, series: Series, quantity: Quantity) -> list[str]:
+    """One line: which cells have records that count, and in none of them the quantity."""
+    having: dict[tuple[str, int], bool] = {}
+    for row in results.rows:
+        if row.workload.name in series.widths and row.counts and not is_oracle(row.backend):
+            cell = (row.precision, series.widths[row.workload.name])
+            having[cell] = having.get(cell, False) or quantity.value(row) is not None
+    absent: dict[tuple[int, ...], list[str]] = {}
+    for precision in PRECISIONS:
+        widths = tuple(
+            sorted(width for (name, width), has in having.items() if name == precision and not has)
+        )
+        if widths:
+            absent.setdefault(widths, []).append(precision)
+    parts = [f"{', '.join(names)} at H {', '.join(map(str, widths))}" for widths, names in absent.items()]
+    return [f"Not in the files: {'; '.join(parts)}."] if parts else []
+
+
 def draw_against_width(results: Results, series: Series, quantity: Quantity) -> Page | None:
     """Log-log, a line a backend. None where no record has the quantity."""
     rows = _rows_with(quantity, results, set(series.widths))
@@ -87,13 +107,15 @@ def draw_against_width(results: Results, series: Series, quantity: Quantity) -> 
     everything = [row for row in results.rows if row.workload.name in series.widths]
     notes = [
         quantity.note,
+        *_absent_note(results, series, quantity),
         *record_notes(results, everything, where=lambda row: f"H {series.widths[row.workload.name]}"),
     ]
     subtitle = f"{results.device} · {', '.join(precisions)} · against H, axes logarithmic"
     names = [shortened(backend, 32) for backend in backends]
     page = series_page(f"{quantity.title}: {series.title}", subtitle, notes, precisions, names)
     widths = list(series.widths.values())
-    low, high = limits([quantity.value(row) for row in rows], 1.0)
+    values = [quantity.value(row) for row in rows]
+    low, high = limits(values if quantity.bound is None else [*values, quantity.bound], 1.0)
     for precision, axes in panels(page, precisions):
         width_axis(axes, widths, precision)
         axes.set_yscale("log")
@@ -101,6 +123,8 @@ def draw_against_width(results: Results, series: Series, quantity: Quantity) -> 
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity.text(value)))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel(quantity.axis)
+        if quantity.bound is not None:
+            axes.axhline(quantity.bound, color=MUTED, linewidth=1.2, zorder=2)
         ends = []
         for backend in backends:
             points = [

@@ -71,6 +71,7 @@ class Look:
     marker: str = "o"
     width: float = 1.5
     line: str = "-"
+    size: float = 5.5  # of the marker, points
 
     @property
     def ink(self) -> str:
@@ -88,11 +89,11 @@ def _luminance(rgb: tuple[float, ...]) -> float:
 
 LOOKS = {
     "pytorch-eager": Look("#0072b2", "o"),
-    "pytorch-graph": Look("#56b4e9", "s"),
+    "pytorch-graph": Look("#56b4e9", "s", size=7.0),  # both graphs hold the same kernels: the lines coincide
     "pytorch-compile": Look("#332288", "^"),
     "pytorch-compile-graph": Look("#6699cc", "D"),
     "libtorch-eager": Look("#009e73", "o"),
-    "libtorch-graph": Look("#44aa99", "s"),
+    "libtorch-graph": Look("#44aa99", "s", line="--", size=4.0),
     "libtorch-expert": Look("#117733", "^"),
     "cublaslt-graph": Look("#999933", "P"),
     "cuda-layered": Look("#d55e00", "o", 2.2),
@@ -100,7 +101,7 @@ LOOKS = {
     "cuda-streamed": Look("#cc6677", "^", 2.2),
     "cuda-fused": Look("#aa4499", "D", 2.2),
     "cuda-gemm": Look("#882255", "v", 2.2),
-    "cuda": Look("#222222", "*", 2.2),
+    "cuda": Look("#222222", "*", 2.2, size=8.0),
     "oracle": Look("#777777", "x", 1.2, "--"),
     "oracle-cuda": Look("#999999", "x", 1.2, "--"),
 }

@@ -85,11 +85,13 @@ def panels(page: Page, precisions: list[str]) -> list[tuple[str, Axes]]:
     return list(zip(precisions, flat, strict=False))
 
 
-def width_axis(axes: Axes, widths: list[int], precision: str) -> None:
+def width_axis(axes: Axes, widths: list[int], precision: str, left: float = 0.0) -> None:
+    """`left`: inches kept free between the axis and the first width."""
     axes.set_title(precision, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=8)
     axes.set_xscale("log", base=2)
-    ratio = (widths[-1] / widths[0]) ** 0.04
-    axes.set_xlim(widths[0] / ratio, widths[-1] * ratio)
+    free = left / (axes.get_position().width * axes.figure.get_figwidth())
+    ratio = (widths[-1] / widths[0]) ** (0.04 / (1 - free))
+    axes.set_xlim(widths[0] / (widths[-1] / widths[0]) ** max(0.04, free / (1 - free)), widths[-1] * ratio)
     axes.xaxis.set_major_locator(FixedLocator(widths))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -127,7 +129,7 @@ def draw_line(axes: Axes, points: list[Point], widths: list[int], look: Look) ->
             [point.value for point in alike],
             look.marker,
             color=look.color,
-            markersize=8 if look.marker == "*" else 5.5,
+            markersize=look.size,
             markerfacecolor=look.color if verified else "white",
             markeredgewidth=1.0,
             zorder=4,

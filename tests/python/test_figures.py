@@ -63,6 +63,20 @@ def test_a_width_series_gives_time_and_both_speed_ups(tmp_path):
     assert all(word in eager for word in ("cuda-layered", "libtorch-eager", "×"))
 
 
+def test_a_quantity_against_the_width_says_where_no_record_has_it(tmp_path):
+    document = made_up.width_series(3, floors=True)
+    for record in document["records"]:
+        if record["precision"] == "fp32" and record["step_seconds"]:
+            record["fraction_of_floor"] = 0.25
+            record["joules_per_step"] = None if "x512x" in record["workload"] else 0.01
+    texts = drawn(tmp_path, document)
+    energy, floor = texts[f"energy-{SERIES}"], texts[f"floor-{SERIES}"]
+    absent = "Not in the files: fp32 at H 512; tf32, fp16, bf16 at H 128, 256, 512, 1024, 2048, 4096, 8192."
+    assert absent in " ".join(energy.split())
+    assert "fp32 at H" not in floor
+    assert "\n100 %\n" in floor  # the line that nothing passes is inside the axes
+
+
 def test_a_single_workload_gives_bars_with_times_and_ratios_of_the_same_precision(tmp_path):
     document = small()
     for record in small("tf32")["records"]:
