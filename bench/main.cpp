@@ -115,6 +115,7 @@ int run(const RunOptions& asked) {
     }
     return kDone;
   }
+  refuse_other_plan(options, earlier, plan, installation);
   const std::filesystem::path output = choose_output(options, plan, installation);
   const std::string cache_folder = choose_cache_folder(options);
   if (cache_folder.empty() && options.compile_processes > 0)

@@ -35,41 +35,22 @@ bool same_definition(const Workload& planned, const Workload& stored) {
 }
 
 // Speed-ups are only between records of one file, so all of a file must be measured on the same thing.
-void refuse_other_run(const std::string& file, const Results& earlier, const Results& now, const Plan& plan) {
-  const auto refuse = [&](const std::string& field, const std::string& then, const std::string& at_present) {
-    throw InputError(fmt::format("--resume {}: {} was '{}', is now '{}'; start a new run instead", file,
-                                 field, then, at_present));
-  };
+[[noreturn]] void refuse(const std::string& file, const std::string& field, const std::string& then,
+                         const std::string& at_present) {
+  throw InputError(fmt::format("--resume {}: {} was '{}', is now '{}'; start a new run instead", file, field,
+                               then, at_present));
+}
+
+void refuse_other_machine(const std::string& file, const Results& earlier, const Results& now) {
   const auto device_text = [](const std::optional<DeviceInfo>& device) {
     return device ? fmt::format("{} {}", device->name, device->uuid) : std::string("none");
   };
   if (device_text(earlier.device) != device_text(now.device))
-    refuse("device", device_text(earlier.device), device_text(now.device));
-  if (earlier.run.suite != now.run.suite)
-    refuse("run.suite", earlier.run.suite.value_or(""), now.run.suite.value_or(""));
-  if (earlier.run.source_digest != now.run.source_digest) {
-    refuse("run.source_digest", earlier.run.source_digest.value_or("null"),
-           now.run.source_digest.value_or("null"));
-  }
+    refuse(file, "device", device_text(earlier.device), device_text(now.device));
   for (const auto& [name, version] : earlier.software) {
     const auto found = now.software.find(name);
     if (found != now.software.end() && found->second != version)
-      refuse("software." + name, version, found->second);
-  }
-  for (const WorkloadEntry& entry : earlier.workloads) {
-    const auto found = std::find_if(plan.workloads.begin(), plan.workloads.end(), [&](const auto& planned) {
-      return planned.workload.name == entry.workload.name;
-    });
-    if (found == plan.workloads.end()) {
-      throw InputError(fmt::format("--resume {}: workloads: '{}' is not in this run; start a new run instead",
-                                   file, entry.workload.name));
-    }
-    if (!same_definition(found->workload, entry.workload)) {
-      throw InputError(
-          fmt::format("--resume {}: workloads: '{}' was defined otherwise (widths, batch, optimizer, data or "
-                      "seed); start a new run instead",
-                      file, entry.workload.name));
-    }
+      refuse(file, "software." + name, version, found->second);
   }
 }
 
@@ -196,6 +177,32 @@ fs::path choose_output(const RunOptions& options, const Plan& plan, const Instal
   return file;
 }
 
+void refuse_other_plan(const RunOptions& options, const std::optional<Results>& earlier, const Plan& plan,
+                       const Installation& installation) {
+  if (!earlier) return;
+  const std::string file = options.resume.string();
+  if (earlier->run.suite != plan.suite)
+    refuse(file, "run.suite", earlier->run.suite.value_or(""), plan.suite.value_or(""));
+  const std::optional<std::string> digest = source_digest(installation.root);
+  if (earlier->run.source_digest != digest)
+    refuse(file, "run.source_digest", earlier->run.source_digest.value_or("null"), digest.value_or("null"));
+  for (const WorkloadEntry& entry : earlier->workloads) {
+    const auto found = std::find_if(plan.workloads.begin(), plan.workloads.end(), [&](const auto& planned) {
+      return planned.workload.name == entry.workload.name;
+    });
+    if (found == plan.workloads.end()) {
+      throw InputError(fmt::format("--resume {}: workloads: '{}' is not in this run; start a new run instead",
+                                   file, entry.workload.name));
+    }
+    if (!same_definition(found->workload, entry.workload)) {
+      throw InputError(
+          fmt::format("--resume {}: workloads: '{}' was defined otherwise (widths, batch, optimizer, data or "
+                      "seed); start a new run instead",
+                      file, entry.workload.name));
+    }
+  }
+}
+
 Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
                       const WorkerPool& pool, const std::optional<Results>& earlier) {
   Results results;
@@ -218,7 +225,7 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);
   if (!earlier) return results;
 
-  refuse_other_run(options.resume.string(), *earlier, results, plan);
+  refuse_other_machine(options.resume.string(), *earlier, results);
   results.run.id = earlier->run.id;
   results.run.started_utc = earlier->run.started_utc;
   results.run.argv = earlier->run.argv;

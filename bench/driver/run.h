@@ -37,9 +37,13 @@ void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
 std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
                                     const Installation& installation);
 
+/// Throws InputError if an `earlier` run, which is to go on, was of another suite, other sources or other workloads: what
+/// can be known before any worker is started.
+void refuse_other_plan(const RunOptions& options, const std::optional<Results>& earlier, const Plan& plan,
+                       const Installation& installation);
+
 /// Everything about the run but its records; of an `earlier` one those records that are complete groups of
-/// the plan. Throws InputError if the earlier run had other workloads, another device, other sources or other
-/// software.
+/// the plan. Throws InputError if the earlier run had another device or other software.
 Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
                       const WorkerPool& pool, const std::optional<Results>& earlier);
 
