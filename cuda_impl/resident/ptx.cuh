@@ -207,14 +207,14 @@ RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t p
 
 // ---- roundings of the precision contract
 
-/// Ties away from zero, as the high halves of an exact split would be.
+/// Ties away from zero, as the high halves of an exact split would be: a tie has its 16th bit set, and with the lowest
+/// set as well it is none any more. Infinities and NaN stay what they are.
 RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
-  const auto half = [](float value) {
-    const std::uint32_t bits = __float_as_uint(value);
-    // A NaN with a full mantissa would carry into the sign and come out as -0: keep it a NaN.
-    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff0000u : bits + 0x8000u;
+  const auto without_tie = [](float value) {
+    const std::uint32_t bits = float_to_bits(value);
+    return bits_to_float(bits | (bits >> 15 & 1u));
   };
-  return __byte_perm(half(low), half(high), 0x7632);
+  return pack_bf16(without_tie(low), without_tie(high));
 }
 /// e to the power of `value` to about 2^-21; no denormal results.
 RESIDENT_DEVICE float exponential(float value) {

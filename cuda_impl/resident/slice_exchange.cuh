@@ -108,8 +108,8 @@ class SliceGrid {
   }
   RESIDENT_DEVICE static void ready(Share<Format, kPairs>& share) { restore<false>(share, 0, 0); }
 
-  /// use(i, tile, tile) for each pair in turn, two more on their way. Waits for them, or was here before in this step or
-  /// the one before.
+  /// use(i, tile, tile) for each pair in turn, with two more on their way where it waits for them. Else somebody has, in
+  /// this step or the one before, and one is enough.
   template <bool kGradient, bool kWaits, class Use>
   RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
                               int pairs, int exchange, bool before, Use&& use) const {
@@ -130,7 +130,7 @@ class SliceGrid {
     };
     Share<Format, 1> now, next, after_next;
     load(now, 0);
-    if (kPairs > 1) load(next, 1);
+    if (kWaits && kPairs > 1) load(next, 1);
     if constexpr (kDisplaces) {
       for (std::uint32_t polls = 1;; ++polls) {
         if (waiter.lane < kSlices * 2)
@@ -142,7 +142,8 @@ class SliceGrid {
     }
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
-      if (i + 2 < kPairs) load(after_next, i + 2);
+      if (kWaits && i + 2 < kPairs) load(after_next, i + 2);
+      if (!kWaits && i + 1 < kPairs) load(next, i + 1);
       if constexpr (kWaits) {
         for (std::uint32_t polls = 1;; ++polls) {
           std::uint32_t wrong = 0;
@@ -160,7 +161,44 @@ class SliceGrid {
         restore_tile<kGradient>(now.slice[slice], displaced.x, 2 * i + slice, waiter.lane);
       use(i, now.slice[0], now.slice[1]);
       now = next;
-      next = after_next;
+      if (kWaits) next = after_next;
+    }
+  }
+
+  /// The same for those of the step before, when only the launch knows whether they are activations or gradients.
+  template <class Use>
+  RESIDENT_DEVICE void stream_before(const SliceArguments& arguments, int lane, int first_slice, int pairs,
+                                     int exchange, bool gradient, Use&& use) const {
+    if (pairs == 0) return;
+    const unsigned begin_byte = slot(exchange, true);
+    const unsigned char* tiles = reader_ + begin_byte;
+    const std::uint32_t mark = gradient ? 1u : 0x80000000u;
+    std::uint32_t displaced = 0;
+    const auto load = [&](Share<Format, 1>& pair, int i) {
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+        for (int part = 0; part < Format::kParts; ++part)
+          assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
+    };
+    Share<Format, 1> now, next;
+    load(next, 0);
+    if (gradient && lane < kSlices * 2)
+      displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
+#pragma unroll 1
+    for (int i = 0; i < kPairs; ++i) {
+      now = next;
+      if (i + 1 < kPairs) load(next, i + 1);
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+        for (int part = 0; part < Format::kParts; ++part) {
+          std::uint32_t& word = now.slice[slice].word[4 * part + 3];
+          word =
+              (word & ~mark) |
+              (shuffle_from(displaced, (2 * i + slice) * 2 + (lane >> 4)) >> (part * 16 + (lane & 15)) & 1u);
+        }
+      use(i, now.slice[0], now.slice[1]);
     }
   }
 

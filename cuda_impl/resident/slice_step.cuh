@@ -48,14 +48,20 @@ class SliceMember {
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
   /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
   static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1 && kTeam == 1;
+  /// fp32: unrolled, the first layer's share of a step's instructions would not stay in the cache.
+  static constexpr bool kRollsInputs = !Format::kFirstInRegisters && !kLongBodies;
   // What is loaded before it is needed, as far as registers go.
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
   /// Pairs of inputs that are in registers before the first layer's gradient is complete. If there are any, the first
   /// product of the next step follows the update pair by pair.
-  static constexpr int kEarlyInputs = kLayers == 0 || (Format::kWords > 4 && (kTeam == 1 || kPairs > 1)) ? 0
-                                      : kPairs <= 2 ? kInputs
-                                      : kPairs <= 4 ? 4
-                                                    : 0;
+  static constexpr int kEarlyInputs = kLayers == 0                        ? 0
+                                      : Format::kWords == 4               ? (kPairs <= 2   ? kInputs
+                                                                             : kPairs <= 4 ? 4
+                                                                                           : 0)
+                                      : kPairs > 1                        ? 0
+                                      : kTeam > 1                         ? kInputs
+                                      : Exchange::kForm == Form::kCluster ? 2
+                                                                          : 0;
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
@@ -750,7 +756,13 @@ class SliceMember {
       }
     };
     const unsigned char* unstaged = memory + batch * a.plan.x_batch_bytes + begin;
-    if constexpr (!Format::kFirstInRegisters)  // long bodies
+    if constexpr (kRollsInputs) {
+      if (offset >= 0)
+        roll_inputs(shared_memory() + offset + begin, use,
+                    [](const unsigned char* address) { return load_shared16(address); });
+      else
+        roll_inputs(unstaged, use, [](const unsigned char* address) { return load_constant16(address); });
+    } else if constexpr (!Format::kFirstInRegisters)  // long bodies
       each(offset >= 0 ? shared_memory() + offset + begin : unstaged,
            [](const unsigned char* address) { return load_generic16(address); });
     else if (offset >= 0)
@@ -758,6 +770,24 @@ class SliceMember {
            [](const unsigned char* address) { return load_shared16(address); });
     else
       each(unstaged, [](const unsigned char* address) { return load_constant16(address); });
+  }
+  /// One pair on its way while another is used.
+  template <class Use, class Load>
+  RESIDENT_DEVICE void roll_inputs(const unsigned char* x, Use&& use, Load&& load) const {
+    const auto fragments = [&](int i) {
+      Fragments f;
+#pragma unroll
+      for (int part = 0; part < 2 * Format::kParts; ++part)
+        assign(f, part, load(x + i * 2 * kTile + part * 512));
+      return f;
+    };
+    Fragments next = fragments(0);
+#pragma unroll 1
+    for (int i = 0; i < input_pairs_; ++i) {
+      const Fragments now = next;
+      next = fragments(min(i + 1, input_pairs_ - 1));
+      use(i, now);
+    }
   }
   /// Pair i of this warp's inputs of this step's batch, as columns.
   RESIDENT_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {

@@ -48,9 +48,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     const int last = a.plan.layers - 1;
     exchange_.begin_step(a, step);
     if (training && !forward_first(a, step)) return false;
-    if (step > 0 && last > 2) update_columns(a, 1, step - 1, true);
+#pragma unroll 1
     for (int layer = 1; layer < last; ++layer) {
-      if (step > 0) update_rows(a, layer);
+      if (step > 0) update_from_before(a, layer, step - 1, layer == 1 && last > 2);
       if (training) forward(a, layer, step);
     }
     if (step > 0) update_last(a);
@@ -74,7 +74,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       block_sync();
       Base::publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) Base::after_loss(a, step);
-      if (layer > 1 && layer < last - 1) update_columns(a, layer, step, false);
+      if (layer > 1 && layer < last - 1) update_columns(a, layer, step);
     }
     if (last == 1) Base::after_loss(a, step);
     block_sync();  // the first layer's gradient is complete
@@ -196,23 +196,30 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
     }
   }
-  template <bool kGradient, class OwnTile>
-  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, int exchange, bool before,
-                              const OwnTile& own_tile) {
-    const Owns own = load_owns(own_tile);
-    for_pairs<kGradient>(a, exchange, before, [&](int i, const Values& first, const Values& second) {
-      update_pair(a, offset, layer, i, first, second, own);
-    });
+  /// What was put off from `step`: the columns, if they were, then the rows. One loop takes both, since a second one
+  /// would be fetched anew in every step: what a step executes is about as large as the instruction cache.
+  RESIDENT_DEVICE void update_from_before(const Arguments& a, int layer, int step, bool columns) {
+#pragma unroll 1
+    for (int rows = columns ? 0 : 1; rows < 2; ++rows) {
+      const Owns own = load_owns([&](int c) {
+        return rows ? Base::own_gradient(a, layer, c) : Base::own_hidden(a, layer - 1, step, c);
+      });
+      exchange_.stream_before(
+          a, lane_, first_slice_, pairs(), rows ? layer - 1 : Base::gradient_exchange(a, layer), !rows,
+          [&](int i, const Values& first, const Values& second) {
+            update_pair(a, rows ? a.plan.rows_offset : a.plan.columns_offset, layer, i, first, second, own);
+          });
+    }
     warp_sync();  // other lanes of this warp read these
-  }
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer) {
-    update<false>(a, a.plan.rows_offset, layer, layer - 1, true,
-                  [&](int c) { return Base::own_gradient(a, layer, c); });
     if (warp_ == 7) Base::update_own_bias(a, layer);
   }
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, bool before) {
-    update<true>(a, a.plan.columns_offset, layer, Base::gradient_exchange(a, layer), before,
-                 [&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
+  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step) {
+    const Owns own = load_owns([&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
+    for_pairs<true>(a, Base::gradient_exchange(a, layer), false,
+                    [&](int i, const Values& first, const Values& second) {
+                      update_pair(a, a.plan.columns_offset, layer, i, first, second, own);
+                    });
+    warp_sync();
   }
   RESIDENT_DEVICE void update_last(const Arguments& a) {
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;

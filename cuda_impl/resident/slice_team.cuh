@@ -22,7 +22,6 @@ class Team {
     if (thread_index() == 0) {
       for (int i = 0; i < 2 * kTeamWarps; ++i) barrier_init(barrier(arguments, i), 1);
       barrier_init_fence();
-      for (int i = 0; i < 2 * kTeamWarps; ++i) barrier_expect(barrier(arguments, i), kBytes);
     }
     block_sync();
     cluster_sync();
@@ -71,11 +70,11 @@ class Team {
       store_remote16(remote_address(shared_address(values) + static_cast<std::uint32_t>(i - 1) * 512, to),
                      packet, remote_address(here, to));
     }
+    // While the sums travel. What comes before counts too: without this arrival the phase is not complete.
+    if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(here, parity)); ++polls)
       if (waiter.give_up(arguments, polls, begin, kWaitTeam)) break;
-    // For the next use of the place. A completed phase stays visible until that one is complete too.
-    if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
     return reinterpret_cast<const float4*>(values);
   }
 
