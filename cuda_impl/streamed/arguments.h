@@ -51,6 +51,8 @@ const void* streamed_kernel_kept_bf16();
 const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();
+const void* streamed_kernel_single_fp16();
+const void* streamed_kernel_single_tf32();
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);

@@ -90,6 +90,11 @@ void keep_lower_halves(Plan& plan) {
   }
 }
 
+bool has_single_tiles(const Plan& plan) {
+  const auto end = plan.layer + plan.layers;
+  return plan.groups == 1 && std::none_of(plan.layer, end, [](const LayerPlan& l) { return l.panel > 1; });
+}
+
 double kept_bytes_per_step(const Plan& plan) {
   double bytes = 0;
   for (int index = 0; index < plan.layers; ++index) {

@@ -74,6 +74,9 @@ Plan make_plan(const Workload& workload, const Limits& limits);
 /// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
 void keep_lower_halves(Plan& plan);
 
+/// Whether no panel has more than one tile and the batch is up to 32.
+bool has_single_tiles(const Plan& plan);
+
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);
 

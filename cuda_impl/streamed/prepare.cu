@@ -94,13 +94,16 @@ int master_stride(Precision precision) {
 
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
+  const bool single = has_single_tiles(plan);
   switch (precision) {
     case Precision::kFp32:
       return streamed_kernel_fp32(groups);
     case Precision::kTf32:
-      return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups);
+      if (held > 0) return streamed_kernel_held_tf32();
+      return single ? streamed_kernel_single_tf32() : streamed_kernel_tf32(groups);
     case Precision::kFp16:
-      return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups);
+      if (held > 0) return streamed_kernel_held_fp16();
+      return single ? streamed_kernel_single_fp16() : streamed_kernel_fp16(groups);
     case Precision::kBf16:
       if (held > 0) return streamed_kernel_held_bf16();
       return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);

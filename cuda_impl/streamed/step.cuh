@@ -50,6 +50,10 @@ inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
 template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
+/// Whether there is code for panels of one tile only.
+template <class Format>
+inline constexpr bool kSingle =
+    kKeeps<Format> || std::is_same_v<Format, SingleFp16> || std::is_same_v<Format, SingleTf32>;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
@@ -445,7 +449,7 @@ STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& la
 /// Calls `function` with the panel as a constant.
 template <class Format, int kGroups, class Function>
 STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
-  if constexpr (kGroups == 1 && !kKeeps<Format>) {
+  if constexpr (kGroups == 1 && !kSingle<Format>) {
     if (panel == 4) return function(std::integral_constant<int, 4>());
     if (panel == 2) return function(std::integral_constant<int, 2>());
   }
