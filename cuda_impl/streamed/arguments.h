@@ -25,12 +25,14 @@ struct Arguments {
   const std::int32_t* labels;   // [batches * batch]
   unsigned char* hidden;        // tiles [output_tiles, groups]
   unsigned char* gradients;     // tiles [output_tiles, groups]; zero at the start
-  float* logit_parts;           // [logit_parts, groups * 32, logit_columns]
-  float* bias_terms;            // [batch, logit_columns]: the logits' gradient as the bias sum sees it
-  float* row_losses;            // [batch]
-  float* losses;                // ring of loss_slots, a power of two
-  std::uint32_t* counters;      // arrivals at barriers; zero at the start of a launch
-  std::uint32_t* status;        // 0, or 1 + barrier at which a wait ran out + (member << 16)
+  float* logit_parts;           // [logit_parts, groups * 32, logit_columns]; not with joined logits
+  std::uint64_t*
+      logit_sums;  // joined logits (logit_sums.h): [kLogitSumSets][kLogitSumsPitch]; zero at the start of a launch
+  float* bias_terms;        // [batch, logit_columns]: the logits' gradient as the bias sum sees it
+  float* row_losses;        // [batch]
+  float* losses;            // ring of loss_slots, a power of two
+  std::uint32_t* counters;  // arrivals at barriers; zero at the start of a launch
+  std::uint32_t* status;    // 0, or 1 + barrier at which a wait ran out + (member << 16)
   std::int64_t first_step, batches, loss_slots;
   std::int64_t wait_nanoseconds;  // longest wait
   std::int32_t steps;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "streamed/logit_sums.h"
 
 namespace headroom::streamed {
 namespace {
@@ -71,7 +72,11 @@ Plan make_plan(const Workload& workload, const Limits& limits) {
     in_tiles = layer.out_tiles;
   }
   plan.logit_columns = plan.layer[plan.layers - 1].out_tiles * kTileSide;
-  plan.logit_parts = plan.narrow != 0 ? plan.members : 1;
+  plan.joined =
+      plan.narrow != 0 && plan.groups == 1 && plan.logit_columns == kTileSide && plan.members <= kMostParts
+          ? 1
+          : 0;
+  plan.logit_parts = plan.narrow != 0 && plan.joined == 0 ? plan.members : 1;
   return plan;
 }
 

@@ -49,6 +49,8 @@ struct Plan {
   std::int32_t members;  // thread blocks
   std::int32_t layers, batch, groups, classes;
   std::int32_t narrow;  // last layer by columns: every member sums its own and leaves a part for each logit
+  std::int32_t
+      joined;  // 1: those parts are added up as integers by all members at once, and every member has the whole loss
   std::int32_t logit_columns;  // classes with padding
   std::int32_t logit_parts;    // members, or 1
   std::int64_t tiles;          // of weights

@@ -92,6 +92,9 @@ STREAMED_DEVICE uint4 load_global16(const void* address) {
 }
 STREAMED_DEVICE float load_global(const float* address) { return __ldcg(address); }
 STREAMED_DEVICE std::uint16_t load_global(const std::uint16_t* address) { return __ldcg(address); }
+STREAMED_DEVICE std::int64_t load_global(const std::uint64_t* address) {
+  return static_cast<std::int64_t>(__ldcg(reinterpret_cast<const unsigned long long*>(address)));
+}
 STREAMED_DEVICE void store_global16(void* address, uint4 value) { *static_cast<uint4*>(address) = value; }
 
 STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
@@ -99,6 +102,12 @@ STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
+/// Until a counter may have been reached: how that is asked while it has not. 0: each time as load_acquire(), which empties the L1.
+/// 1: relaxed, and an acquire once it has. 2: relaxed only; what other blocks wrote is read from the L2, behind this.
+#ifndef HEADROOM_STREAMED_POLL
+#define HEADROOM_STREAMED_POLL 1
+#endif
+inline constexpr int kPoll = HEADROOM_STREAMED_POLL;
 STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
   std::uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
@@ -107,6 +116,10 @@ STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
 STREAMED_DEVICE void add_release(std::uint32_t* address, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
+STREAMED_DEVICE void add_relaxed(std::uint64_t* address, std::uint64_t value) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+STREAMED_DEVICE std::int64_t nearest_integer(float value) { return __float2ll_rn(value); }
 /// The first report stays.
 STREAMED_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
   atomicCAS(address, 0u, value);

@@ -24,6 +24,7 @@
 
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
+#include "streamed/logit_sums.h"
 #include "streamed/sixteen_bit_formats.cuh"
 #include "streamed/tf32_format.cuh"
 
@@ -183,7 +184,8 @@ STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
     const auto expected = static_cast<std::uint32_t>(a.plan.members) *
                           (static_cast<std::uint32_t>(barrier) / kBarrierCounters + 1);
     std::uint64_t deadline = 0;
-    for (int polls = 1; static_cast<std::int32_t>(load_acquire(counter) - expected) < 0; ++polls) {
+    const auto found = [&] { return kPoll == 0 ? load_acquire(counter) : load_relaxed(counter); };
+    for (int polls = 1; static_cast<std::int32_t>(found() - expected) < 0; ++polls) {
       if (polls % 64 != 0) continue;
       if (deadline == 0) deadline = nanoseconds() + static_cast<std::uint64_t>(a.wait_nanoseconds);
       if (nanoseconds() > deadline)
@@ -194,6 +196,7 @@ STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
         break;
       }
     }
+    if constexpr (kPoll == 1) load_acquire(counter);
   }
   return !block_sync_or(failed);
 }
@@ -407,6 +410,27 @@ STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const
       });
 }
 
+/// The thread block that keeps the bias of joined logits and the loss: the last, which at most widths owns the least.
+STREAMED_DEVICE bool keeps_loss(const Arguments& a) { return block_index() == a.plan.members - 1; }
+
+/// The same with joined logits: to the sums that all blocks share. The bias is in the part of the block that keeps it.
+template <class Format, class Sums>
+STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std::uint64_t* shared,
+                                const Sums& sums) {
+  const bool keeps = keeps_loss(a);
+  for_each_total<Format, 1, 1, 1, Lanes::kForward>(
+      sums, [&](Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
+      [&](Place place, float total, float bias) {
+        if (place.row >= a.plan.batch || place.feature >= a.plan.classes) return;
+        const float part = total + bias;
+        if (can_be_added(part))
+          add_relaxed(shared + place.row * kTileSide + place.feature,
+                      static_cast<std::uint64_t>(nearest_integer(part * kLogitUnits)));
+        else
+          add_relaxed(shared + kLogitSums, 1);
+      });
+}
+
 /// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` runs when the
 /// first weights are on their way.
 template <class Format, int kTiles, int kGroups, class Before>
@@ -433,15 +457,22 @@ STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, co
 /// A narrow last layer by own columns: this block's part of every logit. Nobody else's activations are needed.
 template <class Format, int kGroups>
 STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                                         const unsigned char* inputs) {
+                                         const unsigned char* inputs, std::uint64_t* shared) {
   const Range own = owned_tiles(below);
   using Sweep = ForwardSweep<Format, 1, kGroups>;
+  const bool joined = kGroups == 1 && a.plan.joined != 0;
+  if (joined && own.begin == own.end && !keeps_loss(a)) return;
   for (int tile = 0; tile < layer.out_tiles; ++tile) {
     const Sweep sweep(a, layer, inputs, tile, own);
     sweep.prefetch_weights();
     typename Sweep::Sums sums = {};
     sweep.multiply(sums);
-
+    if constexpr (kGroups == 1) {
+      if (joined) {
+        add_logits<Format>(a, layer, shared, sums);
+        continue;
+      }
+    }
     finish_logits<Format, 1, kGroups>(a, block_index(), tile, sums);
   }
 }
@@ -549,13 +580,57 @@ STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   }
 }
 
-/// The batch's mean loss, and the bias of the last layer: sums over rows in a fixed order, a warp each.
+/// Joined logits: the gradients of a batch's logits that one thread makes, of all 32 rows and 16 classes. Every block makes all of them.
 template <class Format>
-STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
+struct OwnLogits {
+  static constexpr int kRows = Format::kWarps * 2, kCount = kGroupRows / kRows;
+  float gradient[kCount];
+  STREAMED_DEVICE static int row(int i) { return i * kRows + thread_index() / kTileSide; }
+  STREAMED_DEVICE static int column() { return thread_index() % kTileSide; }
+};
+
+/// Softmax, loss and gradient of all rows, half a warp a row. What a bias and the mean loss are added up from goes to memory, by one block.
+template <class Format>
+STREAMED_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels)[OwnLogits<Format>::kCount],
+                                 const std::uint64_t* shared, OwnLogits<Format>& own) {
+  const int c = OwnLogits<Format>::column();
+  std::int64_t found[OwnLogits<Format>::kCount];
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) found[i] = load_global(shared + own.row(i) * kTileSide + c);
+  const bool broken = load_global(shared + kLogitSums) != 0;
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) {
+    const int row = own.row(i);
+    const float logit = c >= a.plan.classes ? -INFINITY : broken ? NAN : logit_of(found[i]);
+    float largest = logit;
+#pragma unroll
+    for (int distance = kTileSide / 2; distance > 0; distance /= 2)
+      largest = fmaxf(largest, shuffle_xor(largest, distance));
+    const float power = exponential(logit - largest);
+    float sum = power;
+#pragma unroll
+    for (int distance = kTileSide / 2; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
+    const bool real = row < a.plan.batch && c < a.plan.classes;
+    const float gradient = (divide(power, sum) - (c == labels[i] ? 1.0f : 0.0f)) * a.gradient_scale;
+    own.gradient[i] = real ? gradient : 0.0f;
+    if (keeps_loss(a) && real) {
+      a.bias_terms[row * kTileSide + c] = Format::bias_term(gradient);
+      if (c == labels[i]) a.row_losses[row] = logarithm(sum) - (logit - largest);
+    }
+  }
+}
+
+/// The batch's mean loss, and the bias of the last layer: sums over rows in a fixed order, a warp each; by all blocks, or with
+/// joined logits by the one that keeps them.
+template <class Format>
+STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step, bool joined) {
   constexpr int kWarps = Format::kWarps;
+  if (joined && !keeps_loss(a)) return;
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
-  const int lane = thread_index() % 32, first = block_index() * kWarps + warp_index<Format>();
-  for (int c = first; c < a.plan.classes; c += a.plan.members * kWarps) {
+  const int lane = thread_index() % 32;
+  const int first = (joined ? 0 : block_index() * kWarps) + warp_index<Format>();
+  const int warps = (joined ? 1 : a.plan.members) * kWarps;
+  for (int c = first; c < a.plan.classes; c += warps) {
     float sum = 0;
     for (int row = lane; row < a.plan.batch; row += 32)
       sum += load_global(a.bias_terms + std::int64_t{row} * a.plan.logit_columns + c);
@@ -563,7 +638,7 @@ STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step) {
     float* bias = a.biases + layer.bias + c;
     if (lane == 0) *bias = fmaf(a.update_factor, sum, load_global(bias));
   }
-  if (first == a.plan.members * kWarps - 1) {
+  if (first == warps - 1) {
     float sum = 0;
     for (int row = lane; row < a.plan.batch; row += 32) sum += load_global(a.row_losses + row);
     sum = warp_sum(sum);
@@ -651,14 +726,28 @@ struct BackwardSweep {
   STREAMED_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
   }
-  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below) const {
+  /// Joined logits' gradients to where a copy would have brought them: the only item of a sweep, in the first stage of its warp.
+  STREAMED_DEVICE void put_gradients(const OwnLogits<Format>& own) const {
+#pragma unroll
+    for (int split = 0; split < kSplit; ++split) {
+      unsigned char* place = ring_of_warp<Format>(split * kSweepWarps) + Shape::kWeightBytes;
+#pragma unroll
+      for (int i = 0; i < own.kCount; ++i)
+        Format::store_gradient(place, own.row(i), own.column(), own.gradient[i]);
+    }
+    block_sync();  // they are there
+  }
+  /// Gradients that are `there` are not asked for.
+  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, bool there) const {
     typename Format::template Own<kTiles, kGroups> x;
     Format::template load_own<kTiles, kGroups>(x, a.hidden + output_offset<Format, kGroups>(below, tile),
                                                lane);
     int i = 0;
     run<Shape>(
         count, ring, [&](int item, int stage) { ask_weights(item, stage); },
-        [&](int item, int stage) { ask_gradients(item, stage); },
+        [&](int item, int stage) {
+          if (!there) ask_gradients(item, stage);
+        },
         [&](unsigned char* stage) {
           if constexpr (kKept) {
             const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
@@ -714,10 +803,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way.
+/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way; if it is `joined`, it
+/// leaves the gradients of the logits in `own`.
 template <class Format, int kPanel, int kGroups, bool kKept, class Before>
-STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                              const Before& before) {
+STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below, bool joined,
+                              const OwnLogits<Format>& own_logits, const Before& before) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
@@ -727,8 +817,10 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
+    if constexpr (kGroups == 1 && !kKept)
+      if (joined) sweep.put_gradients(own_logits);
     typename Sweep::Sums sums = {};
-    sweep.multiply_and_update(sums, below);
+    sweep.multiply_and_update(sums, below, kGroups == 1 && !kKept && joined);
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
   }
   return ready || before();
@@ -835,11 +927,31 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
   });
 }
 
+/// Waits for joined logits and makes their loss. The set of the step after the next, which was last read a step ago by everybody who
+/// arrived at this barrier, is cleared before anybody who waits for the next such barrier adds to it.
+template <class Format>
+STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
+                                   OwnLogits<Format>& own) {
+  std::int32_t labels[OwnLogits<Format>::kCount];
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i)
+    labels[i] = own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
+  if (!wait(a, barrier)) return false;
+  joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);
+  if (keeps_loss(a)) {
+    std::uint64_t* const old = a.logit_sums + (set == 0 ? kLogitSumSets - 1 : set - 1) * kLogitSumsPitch;
+    for (int i = thread_index(); i < kLogitSumsPitch; i += Format::kWarps * 32) old[i] = 0;
+    block_sync();  // what finish_loss() reads is written
+  }
+  return true;
+}
+
 template <class Format, int kGroups>
 STREAMED_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
-  int barrier = 0;
+  const bool joined = kGroups == 1 && a.plan.joined != 0;
+  int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
   if constexpr (kKeeps<Format>)
@@ -849,9 +961,10 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   for (int done = 0;; ++done) {
     between_steps<Format, kGroups>(a, batch_before, batch, done);
     if (done == a.steps) break;
+    std::uint64_t* const shared = a.logit_sums + set * kLogitSumsPitch;
     for (int layer = 1; layer <= last; ++layer) {
       if (layer == last && a.plan.narrow) {
-        forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1));
+        forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1), shared);
         break;
       }
       arrive(a, barrier);
@@ -864,25 +977,35 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       });
       if (!good) return;
     }
-    arrive(a, barrier);
-    if (!wait(a, barrier++)) return;
-    rows_of_loss<Format, kGroups>(a, batch);
+    if (!joined) {
+      arrive(a, barrier);
+      if (!wait(a, barrier++)) return;
+      rows_of_loss<Format, kGroups>(a, batch);
+    }
     for (int layer = last; layer > 0; --layer) {
       arrive(a, barrier);
       const int waited = barrier++;
+      const bool has_loss = joined && layer == last;
+      OwnLogits<Format> own_logits = {};
       const bool good = with_panel<Format, kGroups>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
-        const auto wait_for_gradients = [&] { return wait(a, waited); };
+        const auto wait_for_gradients = [&] {
+          if constexpr (kGroups == 1) {
+            if (has_loss) return wait_for_loss<Format>(a, waited, batch, set, own_logits);
+          }
+          return wait(a, waited);
+        };
         if constexpr (kKeeps<Format>)
           if (layers[layer].kept >= 0)
-            return backward<Format, kPanel, kGroups, true>(a, layers[layer], layers[layer - 1],
-                                                           wait_for_gradients);
-        return backward<Format, kPanel, kGroups, false>(a, layers[layer], layers[layer - 1],
-                                                        wait_for_gradients);
+            return backward<Format, kPanel, kGroups, true>(a, layers[layer], layers[layer - 1], false,
+                                                           own_logits, wait_for_gradients);
+        return backward<Format, kPanel, kGroups, false>(a, layers[layer], layers[layer - 1], has_loss,
+                                                        own_logits, wait_for_gradients);
       });
       if (!good) return;
-      if (layer == last) finish_loss<Format>(a, a.first_step + done);
+      if (layer == last) finish_loss<Format>(a, a.first_step + done, joined);
     }
+    set = set + 1 == kLogitSumSets ? 0 : set + 1;
     arrive(a, barrier++);  // the weights of layer 1; not waited for here
     batch_before = batch;
     batch = next_batch(a, batch);

@@ -16,6 +16,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "streamed/arguments.h"
+#include "streamed/logit_sums.h"
 
 namespace headroom {
 namespace {
@@ -24,6 +25,7 @@ using namespace streamed;
 
 constexpr std::int64_t kFirstLaunch = 16;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 12;
+constexpr int kCounterWords = kBarrierCounters * kCounterSpacing;
 constexpr std::int64_t kStagedValues = std::int64_t{1} << 24;
 
 Limits limits_of(int device) {
@@ -59,7 +61,7 @@ class StreamedTrainer : public Trainer {
         zeros<float>(std::int64_t{plan.logit_parts} * plan.groups * kGroupRows * plan.logit_columns);
     bias_terms_ = zeros<float>(logits);
     row_losses_ = zeros<float>(plan.batch);
-    counters_ = zeros<std::uint32_t>(kBarrierCounters * kCounterSpacing);
+    counters_ = zeros<std::uint32_t>(kCounterWords + kLogitSumSets * kLogitSumsPitch * 2);
     status_ = zeros<std::uint32_t>(1);
     upload(data);
     arguments_.held = held;
@@ -149,6 +151,7 @@ class StreamedTrainer : public Trainer {
     arguments_.row_losses = row_losses_.data();
     arguments_.losses = losses_.data();
     arguments_.counters = counters_.data();
+    arguments_.logit_sums = reinterpret_cast<std::uint64_t*>(counters_.data() + kCounterWords);
     arguments_.status = status_.data();
     arguments_.batches = batches_;
     arguments_.loss_slots = kKeptLosses;
@@ -241,7 +244,7 @@ class StreamedTrainer : public Trainer {
   DeviceBuffer<float> biases_, logit_parts_, bias_terms_, row_losses_;
   KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
-  DeviceBuffer<std::uint32_t> counters_, status_;
+  DeviceBuffer<std::uint32_t> counters_, status_;  // counters_: then the sums of joined logits
   Arguments arguments_{};
 
   std::string failure_;  // of a wait that ran out; the parameters are then those of no step

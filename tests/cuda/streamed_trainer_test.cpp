@@ -54,6 +54,7 @@ TEST_P(StreamedTrainer, SmallStepsMatchTheOracle) {
                                       {"mlp-33x40x17x5-b17", 2},
                                       {"mlp-33x40x17x5-b17", 3},
                                       {"mlp-40x70x130x7-b32", 2},
+                                      {"mlp-20x40x30-b20", 3},
                                       {"mlp-20x40x70x100-b20", 3}})
     check_against_oracle(name, GetParam(), members, kFewSteps);
 }
