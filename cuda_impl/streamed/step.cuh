@@ -72,6 +72,12 @@ STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
 }
 STREAMED_DEVICE unsigned char* kept_memory() { return shared_memory() + kSmallRingBytes; }
 STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
+/// A panel's values on their way out: in the rings, which are idle then, and behind what the first warp holds where sums are added up.
+template <class Format>
+STREAMED_DEVICE float* values_memory() {
+  return reinterpret_cast<float*>(shared_memory() + (kKeeps<Format> ? 2048 : kReductionBytes));
+}
+static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16>);
 
 /// `kBytes`, a multiple of 512, by one warp.
 template <int kBytes>
@@ -140,7 +146,8 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
 
 /// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first kWarps / kSplit warps hold other
 /// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
-template <class Format, int kSums, int kSplit>
+/// Without kSync the caller sees to it that all have read before anybody asks for copies or adds up again.
+template <class Format, int kSums, int kSplit, bool kSync>
 STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
                                     float (&totals)[kSums / Format::kWarps * kSplit]) {
   constexpr int kWarps = Format::kWarps, kWarpsOfSplit = kWarps / kSplit,
@@ -164,15 +171,22 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
           total += parts[(split * kWarpsOfSplit + w) * kPitch + i * kWarps * 32 + thread];
         totals[(first / kWarps + i) * kSplit + split] = total;
       }
-    block_sync();  // all parts are read
+    if (kSync || first + kAtOnce < kSums) block_sync();  // all parts are read
   }
 }
 
 // ---- the grid's barriers
 
-/// Everything this block wrote is visible to whoever waits for barrier `barrier`, counted from 0.
-STREAMED_DEVICE void arrive(const Arguments& a, int barrier) {
-  block_sync();
+/// For a trial: no barrier of its own for the weights of layer 1, whose forward pass then asks for them only when it has waited.
+#ifndef HEADROOM_STREAMED_LATE
+#define HEADROOM_STREAMED_LATE 0
+#endif
+inline constexpr bool kLate = HEADROOM_STREAMED_LATE != 0;
+
+/// Everything this block wrote is visible to whoever waits for barrier `barrier`, counted from 0. `synced`: nobody has written anything
+/// since the last block_sync().
+STREAMED_DEVICE void arrive(const Arguments& a, int barrier, bool synced = false) {
+  if (!synced) block_sync();
   if (thread_index() == 0 && !(barrier == a.lost_barrier && block_index() == 0))
     add_release(a.counters + barrier % kBarrierCounters * kCounterSpacing, 1);
 }
@@ -358,8 +372,8 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
 
 /// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(place) was
 /// asked for before the sums are added up.
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Look,
-          class Use>
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kSync, class Sums,
+          class Look, class Use>
 STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
   constexpr int kSums = 16 * kWarpTiles * kGroups, kTotals = kSums / Format::kWarps * kSplit;
   const int warp = warp_index<Format>(), lane = thread_index() % 32;
@@ -376,7 +390,7 @@ STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Us
     Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
   else
     Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
-  sum_over_warps<Format, kSums, kSplit>(settled, totals);
+  sum_over_warps<Format, kSums, kSplit, kSync>(settled, totals);
 #pragma unroll
   for (int i = 0; i < kTotals; ++i) use(place_of(i), totals[i], found[i]);
 }
@@ -387,8 +401,8 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
                                         const Sums& sums) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
-  float* values = reduction_memory();
-  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(
+  float* values = values_memory<Format>();
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
       sums, [&](Place place) { return load_global(bias + place.feature); },
       [&](Place place, float total, float its_bias) {
         values[value_index<kTiles>(place)] = relu(total + its_bias);
@@ -403,7 +417,7 @@ template <class Format, int kTiles, int kGroups, class Sums>
 STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
   float* logits =
       a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
-  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward>(
+  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward, true>(
       sums, [](Place) { return 0; },
       [&](Place place, float total, int) {
         logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
@@ -418,7 +432,7 @@ template <class Format, class Sums>
 STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std::uint64_t* shared,
                                 const Sums& sums) {
   const bool keeps = keeps_loss(a);
-  for_each_total<Format, 1, 1, 1, Lanes::kForward>(
+  for_each_total<Format, 1, 1, 1, Lanes::kForward, true>(
       sums, [&](Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
       [&](Place place, float total, float bias) {
         if (place.row >= a.plan.batch || place.feature >= a.plan.classes) return;
@@ -435,14 +449,15 @@ STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std:
 /// first weights are on their way.
 template <class Format, int kTiles, int kGroups, class Before>
 STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
-                                  bool logits, const Before& before) {
+                                  bool logits, bool late, const Before& before) {
   using Sweep = ForwardSweep<Format, kTiles, kGroups>;
   const Range own = owned_tiles(layer);
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kTiles) {
     const Sweep sweep(a, layer, inputs, tile, {0, layer.in_tiles});
+    if (kLate && late && !ready && !before()) return false;
     sweep.prefetch_weights();
-    if (!ready && !before()) return false;
+    if (!(kLate && late) && !ready && !before()) return false;
     ready = true;
     typename Sweep::Sums sums = {};
     sweep.multiply(sums);
@@ -774,11 +789,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   const int warp = warp_index<Format>(), lane = thread_index() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
   float* bias = a.biases + below.bias + tile * kTileSide + warp;
-  float* values = reduction_memory();
+  float* values = values_memory<Format>();
   float old_bias[kOfWarp];
 #pragma unroll
   for (int i = 0; i < kOfWarp; ++i) old_bias[i] = load_global(bias + i * kWarps);
-  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
       sums,
       [&](Place place) {
         const unsigned char* activations =
@@ -904,7 +919,7 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
     FirstSweep<Format, kPanel, kGroups, kForward>(a, layer, tile)
         .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
                 factor);
-  block_sync();  // the weights are written
+  if (!kForward) block_sync();  // the weights are written; otherwise behind the activations
 }
 
 // ---- steps
@@ -922,7 +937,7 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
     } else {
       if (done > 0) first_layer<Format, kPanel, kGroups, false>(a, batch, next, a.update_factor);
       return forward_rows<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next), false,
-                                                   [] { return true; });
+                                                   false, [] { return true; });
     }
   });
 }
@@ -967,13 +982,13 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
         forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1), shared);
         break;
       }
-      arrive(a, barrier);
+      arrive(a, barrier, true);  // panels end with a block_sync()
       // Layer 1's weights were updated behind the last barrier that was waited for.
-      if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
+      if (!kLate && layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
       const int waited = barrier++;
       const bool good = with_panel<Format, kGroups>(layers[layer].panel, [&](auto panel) {
         return forward_rows<Format, decltype(panel)::value, kGroups>(
-            a, layers[layer], outputs(layer - 1), layer == last, [&] { return wait(a, waited); });
+            a, layers[layer], outputs(layer - 1), layer == last, layer == 1, [&] { return wait(a, waited); });
       });
       if (!good) return;
     }
@@ -983,7 +998,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       rows_of_loss<Format, kGroups>(a, batch);
     }
     for (int layer = last; layer > 0; --layer) {
-      arrive(a, barrier);
+      arrive(a, barrier, layer < last - 1);  // loss, logits and the last layer's bias come without one
       const int waited = barrier++;
       const bool has_loss = joined && layer == last;
       OwnLogits<Format> own_logits = {};
@@ -1006,7 +1021,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       if (layer == last) finish_loss<Format>(a, a.first_step + done, joined);
     }
     set = set + 1 == kLogitSumSets ? 0 : set + 1;
-    arrive(a, barrier++);  // the weights of layer 1; not waited for here
+    if (!kLate) arrive(a, barrier++, last > 1);  // the weights of layer 1; not waited for here
     batch_before = batch;
     batch = next_batch(a, batch);
   }
