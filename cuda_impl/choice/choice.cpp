@@ -13,15 +13,16 @@ constexpr int kOneGroupOfRows =
     32;  // cuda-resident and cuda-streamed hold so many rows of a batch in registers at once
 constexpr int kStreamedBatch = 128,
               kFusedBatch = 128;  // the most that the one takes, the least that the other does
-// Where reading each weight once begins to matter more than waiting for all thread blocks once a layer.
-constexpr std::int64_t kManyParameters = 6'000'000;
+// Where reading each weight once begins to matter more than waiting for all thread blocks once a layer: with more rows than that,
+// and in fp32 (predicted, docs/kernels/choice.md). In the other precisions a small batch is always streamed.
+constexpr std::int64_t kManyParameters = 6'000'000, kManyParametersFp32 = 300'000;
 
 bool streaming_wins(const Workload& workload, Precision precision) {
   if (workload.batch_size > kStreamedBatch) return false;
-  const bool many = workload.parameter_count() >= kManyParameters;
-  const bool one_group = workload.batch_size <= kOneGroupOfRows;
-  if (precision == Precision::kFp16 || precision == Precision::kBf16) return many || one_group;
-  return many && one_group;
+  if (workload.batch_size <= kOneGroupOfRows)
+    return precision != Precision::kFp32 || workload.parameter_count() >= kManyParametersFp32;
+  const bool sixteen_bits = precision == Precision::kFp16 || precision == Precision::kBf16;
+  return sixteen_bits && workload.parameter_count() >= kManyParameters;
 }
 
 /// A trainer that says which strategy it is.

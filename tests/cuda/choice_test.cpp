@@ -45,7 +45,13 @@ TEST(Choice, ASmallBatchStaysOnTheChipOrIsStreamed) {
               (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
   EXPECT_EQ(order_for("mlp-784x128x128x128x10-b32", Precision::kBf16),
             (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
-  // What does not fit on the chip and is too small to stream in full precision.
+  // More layers than cuda-resident trains.
+  for (const Precision precision : kAllPrecisions)
+    EXPECT_EQ(order_for("mlp-784x256x256x256x256x256x256x256x256x10-b32", precision),
+              (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
+  EXPECT_EQ(order_for("mlp-64x64x64x64x64x64x64x64x64x10-b32", Precision::kTf32),
+            (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
+  // Too small to stream in full precision.
   EXPECT_EQ(order_for("mlp-64x64x64x64x64x64x64x64x64x10-b32", Precision::kFp32),
             (Order{Strategy::kResident, Strategy::kLayered}));
 }

@@ -6,14 +6,20 @@
 // A test with few thread blocks gives each what a wide network would.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "core/dataset.h"
 #include "core/error.h"
 #include "sanitizer.h"
 #include "step_check.h"
+#include "streamed/logit_sums.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
 
@@ -271,6 +277,35 @@ TEST(StreamedPlan, HeldTilesLieInSquaresAndAreSpreadOverRowsAndColumns) {
     for (const auto& counts : {in_row, in_column})
       for (const int count : counts) EXPECT_NEAR(count, held, 8) << held;
   }
+}
+TEST(StreamedPlan, JoinsTheLogitsOfUpTo16ClassesAndSmallBatches) {
+  for (const auto& [name, joined] : {std::pair{"mlp-784x2048x10-b32", 1},
+                                     {"mlp-784x64x16-b1", 1},
+                                     {"mlp-784x64x17-b32", 0},
+                                     {"mlp-784x64x10-b33", 0},
+                                     {"mlp-784x64x100-b32", 0}})
+    EXPECT_EQ(streamed::make_plan(parse_workload_name(name), kH200).joined, joined) << name;
+}
+TEST(StreamedLogits, SumsOfIntegersHaveNoOrderAndDoNotRunOver) {
+  const auto units = [](float part) { return std::llrint(part * streamed::kLogitUnits); };
+  std::mt19937 random(fresh_seed());
+  std::normal_distribution<float> normal;
+  std::vector<std::int64_t> parts(132);
+  double exact = 0;
+  for (auto& part : parts) {
+    const float value = normal(random) * std::exp(4 * normal(random));
+    ASSERT_TRUE(streamed::can_be_added(value));
+    part = units(value), exact += value;
+  }
+  const auto sum = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  std::ranges::shuffle(parts, random);
+  EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), std::int64_t{0}), sum);
+  EXPECT_NEAR(streamed::logit_of(sum), exact, 1e-7 * std::fabs(exact) + 132 * 0x1p-33);
+  const float largest = std::nextafter(streamed::kLargestPart, 0.0f);
+  EXPECT_TRUE(streamed::can_be_added(largest) && streamed::can_be_added(-largest));
+  EXPECT_LE(units(largest), std::numeric_limits<std::int64_t>::max() / streamed::kMostParts);
+  for (const float broken : {NAN, INFINITY, -INFINITY, streamed::kLargestPart, -streamed::kLargestPart})
+    EXPECT_FALSE(streamed::can_be_added(broken)) << broken;
 }
 TEST(StreamedPlan, RefusesWithTheReason) {
   for (const auto& [name, limits, reason] :
