@@ -752,32 +752,38 @@ struct BackwardSweep {
     }
     block_sync();  // they are there
   }
-  /// Gradients that are `there` are not asked for.
-  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, bool there) const {
+  /// With joined logits their gradients are there, and there is one item at most.
+  template <bool kJoined>
+  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below) const {
     typename Format::template Own<kTiles, kGroups> x;
     Format::template load_own<kTiles, kGroups>(x, a.hidden + output_offset<Format, kGroups>(below, tile),
                                                lane);
     int i = 0;
-    run<Shape>(
-        count, ring, [&](int item, int stage) { ask_weights(item, stage); },
-        [&](int item, int stage) {
-          if (!there) ask_gradients(item, stage);
-        },
-        [&](unsigned char* stage) {
-          if constexpr (kKept) {
-            const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
-            unsigned char* const low = kept_tile(layer, below, out_tile(i), tile);
-            unsigned char* const out[2] = {a.masters.part[0] + offset, low};
-            Format::template backward<kTiles, kGroups>(sums, x, stage, low, stage + Shape::kWeightBytes, out,
-                                                       Format::kMasterStride, a.update_factor, lane);
-          } else {
-            with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
-              Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
-                                                         Format::kMasterStride, a.update_factor, lane);
-            });
-          }
-          ++i;
+    const auto use = [&](unsigned char* stage) {
+      if constexpr (kKept) {
+        const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
+        unsigned char* const low = kept_tile(layer, below, out_tile(i), tile);
+        unsigned char* const out[2] = {a.masters.part[0] + offset, low};
+        Format::template backward<kTiles, kGroups>(sums, x, stage, low, stage + Shape::kWeightBytes, out,
+                                                   Format::kMasterStride, a.update_factor, lane);
+      } else {
+        with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
+          Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                     Format::kMasterStride, a.update_factor, lane);
         });
+      }
+      ++i;
+    };
+    if constexpr (kJoined) {
+      copy_async_commit();
+      copy_async_wait<0>();
+      warp_sync();
+      if (count > 0) use(ring);
+    } else {
+      run<Shape>(
+          count, ring, [&](int item, int stage) { ask_weights(item, stage); },
+          [&](int item, int stage) { ask_gradients(item, stage); }, use);
+    }
   }
 };
 
@@ -818,10 +824,10 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way; if it is `joined`, it
-/// leaves the gradients of the logits in `own`.
-template <class Format, int kPanel, int kGroups, bool kKept, class Before>
-STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below, bool joined,
+/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way; with kJoined it
+/// leaves the gradients of the logits in `own_logits`.
+template <class Format, int kPanel, int kGroups, bool kKept, bool kJoined, class Before>
+STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                               const OwnLogits<Format>& own_logits, const Before& before) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
@@ -832,10 +838,9 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
     sweep.prefetch_weights();
     if (!ready && !before()) return false;
     ready = true;
-    if constexpr (kGroups == 1 && !kKept)
-      if (joined) sweep.put_gradients(own_logits);
+    if constexpr (kJoined) sweep.put_gradients(own_logits);
     typename Sweep::Sums sums = {};
-    sweep.multiply_and_update(sums, below, kGroups == 1 && !kKept && joined);
+    sweep.template multiply_and_update<kJoined>(sums, below);
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
   }
   return ready || before();
@@ -997,28 +1002,37 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       if (!wait(a, barrier++)) return;
       rows_of_loss<Format, kGroups>(a, batch);
     }
-    for (int layer = last; layer > 0; --layer) {
+    OwnLogits<Format> own_logits = {};
+    int highest = last;  // layer that is left to go through
+    if constexpr (kGroups == 1) {
+      if (joined) {
+        arrive(a, barrier);
+        const int waited = barrier++;
+        const bool good = with_panel<Format, kGroups>(layers[last - 1].panel, [&](auto panel) {
+          return backward<Format, decltype(panel)::value, kGroups, false, true>(
+              a, layers[last], layers[last - 1], own_logits,
+              [&] { return wait_for_loss<Format>(a, waited, batch, set, own_logits); });
+        });
+        if (!good) return;
+        finish_loss<Format>(a, a.first_step + done, true);
+        highest = last - 1;
+      }
+    }
+    for (int layer = highest; layer > 0; --layer) {
       arrive(a, barrier, layer < last - 1);  // loss, logits and the last layer's bias come without one
       const int waited = barrier++;
-      const bool has_loss = joined && layer == last;
-      OwnLogits<Format> own_logits = {};
       const bool good = with_panel<Format, kGroups>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
-        const auto wait_for_gradients = [&] {
-          if constexpr (kGroups == 1) {
-            if (has_loss) return wait_for_loss<Format>(a, waited, batch, set, own_logits);
-          }
-          return wait(a, waited);
-        };
+        const auto wait_for_gradients = [&] { return wait(a, waited); };
         if constexpr (kKeeps<Format>)
           if (layers[layer].kept >= 0)
-            return backward<Format, kPanel, kGroups, true>(a, layers[layer], layers[layer - 1], false,
-                                                           own_logits, wait_for_gradients);
-        return backward<Format, kPanel, kGroups, false>(a, layers[layer], layers[layer - 1], has_loss,
-                                                        own_logits, wait_for_gradients);
+            return backward<Format, kPanel, kGroups, true, false>(a, layers[layer], layers[layer - 1],
+                                                                  own_logits, wait_for_gradients);
+        return backward<Format, kPanel, kGroups, false, false>(a, layers[layer], layers[layer - 1],
+                                                               own_logits, wait_for_gradients);
       });
       if (!good) return;
-      if (layer == last) finish_loss<Format>(a, a.first_step + done, joined);
+      if (layer == last) finish_loss<Format>(a, a.first_step + done, false);
     }
     set = set + 1 == kLogitSumSets ? 0 : set + 1;
     if (!kLate) arrive(a, barrier++, last > 1);  // the weights of layer 1; not waited for here
