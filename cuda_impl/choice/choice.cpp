@@ -13,14 +13,12 @@ constexpr int kOneGroupOfRows =
     32;  // cuda-resident and cuda-streamed hold so many rows of a batch in registers at once
 constexpr int kStreamedBatch = 128,
               kFusedBatch = 128;  // the most that the one takes, the least that the other does
-// Where reading each weight once begins to matter more than waiting for all thread blocks once a layer: with more rows than that,
-// and in fp32 (predicted, docs/kernels/choice.md). In the other precisions a small batch is always streamed.
-constexpr std::int64_t kManyParameters = 6'000'000, kManyParametersFp32 = 300'000;
+// With more rows than one group: where reading each weight once begins to matter more than waiting for all thread blocks once a layer.
+constexpr std::int64_t kManyParameters = 6'000'000;
 
 bool streaming_wins(const Workload& workload, Precision precision) {
   if (workload.batch_size > kStreamedBatch) return false;
-  if (workload.batch_size <= kOneGroupOfRows)
-    return precision != Precision::kFp32 || workload.parameter_count() >= kManyParametersFp32;
+  if (workload.batch_size <= kOneGroupOfRows) return true;
   const bool sixteen_bits = precision == Precision::kFp16 || precision == Precision::kBf16;
   return sixteen_bits && workload.parameter_count() >= kManyParameters;
 }

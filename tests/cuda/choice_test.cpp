@@ -47,13 +47,10 @@ TEST(Choice, ASmallBatchStaysOnTheChipOrIsStreamed) {
             (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
   // More layers than cuda-resident trains.
   for (const Precision precision : kAllPrecisions)
-    EXPECT_EQ(order_for("mlp-784x256x256x256x256x256x256x256x256x10-b32", precision),
-              (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
-  EXPECT_EQ(order_for("mlp-64x64x64x64x64x64x64x64x64x10-b32", Precision::kTf32),
-            (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
-  // Too small to stream in full precision.
-  EXPECT_EQ(order_for("mlp-64x64x64x64x64x64x64x64x64x10-b32", Precision::kFp32),
-            (Order{Strategy::kResident, Strategy::kLayered}));
+    for (const char* name : {"mlp-784x256x256x256x256x256x256x256x256x10-b32",
+                             "mlp-64x64x64x64x64x64x64x64x64x64x64x64x64x64x64x64x10-b32"})
+      EXPECT_EQ(order_for(name, precision),
+                (Order{Strategy::kResident, Strategy::kStreamed, Strategy::kLayered}));
 }
 
 TEST(Choice, AMediumBatchIsStreamedWhereThereAreManyWeightsOf16Bits) {
@@ -100,9 +97,9 @@ TEST(Choice, TakesTheNextWhereTheFirstDoesNotFitAndSaysWhy) {
   if (resident_unavailable(0)) GTEST_SKIP() << *resident_unavailable(0);
   // One layer more than cuda-resident trains.
   const Problem deep({20, 24, 24, 24, 24, 24, 24, 24, 24, 10}, 8);
-  EXPECT_THAT(chosen_trainer(deep, Precision::kFp16)->note(),
-              AllOf(StartsWith("takes cuda-streamed"), HasSubstr("; refused: "), HasSubstr("layers")));
-  EXPECT_THAT(chosen_trainer(deep, Precision::kFp32)->note(), StartsWith("takes cuda-layered; refused: "));
+  for (const Precision precision : {Precision::kFp16, Precision::kFp32})
+    EXPECT_THAT(chosen_trainer(deep, precision)->note(),
+                AllOf(StartsWith("takes cuda-streamed"), HasSubstr("; refused: "), HasSubstr("layers")));
   const Problem wide({20, 300, 10}, 512);
   EXPECT_THAT(chosen_trainer(wide, Precision::kBf16)->note(),
               AllOf(StartsWith("takes cuda-layered; refused: "), HasSubstr("cuda-fused")));
