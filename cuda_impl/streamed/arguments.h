@@ -45,16 +45,15 @@ static_assert(sizeof(Arguments) < 4096);
 
 /// The kernel of a precision for the plan, with hints for the L2 if tiles are to be held; never null.
 const void* streamed_kernel(Precision precision, const Plan& plan, int held);
-const void* streamed_kernel_fp32(int groups);
-const void* streamed_kernel_tf32(int groups);
-const void* streamed_kernel_fp16(int groups);
+const void* streamed_kernel_fp32(int groups, bool joined);
+// panels: one_panel_for_all() of the plan.
+const void* streamed_kernel_tf32(int groups, int panels);
+const void* streamed_kernel_fp16(int groups, int panels);
 const void* streamed_kernel_bf16(int groups);
 const void* streamed_kernel_kept_bf16();
 const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();
-const void* streamed_kernel_single_fp16();
-const void* streamed_kernel_single_tf32();
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);

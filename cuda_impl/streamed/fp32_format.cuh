@@ -27,6 +27,11 @@ struct Fp32 {
   STREAMED_DEVICE static float value_of(const float4& four, int i) {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
   }
+  /// Column j of row i of products that are gone through there and back, so that neighbours always share a factor.
+  template <int kColumns>
+  STREAMED_DEVICE static int there_and_back(int i, int j) {
+    return i % 2 == 0 ? j : kColumns - 1 - j;
+  }
   /// Halves what a lane has: the lane whose `mask` bit is clear gets both lanes' first half, the other the second.
   template <int kCount>
   STREAMED_DEVICE static void share(const float* sums /* [kCount] */, float* kept /* [kCount / 2] */,
@@ -100,7 +105,10 @@ struct Fp32 {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int r = 0; r < 16; ++r) add_product(sums[16 * i + r], value_of(x[k & 1][r / 4], r % 4), w[i][k]);
+        for (int j = 0; j < 16; ++j) {
+          const int r = there_and_back<16>(i, j);
+          add_product(sums[16 * i + r], value_of(x[k & 1][r / 4], r % 4), w[i][k]);
+        }
     }
   }
   template <int kTiles, int kGroups>
@@ -385,8 +393,10 @@ struct Fp32 {
 #pragma unroll
           for (int r = 0; r < 16; ++r)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
+            for (int j = 0; j < 4; ++j) {
+              const int i = there_and_back<4>(r, j);
               add_product(sums[16 * i + r], updated_weight[i], value_of(x[k & 1][r / 4], r % 4));
+            }
         }
       }
       warp_sync();  // the chunk's old weights are read

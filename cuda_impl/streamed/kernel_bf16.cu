@@ -3,6 +3,8 @@
 
 namespace headroom::streamed {
 
-const void* streamed_kernel_bf16(int groups) { return kernel_of<Bf16>(groups); }
+const void* streamed_kernel_bf16(int groups) {
+  return groups > 1 ? kernel_of<Bf16, kMostGroups, 0>() : kernel_of<Bf16, 1, 0>();
+}
 
 }  // namespace headroom::streamed

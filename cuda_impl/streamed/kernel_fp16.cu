@@ -3,9 +3,9 @@
 
 namespace headroom::streamed {
 
-const void* streamed_kernel_fp16(int groups) { return kernel_of<Fp16>(groups); }
-const void* streamed_kernel_single_fp16() {
-  return reinterpret_cast<const void*>(&streamed_steps<SingleFp16, 1>);
+const void* streamed_kernel_fp16(int groups, int panels) {
+  if (groups > 1) return kernel_of<Fp16, kMostGroups, 0>();
+  return panels == 1 ? kernel_of<Fp16, 1, 1>() : kernel_of<Fp16, 1, 0>();
 }
 
 }  // namespace headroom::streamed

@@ -4,14 +4,8 @@
 
 namespace headroom::streamed {
 
-const void* streamed_kernel_held_bf16() {
-  return reinterpret_cast<const void*>(&streamed_steps<HeldBf16, 1>);
-}
-const void* streamed_kernel_held_fp16() {
-  return reinterpret_cast<const void*>(&streamed_steps<HeldFp16, 1>);
-}
-const void* streamed_kernel_held_tf32() {
-  return reinterpret_cast<const void*>(&streamed_steps<HeldTf32, 1>);
-}
+const void* streamed_kernel_held_bf16() { return kernel_of<HeldBf16, 1, 0>(); }
+const void* streamed_kernel_held_fp16() { return kernel_of<HeldFp16, 1, 0>(); }
+const void* streamed_kernel_held_tf32() { return kernel_of<HeldTf32, 1, 0>(); }
 
 }  // namespace headroom::streamed

@@ -3,8 +3,6 @@
 
 namespace headroom::streamed {
 
-const void* streamed_kernel_kept_bf16() {
-  return reinterpret_cast<const void*>(&streamed_steps<KeptBf16, 1>);
-}
+const void* streamed_kernel_kept_bf16() { return kernel_of<KeptBf16, 1, 1>(); }
 
 }  // namespace headroom::streamed

@@ -3,9 +3,9 @@
 
 namespace headroom::streamed {
 
-const void* streamed_kernel_tf32(int groups) { return kernel_of<Tf32>(groups); }
-const void* streamed_kernel_single_tf32() {
-  return reinterpret_cast<const void*>(&streamed_steps<SingleTf32, 1>);
+const void* streamed_kernel_tf32(int groups, int panels) {
+  if (groups > 1) return kernel_of<Tf32, kMostGroups, 0>();
+  return panels == 1 ? kernel_of<Tf32, 1, 1>() : kernel_of<Tf32, 1, 0>();
 }
 
 }  // namespace headroom::streamed

@@ -23,6 +23,10 @@ int choose_panel(int tiles, int members, int groups) {
   return best;
 }
 
+std::int32_t parts_of_logits(const Plan& plan) {
+  return plan.narrow != 0 && plan.joined == 0 ? plan.members : 1;
+}
+
 }  // namespace
 
 std::optional<std::string> cannot_stream(const Workload& workload, const Limits& limits) {
@@ -76,7 +80,7 @@ Plan make_plan(const Workload& workload, const Limits& limits) {
       plan.narrow != 0 && plan.groups == 1 && plan.logit_columns == kTileSide && plan.members <= kMostParts
           ? 1
           : 0;
-  plan.logit_parts = plan.narrow != 0 && plan.joined == 0 ? plan.members : 1;
+  plan.logit_parts = parts_of_logits(plan);
   return plan;
 }
 
@@ -95,9 +99,17 @@ void keep_lower_halves(Plan& plan) {
   }
 }
 
-bool has_single_tiles(const Plan& plan) {
-  const auto end = plan.layer + plan.layers;
-  return plan.groups == 1 && std::none_of(plan.layer, end, [](const LayerPlan& l) { return l.panel > 1; });
+int one_panel_for_all(const Plan& plan) {
+  const int panel = plan.layer[0].panel;
+  const auto end = plan.layer + plan.layers - plan.narrow;
+  const auto other = [&](const LayerPlan& layer) { return layer.panel != panel; };
+  return plan.groups > 1 || std::any_of(plan.layer, end, other) ? 0 : panel;
+}
+
+void join_logits_of_narrow_layers_only(Plan& plan) {
+  if (one_panel_for_all(plan) == 1 && plan.layer[plan.layers - 2].out_tiles * 2 <= plan.members) return;
+  plan.joined = 0;
+  plan.logit_parts = parts_of_logits(plan);
 }
 
 double kept_bytes_per_step(const Plan& plan) {

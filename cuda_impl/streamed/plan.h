@@ -76,8 +76,13 @@ Plan make_plan(const Workload& workload, const Limits& limits);
 /// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
 void keep_lower_halves(Plan& plan);
 
-/// Whether no panel has more than one tile and the batch is up to 32.
-bool has_single_tiles(const Plan& plan);
+/// Tiles of every panel but a narrow last layer's, if the batch is up to 32; 0 if they differ or it is larger. For kernels without code for
+/// other panels: with it ptxas keeps places in local memory in tf32, and behind every barrier of the grid they come out of the L2.
+int one_panel_for_all(const Plan& plan);
+
+/// For fp32: joins logits only if all panels have one tile and at most half of the members own any of the last hidden layer. In wider
+/// networks that is slower than parts (docs/kernels/streamed.md).
+void join_logits_of_narrow_layers_only(Plan& plan);
 
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);

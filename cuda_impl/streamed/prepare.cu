@@ -94,16 +94,14 @@ int master_stride(Precision precision) {
 
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
-  const bool single = has_single_tiles(plan);
+  const int panels = one_panel_for_all(plan);
   switch (precision) {
     case Precision::kFp32:
-      return streamed_kernel_fp32(groups);
+      return streamed_kernel_fp32(groups, plan.joined != 0);
     case Precision::kTf32:
-      if (held > 0) return streamed_kernel_held_tf32();
-      return single ? streamed_kernel_single_tf32() : streamed_kernel_tf32(groups);
+      return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups, panels);
     case Precision::kFp16:
-      if (held > 0) return streamed_kernel_held_fp16();
-      return single ? streamed_kernel_single_fp16() : streamed_kernel_fp16(groups);
+      return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups, panels);
     case Precision::kBf16:
       if (held > 0) return streamed_kernel_held_bf16();
       return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);

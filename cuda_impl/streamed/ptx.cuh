@@ -102,12 +102,6 @@ STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
-/// Until a counter may have been reached: how that is asked while it has not. 0: each time as load_acquire(), which empties the L1.
-/// 1: relaxed, and an acquire once it has. 2: relaxed only; what other blocks wrote is read from the L2, behind this.
-#ifndef HEADROOM_STREAMED_POLL
-#define HEADROOM_STREAMED_POLL 1
-#endif
-inline constexpr int kPoll = HEADROOM_STREAMED_POLL;
 STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
   std::uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");

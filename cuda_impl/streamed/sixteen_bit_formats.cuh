@@ -308,8 +308,6 @@ using Bf16 = SixteenBit<Bf16Numbers>;
 /// With lower halves of masters that stay on the chip.
 struct KeptBf16 : Bf16 {};
 using Fp16 = SixteenBit<Fp16Numbers>;
-/// For panels of one tile only.
-struct SingleFp16 : Fp16 {};
 /// With words to the L2 about which masters to hold: in bf16 the high halves only, which the forward pass reads as well.
 struct HeldBf16 : Bf16 {
   static constexpr int kHeldParts = 1;

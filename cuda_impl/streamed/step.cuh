@@ -12,8 +12,8 @@
 //
 // Barriers of the grid, and what each protects, in the order of a step of layers 0 to L - 1:
 //   activations of layer l, l < L - 1 (l < L - 2 with narrow logits): written by owners, read by all
-//   parts of logits: written by all, read by the blocks that own rows of the batch
-//   gradient of the logits: written by owners of rows, read by all
+//   parts of logits: written by all, read by the blocks that own rows of the batch; joined logits: added to by all, read by all
+//   gradient of the logits: written by owners of rows, read by all; not with joined logits, whose loss every block makes
 //   gradient of layer l, 0 < l < L - 1: written by owners, read by all. That of layer 0 is needed by its owner only
 //   weights of layer 1: written by owners of columns, read by owners of rows in the next step. Not waited for on its own:
 //   arrivals come in order, so the next barrier's wait covers it, and only their prefetch has to wait for it.
@@ -51,10 +51,10 @@ inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
 template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
-/// Whether there is code for panels of one tile only.
-template <class Format>
-inline constexpr bool kSingle =
-    kKeeps<Format> || std::is_same_v<Format, SingleFp16> || std::is_same_v<Format, SingleTf32>;
+/// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
+/// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
+template <class Format, int kGroups, int kPanels>
+inline constexpr bool kJoins = kGroups == 1 && (kPanels > 0 || !Format::kWalks);
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
@@ -177,42 +177,45 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
 
 // ---- the grid's barriers
 
-/// For a trial: no barrier of its own for the weights of layer 1, whose forward pass then asks for them only when it has waited.
-#ifndef HEADROOM_STREAMED_LATE
-#define HEADROOM_STREAMED_LATE 0
-#endif
-inline constexpr bool kLate = HEADROOM_STREAMED_LATE != 0;
-
 /// Everything this block wrote is visible to whoever waits for barrier `barrier`, counted from 0. `synced`: nobody has written anything
-/// since the last block_sync().
+/// since the last block_sync(). Without one here the compiler no longer knows that a warp's lanes are together, which fp32 pays for.
+template <class Format>
 STREAMED_DEVICE void arrive(const Arguments& a, int barrier, bool synced = false) {
-  if (!synced) block_sync();
+  if (Format::kWalks || !synced) block_sync();
   if (thread_index() == 0 && !(barrier == a.lost_barrier && block_index() == 0))
     add_release(a.counters + barrier % kBarrierCounters * kCounterSpacing, 1);
 }
-/// False if that took too long: then everybody leaves.
-STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
-  bool failed = false;
-  if (thread_index() == 0) {
-    const std::uint32_t* counter = a.counters + barrier % kBarrierCounters * kCounterSpacing;
-    const auto expected = static_cast<std::uint32_t>(a.plan.members) *
-                          (static_cast<std::uint32_t>(barrier) / kBarrierCounters + 1);
-    std::uint64_t deadline = 0;
-    const auto found = [&] { return kPoll == 0 ? load_acquire(counter) : load_relaxed(counter); };
-    for (int polls = 1; static_cast<std::int32_t>(found() - expected) < 0; ++polls) {
-      if (polls % 64 != 0) continue;
-      if (deadline == 0) deadline = nanoseconds() + static_cast<std::uint64_t>(a.wait_nanoseconds);
-      if (nanoseconds() > deadline)
-        report_once(a.status, 1 + (static_cast<std::uint32_t>(barrier) & 0x7fff) +
-                                  (static_cast<std::uint32_t>(block_index()) << 16));
-      if (load_relaxed(a.status) != 0) {
-        failed = true;
-        break;
-      }
-    }
-    if constexpr (kPoll == 1) load_acquire(counter);
+/// By one thread: waits for a barrier. False if that took too long: then everybody leaves.
+STREAMED_DEVICE bool poll(const Arguments& a, int barrier) {
+  const std::uint32_t* counter = a.counters + barrier % kBarrierCounters * kCounterSpacing;
+  const auto expected = static_cast<std::uint32_t>(a.plan.members) *
+                        (static_cast<std::uint32_t>(barrier) / kBarrierCounters + 1);
+  std::uint64_t deadline = 0;
+  // One acquire behind the polls: each of them would empty the L1.
+  for (int polls = 1; static_cast<std::int32_t>(load_relaxed(counter) - expected) < 0; ++polls) {
+    if (polls % 64 != 0) continue;
+    if (deadline == 0) deadline = nanoseconds() + static_cast<std::uint64_t>(a.wait_nanoseconds);
+    if (nanoseconds() > deadline)
+      report_once(a.status, 1 + (static_cast<std::uint32_t>(barrier) & 0x7fff) +
+                                (static_cast<std::uint32_t>(block_index()) << 16));
+    if (load_relaxed(a.status) != 0) return false;
   }
-  return !block_sync_or(failed);
+  load_acquire(counter);
+  return true;
+}
+/// Waits for a barrier, false if that took too long. The warp that arrived polls, while the others ask for what does not depend on the
+/// barrier; it asks when it knows, as copies would be in the way of its polls.
+template <class Format, class Ask>
+STREAMED_DEVICE bool wait(const Arguments& a, int barrier, const Ask& ask) {
+  const bool polls = warp_index<Format>() == 0;
+  if (!polls) ask();
+  const bool failed = block_sync_or(thread_index() == 0 && !poll(a, barrier));
+  if (polls) ask();
+  return !failed;
+}
+/// The same with nothing to ask for, polled by another warp than the one that may still be arriving at the next barrier.
+STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
+  return !block_sync_or(thread_index() == 32 && !poll(a, barrier));
 }
 
 // ---- what a thread block owns
@@ -445,19 +448,25 @@ STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std:
       });
 }
 
-/// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` runs when the
-/// first weights are on their way.
+/// Asks for a panel's weights: of a layer's first panel by `before`, which waits for what else it takes.
+template <class Before, class Ask>
+STREAMED_DEVICE bool ask_weights(bool ready, const Before& before, const Ask& ask) {
+  if (!ready) return before(ask);
+  ask();
+  return true;
+}
+
+/// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` waits for the
+/// inputs, and is given what asks for the first weights.
 template <class Format, int kTiles, int kGroups, class Before>
 STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
-                                  bool logits, bool late, const Before& before) {
+                                  bool logits, const Before& before) {
   using Sweep = ForwardSweep<Format, kTiles, kGroups>;
   const Range own = owned_tiles(layer);
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kTiles) {
     const Sweep sweep(a, layer, inputs, tile, {0, layer.in_tiles});
-    if (kLate && late && !ready && !before()) return false;
-    sweep.prefetch_weights();
-    if (!(kLate && late) && !ready && !before()) return false;
+    if (!ask_weights(ready, before, [&] { sweep.prefetch_weights(); })) return false;
     ready = true;
     typename Sweep::Sums sums = {};
     sweep.multiply(sums);
@@ -466,23 +475,23 @@ STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, co
     else
       finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
   }
-  return ready || before();
+  return ready || before([] {});
 }
 
 /// A narrow last layer by own columns: this block's part of every logit. Nobody else's activations are needed.
-template <class Format, int kGroups>
+template <class Format, int kGroups, bool kJoined>
 STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                                          const unsigned char* inputs, std::uint64_t* shared) {
   const Range own = owned_tiles(below);
   using Sweep = ForwardSweep<Format, 1, kGroups>;
-  const bool joined = kGroups == 1 && a.plan.joined != 0;
+  const bool joined = kJoined && a.plan.joined != 0;
   if (joined && own.begin == own.end && !keeps_loss(a)) return;
   for (int tile = 0; tile < layer.out_tiles; ++tile) {
     const Sweep sweep(a, layer, inputs, tile, own);
     sweep.prefetch_weights();
     typename Sweep::Sums sums = {};
     sweep.multiply(sums);
-    if constexpr (kGroups == 1) {
+    if constexpr (kJoined) {
       if (joined) {
         add_logits<Format>(a, layer, shared, sums);
         continue;
@@ -492,14 +501,14 @@ STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& la
   }
 }
 
-/// Calls `function` with the panel as a constant.
-template <class Format, int kGroups, class Function>
+/// Calls `function` with the panel as a constant: kPanels, if the kernel knows no other.
+template <int kGroups, int kPanels, class Function>
 STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
-  if constexpr (kGroups == 1 && !kSingle<Format>) {
+  if constexpr (kPanels == 0 && kGroups == 1) {
     if (panel == 4) return function(std::integral_constant<int, 4>());
     if (panel == 2) return function(std::integral_constant<int, 2>());
   }
-  return function(std::integral_constant<int, 1>());
+  return function(std::integral_constant<int, kPanels == 0 ? 1 : kPanels>());
 }
 
 // ---- loss
@@ -824,7 +833,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-/// All panels of the layer below that this block owns. `before` runs when the first weights are on their way; with kJoined it
+/// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined it
 /// leaves the gradients of the logits in `own_logits`.
 template <class Format, int kPanel, int kGroups, bool kKept, bool kJoined, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
@@ -835,15 +844,14 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kPanel) {
     const Sweep sweep(a, layer, tile);
-    sweep.prefetch_weights();
-    if (!ready && !before()) return false;
+    if (!ask_weights(ready, before, [&] { sweep.prefetch_weights(); })) return false;
     ready = true;
     if constexpr (kJoined) sweep.put_gradients(own_logits);
     typename Sweep::Sums sums = {};
     sweep.template multiply_and_update<kJoined>(sums, below);
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
   }
-  return ready || before();
+  return ready || before([] {});
 }
 
 // ---- the first layer
@@ -931,10 +939,10 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
 
 /// Layer 0 between two steps: updated on the batch before and multiplied with the next one. A launch begins with an update
 /// by nothing, so that its first activations are the same sums in the same order as if it had begun earlier.
-template <class Format, int kGroups>
+template <class Format, int kGroups, int kPanels>
 STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
   const LayerPlan& layer = a.plan.layer[0];
-  with_panel<Format, kGroups>(layer.panel, [&](auto panel) {
+  with_panel<kGroups, kPanels>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
       first_layer<Format, kPanel, kGroups, true>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
@@ -942,21 +950,21 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
     } else {
       if (done > 0) first_layer<Format, kPanel, kGroups, false>(a, batch, next, a.update_factor);
       return forward_rows<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next), false,
-                                                   false, [] { return true; });
+                                                   [](const auto& ask) { return ask(), true; });
     }
   });
 }
 
 /// Waits for joined logits and makes their loss. The set of the step after the next, which was last read a step ago by everybody who
 /// arrived at this barrier, is cleared before anybody who waits for the next such barrier adds to it.
-template <class Format>
+template <class Format, class Ask>
 STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
-                                   OwnLogits<Format>& own) {
+                                   const Ask& ask, OwnLogits<Format>& own) {
   std::int32_t labels[OwnLogits<Format>::kCount];
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i)
     labels[i] = own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
-  if (!wait(a, barrier)) return false;
+  if (!wait<Format>(a, barrier, ask)) return false;
   joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);
   if (keeps_loss(a)) {
     std::uint64_t* const old = a.logit_sums + (set == 0 ? kLogitSumSets - 1 : set - 1) * kLogitSumsPitch;
@@ -966,11 +974,12 @@ STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t
   return true;
 }
 
-template <class Format, int kGroups>
+template <class Format, int kGroups, int kPanels>
 STREAMED_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
-  const bool joined = kGroups == 1 && a.plan.joined != 0;
+  constexpr bool kJoined = kJoins<Format, kGroups, kPanels>;
+  const bool joined = kJoined && a.plan.joined != 0;
   int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
@@ -979,39 +988,41 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       store_shared16(kept, load_global16(in_memory));
     });
   for (int done = 0;; ++done) {
-    between_steps<Format, kGroups>(a, batch_before, batch, done);
+    between_steps<Format, kGroups, kPanels>(a, batch_before, batch, done);
     if (done == a.steps) break;
     std::uint64_t* const shared = a.logit_sums + set * kLogitSumsPitch;
     for (int layer = 1; layer <= last; ++layer) {
       if (layer == last && a.plan.narrow) {
-        forward_own_columns<Format, kGroups>(a, layers[layer], layers[layer - 1], outputs(layer - 1), shared);
+        forward_own_columns<Format, kGroups, kJoined>(a, layers[layer], layers[layer - 1], outputs(layer - 1),
+                                                      shared);
         break;
       }
-      arrive(a, barrier, true);  // panels end with a block_sync()
+      arrive<Format>(a, barrier, true);  // panels end with a block_sync()
       // Layer 1's weights were updated behind the last barrier that was waited for.
-      if (!kLate && layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
+      if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
       const int waited = barrier++;
-      const bool good = with_panel<Format, kGroups>(layers[layer].panel, [&](auto panel) {
+      const bool good = with_panel<kGroups, kPanels>(layers[layer].panel, [&](auto panel) {
         return forward_rows<Format, decltype(panel)::value, kGroups>(
-            a, layers[layer], outputs(layer - 1), layer == last, layer == 1, [&] { return wait(a, waited); });
+            a, layers[layer], outputs(layer - 1), layer == last,
+            [&](const auto& ask) { return wait<Format>(a, waited, ask); });
       });
       if (!good) return;
     }
     if (!joined) {
-      arrive(a, barrier);
+      arrive<Format>(a, barrier);
       if (!wait(a, barrier++)) return;
       rows_of_loss<Format, kGroups>(a, batch);
     }
     OwnLogits<Format> own_logits = {};
     int highest = last;  // layer that is left to go through
-    if constexpr (kGroups == 1) {
+    if constexpr (kJoined) {
       if (joined) {
-        arrive(a, barrier);
+        arrive<Format>(a, barrier);
         const int waited = barrier++;
-        const bool good = with_panel<Format, kGroups>(layers[last - 1].panel, [&](auto panel) {
+        const bool good = with_panel<kGroups, kPanels>(layers[last - 1].panel, [&](auto panel) {
           return backward<Format, decltype(panel)::value, kGroups, false, true>(
               a, layers[last], layers[last - 1], own_logits,
-              [&] { return wait_for_loss<Format>(a, waited, batch, set, own_logits); });
+              [&](const auto& ask) { return wait_for_loss<Format>(a, waited, batch, set, ask, own_logits); });
         });
         if (!good) return;
         finish_loss<Format>(a, a.first_step + done, true);
@@ -1019,11 +1030,12 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       }
     }
     for (int layer = highest; layer > 0; --layer) {
-      arrive(a, barrier, layer < last - 1);  // loss, logits and the last layer's bias come without one
+      arrive<Format>(a, barrier,
+                     layer < last - 1);  // loss, logits and the last layer's bias come without one
       const int waited = barrier++;
-      const bool good = with_panel<Format, kGroups>(layers[layer - 1].panel, [&](auto panel) {
+      const bool good = with_panel<kGroups, kPanels>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
-        const auto wait_for_gradients = [&] { return wait(a, waited); };
+        const auto wait_for_gradients = [&](const auto& ask) { return wait<Format>(a, waited, ask); };
         if constexpr (kKeeps<Format>)
           if (layers[layer].kept >= 0)
             return backward<Format, kPanel, kGroups, true, false>(a, layers[layer], layers[layer - 1],
@@ -1035,7 +1047,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       if (layer == last) finish_loss<Format>(a, a.first_step + done, false);
     }
     set = set + 1 == kLogitSumSets ? 0 : set + 1;
-    if (!kLate) arrive(a, barrier++, last > 1);  // the weights of layer 1; not waited for here
+    arrive<Format>(a, barrier++, last > 1);  // the weights of layer 1; not waited for here
     batch_before = batch;
     batch = next_batch(a, batch);
   }
@@ -1045,17 +1057,16 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     });
 }
 
-template <class Format, int kGroups>
+template <class Format, int kGroups, int kPanels>
 __global__ void __launch_bounds__(Format::kWarps * 32, 1)
     streamed_steps(const __grid_constant__ Arguments arguments) {
-  train_steps<Format, kGroups>(arguments);
+  train_steps<Format, kGroups, kPanels>(arguments);
 }
 
-/// The kernels of one precision.
-template <class Format>
-const void* kernel_of(int groups) {
-  if (groups == 1) return reinterpret_cast<const void*>(&streamed_steps<Format, 1>);
-  return reinterpret_cast<const void*>(&streamed_steps<Format, kMostGroups>);
+/// The kernel of one precision for plans of so many groups; with kPanels > 0 only for those whose panels have so many tiles.
+template <class Format, int kGroups, int kPanels>
+const void* kernel_of() {
+  return reinterpret_cast<const void*>(&streamed_steps<Format, kGroups, kPanels>);
 }
 
 }  // namespace headroom::streamed

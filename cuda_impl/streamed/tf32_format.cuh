@@ -287,8 +287,5 @@ struct Tf32 {
 struct HeldTf32 : Tf32 {
   static constexpr int kHeldParts = 2;
 };
-/// For panels of one tile only: with code for larger ones as well ptxas keeps places in local memory, and behind every barrier of the
-/// grid they come out of the L2.
-struct SingleTf32 : Tf32 {};
 
 }  // namespace headroom::streamed

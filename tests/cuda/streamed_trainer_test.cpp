@@ -61,6 +61,9 @@ TEST_P(StreamedTrainer, SmallStepsMatchTheOracle) {
                                       {"mlp-33x40x17x5-b17", 3},
                                       {"mlp-40x70x130x7-b32", 2},
                                       {"mlp-20x40x30-b20", 3},
+                                      {"mlp-40x64x48x7-b32", 8},     // most members own nothing
+                                      {"mlp-40x60x50x7-b32", 2},     // all panels of 2 tiles
+                                      {"mlp-40x120x100x10-b20", 2},  // all of 4
                                       {"mlp-20x40x70x100-b20", 3}})
     check_against_oracle(name, GetParam(), members, kFewSteps);
 }
@@ -276,6 +279,28 @@ TEST(StreamedPlan, HeldTilesLieInSquaresAndAreSpreadOverRowsAndColumns) {
       }
     for (const auto& counts : {in_row, in_column})
       for (const int count : counts) EXPECT_NEAR(count, held, 8) << held;
+  }
+}
+TEST(StreamedPlan, KnowsWhetherAllPanelsHaveAsManyTiles) {
+  for (const auto& [name, panels] : {std::pair{"mlp-784x2048x2048x2048x10-b32", 1},
+                                     {"mlp-784x4096x4096x4096x10-b32", 2},
+                                     {"mlp-784x8192x8192x8192x10-b32", 4},
+                                     {"mlp-784x4096x4096x1000-b32", 0},
+                                     {"mlp-784x2048x4096x10-b32", 0},
+                                     {"mlp-784x64x10-b33", 0}})
+    EXPECT_EQ(streamed::one_panel_for_all(streamed::make_plan(parse_workload_name(name), kH200)), panels)
+        << name;
+}
+TEST(StreamedPlan, JoinsLogitsInFp32IfHalfOfTheMembersOwnNothing) {
+  for (const auto& [name, joined] : {std::pair{"mlp-784x1024x1024x1024x10-b32", 1},
+                                     {"mlp-784x2048x1024x10-b32", 1},
+                                     {"mlp-784x1024x1536x10-b32", 0},
+                                     {"mlp-784x4096x1024x10-b32", 0},
+                                     {"mlp-784x64x17-b32", 0}}) {
+    auto plan = streamed::make_plan(parse_workload_name(name), kH200);
+    streamed::join_logits_of_narrow_layers_only(plan);
+    EXPECT_EQ(plan.joined, joined) << name;
+    EXPECT_EQ(plan.logit_parts, joined == 1 ? 1 : plan.members) << name;
   }
 }
 TEST(StreamedPlan, JoinsTheLogitsOfUpTo16ClassesAndSmallBatches) {
