@@ -15,7 +15,7 @@ inline constexpr int kSliceColumns = 8, kPairColumns = 16;
 inline constexpr int kMostPairs = 8;       // pairs of slices that a warp sums over: widths up to 1024
 inline constexpr int kInputPairs = 7;      // the same of the inputs: up to 896
 inline constexpr int kMostClasses = 16;    // two tiles of logits
-inline constexpr int kTeamWarps = 5;       // that send to their team: the first four and one more
+inline constexpr int kTeamWarps = 4;       // that send to their team and wait for it
 inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs]
 inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 
@@ -50,8 +50,8 @@ struct SlicePlan {
   std::int32_t row_loss_offset;         // fp32 [32, 2]
   std::int32_t barrier_offset;          // cluster: mbarriers [exchanges, stages]
   std::int32_t staging_barrier_offset;  // 2 mbarriers
-  std::int32_t team_barrier_offset;     // team: mbarriers [2, 5 warps]
-  std::int32_t team_offset;             // team: [2, 5 warps, team - 1] sums of others, 512 bytes each
+  std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one
+  std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
   std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;

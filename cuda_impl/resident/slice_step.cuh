@@ -168,6 +168,7 @@ class SliceMember {
     }
     if (last == 1) finish_loss(a, step);
     if (last == 1) load_inputs(a, columns, step);
+    await_own_gradient(a, step);
     block_sync();  // the first layer's gradient is complete
     if constexpr (kMultipliesEarly)
       update_first_and_multiply(a, step, columns);
@@ -420,9 +421,14 @@ class SliceMember {
       }
     }
   }
-  /// The same for this member's slices, kept for the updates: whichever warp sums over them has their masters.
+  /// The same for this member's slices, kept for the updates: whichever warp sums over them has their masters. In a team
+  /// one member has, and sends it to the others, who need it when the step has ended.
   RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
     const int layer = layers(a) - 2, its_pair = member_ * kOwn / 2, share = its_pair / kPairs;
+    if (kTeam > 1 && share % kTeam != rank_) {
+      team_.expect(a, waiter_, kOwn * kTile);
+      return;
+    }
     const int owner = warp_of(share), pair = its_pair - first_pair(a, share) + owner * kPairs;
     const float4* first =
         reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
@@ -437,16 +443,19 @@ class SliceMember {
       float own[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) own[i] = (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[1][i];
-      if constexpr (kTeam > 1)  // only one of the team has the masters
-#pragma unroll
-        for (int i = 0; i < 8; i += 4) {
-          const float4 four =
-              team_.from(a, waiter_, make_float4(own[i], own[i + 1], own[i + 2], own[i + 3]), share % kTeam);
-          own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
-        }
       const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step, c), lane_);
-      store_tile(own_gradient(a, layer, c), Format::masked(own, hidden), lane_);
+      const Values gradient = Format::masked(own, hidden);
+      unsigned char* tile = own_gradient(a, layer, c);
+      store_tile(tile, gradient, lane_);
+#pragma unroll
+      for (int part = 0; part < Format::kParts; ++part)
+        team_.send(a, tile + part * 512 + lane_ * 16, part_of(gradient, part));
     }
+  }
+  /// A barrier of the thread block must follow.
+  RESIDENT_DEVICE void await_own_gradient(const Arguments& a, int step) {
+    if (kTeam == 1 || warp_ != 5) return;
+    if (member_ * kOwn / 2 / kPairs % kTeam != rank_) team_.await(a, waiter_, step);
   }
 
   /// Partial sums of the gradient below the layer whose columns these are.

@@ -77,6 +77,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       if (layer > 1 && layer < last - 1) update_columns(a, layer, step);
     }
     if (last == 1) Base::after_loss(a, step);
+    Base::await_own_gradient(a, step);
     block_sync();  // the first layer's gradient is complete
     update_first(a, step);
     return true;

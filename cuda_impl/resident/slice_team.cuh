@@ -20,7 +20,7 @@ class Team {
   /// After shared memory was cleared and before anybody sends.
   RESIDENT_DEVICE static void begin(const SliceArguments& arguments) {
     if (thread_index() == 0) {
-      for (int i = 0; i < 2 * kTeamWarps; ++i) barrier_init(barrier(arguments, i), 1);
+      for (int i = 0; i <= kOneWay; ++i) barrier_init(barrier(arguments, i), 1);
       barrier_init_fence();
     }
     block_sync();
@@ -36,16 +36,29 @@ class Team {
     if constexpr (kTeam == 4) total = add(total, add(others[32], others[64]));
     return total;
   }
-  /// What the member of rank `owner` has.
-  RESIDENT_DEVICE float4 from(const SliceArguments& arguments, SliceWaiter& waiter, const float4& own,
-                              int owner) {
-    const float4* others = send_and_wait(arguments, waiter, own);
-    return owner == rank() ? own : others[((owner ^ rank()) - 1) * 32];
+  /// One way, by one warp: 16 bytes of each lane into the same place of the others, who await as many in this step.
+  RESIDENT_DEVICE void send(const SliceArguments& arguments, unsigned char* place,
+                            const uint4& packet) const {
+#pragma unroll
+    for (int i = 1; i < kTeam; ++i) {
+      const auto to = static_cast<std::uint32_t>(rank() ^ i);
+      store_remote16(remote_address(shared_address(place), to), packet,
+                     remote_address(barrier(arguments, kOneWay), to));
+    }
+  }
+  /// What is sent in this step, once a step.
+  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, const SliceWaiter& waiter, int bytes) {
+    if (waiter.lane == 0 && !waiter.timed_out)
+      barrier_expect(barrier(arguments, kOneWay), static_cast<std::uint32_t>(bytes));
+  }
+  RESIDENT_DEVICE static void await(const SliceArguments& arguments, SliceWaiter& waiter, int step) {
+    wait(arguments, waiter, barrier(arguments, kOneWay), static_cast<std::uint32_t>(step) & 1);
   }
 
  private:
   static_assert(kTeam == 2 || kTeam == 4);
   static constexpr std::uint32_t kBytes = (kTeam - 1) * 512;  // that a warp waits for
+  static constexpr int kOneWay = 2 * kTeamWarps;              // the barrier behind those of the warps
 
   RESIDENT_DEVICE static float4 add(const float4& a, const float4& b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -57,7 +70,7 @@ class Team {
   /// The values of rank `rank() ^ (1 + i)` are 32 * i further.
   RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter,
                                               const float4& own) {
-    const int place = static_cast<int>(uses_ & 1) * kTeamWarps + min(waiter.warp, kTeamWarps - 1);
+    const int place = static_cast<int>(uses_ & 1) * kTeamWarps + waiter.warp;
     const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);
     ++uses_;
     unsigned char* values =
@@ -72,10 +85,14 @@ class Team {
     }
     // While the sums travel. What comes before counts too: without this arrival the phase is not complete.
     if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(here, parity)); ++polls)
-      if (waiter.give_up(arguments, polls, begin, kWaitTeam)) break;
+    wait(arguments, waiter, here, parity);
     return reinterpret_cast<const float4*>(values);
+  }
+  RESIDENT_DEVICE static void wait(const SliceArguments& arguments, SliceWaiter& waiter,
+                                   std::uint32_t barrier, std::uint32_t parity) {
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
+      if (waiter.give_up(arguments, polls, begin, kWaitTeam)) break;
   }
 
   std::uint32_t uses_ = 0;
@@ -90,9 +107,9 @@ class Team<1> {
   RESIDENT_DEVICE static void begin(const SliceArguments&) {}
   RESIDENT_DEVICE static void end() {}
   RESIDENT_DEVICE static float4 sum(const SliceArguments&, SliceWaiter&, const float4& own) { return own; }
-  RESIDENT_DEVICE static float4 from(const SliceArguments&, SliceWaiter&, const float4& own, int) {
-    return own;
-  }
+  RESIDENT_DEVICE static void send(const SliceArguments&, const unsigned char*, const uint4&) {}
+  RESIDENT_DEVICE static void expect(const SliceArguments&, const SliceWaiter&, int) {}
+  RESIDENT_DEVICE static void await(const SliceArguments&, SliceWaiter&, int) {}
 };
 
 }  // namespace headroom::resident
