@@ -390,13 +390,34 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   for (int row = 0; row < 2; ++row) partial[(64 + row) * kWarpgroup] = quad_sum(bias_gradient[row]);
 }
 
+/// What the warpgroup of the loss has added up besides weights, over the rows of a warp and then over warps: output
+/// biases to row 16 of `partial`, and the loss. sums: [4 * 17] in shared memory.
+FUSED_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* partial,
+                                  const float (&output_bias)[4], float loss, float* sums, const Lane& at,
+                                  int thread, int cluster, int barrier) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+  if (at.lane == 0) sums[4 * 16 + at.warp] = loss;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum = output_bias[i];
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+    if (at.lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+  }
+  named_barrier(barrier, kWarpgroup);
+  if (thread < 16)
+    partial[16 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+  if (thread == 0) arguments.block_losses[cluster] = (sums[64] + sums[65]) + (sums[66] + sums[67]);
+}
+
 /// The third warpgroup of the last rank: logits, loss and its gradient, and the gradient of the output layer.
 template <class Format, int kHidden>
 FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
   const Plan& plan = arguments.plan;
   const ClusterTiles<kHidden> tiles(plan);
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const Lane at(thread);
   const std::uint32_t shared = shared_address(memory);
   const auto barrier = [&](int first, std::uint32_t slot) {
@@ -496,22 +517,8 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
                    kHidden * 2 * kWideOwnerRows * kWarpgroup + thread;
 #pragma unroll
   for (int row = 0; row < 16; ++row) partial[row * kWarpgroup] = output_gradient[row / 8][row % 8];
-  // Over the rows of a warp, then over warps.
-  float* sums = reinterpret_cast<float*>(memory + Map::kSums);
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-  if (lane == 0) sums[4 * 16 + at.warp] = loss;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float sum = output_bias[i];
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-    if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
-  }
-  named_barrier(3, kWarpgroup);
-  if (thread < 16)
-    partial[16 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
-  if (thread == 0) arguments.block_losses[tiles.cluster] = (sums[64] + sums[65]) + (sums[66] + sums[67]);
+  sum_output_bias(arguments, partial, output_bias, loss, reinterpret_cast<float*>(memory + Map::kSums), at,
+                  thread, tiles.cluster, 3);
 }
 
 template <class Format, int kHidden>

@@ -134,8 +134,16 @@ struct Cluster {
   static int fitting(int hidden);
   static void launch(const PipelineArguments& arguments, int clusters, cudaStream_t stream);
 };
-/// How many clusters the device holds at once.
-int fitting_clusters(Precision precision, int hidden);
+template <class Format>
+struct Pair {
+  static int fitting();
+  static void launch(const PipelineArguments& arguments, int pairs, cudaStream_t stream);
+
+ private:
+  static void allow_shared_bytes();
+};
+/// How many clusters, or pairs, the device holds at once.
+int fitting_clusters(Precision precision, const Plan& plan);
 void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
                     cudaStream_t stream);
 void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,

@@ -54,16 +54,18 @@ void launch_pipeline(Precision precision, const PipelineArguments& arguments, in
     Pipeline<Fp16>::launch(arguments, blocks, stream);
 }
 
-int fitting_clusters(Precision precision, int hidden) {
-  return precision == Precision::kBf16 ? Cluster<Bf16>::fitting(hidden) : Cluster<Fp16>::fitting(hidden);
+int fitting_clusters(Precision precision, const Plan& plan) {
+  const bool bf16 = precision == Precision::kBf16;
+  if (plan.form == Form::kPair) return bf16 ? Pair<Bf16>::fitting() : Pair<Fp16>::fitting();
+  return bf16 ? Cluster<Bf16>::fitting(plan.hidden) : Cluster<Fp16>::fitting(plan.hidden);
 }
 
 void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
                     cudaStream_t stream) {
-  if (precision == Precision::kBf16)
-    Cluster<Bf16>::launch(arguments, clusters, stream);
-  else
-    Cluster<Fp16>::launch(arguments, clusters, stream);
+  const auto launch = precision == Precision::kBf16
+                          ? (arguments.plan.form == Form::kPair ? Pair<Bf16>::launch : Cluster<Bf16>::launch)
+                          : (arguments.plan.form == Form::kPair ? Pair<Fp16>::launch : Cluster<Fp16>::launch);
+  launch(arguments, clusters, stream);
 }
 
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,

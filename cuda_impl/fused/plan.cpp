@@ -14,7 +14,7 @@ int widest_hidden(const Workload& workload) {
 }
 
 void place_image(Plan& plan) {
-  if (plan.form != Form::kGeneral) {
+  if (in_fragments(plan.form)) {
     plan.bias_begin = plan.form == Form::kPipeline
                           ? turned_panel(plan.hidden, plan.pack, plan.hidden)
                           : output_tile(plan.width, plan.hidden, plan.pack) + plan.pack * 16 * plan.width * 2;
@@ -60,8 +60,10 @@ Plan make_plan(const Workload& workload, Precision precision) {
   plan.form = owners && features <= 64                       ? Form::kPipeline
               : owners && features <= 128 && plan.hidden > 1 ? Form::kCluster
                                                              : Form::kGeneral;
+  if (plan.form == Form::kCluster && plan.hidden == 4 && workload.batch_size >= kPairBatch)
+    plan.form = Form::kPair;
   plan.pack = plan.form == Form::kPipeline && features <= 32 ? 2 : 1;
-  plan.width = plan.form == Form::kCluster    ? 128
+  plan.width = in_clusters(plan.form)         ? 128
                : plan.form == Form::kPipeline ? 64
                : widest <= 32                 ? 32
                : widest <= 64                 ? 64
@@ -69,7 +71,7 @@ Plan make_plan(const Workload& workload, Precision precision) {
   plan.batch = workload.batch_size;
   plan.tiles = plan.form != Form::kGeneral ? divide_up(plan.batch, plan.pack * kTileRows)
                                            : 2 * divide_up(plan.batch, 2 * kTileRows);
-  plan.input_panels = plan.form == Form::kCluster ? 2 : divide_up(plan.inputs, kPanelColumns);
+  plan.input_panels = in_clusters(plan.form) ? 2 : divide_up(plan.inputs, kPanelColumns);
   plan.width_panels = divide_up(plan.width, kPanelColumns);
   plan.class_rows = plan.classes <= 16 ? 16 : 32;
   plan.class_groups = divide_up(plan.classes, plan.class_rows);

@@ -35,8 +35,15 @@ FUSED_BOTH int panel_offset(int row, int column) {
 inline constexpr int kMaxOwners = 4;
 
 /// Who does what: kPipeline, a warpgroup owns a hidden layer (pipeline.cuh); kCluster, an SM does (cluster.cuh);
-/// kGeneral, a warpgroup takes a tile through all of them (chain.cuh).
-enum class Form : std::int32_t { kGeneral, kPipeline, kCluster };
+/// kPair, an SM owns two (pair.cuh); kGeneral, a warpgroup takes a tile through all of them (chain.cuh).
+enum class Form : std::int32_t { kGeneral, kPipeline, kCluster, kPair };
+/// Whether several SMs share a tile's work.
+FUSED_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form == Form::kPair; }
+/// Whether weights lie in the image as fragments, which owners hold in registers; else in panels.
+FUSED_BOTH bool in_fragments(Form form) { return form == Form::kPipeline || form == Form::kCluster; }
+
+/// Rows from which on pairs are faster than clusters: more of them fit the device, but a tile's way is longer.
+inline constexpr int kPairBatch = 32768;
 
 struct Plan {
   Form form;
@@ -50,7 +57,7 @@ struct Plan {
   std::int32_t class_rows, class_groups, class_panels;  // classes: one group of 16, or groups of 32
 
   // The image: 16-bit weights as products read them, then fp32 biases. Each layer in panels of its inputs, and the
-  // last layer's outputs in groups. Where layers have owners: fragments instead, see below, and biases pack times.
+  // last layer's outputs in groups. Or, see in_fragments(): fragments instead, see below, and biases pack times.
   std::int32_t hidden_begin, output_begin, bias_begin, image_bytes;
 
   std::int64_t
@@ -61,7 +68,7 @@ struct Plan {
 FUSED_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
 FUSED_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
 
-/// Byte in the image of weight (out, in) of layer `layer` in the general form.
+/// Byte in the image of weight (out, in) of layer `layer` where weights lie in panels.
 FUSED_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in) {
   const int panel = in / kPanelColumns, column = in % kPanelColumns;
   if (layer == plan.hidden) {
@@ -102,7 +109,7 @@ FUSED_BOTH constexpr int turned_panel(int hidden, int pack, int layer) {
 /// Calls visit(byte in the image) for every place of weight (out, in) of layer `layer`.
 template <class Visit>
 FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, const Visit& visit) {
-  if (plan.form == Form::kGeneral) {
+  if (!in_fragments(plan.form)) {
     visit(panel_weight_offset(plan, layer, out, in));
     return;
   }

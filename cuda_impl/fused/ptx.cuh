@@ -102,6 +102,19 @@ FUSED_DEVICE void bulk_store_wait() { asm volatile("cp.async.bulk.wait_group 0;"
 /// Before a barrier, by every thread that wrote shared memory which products or bulk copies read next.
 FUSED_DEVICE void shared_writes_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// ---- single words, for the thread itself
+
+FUSED_DEVICE std::uint32_t load_word(std::uint32_t address) {
+  std::uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+/// Four bytes from device memory to shared memory; the thread waits for all of its loads at once.
+FUSED_DEVICE void word_load(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+FUSED_DEVICE void word_loads_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // ---- tensor copies: a box of a matrix whose tensor map says where it ends; what lies outside is read as zero and not
 // written. `map` lies in the kernel's parameters; column and row are of the box's first element.
 
@@ -195,6 +208,14 @@ FUSED_DEVICE void store_matrices(std::uint32_t row, const std::uint32_t* words) 
 FUSED_DEVICE void store_matrices_turned(std::uint32_t row, const std::uint32_t* words) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+/// Back from shared memory what store_matrices() put there.
+FUSED_DEVICE void load_matrices(std::uint32_t row, std::uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(row)
                : "memory");
 }
 

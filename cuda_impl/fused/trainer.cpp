@@ -23,7 +23,7 @@ constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
 /// Thread blocks, or clusters, that each take tiles.
 int workers(Precision precision, const Plan& plan, int device) {
-  if (plan.form == Form::kCluster) return std::min(fitting_clusters(precision, plan.hidden), plan.tiles);
+  if (in_clusters(plan.form)) return std::min(fitting_clusters(precision, plan), plan.tiles);
   return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device),
                   plan.form == Form::kPipeline ? plan.tiles : plan.tiles / 2);
 }
@@ -108,6 +108,7 @@ class FusedTrainer : public Trainer {
 
   std::string note() override {
     if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
+    if (plan_.form == Form::kPair) return "an SM two hidden layers, " + std::to_string(blocks_) + " pairs";
     if (plan_.form == Form::kPipeline)
       return "a warpgroup a hidden layer" +
              std::string(plan_.pack > 1 ? ", two samples a row of 64 features" : "");
@@ -146,7 +147,7 @@ class FusedTrainer : public Trainer {
   /// Every thread block sums everything; how the update finds it.
   void plan_owners() {
     const int hidden = plan_.hidden, samples = plan_.pack, halves = plan_.width / 64;
-    const bool wide = plan_.form == Form::kCluster;
+    const bool wide = in_clusters(plan_.form);
     const std::int64_t stride =
         wide ? cluster_partial_floats(hidden) : pipeline_partial_floats(hidden, samples);
     std::vector<Segment> segments;
@@ -298,7 +299,7 @@ class FusedTrainer : public Trainer {
 
   void queue_step() {
     if (plan_.form != Form::kGeneral) {
-      const auto launch = plan_.form == Form::kCluster ? launch_cluster : launch_pipeline;
+      const auto launch = in_clusters(plan_.form) ? launch_cluster : launch_pipeline;
       launch(precision_, pipeline_, blocks_, stream_.get());
       return launch_update(precision_, update_, stream_.get());
     }

@@ -1,0 +1,736 @@
+// A whole step's work in pairs of SMs for networks of five layers of 65 to 128: each SM owns two hidden layers.
+//
+//                 inputs       H1, H2                      H3, H4
+//   device memory ------> [ lower SM ] ------ H2 ------> [ upper SM ] logits, softmax, loss, dW5
+//                           dW1, dW2   <----- dZ2 ------   dW3, dW4
+//
+// In each, four warpgroups: one makes activations, one takes gradients back, two keep the sums of a layer's weight gradient in
+// registers (128 a thread; dW5's sums lie in shared memory). Weights stay in shared memory. Nobody is told how far to run ahead: a role takes its tiles in
+// order, waits for what it reads and for room for what it writes, and so as many tiles are under way as there is room.
+// H2's gradient is made, and masked, by the upper SM, which has H2: so the lower one needs W1 and W2 only, and has room for
+// four tiles of H1.
+//
+//   in:    the lower SM loads inputs, for the forward pass and again for dW1; the upper labels
+//   out:   partial sums of a pair, as those of a cluster; see kernels.h
+//   waits: full and free of each place. Room in the other SM's memory, and that a copy has left the sender's: relaxed arrivals, as in
+//          cluster.cuh
+#pragma once
+
+#include "fused/cluster.cuh"
+
+namespace headroom::fused {
+
+constexpr int kPairHidden = 4, kPairThreads = 4 * kWarpgroup;
+constexpr int kChainRegisters = 96, kSumRegisters = 160;
+
+struct PairMap {
+  static constexpr int kLayerBytes = 2 * 128 * kPanelRowBytes;               // a layer's weights, two panels
+  static constexpr int kTiles = 2 * kLayerBytes, kTile = kClusterTileBytes;  // behind this SM's two layers
+  // The lower SM's places.
+  static constexpr int kH1Depth = 4, kInputDepth = 2;
+  static constexpr int kH1 = kTiles + 0 * kTile, kInputs = kTiles + 4 * kTile,
+                       kInputsAgain = kTiles + 6 * kTile, kDz2Into = kTiles + 7 * kTile,
+                       kDz1 = kTiles + 8 * kTile, kH2Out = kTiles + 9 * kTile;
+  // The upper SM's.
+  static constexpr int kH2Depth = 3, kH3Depth = 2;
+  static constexpr int kH2Into = kTiles + 0 * kTile, kH3 = kTiles + 3 * kTile, kH4 = kTiles + 5 * kTile,
+                       kDz4 = kTiles + 6 * kTile, kDz3 = kTiles + 7 * kTile, kDz2Out = kTiles + 8 * kTile,
+                       kLogitGradient = kTiles + 9 * kTile, kOutputWeights = kLogitGradient + kTilePanelBytes;
+  static constexpr int kOutputWeightBytes = 2 * 16 * kPanelRowBytes;
+  static constexpr int kOutputSums = kOutputWeights + kOutputWeightBytes;
+  // In both SMs at the same place.
+  static constexpr int kLabels = kTiles + 10 * kTile;  // two of each thread that makes the loss
+  static constexpr int kBiases = kLabels + 8 * kWarpgroup, kBiasBytes = (2 * 128 + 16) * 4;
+  // The loss of each thread, and at the end warps' sums.
+  static constexpr int kSums = kBiases + kBiasBytes, kBarriers = kSums + 4 * kWarpgroup;
+  static constexpr int kWeightsFull = kBarriers + 8 * 0;
+  static constexpr int kInputsFull = kBarriers + 8 * 1, kAgainFull = kBarriers + 8 * 3,
+                       kH1Full = kBarriers + 8 * 4, kH1Free = kBarriers + 8 * 8,
+                       kDz2Full = kBarriers + 8 * 12, kDz1Full = kBarriers + 8 * 13,
+                       kDz1Free = kBarriers + 8 * 14, kH2Room = kBarriers + 8 * 15,
+                       kH2Sent = kBarriers + 8 * 18;
+  static constexpr int kH2Full = kBarriers + 8 * 19, kH3Free = kBarriers + 8 * 22,
+                       kLogitFull = kBarriers + 8 * 24, kLogitFree = kBarriers + 8 * 25,
+                       kDz4Full = kBarriers + 8 * 26, kDz4Free = kBarriers + 8 * 27,
+                       kDz3Full = kBarriers + 8 * 28, kDz3Free = kBarriers + 8 * 29,
+                       kDz2Sent = kBarriers + 8 * 30, kDz2Room = kBarriers + 8 * 31;
+  static constexpr int kSharedBytes = kBarriers + 8 * 32;
+  static_assert(kOutputSums + 2 * 16 * kWarpgroup <= kLabels && kSharedBytes <= 227 * 1024);
+};
+
+using PairTiles = ClusterTiles<2>;  // of one of two ranks
+
+/// What follows from `value` is worked out where it is needed: the compiler would do it before the loop and keep it in registers
+/// that nobody has.
+FUSED_DEVICE std::uint32_t worked_out_here(std::uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+/// What every role knows.
+struct PairRole {
+  unsigned char* memory;
+  std::uint32_t shared;
+  int thread;  // of the warpgroup
+  FUSED_DEVICE explicit PairRole(unsigned char* memory)
+      : memory(memory),
+        shared(shared_address(memory)),
+        thread(static_cast<int>(worked_out_here(threadIdx.x % kWarpgroup))) {}
+  FUSED_DEVICE Lane at() const {
+    return Lane(static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread))));
+  }
+  FUSED_DEVICE const float* biases(int layer) const {
+    return reinterpret_cast<const float*>(memory + PairMap::kBiases) + layer * 128;
+  }
+  FUSED_DEVICE std::uint32_t tile(int first, std::uint32_t slot) const {
+    return shared + static_cast<std::uint32_t>(first) + slot * kClusterTileBytes;
+  }
+  FUSED_DEVICE std::uint32_t barrier(int first, std::uint32_t slot = 0) const {
+    return slot_barrier(shared + static_cast<std::uint32_t>(first), slot);
+  }
+  FUSED_DEVICE std::uint32_t labels() const {
+    return shared + PairMap::kLabels + static_cast<std::uint32_t>(thread * 8);
+  }
+  /// A warp has read what the other SM may overwrite then.
+  FUSED_DEVICE void arrive_remote(int first, std::uint32_t slot, int rank) const {
+    __syncwarp();
+    if (thread % 32 == 0)
+      barrier_arrive_remote(remote_address(barrier(first, slot), static_cast<std::uint32_t>(rank)));
+    __syncwarp();
+  }
+};
+
+/// sums (+)= tile * weights^T, or with turned weights tile * weights; both in shared memory.
+template <class Format, Factor kWeights>
+FUSED_DEVICE void tile_products(float (&sums)[64], std::uint32_t tile, std::uint32_t weights, int add) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const Panels right =
+        kWeights == Factor::kTurned
+            ? describe(weights, PairMap::kLayerBytes / 2) + k * kAcross
+            : describe(weights) + (k >> 2) * (PairMap::kLayerBytes / 2 >> 4) + (k & 3) * kAlong;
+    multiply_shared<Format, Factor::kPlain, kWeights>(
+        sums, describe(tile) + (k >> 2) * kNextPanel + (k & 3) * kAlong, right, k > 0 ? 1 : add);
+  }
+}
+/// Where this thread's piece of a tile's 16 columns from 16 * step on lies; `begin`: of step 0.
+FUSED_DEVICE std::uint32_t first_piece(std::uint32_t tile, const Lane& at) {
+  return worked_out_here(tile + at.place(0));
+}
+FUSED_DEVICE std::uint32_t piece(std::uint32_t begin, int step) {
+  return (begin ^ static_cast<std::uint32_t>((step & 3) << 5)) +
+         static_cast<std::uint32_t>((step >> 2) * kTilePanelBytes);
+}
+
+template <class Format>
+FUSED_DEVICE void round_relu(const float (&sums)[64], std::uint32_t (&held)[32]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
+}
+FUSED_DEVICE void add_bias(float (&sums)[8], const float* bias, const Lane& at) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[i] += bias[at.first_column() + (i & 1) + 8 * (i >> 2)];
+}
+FUSED_DEVICE void store_held(const std::uint32_t (&held)[32], std::uint32_t tile, const Lane& at) {
+  const std::uint32_t begin = first_piece(tile, at);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) store_matrices(piece(begin, step), held + 4 * step);
+}
+/// A tile's sums, rounded, to shared memory, 16 columns at a time: registers for all of it there are none.
+template <class Format>
+FUSED_DEVICE void store_relu(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
+  const std::uint32_t begin = first_piece(tile, at);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+    std::uint32_t held[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      held[i] = Format::pack_relu(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+    store_matrices(piece(begin, step), held);
+  }
+  shared_writes_to_async();
+}
+/// The same where `activations` are positive, else 0; those of two steps are on their way while a step is rounded.
+template <class Format>
+FUSED_DEVICE void store_masked(const float (&sums)[64], std::uint32_t activations, std::uint32_t tile,
+                               const Lane& at) {
+  const std::uint32_t from = first_piece(activations, at), to = first_piece(tile, at);
+  std::uint32_t masks[2][4], held[4];
+  load_matrices(piece(from, 0), masks[0]);
+  load_matrices(piece(from, 1), masks[1]);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      held[i] = Format::pack(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]) &
+                Format::positive(masks[step % 2][i]);
+    if (step < 6) load_matrices(piece(from, step + 2), masks[step % 2]);
+    store_matrices(piece(to, step), held);
+  }
+  shared_writes_to_async();
+}
+
+/// A thread's sums of dW5, four at a time: for these the warpgroup has no registers left. Logits' gradients take up the first
+/// 32 bytes of each row of their panel; two threads have the rest of a row.
+struct OutputSums {
+  int thread;
+  unsigned char* row;
+  int first, swizzle;
+  float4* last;
+  FUSED_DEVICE OutputSums(unsigned char* memory, int thread_)
+      : thread(static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread_)))),
+        row(memory + PairMap::kLogitGradient + thread / 2 * kPanelRowBytes),
+        first(2 + thread % 2 * 3),
+        swizzle(thread / 2 % 8),
+        last(reinterpret_cast<float4*>(memory + PairMap::kOutputSums) + thread) {}
+  FUSED_DEVICE float4& four(int at) const {
+    return at == 3 ? *last : *reinterpret_cast<float4*>(row + ((first + at ^ swizzle) << 4));
+  }
+  /// Of the output layer's biases.
+  FUSED_DEVICE float4& biases() const { return last[kWarpgroup]; }
+  FUSED_DEVICE float& loss() const {
+    return reinterpret_cast<float*>(row - thread / 2 * kPanelRowBytes - PairMap::kLogitGradient +
+                                    PairMap::kSums)[thread];
+  }
+  FUSED_DEVICE void add(int at, const float (&more)[4]) const {
+    const float4 sum = four(at);
+    four(at) = make_float4(sum.x + more[0], sum.y + more[1], sum.z + more[2], sum.w + more[3]);
+  }
+};
+
+/// The pair's first tile of inputs; the next is tiles.clusters further.
+FUSED_DEVICE const unsigned char* pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
+  return arguments.inputs +
+         (next_batch(arguments.state) * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
+}
+FUSED_DEVICE void load_pair_inputs(const unsigned char* inputs, const PairTiles& tiles, int tile,
+                                   std::uint32_t place, std::uint32_t full) {
+  barrier_expect(full, kClusterTileBytes);
+  bulk_load(place, inputs + std::int64_t{tile} * tiles.clusters * kClusterTileBytes, kClusterTileBytes, full);
+}
+
+/// The lower SM's activations: H1 stays here, H2 goes to the upper SM.
+template <class Format>
+FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairTiles tiles(arguments.plan);
+  const PairRole own(memory);
+  const unsigned char* inputs = pair_inputs(arguments, tiles);
+  SlotRing<Map::kInputDepth> input;
+  SlotRing<Map::kH1Depth> first;
+  SlotRing<Map::kH2Depth> room;
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    float sums[64];
+    begin_with_bias(sums, own.biases(0), own.at());
+    sums_are_final(sums);
+    barrier_wait(own.barrier(Map::kInputsFull, input.slot()), input.parity());
+    products_begin();
+    tile_products<Format, Factor::kPlain>(sums, own.tile(Map::kInputs, input.slot()), own.shared, 1);
+    products_commit();
+    products_wait<0>();
+    sums_are_final(sums);
+    const std::uint32_t h1 = own.tile(Map::kH1, first.slot());
+    barrier_wait(own.barrier(Map::kH1Free, first.slot()), first.parity() ^ 1);
+    store_relu<Format>(sums, h1, own.at());
+    begin_with_bias(sums, own.biases(1), own.at());
+    sums_are_final(sums);
+    named_barrier(1, kWarpgroup);  // the tile is whole, and the inputs are used
+    products_begin();
+    tile_products<Format, Factor::kPlain>(sums, h1, own.shared + Map::kLayerBytes, 1);
+    products_commit();
+    if (own.thread == 0) {
+      barrier_arrive(own.barrier(Map::kH1Full, first.slot()));
+      if (tile + Map::kInputDepth < tiles.count)
+        load_pair_inputs(inputs, tiles, tile + Map::kInputDepth, own.tile(Map::kInputs, input.slot()),
+                         own.barrier(Map::kInputsFull, input.slot()));
+    }
+    __syncwarp();
+    products_wait<0>();
+    sums_are_final(sums);
+    barrier_wait(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
+    store_relu<Format>(sums, own.tile(Map::kH2Out, 0), own.at());
+    named_barrier(1, kWarpgroup);
+    if (own.thread == 0) {
+      barrier_wait(own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
+      bulk_send(remote_address(own.tile(Map::kH2Into, room.slot()), 1), own.tile(Map::kH2Out, 0),
+                kClusterTileBytes, remote_address(own.barrier(Map::kH2Full, room.slot()), 1));
+    }
+    __syncwarp();
+    input.advance();
+    first.advance();
+    room.advance();
+  }
+}
+
+/// The lower SM's way back: dZ1 from the dZ2 that the upper SM sends.
+template <class Format>
+FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairTiles tiles(arguments.plan);
+  const PairRole own(memory);
+  SlotRing<Map::kH1Depth> first;
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile, first.advance()) {
+    float sums[64];
+    barrier_wait_cluster(own.barrier(Map::kDz2Full), tile & 1);
+    if (own.thread == 0) {  // the next tile in this place, and room in the sender's
+      barrier_expect(own.barrier(Map::kDz2Full), kClusterTileBytes);
+      barrier_arrive_remote(remote_address(own.barrier(Map::kDz2Sent), 1));
+    }
+    __syncwarp();
+    products_begin();
+    tile_products<Format, Factor::kTurned>(sums, own.tile(Map::kDz2Into, 0), own.shared + Map::kLayerBytes,
+                                           0);
+    products_commit();
+    barrier_wait(own.barrier(Map::kH1Full, first.slot()), first.parity());
+    barrier_wait(own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
+    products_wait<0>();
+    sums_are_final(sums);
+    own.arrive_remote(Map::kDz2Room, 0, 1);
+    store_masked<Format>(sums, own.tile(Map::kH1, first.slot()), own.tile(Map::kDz1, 0), own.at());
+    warp_arrive(own.barrier(Map::kH1Free, first.slot()));
+    warp_arrive(own.barrier(Map::kDz1Full));
+  }
+}
+
+/// The upper SM's activations, and the loss: H3 and H4 stay here.
+template <class Format>
+FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const Plan& plan = arguments.plan;
+  const PairTiles tiles(plan);
+  const PairRole own(memory);
+  SlotRing<Map::kH2Depth> second;
+  // 32 bits will do: a sample takes up 256 bytes.
+  const int first_label = static_cast<int>(next_batch(arguments.state)) * plan.batch;
+  const auto output_sums = [&] { return OutputSums(memory, own.thread); };
+  output_sums().biases() = make_float4(0, 0, 0, 0);
+  output_sums().loss() = 0;
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    float sums[64];
+    begin_with_bias(sums, own.biases(0), own.at());
+    sums_are_final(sums);
+    barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
+    if (own.thread == 0) {
+      barrier_expect(own.barrier(Map::kH2Full, second.slot()), kClusterTileBytes);
+      barrier_arrive_remote(remote_address(own.barrier(Map::kH2Sent), 0));
+    }
+    __syncwarp();
+    products_begin();
+    tile_products<Format, Factor::kPlain>(sums, own.tile(Map::kH2Into, second.slot()), own.shared, 1);
+    products_commit();
+    // Labels are on their way until the loss, and in no registers.
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int sample = tiles.of_batch(tile) * kTileRows + own.at().first_row() + 8 * h;
+      if (sample < plan.batch) word_load(own.labels() + 4 * h, arguments.labels + first_label + sample);
+    }
+    products_wait<0>();
+    sums_are_final(sums);
+    const std::uint32_t number = static_cast<std::uint32_t>(tile), third = number % Map::kH3Depth,
+                        third_parity = number / Map::kH3Depth & 1;
+    const std::uint32_t h3 = own.tile(Map::kH3, third), h4 = own.tile(Map::kH4, 0);
+    barrier_wait(own.barrier(Map::kH3Free, third), third_parity ^ 1);
+    store_relu<Format>(sums, h3, own.at());
+    begin_with_bias(sums, own.biases(1), own.at());
+    sums_are_final(sums);
+    named_barrier(1, kWarpgroup);
+    products_begin();
+    tile_products<Format, Factor::kPlain>(sums, h3, own.shared + Map::kLayerBytes, 1);
+    products_commit();
+    barrier_wait(own.barrier(Map::kLogitFree), (tile & 1) ^ 1);
+    products_wait<0>();
+    sums_are_final(sums);
+    // The logits' product has its left factor from registers, and runs while that is stored.
+    std::uint32_t held[32];
+    round_relu<Format>(sums, held);
+    float logits[8];
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+      multiply_held<Format, Factor::kPlain>(logits, held + 4 * k,
+                                            describe(own.shared + Map::kOutputWeights) +
+                                                (k >> 2) * (16 * kPanelRowBytes >> 4) + (k & 3) * kAlong,
+                                            k > 0);
+    products_commit();
+    store_held(held, h4, own.at());
+    const float4 bias_before = output_sums().biases();
+    word_loads_wait();
+    int label[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int sample = tiles.of_batch(tile) * kTileRows + own.at().first_row() + 8 * h;
+      label[h] = sample < plan.batch ? static_cast<int>(load_word(own.labels() + 4 * h)) : -1;
+    }
+    products_wait<0>();
+    sums_are_final(logits);
+    add_bias(logits, own.biases(2), own.at());
+    std::uint32_t gradient[4];
+    float output_bias[4] = {bias_before.x, bias_before.y, bias_before.z, bias_before.w};
+    const float loss = narrow_loss<Format>(logits, label, arguments.gradient_scale, own.at().first_column(),
+                                           gradient, output_bias);
+    store_rows<1>(own.shared + Map::kLogitGradient, gradient, own.at());
+    shared_writes_to_async();
+    named_barrier(1, kWarpgroup);
+    if (own.thread == 0) barrier_arrive(own.barrier(Map::kLogitFull));
+    __syncwarp();
+    output_sums().loss() += loss;
+    output_sums().biases() = make_float4(output_bias[0], output_bias[1], output_bias[2], output_bias[3]);
+    second.advance();
+  }
+
+  float* partial = arguments.partials +
+                   static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kPairHidden) +
+                   kPairHidden * 2 * kWideOwnerRows * kWarpgroup + own.thread;
+  const float4 biases = output_sums().biases();
+  const float output_bias[4] = {biases.x, biases.y, biases.z, biases.w};
+  const float loss = output_sums().loss();
+  named_barrier(1, kWarpgroup);  // these lie where the warps' sums go
+  sum_output_bias(arguments, partial, output_bias, loss, reinterpret_cast<float*>(memory + Map::kSums),
+                  own.at(), own.thread, tiles.cluster, 1);
+}
+
+/// The upper SM's way back, and on to H2's gradient for the lower SM.
+template <class Format>
+FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairTiles tiles(arguments.plan);
+  const PairRole own(memory);
+  SlotRing<Map::kH2Depth> second;
+  SlotRing<Map::kH3Depth> third;
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    const std::uint32_t parity = tile & 1;
+    float sums[64];
+    barrier_wait(own.barrier(Map::kLogitFull), parity);
+    products_begin();
+    multiply_shared<Format, Factor::kPlain, Factor::kTurned>(
+        sums, describe(own.shared + Map::kLogitGradient),
+        describe(own.shared + Map::kOutputWeights, 16 * kPanelRowBytes), 0);
+    products_commit();
+    const std::uint32_t dz4 = own.tile(Map::kDz4, 0), dz3 = own.tile(Map::kDz3, 0);
+    barrier_wait(own.barrier(Map::kDz4Free), parity ^ 1);
+    products_wait<0>();
+    sums_are_final(sums);
+    store_masked<Format>(sums, own.tile(Map::kH4, 0), dz4, own.at());
+    named_barrier(2, kWarpgroup);
+
+    products_begin();
+    tile_products<Format, Factor::kTurned>(sums, dz4, own.shared + Map::kLayerBytes, 0);
+    products_commit();
+    if (own.thread == 0) {
+      barrier_arrive(own.barrier(Map::kDz4Full));
+      barrier_arrive(own.barrier(Map::kLogitFree));
+    }
+    __syncwarp();
+    barrier_wait(own.barrier(Map::kDz3Free), parity ^ 1);
+    products_wait<0>();
+    sums_are_final(sums);
+    store_masked<Format>(sums, own.tile(Map::kH3, third.slot()), dz3, own.at());
+    warp_arrive(own.barrier(Map::kH3Free, third.slot()));
+    named_barrier(2, kWarpgroup);
+
+    products_begin();
+    tile_products<Format, Factor::kTurned>(sums, dz3, own.shared, 0);
+    products_commit();
+    if (own.thread == 0) barrier_arrive(own.barrier(Map::kDz3Full));
+    __syncwarp();
+    barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
+    barrier_wait(own.barrier(Map::kDz2Sent), parity ^ 1);
+    products_wait<0>();
+    sums_are_final(sums);
+    store_masked<Format>(sums, own.tile(Map::kH2Into, second.slot()), own.tile(Map::kDz2Out, 0), own.at());
+    own.arrive_remote(Map::kH2Room, second.slot(), 0);
+    named_barrier(2, kWarpgroup);
+    if (own.thread == 0) {
+      barrier_wait(own.barrier(Map::kDz2Room), parity ^ 1);
+      bulk_send(remote_address(own.tile(Map::kDz2Into, 0), 0), own.tile(Map::kDz2Out, 0), kClusterTileBytes,
+                remote_address(own.barrier(Map::kDz2Full), 0));
+    }
+    __syncwarp();
+    second.advance();
+    third.advance();
+  }
+}
+
+/// Where a thread finds its part of a tile's bias gradient: a pair of columns, and every row of the upper or lower 32. The two
+/// halves of a warp have the same columns and rows that are four apart, which lie in different banks.
+FUSED_DEVICE std::uint32_t first_column_pair(int thread) {
+  const int warp = thread / 32, lane = thread % 32, half = lane / 16, pair = lane % 16;
+  return static_cast<std::uint32_t>(warp / 2 * kTilePanelBytes +
+                                    panel_offset(half * (32 + 4), warp % 2 * 32 + 2 * pair));
+}
+template <class Format>
+FUSED_DEVICE void add_columns(float (&sums)[2], std::uint32_t first) {
+#pragma unroll 1  // few instructions are fetched fast
+  for (int row = 0; row < 8; ++row) {
+    // The row's three lowest bits are in its place and in the swizzle.
+    const std::uint32_t begin = first ^ static_cast<std::uint32_t>(row * (kPanelRowBytes + 16));
+#pragma unroll
+    for (int eight = 0; eight < 4; ++eight) {
+      const float2 pair = Format::unpack(load_word(begin + eight * (8 * kPanelRowBytes)));
+      sums[0] += pair.x;
+      sums[1] += pair.y;
+    }
+  }
+}
+
+/// Weight and bias gradient of one layer, over all tiles of the pair. `begin(tile)` waits and returns where dZ and
+/// the layer's inputs are; `end(tile)` says that they are used.
+template <class Format, class Begin, class End>
+FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int layer, const Begin& begin,
+                                      const End& end) {
+  const int count = PairTiles(arguments.plan).count;
+  float sums[2][64], bias[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (float& sum : sums[half]) sum = 0;
+#pragma unroll 1
+  for (int tile = 0; tile < count; ++tile) {
+    const uint2 factors = begin(tile);
+    const Panels gradients = describe(factors.x), inputs = describe(factors.y, kTilePanelBytes);
+    products_begin();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+            sums[half], gradients + half * kNextPanel + k * kAcross, inputs + k * kAcross, 1);
+    products_commit();
+    add_columns<Format>(
+        bias, factors.x + first_column_pair(static_cast<int>(worked_out_here(threadIdx.x % kWarpgroup))));
+    products_wait<0>();
+    end(tile);
+  }
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  float* partial =
+      arguments.partials +
+      static_cast<std::int64_t>(PairTiles(arguments.plan).cluster) * cluster_partial_floats(kPairHidden) +
+      layer * 2 * kWideOwnerRows * kWarpgroup;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums_are_final(sums[half]);
+#pragma unroll
+    for (int row = 0; row < 64; ++row)
+      partial[(half * kWideOwnerRows + row) * kWarpgroup + thread] = sums[half][row];
+  }
+  // The other half of the rows, and each column to its place; see Segment.
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float sum = bias[i] + shuffle_xor(bias[i], 16);
+    const int column = thread / 32 * 32 + 2 * (thread % 16) + i, m = column % 64;
+    if (thread % 32 < 16)
+      partial[(column / 64 * kWideOwnerRows + 64 + m / 8 % 2) * kWarpgroup + m / 16 * 32 + m % 8 * 4] = sum;
+  }
+}
+
+template <class Format>
+FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairTiles tiles(arguments.plan);
+  const PairRole own(memory);
+  const unsigned char* inputs = pair_inputs(arguments, tiles);
+  const std::uint32_t again = own.tile(Map::kInputsAgain, 0), full = own.barrier(Map::kAgainFull);
+  sum_weight_gradient<Format>(
+      arguments, 0,
+      [&](int tile) {
+        barrier_wait(full, tile & 1);
+        barrier_wait(own.barrier(Map::kDz1Full), tile & 1);
+        return make_uint2(own.tile(Map::kDz1, 0), again);
+      },
+      [&](int tile) {
+        named_barrier(3, kWarpgroup);
+        if (own.thread == 0) {
+          barrier_arrive(own.barrier(Map::kDz1Free));
+          if (tile + 1 < tiles.count) load_pair_inputs(inputs, tiles, tile + 1, again, full);
+        }
+        __syncwarp();
+      });
+}
+template <class Format>
+FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairRole own(memory);
+  SlotRing<Map::kH1Depth> first;
+  sum_weight_gradient<Format>(
+      arguments, 1,
+      [&](int tile) {
+        barrier_wait(own.barrier(Map::kH1Full, first.slot()), first.parity());
+        barrier_wait_cluster(own.barrier(Map::kDz2Full), tile & 1);
+        return make_uint2(own.tile(Map::kDz2Into, 0), own.tile(Map::kH1, first.slot()));
+      },
+      [&](int) {
+        own.arrive_remote(Map::kDz2Room, 0, 1);
+        warp_arrive(own.barrier(Map::kH1Free, first.slot()));
+        first.advance();
+      });
+}
+template <class Format>
+FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairRole own(memory);
+  SlotRing<Map::kH2Depth> second;
+  sum_weight_gradient<Format>(
+      arguments, 2,
+      [&](int tile) {
+        barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
+        barrier_wait(own.barrier(Map::kDz3Full), tile & 1);
+        return make_uint2(own.tile(Map::kDz3, 0), own.tile(Map::kH2Into, second.slot()));
+      },
+      [&](int) {
+        warp_arrive(own.barrier(Map::kDz3Free));
+        own.arrive_remote(Map::kH2Room, second.slot(), 0);
+        second.advance();
+      });
+}
+/// And the output layer's weight gradient, a tile's sums at a time.
+template <class Format>
+FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PairMap;
+  const PairRole own(memory);
+  const auto output_sums = [&] { return OutputSums(memory, own.thread); };
+#pragma unroll
+  for (int i = 0; i < 4; ++i) output_sums().four(i) = make_float4(0, 0, 0, 0);
+  SlotRing<Map::kH3Depth> third;
+  sum_weight_gradient<Format>(
+      arguments, 3,
+      [&](int tile) {
+        barrier_wait(own.barrier(Map::kLogitFull), tile & 1);
+// Eight classes and 64 inputs at a time: there are registers for no more.
+#pragma unroll 1
+        for (int part = 0; part < 4; ++part) {
+          const Panels features = describe(own.tile(Map::kH4, 0)) + part / 2 * kNextPanel,
+                       logits = describe(own.shared + Map::kLogitGradient) + part % 2;
+          float sums[4];
+          products_begin();
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            multiply_shared<Format, Factor::kTurned, Factor::kTurned>(sums, features + k * kAcross,
+                                                                      logits + k * kAcross, k > 0);
+          products_commit();
+          products_wait<0>();
+          sums_are_final(sums);
+          output_sums().add(part, sums);
+        }
+        warp_arrive(own.barrier(Map::kLogitFree));
+        barrier_wait(own.barrier(Map::kDz4Full), tile & 1);
+        return make_uint2(own.tile(Map::kDz4, 0), own.tile(Map::kH3, third.slot()));
+      },
+      [&](int) {
+        warp_arrive(own.barrier(Map::kDz4Free));
+        warp_arrive(own.barrier(Map::kH3Free, third.slot()));
+        third.advance();
+      });
+  float* partial =
+      arguments.partials +
+      static_cast<std::int64_t>(PairTiles(arguments.plan).cluster) * cluster_partial_floats(kPairHidden) +
+      kPairHidden * 2 * kWideOwnerRows * kWarpgroup + own.thread;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 sum = output_sums().four(i);
+    const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int row = 0; row < 4; ++row) partial[(4 * i + row) * kWarpgroup] = sums[row];
+  }
+}
+
+/// By one thread, before anybody else uses them; the other SM's copies are announced here for the first time.
+FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank) {
+  using Map = PairMap;
+  const auto init = [&](int first, int count, std::uint32_t arrivals) {
+    for (int i = 0; i < count; ++i)
+      barrier_init(shared + static_cast<std::uint32_t>(first + 8 * i), arrivals);
+  };
+  constexpr std::uint32_t kOne = 1, kWarps = 4, kTwoRoles = 8;
+  init(Map::kWeightsFull, 1, kOne);
+  init(Map::kInputsFull, Map::kInputDepth, kOne);
+  init(Map::kAgainFull, 1, kOne);
+  init(Map::kH1Full, Map::kH1Depth, kOne);
+  init(Map::kH1Free, Map::kH1Depth, kTwoRoles);
+  init(Map::kDz2Full, 1, kOne);
+  init(Map::kDz1Full, 1, kWarps);
+  init(Map::kDz1Free, 1, kOne);
+  init(Map::kH2Room, Map::kH2Depth, kTwoRoles);
+  init(Map::kH2Sent, 1, kOne);
+  init(Map::kH2Full, Map::kH2Depth, kOne);
+  init(Map::kH3Free, Map::kH3Depth, kTwoRoles);
+  init(Map::kLogitFull, 1, kOne);
+  init(Map::kLogitFree, 1, kOne + kWarps);
+  init(Map::kDz4Full, 1, kOne);
+  init(Map::kDz4Free, 1, kWarps);
+  init(Map::kDz3Full, 1, kOne);
+  init(Map::kDz3Free, 1, kWarps);
+  init(Map::kDz2Sent, 1, kOne);
+  init(Map::kDz2Room, 1, kTwoRoles);
+  barrier_init_fence();
+  if (rank == 0) {
+    barrier_expect(shared + Map::kDz2Full, kClusterTileBytes);
+  } else {
+    for (int slot = 0; slot < Map::kH2Depth; ++slot)
+      barrier_expect(shared + Map::kH2Full + 8 * slot, kClusterTileBytes);
+  }
+}
+
+/// This SM's two layers, and the output layer's if it is the upper one.
+FUSED_DEVICE void load_pair_weights(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
+  using Map = PairMap;
+  const Plan& plan = arguments.plan;
+  const std::uint32_t full = shared + Map::kWeightsFull;
+  const std::uint32_t biases = rank == 0 ? 2 * 128 * 4 : Map::kBiasBytes;
+  barrier_expect(full, 2 * Map::kLayerBytes + biases + (rank == 0 ? 0 : Map::kOutputWeightBytes));
+  for (int layer = 0; layer < 2; ++layer)
+    bulk_load(shared + layer * Map::kLayerBytes, arguments.image + (2 * rank + layer) * Map::kLayerBytes,
+              Map::kLayerBytes, full);
+  bulk_load(shared + Map::kBiases, arguments.image + plan.bias_begin + rank * 2 * 128 * 4, biases, full);
+  if (rank == 1)
+    bulk_load(shared + Map::kOutputWeights, arguments.image + plan.output_begin, Map::kOutputWeightBytes,
+              full);
+}
+
+template <class Format>
+__global__ void __launch_bounds__(kPairThreads, 1)
+    pair_kernel(const __grid_constant__ PipelineArguments arguments) {
+  using Map = PairMap;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const std::uint32_t shared = shared_address(memory);
+  const int rank = static_cast<int>(blockIdx.x) % 2;
+  const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (threadIdx.x == 0) init_pair_barriers(shared, rank);
+  cluster_sync();
+  if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait
+    const PairTiles tiles(arguments.plan);
+    const unsigned char* inputs = pair_inputs(arguments, tiles);
+    for (int tile = 0; tile < min(Map::kInputDepth, tiles.count); ++tile)
+      load_pair_inputs(inputs, tiles, tile, shared + Map::kInputs + tile * kClusterTileBytes,
+                       shared + Map::kInputsFull + 8 * tile);
+    load_pair_inputs(inputs, tiles, 0, shared + Map::kInputsAgain, shared + Map::kAgainFull);
+  }
+  __syncwarp();
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (threadIdx.x == 0) load_pair_weights(arguments, shared, rank);
+  __syncwarp();
+  if (role < 2) {
+    registers_decrease<kChainRegisters>();
+    if (rank == 0 && role == 0) make_lower_activations<Format>(arguments, memory);
+    if (rank == 0 && role == 1) make_lower_gradients<Format>(arguments, memory);
+    if (rank == 1 && role == 0) make_upper_activations<Format>(arguments, memory);
+    if (rank == 1 && role == 1) make_upper_gradients<Format>(arguments, memory);
+  } else {
+    registers_increase<kSumRegisters>();
+    if (rank == 0 && role == 2) sum_first_layer<Format>(arguments, memory);
+    if (rank == 0 && role == 3) sum_second_layer<Format>(arguments, memory);
+    if (rank == 1 && role == 2) sum_third_layer<Format>(arguments, memory);
+    if (rank == 1 && role == 3) sum_last_layers<Format>(arguments, memory);
+  }
+  cluster_sync();  // nobody leaves while the other may still write to its barriers
+}
+
+}  // namespace headroom::fused

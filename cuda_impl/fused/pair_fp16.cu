@@ -1,0 +1,8 @@
+// The pair form in fp16.
+#include "fused/launch_pair.cuh"
+
+namespace headroom::fused {
+
+template struct Pair<Fp16>;
+
+}  // namespace headroom::fused
