@@ -34,8 +34,10 @@ ROWS = {
     "pytorch-compile": (CompiledTrainer, TRACED),
     "pytorch-compile-graph": (CompiledGraphTrainer, TRACED),
 }
-# Of a median over three steps: in 16 bits a ReLU that flips costs some per cent.
-BOUNDS = {"fp32": 1e-4, "fp16": 5e-2, "bf16": 3e-1}
+# Of a median over nine steps. In 16 bits a ReLU that flips costs some per cent: in fp16 one step of 40 is
+# beyond the bound by that (600 seeds), five of nine are not to be expected. Two of three were, once.
+STEPS = 9
+BOUNDS = {"fp32": 1e-4, "fp16": 5e-2, "bf16": 1.5e-1}
 LOSS_BOUND = 2e-2
 
 
@@ -47,10 +49,10 @@ def make(row: str, problem, precision: str = "fp32"):
 
 def median_error(make_trainer, folder, precision: str) -> float:
     """Of the update of single steps from the same parameters, against double precision."""
-    (problem,) = problems_of_a_fresh_seed(folder, 1)
+    (problem,) = problems_of_a_fresh_seed(folder, 1, batches=STEPS)
     trainer = make_trainer(problem, precision)
     errors = []
-    for step in range(3):
+    for step in range(STEPS):
         trainer.set_parameters(problem.parameters)
         assert np.array_equal(trainer.parameters(), problem.parameters)
         trainer.train(step, 1)

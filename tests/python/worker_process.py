@@ -156,7 +156,7 @@ class Problem:
         return float(loss), np.concatenate(pieces[::-1])
 
 
-def problems_of_a_fresh_seed(folder: Path, count: int) -> list[Problem]:
+def problems_of_a_fresh_seed(folder: Path, count: int, batches: int = 3) -> list[Problem]:
     """Several, for medians: where products are rounded, one ReLU that flips costs an update some per cent."""
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"problem seed {seed}")  # shown on failure
@@ -165,7 +165,11 @@ def problems_of_a_fresh_seed(folder: Path, count: int) -> list[Problem]:
         (folder / str(index)).mkdir()
         problems.append(
             Problem(
-                folder / str(index), widths=(64, 48, 32, 10), batch_size=16, samples=48, seed=seed + index
+                folder / str(index),
+                widths=(64, 48, 32, 10),
+                batch_size=16,
+                samples=16 * batches,
+                seed=seed + index,
             )
         )
     return problems
