@@ -160,11 +160,9 @@ def draw_speedup(results: Results, series: Series, against: str) -> Page | None:
     values = [point.value for line in points.values() for point in line]
     low, high = min(1.0, *values) / 1.2, max(1.6, *values) * 1.2
     for precision, axes in panels(page, precisions):
-        width_axis(axes, widths, precision, left=0.54)  # the first values stand there
-        left, right = axes.get_xlim()
-        axes.set_xlim(left / (right / left) ** 0.11, right)  # room for the values of the first points
+        width_axis(axes, widths, precision, left=0.6)  # the first points' values stand there
         _speedup_axis(axes, low, high)
-        ends = [LineLabel(f"{base_name} 1×", MUTED, right, 1.0)]
+        ends = [LineLabel(f"{base_name} 1×", MUTED, axes.get_xlim()[1], 1.0)]
         starts = []
         for backend in backends:
             line = sorted(points.get((backend, precision), []), key=lambda point: point.width)
