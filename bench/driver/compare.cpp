@@ -135,6 +135,11 @@ bool measures(const CompareOptions& options) { return options.self_check || !opt
 std::string targets_text(const CompareOptions& options) {
   const std::vector<BackendRow> table = backend_table();
   const std::set<std::string> needed = needed_workers(plan_of(options, table), table);
+  const bool all_need_device = std::all_of(needed.begin(), needed.end(), [](const std::string& worker) {
+    return worker == "cuda" || worker == "cublaslt";
+  });
+  if (all_need_device && choose_device(options.measured) < 0)
+    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
   std::string text;
   for (const WorkerProgram& program : worker_programs(find_installation(), {})) {
     if (needed.count(program.name) == 0) continue;

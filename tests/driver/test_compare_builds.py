@@ -241,15 +241,20 @@ def test_ctrl_c_ends_it_in_order(build):
 
 
 def test_targets_for_the_front_door():
-    done = compare("--print-targets")
-    assert done.stdout == "headroom-cuda-worker\n"
     done = compare("--print-targets", "--backend", "cuda-layered,oracle,cublaslt-graph")
     assert done.stdout.split() == [
         "headroom-oracle-worker",
         "headroom-cuda-worker",
         "headroom-cublaslt-worker",
     ]
-    assert_refused(compare("--print-targets", "--backend", "pytorch-eager"), "is not a program of a build")
+    with_python = compare("--print-targets", "--backend", "pytorch-eager,oracle")
+    assert_refused(with_python, "is not a program of a build")
+
+
+def test_without_a_device_nothing_is_built_for_backends_that_need_one():
+    """The front door asks for the targets before it builds anything."""
+    assert_refused(compare("--print-targets", "--device", "-1"), "no CUDA device, and every backend")
+    assert_refused(compare("--print-targets", "--device", "-1", "--backend", "cuda-layered"), "no CUDA")
 
 
 def test_ci_suite_is_small():
