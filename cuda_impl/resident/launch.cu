@@ -107,7 +107,7 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
   throw std::logic_error("pack_slices: not a Precision");
 }
 
-std::vector<SliceSharing> slice_sharings(Precision precision) {
+std::vector<Sharing> slice_sharings(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
       return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "resident/arguments.h"
+#include "resident/sharing.h"
 #include "resident/slice_plan.h"
 
 namespace headroom::resident {
@@ -30,12 +31,8 @@ struct SliceArguments {
   float gradient_scale;        // loss scale / batch size
 };
 
-/// How many thread blocks own how many slices together.
-struct SliceSharing {
-  int team, own;
-};
 /// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams own two.
-std::vector<SliceSharing> slice_sharings(Precision precision);
+std::vector<Sharing> slice_sharings(Precision precision);
 
 /// A kernel and what it was compiled for, written down where it is instantiated: a plan for anything else would send it
 /// to places that nobody has.

@@ -121,13 +121,7 @@ class SliceGrid {
     const unsigned char* tiles = reader_ + begin_byte;
     std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, want);
-    const auto load = [&](Share<Format, 1>& pair, int i) {
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-        for (int part = 0; part < Format::kParts; ++part)
-          assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
-    };
+    const auto load = [&](Share<Format, 1>& pair, int i) { load_pair(pair, tiles, i); };
     Share<Format, 1> now, next, after_next;
     load(now, 0);
     if (kWaits && kPairs > 1) load(next, 1);
@@ -174,13 +168,7 @@ class SliceGrid {
     const unsigned char* tiles = reader_ + begin_byte;
     const std::uint32_t mark = gradient ? 1u : 0x80000000u;
     std::uint32_t displaced = 0;
-    const auto load = [&](Share<Format, 1>& pair, int i) {
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-        for (int part = 0; part < Format::kParts; ++part)
-          assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
-    };
+    const auto load = [&](Share<Format, 1>& pair, int i) { load_pair(pair, tiles, i); };
     Share<Format, 1> now, next;
     load(next, 0);
     if (gradient && lane < kSlices * 2)
@@ -243,6 +231,13 @@ class SliceGrid {
   }
   RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
+  }
+  RESIDENT_DEVICE static void load_pair(Share<Format, 1>& pair, const unsigned char* tiles, int i) {
+#pragma unroll
+    for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+      for (int part = 0; part < Format::kParts; ++part)
+        assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
   }
   RESIDENT_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
                                                        int slice) {

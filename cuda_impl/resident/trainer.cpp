@@ -119,10 +119,10 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
 }
 
 /// The ways to share slices in the order in which they are tried.
-std::vector<SliceSharing> sharings_to_try(const Workload& workload, Precision precision, Form form,
-                                          const ResidentOptions& options) {
+std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precision, Form form,
+                                     const ResidentOptions& options) {
   if (form == Form::kCluster) return {{1, 1}};
-  if (options.sharing.team != 0) return {{options.sharing.team, options.sharing.own}};
+  if (options.sharing.team != 0) return {options.sharing};
   // Up to 512 columns a 16-bit step was not predicted to gain what a team's additional hops cost; not measured.
   if (precision == Precision::kFp16 || precision == Precision::kBf16) {
     const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
@@ -132,10 +132,10 @@ std::vector<SliceSharing> sharings_to_try(const Workload& workload, Precision pr
 }
 
 /// Before anything else, so that it is said on every machine.
-void require_a_sharing_with_kernels(Precision precision, const ResidentOptions::Sharing& asked) {
+void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
   if (asked.team == 0) return;
   std::string there_are;
-  for (const SliceSharing& sharing : slice_sharings(precision)) {
+  for (const Sharing& sharing : slice_sharings(precision)) {
     if (sharing.team == asked.team && sharing.own == asked.own) return;
     there_are += " {" + std::to_string(sharing.team) + ", " + std::to_string(sharing.own) + "}";
   }
@@ -172,7 +172,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32) std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : slice_forms)
-      for (const SliceSharing& sharing : sharings_to_try(workload, precision, form, options))
+      for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider([&] {
           const SlicePlan plan =
               make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);

@@ -9,6 +9,7 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "resident/sharing.h"
 
 namespace headroom {
 
@@ -19,14 +20,11 @@ std::optional<std::string> resident_unavailable(int device);
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
   enum class Kernel { kAny, kSlices, kGeneral };
-  /// Of the slice kernel over the grid: `team` thread blocks own `own` slices together, in 16 bits {1, 1} or {2, 2}.
-  /// 0: any. One that a precision has no kernels for is a std::invalid_argument.
-  struct Sharing {
-    int team, own;
-  };
   Form form = Form::kAny;
   Kernel kernel = Kernel::kAny;
-  Sharing sharing = {0, 0};
+  /// Of the slice kernel over the grid, in 16 bits {1, 1} or {2, 2}. A team of 0: any. One that a precision has no
+  /// kernels for is a std::invalid_argument.
+  resident::Sharing sharing = {0, 0};
   double wait_seconds = 2;  ///< longest wait for other thread blocks; a longer one fails the training
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
 };

@@ -32,7 +32,7 @@ namespace {
 
 using Form = ResidentOptions::Form;
 using Kernel = ResidentOptions::Kernel;
-using Sharing = ResidentOptions::Sharing;
+using resident::Sharing;
 
 constexpr double kSanitizerWaitSeconds = 20;
 constexpr std::int64_t kSanitizedSteps = 6;  // every exchange buffer is written again
