@@ -215,7 +215,7 @@ struct Fp32 {
         own.row[i][4 * j + 3] = bits_to_float(x.w);
       }
   }
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kHere = false>
   STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
     load_features<kTiles, kGroups, false>(own, tiles, lane);
   }
@@ -432,8 +432,9 @@ struct Fp32 {
     return reinterpret_cast<const float*>(part[slot / 128])[slot % 128];
   }
   STREAMED_DEVICE static int offset(int row, int feature) { return feature * 128 + row * 4; }
+  template <bool kHere>
   STREAMED_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
-    return load_global(reinterpret_cast<const float*>(tile + offset(row, feature)));
+    return load_global<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
   }
   STREAMED_DEVICE static bool positive(float activation) { return activation > 0; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {

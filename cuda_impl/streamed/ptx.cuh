@@ -87,11 +87,39 @@ STREAMED_DEVICE float4 load_shared_floats(const void* address) {
   return *static_cast<const float4*>(address);
 }
 STREAMED_DEVICE void store_shared16(void* address, uint4 value) { *static_cast<uint4*>(address) = value; }
+/// From the L2. With kHere asked for where it is written, otherwise where the compiler likes: before its first use.
+template <bool kHere = false>
 STREAMED_DEVICE uint4 load_global16(const void* address) {
-  return __ldcg(static_cast<const uint4*>(address));
+  if constexpr (kHere) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address));
+    return v;
+  } else {
+    return __ldcg(static_cast<const uint4*>(address));
+  }
 }
-STREAMED_DEVICE float load_global(const float* address) { return __ldcg(address); }
-STREAMED_DEVICE std::uint16_t load_global(const std::uint16_t* address) { return __ldcg(address); }
+template <bool kHere = false>
+STREAMED_DEVICE float load_global(const float* address) {
+  if constexpr (kHere) {
+    float value;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address));
+    return value;
+  } else {
+    return __ldcg(address);
+  }
+}
+template <bool kHere = false>
+STREAMED_DEVICE std::uint16_t load_global(const std::uint16_t* address) {
+  if constexpr (kHere) {
+    std::uint16_t value;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(value) : "l"(address));
+    return value;
+  } else {
+    return __ldcg(address);
+  }
+}
 STREAMED_DEVICE std::int64_t load_global(const std::uint64_t* address) {
   return static_cast<std::int64_t>(__ldcg(reinterpret_cast<const unsigned long long*>(address)));
 }

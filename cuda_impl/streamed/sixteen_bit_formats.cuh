@@ -172,14 +172,15 @@ struct SixteenBit : Numbers {
   struct Own {
     Activations tile[kTiles][kGroups];
   };
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kHere = false>
   STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         const unsigned char* tile = tiles + (u * kGroups + group) * kActivationBytes;
-        const uint4 a = load_global16(tile + lane * 16), b = load_global16(tile + 512 + lane * 16);
+        const uint4 a = load_global16<kHere>(tile + lane * 16),
+                    b = load_global16<kHere>(tile + 512 + lane * 16);
         own.tile[u][group] = transposed({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}});
       }
   }
@@ -279,8 +280,9 @@ struct SixteenBit : Numbers {
     return row / 16 * 512 + (row % 8 * 4 + feature % 8 / 2) * 16 + (row / 8 % 2 * 2 + feature / 8) * 4 +
            feature % 2 * 2;
   }
+  template <bool kHere>
   STREAMED_DEVICE static std::uint16_t activation(const unsigned char* tile, int row, int feature) {
-    return load_global(reinterpret_cast<const std::uint16_t*>(tile + offset(row, feature)));
+    return load_global<kHere>(reinterpret_cast<const std::uint16_t*>(tile + offset(row, feature)));
   }
   STREAMED_DEVICE static bool positive(std::uint16_t bits) { return bits != 0 && bits < 0x8000; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {

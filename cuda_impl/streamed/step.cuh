@@ -55,6 +55,10 @@ inline constexpr bool kHolds =
 /// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
 template <class Format, int kGroups, int kPanels>
 inline constexpr bool kJoins = kGroups == 1 && (kPanels > 0 || !Format::kWalks);
+/// Whether an epilogue asks for biases and activations before its sweep instead of behind it, and the last layer for its own activations before
+/// the wait: in kernels for panels of one tile, which have registers for it, but for fp32's.
+template <class Format, int kPanels>
+inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
@@ -373,40 +377,71 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
     return Format::template panel_place<kTiles, kGroups, kLanes == Lanes::kFirst>(index, lane);
 }
 
-/// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(place) was
-/// asked for before the sums are added up.
+/// Of the totals of a panel, what the warps' sums come to, a thread has so many. Each has its place.
+template <class Format, int kWarpTiles, int kSplit, int kGroups>
+inline constexpr int kTotals = 16 * kWarpTiles * kGroups / Format::kWarps * kSplit;
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
+STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
+  Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
+  place.feature += i % kSplit * (kWarpTiles * kTileSide);
+  return place;
+}
+
+/// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(i, place) of its i-th
+/// total was asked for before the sums are added up.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kSync, class Sums,
           class Look, class Use>
 STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
-  constexpr int kSums = 16 * kWarpTiles * kGroups, kTotals = kSums / Format::kWarps * kSplit;
+  constexpr int kSums = 16 * kWarpTiles * kGroups, kCount = kTotals<Format, kWarpTiles, kSplit, kGroups>;
   const int warp = warp_index<Format>(), lane = thread_index() % 32;
   const auto place_of = [&](int i) {
-    Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
-    place.feature += i % kSplit * (kWarpTiles * kTileSide);
-    return place;
+    return place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane);
   };
-  decltype(look(Place{})) found[kTotals];
+  decltype(look(0, Place{})) found[kCount];
 #pragma unroll
-  for (int i = 0; i < kTotals; ++i) found[i] = look(place_of(i));
-  float settled[kSums], totals[kTotals];
+  for (int i = 0; i < kCount; ++i) found[i] = look(i, place_of(i));
+  float settled[kSums], totals[kCount];
   if constexpr (kLanes == Lanes::kForward)
     Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
   else
     Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
   sum_over_warps<Format, kSums, kSplit, kSync>(settled, totals);
 #pragma unroll
-  for (int i = 0; i < kTotals; ++i) use(place_of(i), totals[i], found[i]);
+  for (int i = 0; i < kCount; ++i) use(place_of(i), totals[i], found[i]);
 }
 
+/// Nothing asked for before a sweep. Without members, since arrays that nobody uses give fp32 other machine code.
+struct AskedLate {
+  STREAMED_DEVICE AskedLate(const Arguments&, const LayerPlan&, int) {}
+};
+/// The biases of a panel's totals, asked for before its sweep.
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
+struct EarlyBiases {
+  float bias[kTotals<Format, kWarpTiles, kSplit, kGroups>];
+  STREAMED_DEVICE EarlyBiases(const Arguments& a, const LayerPlan& layer, int tile) {
+    const float* first = a.biases + layer.bias + tile * kTileSide;
+    const int warp = warp_index<Format>(), lane = thread_index() % 32;
+#pragma unroll
+    for (int i = 0; i < kTotals<Format, kWarpTiles, kSplit, kGroups>; ++i)
+      bias[i] = load_global<true>(
+          first + place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane).feature);
+  }
+};
 /// Sums of a panel of a hidden layer -> activations.
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums>
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
 STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
-                                        const Sums& sums) {
+                                        const Sums& sums, const Early& early) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
   float* values = values_memory<Format>();
   for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
-      sums, [&](Place place) { return load_global(bias + place.feature); },
+      sums,
+      [&](int i, Place place) {
+        if constexpr (std::is_same_v<Early, AskedLate>)
+          return load_global(bias + place.feature);
+        else
+          return early.bias[i];
+      },
       [&](Place place, float total, float its_bias) {
         values[value_index<kTiles>(place)] = relu(total + its_bias);
       });
@@ -421,7 +456,7 @@ STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const
   float* logits =
       a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
   for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward, true>(
-      sums, [](Place) { return 0; },
+      sums, [](int, Place) { return 0; },
       [&](Place place, float total, int) {
         logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
       });
@@ -436,7 +471,8 @@ STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std:
                                 const Sums& sums) {
   const bool keeps = keeps_loss(a);
   for_each_total<Format, 1, 1, 1, Lanes::kForward, true>(
-      sums, [&](Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
+      sums,
+      [&](int, Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
       [&](Place place, float total, float bias) {
         if (place.row >= a.plan.batch || place.feature >= a.plan.classes) return;
         const float part = total + bias;
@@ -458,7 +494,7 @@ STREAMED_DEVICE bool ask_weights(bool ready, const Before& before, const Ask& as
 
 /// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` waits for the
 /// inputs, and is given what asks for the first weights.
-template <class Format, int kTiles, int kGroups, class Before>
+template <class Format, int kTiles, int kGroups, bool kEarly, class Before>
 STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
                                   bool logits, const Before& before) {
   using Sweep = ForwardSweep<Format, kTiles, kGroups>;
@@ -466,6 +502,8 @@ STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, co
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kTiles) {
     const Sweep sweep(a, layer, inputs, tile, {0, layer.in_tiles});
+    const std::conditional_t<kEarly, EarlyBiases<Format, kTiles, 1, kGroups, Lanes::kForward>, AskedLate>
+        early(a, layer, tile);
     if (!ask_weights(ready, before, [&] { sweep.prefetch_weights(); })) return false;
     ready = true;
     typename Sweep::Sums sums = {};
@@ -473,7 +511,7 @@ STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, co
     if (logits)
       finish_logits<Format, kTiles, kGroups>(a, 0, tile, sums);
     else
-      finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums);
+      finish_activations<Format, kTiles, 1, kGroups, Lanes::kForward>(a, layer, tile, sums, early);
   }
   return ready || before([] {});
 }
@@ -702,6 +740,7 @@ struct BackwardSweep {
   static constexpr int kSweepWarps = Format::kWarps / kSplit;
   using Shape = BackwardStages<Format, kTiles, kGroups, kKept>;
   using Sums = float[Format::template kPanelSums<kTiles, kGroups>];
+  using Own = typename Format::template Own<kTiles, kGroups>;
   const Arguments& a;
   const LayerPlan& layer;
   int tile, first_out, count, lane, ring_place = 0;  // tile: this warp's first tile of inputs
@@ -761,12 +800,14 @@ struct BackwardSweep {
     }
     block_sync();  // they are there
   }
-  /// With joined logits their gradients are there, and there is one item at most.
+  template <bool kEarly>
+  STREAMED_DEVICE void load_own(Own& x, const LayerPlan& below) const {
+    Format::template load_own<kTiles, kGroups, kEarly>(
+        x, a.hidden + output_offset<Format, kGroups>(below, tile), lane);
+  }
+  /// `x` has been loaded. With joined logits their gradients are there, and there is one item at most.
   template <bool kJoined>
-  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below) const {
-    typename Format::template Own<kTiles, kGroups> x;
-    Format::template load_own<kTiles, kGroups>(x, a.hidden + output_offset<Format, kGroups>(below, tile),
-                                               lane);
+  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, const Own& x) const {
     int i = 0;
     const auto use = [&](unsigned char* stage) {
       if constexpr (kKept) {
@@ -796,10 +837,37 @@ struct BackwardSweep {
   }
 };
 
+template <class Format, int kGroups, bool kEarly>
+STREAMED_DEVICE auto activation_at(const unsigned char* tiles, Place place) {
+  return Format::template activation<kEarly>(
+      tiles + (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes,
+      place.row % kGroupRows, place.feature % kTileSide);
+}
+/// What a panel's gradient takes from memory besides the sums, asked for before the sweep: the biases that a warp updates, and the
+/// activations of a thread's totals.
+template <class Format, int kTiles, int kSplit, int kGroups>
+struct EarlyBelow {
+  static constexpr int kOfWarp = kTiles * kSplit * kTileSide / Format::kWarps,
+                       kCount = kTotals<Format, kTiles, kSplit, kGroups>;
+  float bias[kOfWarp];
+  decltype(activation_at<Format, kGroups, true>(nullptr, Place{})) activation[kCount];
+  STREAMED_DEVICE EarlyBelow(const Arguments& a, const LayerPlan& below, int tile) {
+    const int warp = warp_index<Format>(), lane = thread_index() % 32;
+    const float* first = a.biases + below.bias + tile * kTileSide + warp;
+    const unsigned char* tiles = a.hidden + output_offset<Format, kGroups>(below, tile);
+#pragma unroll
+    for (int i = 0; i < kOfWarp; ++i) bias[i] = load_global<true>(first + i * Format::kWarps);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      activation[i] = activation_at<Format, kGroups, true>(
+          tiles, place_of_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(i, warp, lane));
+  }
+};
 /// Sums of a panel of the layer below -> its gradient, masked, and its bias updated.
-template <class Format, int kTiles, int kSplit, int kGroups, class Sums>
-STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile,
-                                      const Sums& sums) {
+template <class Format, int kTiles, int kSplit, int kGroups, class Sums, class Early>
+STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile, const Sums& sums,
+                                      const Early& early) {
+  constexpr bool kLate = std::is_same_v<Early, AskedLate>;
   constexpr int kPanel = kTiles * kSplit, kWarps = Format::kWarps, kOfWarp = kPanel * kTileSide / kWarps;
   const int warp = warp_index<Format>(), lane = thread_index() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
@@ -807,14 +875,18 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   float* values = values_memory<Format>();
   float old_bias[kOfWarp];
 #pragma unroll
-  for (int i = 0; i < kOfWarp; ++i) old_bias[i] = load_global(bias + i * kWarps);
+  for (int i = 0; i < kOfWarp; ++i)
+    if constexpr (kLate)
+      old_bias[i] = load_global(bias + i * kWarps);
+    else
+      old_bias[i] = early.bias[i];
   for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
       sums,
-      [&](Place place) {
-        const unsigned char* activations =
-            a.hidden + offset +
-            (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes;
-        return Format::activation(activations, place.row % kGroupRows, place.feature % kTileSide);
+      [&](int i, Place place) {
+        if constexpr (kLate)
+          return activation_at<Format, kGroups, false>(a.hidden + offset, place);
+        else
+          return early.activation[i];
       },
       [&](Place place, float total, auto activation) {
         values[value_index<kPanel>(place)] = Format::positive(activation) ? Format::bias_term(total) : 0.0f;
@@ -835,7 +907,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 
 /// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined it
 /// leaves the gradients of the logits in `own_logits`.
-template <class Format, int kPanel, int kGroups, bool kKept, bool kJoined, class Before>
+template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
                               const OwnLogits<Format>& own_logits, const Before& before) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
@@ -844,12 +916,17 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
   bool ready = false;
   for (int tile = own.begin; tile < own.end; tile += kPanel) {
     const Sweep sweep(a, layer, tile);
+    const std::conditional_t<kEarly, EarlyBelow<Format, kTiles, kSplit, kGroups>, AskedLate> early(a, below,
+                                                                                                   tile);
+    typename Sweep::Own x;
+    if constexpr (kEarly && kJoined) sweep.template load_own<true>(x, below);
     if (!ask_weights(ready, before, [&] { sweep.prefetch_weights(); })) return false;
     ready = true;
     if constexpr (kJoined) sweep.put_gradients(own_logits);
     typename Sweep::Sums sums = {};
-    sweep.template multiply_and_update<kJoined>(sums, below);
-    finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums);
+    if constexpr (!kEarly || !kJoined) sweep.template load_own<false>(x, below);
+    sweep.template multiply_and_update<kJoined>(sums, below, x);
+    finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums, early);
   }
   return ready || before([] {});
 }
@@ -865,7 +942,7 @@ inline constexpr bool kFirstLayerFused =
     kGroups == 1 || FirstStages<Format, 1, kGroups, true>::kBytes <= kRingBytes / 16;
 
 /// Update of a panel of the first layer's outputs and, with kForward, their activations of the next step.
-template <class Format, int kPanel, int kGroups, bool kForward>
+template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
 struct FirstSweep {
   static constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles,
                        kSweepWarps = Format::kWarps / kSplit;
@@ -901,6 +978,8 @@ struct FirstSweep {
       copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
       if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
     };
+    using Early = EarlyBiases<Format, kTiles, kSplit, kGroups, Lanes::kFirst>;
+    const std::conditional_t<kForward && kEarly, Early, AskedLate> early(a, layer, panel_tile);
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
     typename Format::template Own<kTiles, kGroups> d;
     Format::template load_own_gradients<kTiles, kGroups>(
@@ -919,17 +998,17 @@ struct FirstSweep {
           ++i;
         });
     if constexpr (kForward)
-      finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kFirst>(a, layer, panel_tile, sums);
+      finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kFirst>(a, layer, panel_tile, sums, early);
   }
 };
 
 /// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
-template <class Format, int kPanel, int kGroups, bool kForward>
+template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
 STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int tile = own.begin; tile < own.end; tile += kPanel)
-    FirstSweep<Format, kPanel, kGroups, kForward>(a, layer, tile)
+    FirstSweep<Format, kPanel, kGroups, kForward, kEarly>(a, layer, tile)
         .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
                 factor);
   if (!kForward) block_sync();  // the weights are written; otherwise behind the activations
@@ -944,13 +1023,15 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
   const LayerPlan& layer = a.plan.layer[0];
   with_panel<kGroups, kPanels>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
+    constexpr bool kEarly = kAsksEarly<Format, kPanels>;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
-      first_layer<Format, kPanel, kGroups, true>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
+      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
       return true;
     } else {
-      if (done > 0) first_layer<Format, kPanel, kGroups, false>(a, batch, next, a.update_factor);
-      return forward_rows<Format, kPanel, kGroups>(a, layer, inputs_of_batch<Format, kGroups>(a, next), false,
-                                                   [](const auto& ask) { return ask(), true; });
+      if (done > 0) first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, a.update_factor);
+      return forward_rows<Format, kPanel, kGroups, kEarly>(a, layer,
+                                                           inputs_of_batch<Format, kGroups>(a, next), false,
+                                                           [](const auto& ask) { return ask(), true; });
     }
   });
 }
@@ -979,6 +1060,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
   constexpr bool kJoined = kJoins<Format, kGroups, kPanels>;
+  constexpr bool kEarly = kAsksEarly<Format, kPanels>;
   const bool joined = kJoined && a.plan.joined != 0;
   int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
@@ -1002,7 +1084,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       if (layer == 1 && done > 0 && !wait(a, barrier - 1)) return;
       const int waited = barrier++;
       const bool good = with_panel<kGroups, kPanels>(layers[layer].panel, [&](auto panel) {
-        return forward_rows<Format, decltype(panel)::value, kGroups>(
+        return forward_rows<Format, decltype(panel)::value, kGroups, kEarly>(
             a, layers[layer], outputs(layer - 1), layer == last,
             [&](const auto& ask) { return wait<Format>(a, waited, ask); });
       });
@@ -1020,7 +1102,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
         arrive<Format>(a, barrier);
         const int waited = barrier++;
         const bool good = with_panel<kGroups, kPanels>(layers[last - 1].panel, [&](auto panel) {
-          return backward<Format, decltype(panel)::value, kGroups, false, true>(
+          return backward<Format, decltype(panel)::value, kGroups, kEarly, false, true>(
               a, layers[last], layers[last - 1], own_logits,
               [&](const auto& ask) { return wait_for_loss<Format>(a, waited, batch, set, ask, own_logits); });
         });
@@ -1038,10 +1120,10 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
         const auto wait_for_gradients = [&](const auto& ask) { return wait<Format>(a, waited, ask); };
         if constexpr (kKeeps<Format>)
           if (layers[layer].kept >= 0)
-            return backward<Format, kPanel, kGroups, true, false>(a, layers[layer], layers[layer - 1],
-                                                                  own_logits, wait_for_gradients);
-        return backward<Format, kPanel, kGroups, false, false>(a, layers[layer], layers[layer - 1],
-                                                               own_logits, wait_for_gradients);
+            return backward<Format, kPanel, kGroups, kEarly, true, false>(a, layers[layer], layers[layer - 1],
+                                                                          own_logits, wait_for_gradients);
+        return backward<Format, kPanel, kGroups, kEarly, false, false>(a, layers[layer], layers[layer - 1],
+                                                                       own_logits, wait_for_gradients);
       });
       if (!good) return;
       if (layer == last) finish_loss<Format>(a, a.first_step + done, false);

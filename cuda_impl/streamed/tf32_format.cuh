@@ -45,8 +45,9 @@ struct Tf32 {
   STREAMED_DEVICE static std::uint32_t shared_word(const unsigned char* address) {
     return *reinterpret_cast<const std::uint32_t*>(address);
   }
+  template <bool kHere>
   STREAMED_DEVICE static std::uint32_t global_word(const unsigned char* address) {
-    return float_to_bits(load_global(reinterpret_cast<const float*>(address)));
+    return float_to_bits(load_global<kHere>(reinterpret_cast<const float*>(address)));
   }
 
   /// Row operands of the two steps of 8 inputs: words 0, 1: outputs g, g + 8, input 2t; 2, 3: input 2t + 1.
@@ -95,7 +96,7 @@ struct Tf32 {
     std::uint32_t word[kTiles][kGroups][4][4];
   };
   /// word[s]: features g (0, 1) and g + 8 (2, 3), rows 8s + t (0, 2) and 8s + t + 4 (1, 3).
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kHere = false>
   STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
@@ -106,8 +107,8 @@ struct Tf32 {
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             own.word[u][group][s][i] =
-                global_word(tiles + (u * kGroups + group) * kActivationBytes +
-                            offset(8 * s + (lane & 3) + 4 * (i % 2), (lane >> 2) + 8 * (i / 2)));
+                global_word<kHere>(tiles + (u * kGroups + group) * kActivationBytes +
+                                   offset(8 * s + (lane & 3) + 4 * (i % 2), (lane >> 2) + 8 * (i / 2)));
   }
   /// word[s]: outputs g (0, 2) and g + 8 (1, 3), rows 8s + t (0, 1) and 8s + t + 4 (2, 3).
   template <int kTiles, int kGroups>
@@ -121,9 +122,9 @@ struct Tf32 {
         for (int s = 0; s < 4; ++s)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            own.word[u][group][s][i] =
-                global_word(tiles + (u * kGroups + group) * kActivationBytes +
-                            gradient_offset(8 * s + (lane & 3) + 4 * (i / 2), (lane >> 2) + 8 * (i % 2)));
+            own.word[u][group][s][i] = global_word<false>(
+                tiles + (u * kGroups + group) * kActivationBytes +
+                gradient_offset(8 * s + (lane & 3) + 4 * (i / 2), (lane >> 2) + 8 * (i % 2)));
   }
 
   template <int kTiles, int kGroups, class Out>
@@ -261,8 +262,9 @@ struct Tf32 {
     const int g = row % 8, t = output % 2 + output / 8 * 2;
     return row / 8 * 512 + (g * 4 + (t ^ (g & 2))) * 16 + output % 8 / 2 * 4;
   }
+  template <bool kHere>
   STREAMED_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
-    return load_global(reinterpret_cast<const float*>(tile + offset(row, feature)));
+    return load_global<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
   }
   STREAMED_DEVICE static bool positive(float activation) { return activation > 0; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
