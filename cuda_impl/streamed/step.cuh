@@ -829,6 +829,7 @@ struct BackwardSweep {
       copy_async_wait<0>();
       warp_sync();
       if (count > 0) use(ring);
+      if constexpr (kKeeps<Format>) warp_sync();  // the item is read: sums are written where the ring begins
     } else {
       run<Shape>(
           count, ring, [&](int item, int stage) { ask_weights(item, stage); },
