@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::int64_t kElementsChunk = 1 << 15;  // worth waking a thread for
 
+using Values = std::vector<double, BulkAllocator<double>>;  // of all parameters, flat
+
 /// What is rounded to what on its way into a product.
 struct Roundings {
   ProductRounding input = ProductRounding::kNone, weight = ProductRounding::kNone;
@@ -74,7 +76,7 @@ class GradientOfBatch {
   }
 
   /// The mean loss over batch `step` mod batches; `gradient` is that of the mean loss, unscaled, flat order.
-  double operator()(const std::vector<double>& parameters, std::int64_t step, std::vector<double>& gradient) {
+  double operator()(const Values& parameters, std::int64_t step, Values& gradient) {
     const std::int64_t first_row = step % data_.batches(batch_) * batch_;
     load_inputs(first_row);
     for (int layer = 0; layer < layers_; ++layer) {
@@ -110,7 +112,7 @@ class GradientOfBatch {
     });
   }
 
-  void load_weights(const std::vector<double>& parameters, int layer) {
+  void load_weights(const Values& parameters, int layer) {
     PaddedMatrix<double>& weight = weights_[layer];
     const double* master = parameters.data() + weight_range(layer).begin;
     for_rows(weight.rows, weight.columns, [&](std::int64_t row) {
@@ -161,7 +163,7 @@ class GradientOfBatch {
 
   // From the unrounded gradient of a layer's output: its weight and bias gradients, and the gradient of its
   // input.
-  void backward(int layer, std::vector<double>& gradient) {
+  void backward(int layer, Values& gradient) {
     PaddedMatrix<double>& output_gradient = gradients_[layer];
     double* bias_gradient = gradient.data() + bias_range(layer).begin;
     double* weight_gradient = gradient.data() + weight_range(layer).begin;
@@ -208,18 +210,30 @@ class GradientOfBatch {
   std::vector<PaddedMatrix<double>> gradients_;  // of each layer's output, scaled: [batch, out]
 };
 
-void descend(std::vector<double>& parameters, const std::vector<double>& gradient, double learning_rate) {
+void descend(Values& parameters, const Values& gradient, double learning_rate) {
   parallel_for(static_cast<std::int64_t>(parameters.size()), kElementsChunk,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) parameters[i] -= learning_rate * gradient[i];
                });
 }
 
-void round_to_fp32(const std::vector<double>& values, Parameters& out) {
-  const std::span<float> flat = out.flat();
+/// The values times `factor`, rounded to fp32.
+Parameters rounded(const std::vector<int>& widths, const Values& values, double factor = 1) {
+  Parameters result = Parameters::unset(widths);
+  const std::span<float> flat = result.flat();
   parallel_for(static_cast<std::int64_t>(values.size()), kElementsChunk,
                [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) flat[i] = static_cast<float>(values[i]);
+                 for (std::int64_t i = begin; i < end; ++i) flat[i] = static_cast<float>(values[i] * factor);
+               });
+  return result;
+}
+
+void widen(const Parameters& parameters, Values& values) {
+  const std::span<const float> flat = parameters.flat();
+  values.resize(flat.size());
+  parallel_for(static_cast<std::int64_t>(flat.size()), kElementsChunk,
+               [&](std::int64_t begin, std::int64_t end) {
+                 std::copy(flat.begin() + begin, flat.begin() + end, values.begin() + begin);
                });
 }
 
@@ -256,15 +270,11 @@ class OracleTrainer : public Trainer {
     return result;
   }
 
-  Parameters parameters() override {
-    Parameters result(widths_);
-    round_to_fp32(parameters_, result);
-    return result;
-  }
+  Parameters parameters() override { return rounded(widths_, parameters_); }
 
   void set_parameters(const Parameters& parameters) override {
     if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
-    parameters_.assign(parameters.flat().begin(), parameters.flat().end());
+    widen(parameters, parameters_);
   }
 
   std::string note() override {
@@ -289,7 +299,7 @@ class OracleTrainer : public Trainer {
   std::vector<int> widths_;
   double learning_rate_;
   GradientOfBatch gradient_of_batch_;
-  std::vector<double> parameters_, gradient_;
+  Values parameters_, gradient_;
   std::vector<KeptLoss> kept_;
   std::int64_t first_non_finite_ = -1;
 };
@@ -309,23 +319,16 @@ void follow_reference(const Workload& workload, Precision precision, bool roundi
   if (steps.empty()) return;
   GradientOfBatch gradient_of_batch(workload, precision, rounding, data);
   const double learning_rate = workload.optimizer.learning_rate;
-  std::vector<double> parameters(initial.flat().begin(), initial.flat().end());
-  std::vector<double> gradient;
+  Values parameters, start, gradient;
+  widen(initial, parameters);
   auto next = steps.begin();
   for (std::int64_t step = 0;; ++step) {
-    if (step == kFreeSteps && after_free_steps) {
-      Parameters free(workload.widths);
-      round_to_fp32(parameters, free);
-      after_free_steps(free);
-    }
+    if (step == kFreeSteps && after_free_steps) after_free_steps(rounded(workload.widths, parameters));
     while (next != steps.end() && *next == step) {
-      ReferencePoint reference{.step = step, .start = Parameters(workload.widths), .update = {}};
-      round_to_fp32(parameters, reference.start);
-      const std::vector<double> start(reference.start.flat().begin(), reference.start.flat().end());
+      ReferencePoint reference{.step = step, .start = rounded(workload.widths, parameters), .update = {}};
+      widen(reference.start, start);
       reference.loss = gradient_of_batch(start, step, gradient);
-      reference.update = Parameters(workload.widths);
-      for (double& value : gradient) value *= -learning_rate;
-      round_to_fp32(gradient, reference.update);
+      reference.update = rounded(workload.widths, gradient, -learning_rate);
       point(reference);
       ++next;
     }
@@ -348,10 +351,10 @@ std::vector<double> oracle_gradient(const Workload& workload, const DatasetView&
                                 " parameters, expected " + std::to_string(workload.parameter_count()));
   }
   GradientOfBatch gradient_of_batch(workload, Precision::kFp32, false, data);
-  std::vector<double> gradient;
-  const double value = gradient_of_batch(parameters, batch, gradient);
+  Values gradient;
+  const double value = gradient_of_batch({parameters.begin(), parameters.end()}, batch, gradient);
   if (loss != nullptr) *loss = value;
-  return gradient;
+  return {gradient.begin(), gradient.end()};
 }
 
 double accuracy(const Parameters& parameters, const DatasetView& data) {

@@ -52,11 +52,7 @@ class Pool {
   }
 
   void run(Loop& loop) {
-    std::unique_lock one_caller(caller_, std::try_to_lock);
-    if (!one_caller) {  // another thread has the pool
-      loop.work();
-      return;
-    }
+    const std::lock_guard one_caller(caller_);  // loops are short: waiting is quicker than one core alone
     start();
     {
       std::lock_guard lock(mutex_);

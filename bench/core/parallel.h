@@ -11,7 +11,7 @@ namespace headroom {
 
 /// Calls `body(begin, end)` for consecutive chunks of at most `chunk` of [0, count), on all cores, and
 /// returns when all are done. The first exception of a chunk is thrown again here. Calls from inside a body
-/// run in line.
+/// run in line; those of several threads wait for each other.
 void parallel_for(std::int64_t count, std::int64_t chunk,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 

@@ -3,13 +3,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <future>
 #include <new>
+#include <thread>
 
 #include "analysis/gpu_state.h"
 #include "analysis/statistics.h"
 #include "analysis/verification.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "driver/energy.h"
 #include "driver/interruption.h"
 #include "driver/loss_runs.h"
@@ -44,6 +48,15 @@ WorkloadFiles::WorkloadFiles(const RunContext& context, const Workload& workload
 
 WorkloadFiles::~WorkloadFiles() {
   std::error_code ignored;
+  std::vector<std::filesystem::path> files;
+  for (std::filesystem::recursive_directory_iterator entry(folder_, ignored), end; entry != end;
+       entry.increment(ignored))
+    files.push_back(entry->path());
+  // The pages of a large network's files take seconds to give back, one file at a time.
+  parallel_for(std::ssize(files), 1, [&](std::int64_t file, std::int64_t) {
+    std::error_code also_ignored;
+    std::filesystem::remove(files[static_cast<std::size_t>(file)], also_ignored);
+  });
   std::filesystem::remove_all(folder_, ignored);
 }
 
@@ -137,17 +150,18 @@ void GroupRun::make_reference(WorkloadFiles& files) {
   folder_ = files.folder() / std::string(to_string(precision_));
   std::filesystem::create_directories(folder_);
   status("", "following the oracle", true);
+  // The next precision writes over this one's points: new files would have to find their pages anew.
+  const std::filesystem::path points = files.folder() / "reference";
   if (context_.has_gpu_oracle && wants_gpu_oracle(workload_)) {
     const BackendRow& gpu_oracle = row_of(context_.table, "oracle-cuda");
     try {
-      reference_ =
-          gpu_reference(context_.pool.client(gpu_oracle), files.own(), precision_, folder_ / "reference");
+      reference_ = gpu_reference(context_.pool.client(gpu_oracle), files.own(), precision_, points);
     } catch (...) {
       context_.pool.end(gpu_oracle.name);
       throw;
     }
   } else {
-    reference_ = cpu_reference(files.own(), precision_, folder_ / "reference");
+    reference_ = cpu_reference(files.own(), precision_, points);
   }
 }
 
@@ -173,13 +187,39 @@ void GroupRun::prepare_and_check(WorkloadFiles& files) {
       cell.record.setup_cache = prepared.setup_cache;
       cell.record.message = one_line(prepared.note);
     });
+  }
+  check(files);
+  reference_.reset();
+}
+
+// Once all are set up: what some set up by timing it is to have the device to itself.
+void GroupRun::check(WorkloadFiles& files) {
+  std::vector<Cell*> waiting;
+  std::vector<std::packaged_task<std::vector<Check>(const std::filesystem::path&)>> tasks;
+  std::vector<std::future<std::vector<Check>>> checks;
+  for (Cell& cell : cells_) {
     if (!cell.left()) continue;
+    waiting.push_back(&cell);
+    tasks.emplace_back(
+        [this, &files, client = cell.client, contract = cell.record.contract](const auto& trained_file) {
+          return check_trainer(*client, files.own(), *reference_, contract, precision_, trained_file,
+                               [] { interruption::throw_if_requested(); });
+        });
+    checks.push_back(tasks.back().get_future());
+  }
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < checks_side_by_side(workload_); ++i) {
+    threads.emplace_back([&, trained_file = files.folder() / fmt::format("trained-{}.f32", i)] {
+      for (std::size_t task; (task = next++) < tasks.size();) tasks[task](trained_file);
+    });
+  }
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    Cell& cell = *waiting[i];
     attempt(cell, "checking", [&] {
-      status(cell.row.name, "checking against the oracle");
+      status(cell.row.name, "checking against the oracle", i == 0);
       cell.largest_loss = reference_->largest_loss;
-      cell.record.verification =
-          judge(check_trainer(*cell.client, own, *reference_, cell.record.contract, precision_, folder_,
-                              [] { interruption::throw_if_requested(); }));
+      cell.record.verification = judge(checks[i].get());
       if (cell.record.verification.verdict != Verdict::kPass) {
         // Not timed: how fast something else was trained means nothing.
         fail(cell, "verification: " + failure_message(cell.record.verification));
@@ -188,8 +228,6 @@ void GroupRun::prepare_and_check(WorkloadFiles& files) {
       }
     });
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_ / "reference", ignored);
 }
 
 void GroupRun::time_blocks() {

@@ -83,6 +83,7 @@ class GroupRun {
   };
   void attempt(Cell& cell, const std::string& what, const std::function<void()>& work);
   Prepared prepare(WorkerClient& client, const std::string& backend, const TrainingFiles& files);
+  void check(WorkloadFiles& files);
   void fail(Cell& cell, const std::string& message);
   void status(const std::string& backend, const std::string& what, bool important = false) const;
   void check_timed_losses(Cell& cell, const TimedTrainer& trainer);

@@ -214,7 +214,7 @@ void PairedRun::check(Side side, Cell& cell) {
   const Contract contract = offers(cell.row.name)->precisions.at(precision).contract;
   const Verification verification =
       judge(check_trainer(client, files_.training(cell.workload), reference, contract, precision,
-                          files_.scratch(), [] { interruption::throw_if_requested(); }));
+                          files_.scratch() / "trained.f32", [] { interruption::throw_if_requested(); }));
   if (verification.verdict != Verdict::kPass)
     throw std::runtime_error("verification: " + failure_message(verification));
   files_.verified().insert(key);

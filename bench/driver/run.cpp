@@ -342,14 +342,14 @@ std::string choose_cache_folder(const RunOptions& options) {
 }
 
 std::int64_t temporary_bytes(const Plan& plan) {
-  constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 4;
+  constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 3;
   std::int64_t most = 0;
   for (const PlannedWorkload& planned : plan.workloads) {
     const std::int64_t parameters = planned.workload.parameter_count() * 4;
     const std::int64_t data = std::int64_t{256} * planned.workload.batch_size * planned.workload.inputs() * 4;
     const auto seeds = static_cast<std::int64_t>(plan.loss_steps > 0 ? plan.loss_seeds.size() : 0);
-    most = std::max(most,
-                    parameters * (kPointFiles + seeds) + std::min(data, std::int64_t{1} << 28) * (1 + seeds));
+    most = std::max(most, parameters * (kPointFiles + checks_side_by_side(planned.workload) + seeds) +
+                              std::min(data, std::int64_t{1} << 28) * (1 + seeds));
   }
   return most;
 }

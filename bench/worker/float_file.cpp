@@ -1,8 +1,13 @@
-// Files of fp32 values, read and written on all cores: a large network's parameters are half a gigabyte, and one
-// core copies them at a fraction of the memory's speed.
+// Files of fp32 values, read and written on all cores: a large network's parameters are gigabytes, and one core copies
+// them at a fraction of the memory's speed.
+//
+// The kernel lets one thread at a time write to a file, so a large one in memory is mapped and filled as memory is.
 #include "worker/float_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,6 +46,35 @@ class OpenFile {
   int descriptor_;
 };
 
+/// An open file in memory, to be filled by many threads; write() says no where it is none, or a small one.
+class FileInMemory {
+ public:
+  FileInMemory(int descriptor, std::size_t bytes) : bytes_(bytes) {
+    struct statfs system{};
+    if (bytes <= kPieceBytes || ::fstatfs(descriptor, &system) != 0 || system.f_type != TMPFS_MAGIC) return;
+    memory_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  }
+  ~FileInMemory() {
+    if (memory_ != MAP_FAILED) ::munmap(memory_, bytes_);
+  }
+  FileInMemory(const FileInMemory&) = delete;
+  FileInMemory& operator=(const FileInMemory&) = delete;
+
+  bool write(const char* bytes, std::size_t size, std::int64_t offset) const {
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+    if (memory_ == MAP_FAILED) return false;
+    char* place = static_cast<char*>(memory_) + offset;
+    // Asked for beforehand, pages that cannot be had are no signal in the midst of the copy.
+    if (::madvise(place, size, kPopulateWrite) != 0) return false;
+    std::memcpy(place, bytes, size);
+    return true;
+  }
+
+ private:
+  std::size_t bytes_;
+  void* memory_ = MAP_FAILED;
+};
+
 // Calls transfer(bytes, size, offset), a pread or pwrite, until every byte has gone.
 template <typename Byte, typename Transfer>
 void transfer_all(const std::filesystem::path& file, const char* what, Byte* bytes, std::int64_t size,
@@ -60,13 +94,15 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
 void write_floats(const std::filesystem::path& file, std::span<const float> values) {
   constexpr const char* kWhat = "cannot be written";
   // Not emptied first: a file in memory that is written again would have to find its pages anew.
-  OpenFile out(file, O_WRONLY | O_CREAT, kWhat);
+  OpenFile out(file, O_RDWR | O_CREAT, kWhat);
+  if (::ftruncate(out.descriptor(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
+  const FileInMemory in_memory(out.descriptor(), values.size_bytes());
   transfer_all(file, kWhat, reinterpret_cast<const char*>(values.data()),
                static_cast<std::int64_t>(values.size_bytes()),
-               [&out](const char* bytes, std::size_t size, std::int64_t offset) {
+               [&](const char* bytes, std::size_t size, std::int64_t offset) {
+                 if (in_memory.write(bytes, size, offset)) return static_cast<ssize_t>(size);
                  return ::pwrite(out.descriptor(), bytes, size, offset);
                });
-  if (::ftruncate(out.descriptor(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
   if (!out.close()) fail(file, kWhat, errno);
 }
 

@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "core/parallel.h"
+
 namespace headroom {
 namespace {
 
@@ -31,6 +36,20 @@ TEST(CheckSteps, AreEarlyOnesWhereItWouldBeMinutes) {
 TEST(CheckSteps, ReachTheFreeSteps) {
   EXPECT_GE(std::end(kEarlyCheckSteps)[-1], kFreeSteps - 1);
   EXPECT_GE(std::end(kCheckSteps)[-1], kFreeSteps - 1);
+}
+
+TEST(ChecksSideBySide, AreFewerWhereCoresOrMemoryAreFew) {
+  const Workload small = parse_workload_name("mlp-784x128x128x128x10-b32");
+  const Workload large = parse_workload_name("mlp-784x16384x16384x16384x10-b32");
+  const Workload too_large = parse_workload_name("mlp-784x65536x65536x10-b32");
+  for (const auto& [threads, expected] :
+       {std::pair(1, 1), std::pair(2, 1), std::pair(6, 3), std::pair(64, 4)}) {
+    set_parallel_threads(threads);
+    EXPECT_EQ(checks_side_by_side(small), expected) << threads << " threads";
+    EXPECT_EQ(checks_side_by_side(large), std::min(expected, 3)) << threads << " threads";
+    EXPECT_EQ(checks_side_by_side(too_large), 1) << threads << " threads";
+  }
+  set_parallel_threads(0);
 }
 
 }  // namespace

@@ -94,6 +94,21 @@ def test_update_of_one_step_matches_double_precision(worker, problem, step):
     assert abs(losses_of(worker, problem, step, 1)[0] - loss) <= BOUND * abs(loss)
 
 
+@pytest.mark.parametrize("held", [0, 3, 10**6])
+def test_parameters_are_written_over_what_the_file_held(worker, problem, held):
+    worker.ok("prepare", **problem.request())
+    file = problem.folder / "out"
+    file.write_bytes(b"\xff" * held)
+    worker.ok("parameters", file=str(file))
+    assert np.array_equal(np.fromfile(file, dtype=np.float32), problem.parameters)
+
+
+def test_parameters_that_cannot_be_written_are_an_error_of_the_call(worker, problem):
+    worker.ok("prepare", **problem.request())
+    assert worker.error("parameters", file=str(problem.folder / "none" / "out"))[0] == "failed"
+    assert np.array_equal(parameters_of(worker, problem), problem.parameters)
+
+
 def test_ten_steps_and_their_losses_match_double_precision(worker, problem):
     worker.ok("prepare", **problem.request())
     worker.ok("train", first_step=0, count=4)

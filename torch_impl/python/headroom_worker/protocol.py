@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import mmap
 import os
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 1
 LONGEST_MESSAGE = 500  # characters
 LARGEST_COUNT = 2**62
-WRITE_PIECE = 16 << 20  # bytes
-WRITE_THREADS = 8
 
 
 class WorkerError(Exception):
@@ -71,7 +69,7 @@ class Trainer(Protocol):
 
     def train(self, first_step: int, count: int) -> Timing: ...
     def losses(self, first_step: int, count: int) -> np.ndarray: ...
-    def parameters(self) -> np.ndarray: ...
+    def parameters(self, into: np.ndarray | None = None) -> np.ndarray: ...
     def set_parameters(self, values: np.ndarray) -> None: ...
     def peak_device_bytes(self) -> int | None: ...
 
@@ -149,24 +147,16 @@ def map_array(file: str, dtype: str, count: int) -> np.ndarray:
     return np.memmap(file, dtype=dtype, mode="c", shape=(count,))
 
 
-def write_array(file: str, values: np.ndarray) -> None:
-    """Writes raw values on several threads, over what was there: bench/worker/float_file.cpp says why."""
-    data = memoryview(values).cast("B")
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def map_for_writing(file: str, count: int) -> np.ndarray:
+    """Maps a file of `count` fp32 values; what is put there has to be copied no further."""
+    import numpy as np
 
-    def write(begin: int) -> None:
-        end = min(begin + WRITE_PIECE, len(data))
-        while begin < end:
-            begin += os.pwrite(descriptor, data[begin:end], begin)
-
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        pieces = range(0, len(data), WRITE_PIECE)
-        if len(pieces) > 1:
-            with ThreadPoolExecutor(min(len(pieces), WRITE_THREADS)) as threads:
-                list(threads.map(write, pieces))  # raises what a piece raised
-        else:
-            write(0)
-        os.ftruncate(descriptor, len(data))
+        os.ftruncate(descriptor, 4 * count)
+        # Else a full disk would be a signal that ends the worker.
+        os.posix_fallocate(descriptor, 0, 4 * count)
+        return np.frombuffer(mmap.mmap(descriptor, 4 * count), dtype="<f4")
     finally:
         os.close(descriptor)
 
@@ -286,10 +276,13 @@ class Session:
 
     def _losses(self, arguments: Arguments) -> dict:
         values = self._held().losses(arguments.integer("first_step", 0), arguments.integer("count", 1))
-        return self._write(arguments.text("file"), values)
+        values.astype("<f4", copy=False).tofile(arguments.text("file"))
+        return {"count": int(values.size)}
 
     def _parameters(self, arguments: Arguments) -> dict:
-        return self._write(arguments.text("file"), self._held().parameters())
+        trainer = self._held()
+        values = trainer.parameters(map_for_writing(arguments.text("file"), self._parameter_count))
+        return {"count": int(values.size)}
 
     def _set_parameters(self, arguments: Arguments) -> dict:
         trainer = self._held()
@@ -308,11 +301,6 @@ class Session:
         if self._trainer is not None:
             self._trainer = None
             self._backends.free_memory()
-
-    @staticmethod
-    def _write(file: str, values: np.ndarray) -> dict:
-        write_array(file, values.astype("<f4", copy=False))
-        return {"count": int(values.size)}
 
 
 def serve(requests: int, answers: int, backends: Any) -> int:

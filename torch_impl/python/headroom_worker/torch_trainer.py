@@ -16,6 +16,9 @@ from torch import nn
 from headroom_worker.protocol import Timing, TrainerRequest, WorkerError
 
 KEPT_LOSSES = 2**20
+# A copy to or from the device is one thread's work, and it takes several times as long if it has to find
+# the pages of a mapped file as it goes. So all cores touch them first.
+VALUES_PER_PAGE = 1024
 AUTOCAST_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -121,11 +124,12 @@ class TorchTrainer:
             raise WorkerError("input", f"losses: step {steps[~held][0]} was not trained or is no longer kept")
         return self.loss_slots.cpu().numpy()[steps % KEPT_LOSSES]
 
-    def parameters(self) -> np.ndarray:
+    def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
+        """Flat, and `into` an array such as a mapped file where there is one."""
         tensors, begin = list(self.network.parameters()), 0
-        # NumPy asks for huge pages, PyTorch does not, and finding pages takes ten times as long as the copy.
-        values = np.empty(sum(tensor.numel() for tensor in tensors), dtype=np.float32)
+        values = np.empty(sum(tensor.numel() for tensor in tensors), np.float32) if into is None else into
         flat = torch.from_numpy(values)
+        flat[::VALUES_PER_PAGE] = 0  # finds the pages
         with torch.no_grad():
             for tensor in tensors:
                 flat[begin : begin + tensor.numel()].view_as(tensor).copy_(tensor)
@@ -135,6 +139,7 @@ class TorchTrainer:
     def set_parameters(self, values: np.ndarray) -> None:
         """Copies in place: optimizers and captured graphs keep pointing at the same memory."""
         flat, begin = torch.from_numpy(np.ascontiguousarray(values)), 0
+        flat[::VALUES_PER_PAGE].sum()  # finds the pages
         with torch.no_grad():
             for tensor in self.network.parameters():
                 tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
