@@ -27,6 +27,25 @@ RESIDENT_DEVICE unsigned char* shared_memory() {
 
 RESIDENT_DEVICE void block_sync() { __syncthreads(); }
 RESIDENT_DEVICE bool block_sync_or(bool value) { return __syncthreads_or(value) != 0; }
+/// A barrier of `kCount` threads, by whole warps; 0 is block_sync()'s.
+template <int kCount>
+RESIDENT_DEVICE void barrier_sync(int which) {
+  asm volatile("barrier.sync.aligned %0, %1;" ::"r"(which), "n"(kCount) : "memory");
+}
+/// Registers of this group of four warps from here on, out of what the thread block was started with. Other machines
+/// than sm_90a leave them as they are.
+template <int kRegisters>
+RESIDENT_DEVICE void take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int kRegisters>
+RESIDENT_DEVICE void give_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
 RESIDENT_DEVICE void warp_sync() { __syncwarp(); }
 RESIDENT_DEVICE bool warp_all(bool value) { return __all_sync(~0u, value) != 0; }
 RESIDENT_DEVICE bool warp_any(bool value) { return __any_sync(~0u, value) != 0; }

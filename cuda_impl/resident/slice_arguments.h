@@ -40,7 +40,8 @@ struct SliceKernel {
   const void* function;
   Form form;
   int pairs, team, own;
-  int layers;  // 0: any
+  int layers;   // 0: any
+  int threads;  // of a block
 
   bool takes(const SlicePlan& plan) const {
     return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&

@@ -134,6 +134,7 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
   using Weights = Eight<2>;    // of a pair
   using Own = Values;          // transposed
   using Fragments = Eight<8>;  // of a pair of input tiles, in the order in which instructions take them
+  using ReadyWeights = Weights;
 
   RESIDENT_DEVICE static Values round(const float (&v)[8]) {
     return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3]), Type::pack(v[4], v[5]), Type::pack(v[6], v[7])}};
@@ -284,6 +285,7 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   using Half = HalfOf<8>;
   using Sums = TensorSums;
   using Weights = Eight<4>;
+  using ReadyWeights = Weights;
   using Own = Values;
   using Fragments = Eight<16>;
   /// Where value `index` (2i + j: row g + 8i, column 2t + j) lies.
@@ -517,6 +519,34 @@ struct Fp32Slices {
       }
   }
 
+  /// A lane's weights of a pair in registers, in the order in which it multiplies by them.
+  struct ReadyWeights {
+    float4 w[2][4];
+  };
+  RESIDENT_DEVICE static ReadyWeights ready(Weights pair, int lane) {
+    const int t = lane & 3;
+    ReadyWeights held;
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) held.w[e][j] = pair[(2 * t + e) * 4 + (j ^ t)];
+    return held;
+  }
+  RESIDENT_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                       const ReadyWeights& held, int /*lane*/) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float4 w = held.w[e][j];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
+          sums.row[i][2 * j + 1] =
+              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
+        }
+      }
+  }
   RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, Weights pair,
                                               int lane) {
     multiply(sums, chain, tile_of(f, 0), tile_of(f, 1), pair, lane);

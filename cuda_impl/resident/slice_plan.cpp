@@ -92,7 +92,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.last_partial_offset = own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4) : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
   plan.staging_barrier_offset = take(16);
-  plan.team_barrier_offset = take(std::int64_t{8} * (2 * kTeamWarps + 1));
+  plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
   if (form == Form::kCluster) {

@@ -19,6 +19,9 @@ inline constexpr int kTeamWarps = 4;       // that send to their team and wait f
 inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs]
 inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 
+inline constexpr int kMostWarps = 12;  // of a thread block
+inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
+
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
 struct SlicePlan {
@@ -50,7 +53,7 @@ struct SlicePlan {
   std::int32_t row_loss_offset;         // fp32 [32, 2]
   std::int32_t barrier_offset;          // cluster: mbarriers [exchanges, stages]
   std::int32_t staging_barrier_offset;  // 2 mbarriers
-  std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one
+  std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
   std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
   std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2

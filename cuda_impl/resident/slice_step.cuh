@@ -23,13 +23,27 @@
 //               parity of the step: the first layer's are still needed when the next step has made its own.
 //   teams:      several thread blocks may own the same slices together (slice_team.cuh): their warps then divide the
 //               columns that are summed over among them, and what is said here of a member holds for a team.
+//   serving:    some teams have four warps more, which add up, exchange sums in the team, publish, and make the loss, while
+//               the eight go on with what was put off (columns of the second layer while the loss is made). They have
+//               few registers and the eight take what those give. Both pass the same barriers, a product's and those
+//               around the loss, each at its own place in the program: step_sync().
 //   on chip:    8 (fp32) bytes a weight over all members, 4 of the first layer, 4 * members of the last; exchange
 //               buffers (cluster), two batches of inputs if they fit
 #pragma once
 
+#include <type_traits>
+
 #include "resident/slice_team.cuh"
 
 namespace headroom::resident {
+
+/// Whether four warps more serve a thread block: in teams in tf32, and in fp32 with one pair a warp. With more pairs in fp32,
+/// and in 16 bits, a step is slower with them (docs/kernels/resident.md, version 15).
+template <class Format, int kPairs, int kTeam>
+inline constexpr bool kServesIn =
+    kTeam > 1 && Format::kWords == 8 && (Format::kFirstInRegisters || kPairs == 1);
+template <class Format, int kPairs, int kTeam>
+inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
           int kOwn = 1>
@@ -44,6 +58,8 @@ class SliceMember {
   using Place = typename Exchange::Place;
   using Fragments = typename Format::Fragments;
 
+  static constexpr bool kServes = kServesIn<Format, kPairs, kTeam>;
+  static constexpr int kBlock = kBlockThreads<Format, kPairs, kTeam>;
   static constexpr int kInputs = (kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
   /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
@@ -88,13 +104,10 @@ class SliceMember {
     team_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     begin_staging(a);
-    stage_rows(a);
-    if constexpr (kMultipliesEarly) multiply_first(a, 0, next_batch_);
-    int step = 0;
-    Tiles gradient;  // of the second layer, kept until the next step has time to use it
-    while (step <= a.steps && pass(a, step, gradient)) ++step;
-    block_sync();
-    if (!waiter_.timed_out && step > a.steps) store(a);
+    if (serves())
+      serve(a);
+    else
+      multiply(a);
     block_sync();
     exchange_.end();
     team_.end();
@@ -104,6 +117,92 @@ class SliceMember {
   /// Known when compiled, if it can be: loops over layers then need no registers moved from one turn to the next.
   RESIDENT_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
   static constexpr int kUnroll = kLayers > 0 ? kLayers : 1;
+
+  // ---- the warps of a thread block: eight that multiply, and those that serve them, if there are any
+
+  RESIDENT_DEVICE void multiply(const Arguments& a) {
+    if constexpr (kServes) take_registers<kMultiplyingRegisters>();
+    stage_rows(a);
+    if constexpr (kMultipliesEarly) multiply_first(a, 0, next_batch_);
+    int step = 0;
+    Tiles gradient;  // of the second layer, kept until the next step has time to use it
+    while (step <= a.steps && pass(a, step, gradient)) ++step;
+    // Their own updates are complete.
+    if constexpr (kServes)
+      barrier_sync<kThreads>(kMultiplyingBarrier);
+    else
+      block_sync();
+    if (!waiter_.timed_out && step > a.steps) store(a);
+  }
+
+  RESIDENT_DEVICE bool serves() const { return kServes && warp_ >= kWarps; }
+  /// Of those that add up, publish and make the loss.
+  RESIDENT_DEVICE int serving_warp() const { return kServes ? warp_ - kWarps : warp_; }
+  RESIDENT_DEVICE void serve(const Arguments& a) {
+    give_registers<kServingRegisters>();
+    int step = 0;
+    while (step < a.steps && serve_step(a, step)) ++step;
+  }
+  /// Stands at the barriers of pass() in the same order. False if a wait ran out.
+  RESIDENT_DEVICE bool serve_step(const Arguments& a, int step) {
+    const int last = layers(a) - 1;
+    exchange_.begin_step(a, step);
+    next_batch(a);
+    load_label(a);
+#pragma unroll 1
+    for (int layer = 0; layer < last; ++layer) {
+      const Place place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
+      await_sums();
+      publish_hidden(a, layer, step, place);
+    }
+    await_sums();  // of the logits
+    gradient_of_loss(a);
+    if (is_first()) keep_row_loss(a);
+    step_sync();  // the logits' gradient is complete
+#pragma unroll 1
+    for (int layer = last - 1; layer >= 1; --layer) {
+      Place place;
+      if (layer > 1)
+        place = exchange_.template place<true>(a, published_slice(), publisher(),
+                                               gradient_exchange(a, layer - 1));
+      await_sums();
+      publish_gradient(a, layer - 1, step, place);
+    }
+    tell_timed_out(a);
+    step_sync();  // the first layer's gradient is complete
+    return !anybody_timed_out(a);
+  }
+  RESIDENT_DEVICE void await_sums() {
+    partial_ ^= 1;
+    step_sync();
+  }
+  /// The thread block's barrier inside a step. Serving warps come to it from a place of their own, so that it has a number
+  /// and a count: sanitizers follow such a barrier from several places, block_sync() only from one.
+  RESIDENT_DEVICE static void step_sync() {
+    if constexpr (kServes)
+      barrier_sync<kBlock>(kStepBarrier);
+    else
+      block_sync();
+  }
+  /// All warps must leave behind the same step. Before its last barrier each says whether a wait of its own ran out; behind
+  /// it each looks. They pass other barriers before one can say so again.
+  RESIDENT_DEVICE void tell_timed_out(const Arguments& a) const {
+    if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_] = 1;
+  }
+  RESIDENT_DEVICE bool anybody_timed_out(const Arguments& a) const {
+    return warp_any(lane_ < kBlock / 32 && timed_out_words(a)[lane_] != 0);
+  }
+  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
+  }
+  RESIDENT_DEVICE void next_batch(const Arguments& a) {
+    batch_ = next_batch_;
+    next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
+  }
+  RESIDENT_DEVICE void load_label(const Arguments& a) {
+    const int row = serving_warp() * 8 + (lane_ >> 2);
+    label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
+  }
 
   // ---- a step
 
@@ -116,7 +215,7 @@ class SliceMember {
     if (training && !forward_first(a, step, old)) return false;
     if (!training) fetch_early(a, old, 0);
     if (!kLongBodies && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
-    if (step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
+    if (!kServes && step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
 #pragma unroll kUnroll
     for (int layer = 1; layer < last; ++layer) {
       Weights w[kHeld];
@@ -129,24 +228,35 @@ class SliceMember {
     Weights w[kPairs];
     SecondWeights second[kPairs];
     update_last(a, step, old, w, second);
-    if (!training) return true;
+    if (!training) {
+      if (kServes && step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
+      return true;
+    }
 
     BackwardWeights back;
     load_backward(a, back);
-    logits(a, step, gradient, w, second);
+    // The activations below the last layer, then gradients, from the highest down.
+    Tiles beside;
+    Tiles& hidden = kServes ? beside : gradient;
+    logits(a, step, hidden, w, second);
     // Inputs are asked for while no tiles are on their way.
     if constexpr (kLongBodies) {
       stage_columns(a);
       if (step + 1 < a.steps) stage_rows(a);
       loss_and_gradient(a);
-    } else if (warp_ < kLossWarps) {
+    } else if (!kServes && warp_ < kLossWarps) {
       gradient_of_loss(a);
     } else if (warp_ == kWarps - 1) {
       stage_columns(a);
       if (step + 1 < a.steps) stage_rows(a);
     }
-    block_sync();
-    gradient_below_last(a, gradient, back);
+    // While others make the loss.
+    if (kServes && step > 0 && last > 1) {
+      update_columns(a, 1, step - 1, gradient);
+      if (last == 2) load_columns(a, 1, back);
+    }
+    step_sync();
+    gradient_below_last(a, hidden, back);
     EarlyInputs columns;
     if (last == 2) load_inputs(a, columns, step);
 #pragma unroll kUnroll
@@ -155,33 +265,35 @@ class SliceMember {
       if (layer > 1)
         place = exchange_.template place<true>(a, published_slice(), publisher(),
                                                gradient_exchange(a, layer - 1));
-      sum_columns(a, layer, gradient, back);
-      block_sync();
+      sum_columns(a, layer, hidden, back);
+      step_sync();
       publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) finish_loss(a, step);
       if (layer == 1) break;
-      update_columns(a, layer, step, gradient);
+      update_columns(a, layer, step, hidden);
       load_columns(a, layer - 1, back);
       if (layer == 2) load_inputs(a, columns, step);
       if (!idle())
-        exchange_.template take<true>(a, gradient, waiter_, first_slice_, gradient_exchange(a, layer - 1));
+        exchange_.template take<true>(a, hidden, waiter_, first_slice_, gradient_exchange(a, layer - 1));
     }
+    if constexpr (kServes) gradient = hidden;
     if (last == 1) finish_loss(a, step);
     if (last == 1) load_inputs(a, columns, step);
     await_own_gradient(a, step);
-    block_sync();  // the first layer's gradient is complete
+    if constexpr (kServes) tell_timed_out(a);
+    step_sync();  // the first layer's gradient is complete
+    const bool goes_on = !kServes || !anybody_timed_out(a);
     if constexpr (kMultipliesEarly)
       update_first_and_multiply(a, step, columns);
     else
       update_first(a, step);
-    return true;
+    return goes_on;
   }
 
   // ---- forward
 
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
-    batch_ = next_batch_;
-    next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
+    next_batch(a);
     if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
     const Place place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
     if constexpr (kLongBodies) {
@@ -196,7 +308,10 @@ class SliceMember {
       fetch_early(a, old, 0);
       store_partial(a, first_sums_);
     }
-    if (block_sync_or(waiter_.timed_out)) return false;
+    if constexpr (kServes)
+      step_sync();
+    else if (block_sync_or(waiter_.timed_out))
+      return false;
     publish_hidden(a, 0, step, place);
     return true;
   }
@@ -208,21 +323,23 @@ class SliceMember {
     typename Format::Sums sums[kOwn] = {};
     if (!idle()) {
       Tiles below;
+      const auto ready = ready_weights(w);
       exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
       fetch_early(a, old, layer);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
 #pragma unroll
         for (int c = 0; c < kOwn; ++c)
-          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], w[c * kPairs + i],
-                           lane_);
+          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1],
+                           ready.weights[c * kPairs + i], lane_);
     }
     store_partial(a, sums);
-    block_sync();
+    step_sync();
     publish_hidden(a, layer, step, place);
   }
 
   RESIDENT_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
+  RESIDENT_DEVICE bool adds_up() const { return (!kServes || serves()) && serving_warp() < kPublishers; }
   /// Of a team one member publishes one half of a tile, another the other.
   RESIDENT_DEVICE bool publishes() const { return kTeam == 1 || (warp_ & 1) == rank_; }
   /// Of this member's slices, the one that this warp publishes, if it does; and its number among all.
@@ -233,13 +350,14 @@ class SliceMember {
   RESIDENT_DEVICE bool is_first() const { return member_ == 0 && rank_ == 0; }
   RESIDENT_DEVICE void sum_over_team(const Arguments& a, float (&sums)[4]) {
     if constexpr (kTeam > 1) {
-      const float4 total = team_.sum(a, waiter_, make_float4(sums[0], sums[1], sums[2], sums[3]));
+      const float4 total =
+          team_.sum(a, waiter_, serving_warp(), make_float4(sums[0], sums[1], sums[2], sums[3]));
       sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
     }
   }
 
   RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
-    if (warp_ >= kPublishers) return;
+    if (!adds_up()) return;
     float sums[4];
     add_partial(a, sums);
     sum_over_team(a, sums);
@@ -254,14 +372,15 @@ class SliceMember {
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
   RESIDENT_DEVICE void logits(const Arguments& a, int step, Tiles& hidden, const Weights (&w)[kPairs],
                               const SecondWeights (&second)[kPairs]) {
-    const int row = warp_ * 8 + (lane_ >> 2);
-    label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
+    if constexpr (!kServes) load_label(a);
     typename Format::Sums low[1] = {}, high{};
     if (!idle()) {
+      const auto ready = ready_weights(w);
       exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], w[i], lane_);
+        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], ready.weights[i],
+                         lane_);
         Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
       }
     }
@@ -273,7 +392,7 @@ class SliceMember {
       place[0] = make_float4(value[0], value[1], value[2], value[3]);
       place[1] = make_float4(value[4], value[5], value[6], value[7]);
     }
-    block_sync();
+    step_sync();
   }
 
   // ---- loss
@@ -281,21 +400,22 @@ class SliceMember {
   /// Softmax of the logits and their gradient, 8 rows by each of the first four warps: lane (g, t) has classes 2t, 2t +
   /// 1, 8 + 2t and 9 + 2t of row g. Padding rows have no gradient.
   RESIDENT_DEVICE void gradient_of_loss(const Arguments& a) {
-    const int g = lane_ >> 2, t = lane_ & 3, row = warp_ * 8 + g;
+    const int g = lane_ >> 2, t = lane_ & 3, row = serving_warp() * 8 + g;
     float4 z = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) {
-      const float2 low =
-          reinterpret_cast<const float2*>(partial(a, from) + (warp_ >> 1) * 32 + lane_)[warp_ & 1];
+      const float2 low = reinterpret_cast<const float2*>(partial(a, from) + (serving_warp() >> 1) * 32 +
+                                                         lane_)[serving_warp() & 1];
       z.x += low.x, z.y += low.y;
     }
     if (t < a.plan.last_lanes)
 #pragma unroll
       for (int from = 0; from < kWarps; ++from) {
-        const float2 high = reinterpret_cast<const float2*>(last_partial(a, from) + (warp_ >> 1))[warp_ & 1];
+        const float2 high = reinterpret_cast<const float2*>(last_partial(a, from) +
+                                                            (serving_warp() >> 1))[serving_warp() & 1];
         z.z += high.x, z.w += high.y;
       }
-    if constexpr (kTeam > 1) z = team_.sum(a, waiter_, z);
+    if constexpr (kTeam > 1) z = team_.sum(a, waiter_, serving_warp(), z);
     const float* bias = floats(a.plan.last_bias_offset);
     float logit[4] = {z.x + bias[2 * t], z.y + bias[2 * t + 1], z.z + bias[8 + 2 * t], z.w + bias[9 + 2 * t]};
     float highest = -INFINITY;
@@ -322,8 +442,8 @@ class SliceMember {
     for (int i = 0; i < 4; ++i)
       power[i] = power[i] * inverse - (class_of(i, t) == label_ ? a.gradient_scale : 0.0f);
     unsigned char* tiles = shared_memory() + a.plan.dlogits_offset;
-    Format::store_two(tiles, warp_, lane_, power[0], power[1]);
-    Format::store_two(tiles + kTile, warp_, lane_, power[2], power[3]);
+    Format::store_two(tiles, serving_warp(), lane_, power[0], power[1]);
+    Format::store_two(tiles + kTile, serving_warp(), lane_, power[2], power[3]);
     row_sum_ = sum, row_distance_ = label_distance;
   }
   /// What the loss needs of a row; nobody waits for it.
@@ -332,7 +452,7 @@ class SliceMember {
     distance += shuffle_xor(distance, 1);
     distance += shuffle_xor(distance, 2);
     if ((lane_ & 3) == 0)
-      reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[warp_ * 8 + (lane_ >> 2)] =
+      reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[serving_warp() * 8 + (lane_ >> 2)] =
           make_float2(row_sum_, distance);
   }
   RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
@@ -341,7 +461,7 @@ class SliceMember {
   /// last layer.
   RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
     if constexpr (kLongBodies) return after_loss(a, step);
-    if (warp_ < kLossWarps && is_first()) keep_row_loss(a);
+    if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
     if (warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
@@ -377,10 +497,28 @@ class SliceMember {
 
   // ---- backward
 
+  /// fp32 reads weights when it multiplies by them; where one pair is all and there are registers, before its tiles come.
+  static constexpr bool kReadies = kServes && !Format::kFirstInRegisters && kPairs == 1;
+  using ReadyWeight = std::conditional_t<kReadies, typename Format::ReadyWeights, Weights>;
+  template <int kCount>
+  struct Ready {
+    ReadyWeight weights[kCount];
+  };
+  template <int kCount>
+  RESIDENT_DEVICE Ready<kCount> ready_weights(const Weights (&w)[kCount]) const {
+    Ready<kCount> ready;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if constexpr (kReadies)
+        ready.weights[i] = Format::ready(w[i], lane_);
+      else
+        ready.weights[i] = w[i];
+    return ready;
+  }
   /// What the way back takes of the last layer and of the columns of one below.
   struct BackwardWeights {
     typename Format::AcrossWeights across[kPairs];
-    Weights columns[kHeld];
+    ReadyWeight columns[kHeld];
   };
   RESIDENT_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
@@ -393,7 +531,13 @@ class SliceMember {
   RESIDENT_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) back.columns[i] = load_column(a, layer, i % kPairs, i / kPairs);
+      for (int i = 0; i < kHeld; ++i) {
+        const Weights w = load_column(a, layer, i % kPairs, i / kPairs);
+        if constexpr (kReadies)
+          back.columns[i] = Format::ready(w, lane_);
+        else
+          back.columns[i] = w;
+      }
     }
   }
   RESIDENT_DEVICE Weights load_column(const Arguments& a, int layer, int i, int c) const {
@@ -467,7 +611,7 @@ class SliceMember {
       for (int i = 0; i < kPairs; ++i)
 #pragma unroll
         for (int c = 0; c < kOwn; ++c) {
-          Weights& w = back.columns[c * kPairs + i];
+          ReadyWeight& w = back.columns[c * kPairs + i];
           if constexpr (!kLoadsAhead) w = load_column(a, layer, i, c);
           Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
         }
@@ -476,7 +620,7 @@ class SliceMember {
   }
 
   RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
-    if (warp_ >= kPublishers) return;
+    if (!adds_up()) return;
     const auto hidden = load_half<Format::kWords>(own_hidden(a, layer, step, published()), publisher().half,
                                                   publisher().position);
     float sums[4];
@@ -894,6 +1038,8 @@ class SliceMember {
   /// All masters of this member that are real, each with its place: rows(), columns() and the last layer's second copies.
   template <class Visit, class Mirror>
   RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
+    if constexpr (kServes)
+      if (serves()) return;
     const int last = layers(a) - 1, m = lane_;
 #pragma unroll
     for (int held = 0; held < kOwn * kInputs; ++held) {
@@ -940,7 +1086,7 @@ class SliceMember {
   /// Masters and biases of this member out of the flat parameters; everything else zero.
   RESIDENT_DEVICE void load(const Arguments& a) {
 #pragma unroll 1
-    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kThreads * 16)
+    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kBlock * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
     block_sync();
     const auto take = [&](float& own, bool exists, std::int64_t place) {
@@ -1017,6 +1163,9 @@ class SliceMember {
 
   static constexpr int kTile = 512 * Format::kParts;
   static constexpr int kPublishers = 2 * kOwn, kLossWarps = 4;
+  // A thread block begins with 168 for each of its 12 warps.
+  static constexpr int kMultiplyingRegisters = 216, kServingRegisters = 72;
+  static constexpr int kStepBarrier = 1, kMultiplyingBarrier = 2;  // 0 is block_sync()'s
 
   const int warp_, lane_, member_, rank_;  // in a team
   const int first_slice_,
@@ -1036,7 +1185,8 @@ class SliceMember {
 
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
           int kOwn = 1>
-__global__ void __launch_bounds__(kThreads, 1) slice_steps(const __grid_constant__ SliceArguments arguments) {
+__global__ void __launch_bounds__(kBlockThreads<Format, kPairs, kTeam>, 1)
+    slice_steps(const __grid_constant__ SliceArguments arguments) {
   SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>(arguments).run(arguments);
 }
 
@@ -1048,7 +1198,8 @@ SliceKernel slice_steps_kernel() {
           kPairs,
           kTeam,
           kOwn,
-          kLayers};
+          kLayers,
+          kBlockThreads<Format, kPairs, kTeam>};
 }
 
 /// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.

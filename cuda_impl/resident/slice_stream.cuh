@@ -319,7 +319,8 @@ SliceKernel slice_stream_steps_kernel() {
           kPairs,
           kTeam,
           kOwn,
-          0};
+          0,
+          kThreads};
 }
 
 /// With one pair a warp there is nothing to loop over; with two neither in a team, which has fewer inputs a warp.

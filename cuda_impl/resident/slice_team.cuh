@@ -29,9 +29,10 @@ class Team {
   /// Nobody may leave while others still store into its memory.
   RESIDENT_DEVICE static void end() { cluster_sync(); }
 
-  /// The sum over the team, by a warp together with the same warp of every other member.
-  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, const float4& own) {
-    const float4* others = send_and_wait(arguments, waiter, own);
+  /// The sum over the team, by a warp together with the same warp of every other member: the `warp`-th that sends.
+  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
+                             const float4& own) {
+    const float4* others = send_and_wait(arguments, waiter, warp, own);
     float4 total = add(own, others[0]);
     if constexpr (kTeam == 4) total = add(total, add(others[32], others[64]));
     return total;
@@ -68,9 +69,9 @@ class Team {
            static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);
   }
   /// The values of rank `rank() ^ (1 + i)` are 32 * i further.
-  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter,
+  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
                                               const float4& own) {
-    const int place = static_cast<int>(uses_ & 1) * kTeamWarps + waiter.warp;
+    const int place = static_cast<int>(uses_ & 1) * kTeamWarps + warp;
     const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);
     ++uses_;
     unsigned char* values =
@@ -106,7 +107,9 @@ class Team<1> {
   RESIDENT_DEVICE static int number() { return static_cast<int>(block_index()); }
   RESIDENT_DEVICE static void begin(const SliceArguments&) {}
   RESIDENT_DEVICE static void end() {}
-  RESIDENT_DEVICE static float4 sum(const SliceArguments&, SliceWaiter&, const float4& own) { return own; }
+  RESIDENT_DEVICE static float4 sum(const SliceArguments&, SliceWaiter&, int, const float4& own) {
+    return own;
+  }
   RESIDENT_DEVICE static void send(const SliceArguments&, const unsigned char*, const uint4&) {}
   RESIDENT_DEVICE static void expect(const SliceArguments&, const SliceWaiter&, int) {}
   RESIDENT_DEVICE static void await(const SliceArguments&, SliceWaiter&, int) {}

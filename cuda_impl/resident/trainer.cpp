@@ -34,14 +34,16 @@ constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 struct Program {
   std::variant<SlicePlan, Plan> plan;
   const void* kernel;
+  int threads;  // of a block
   Form form;
   std::int32_t members, team, batch, exchanges, shared_bytes;
   std::int64_t exchange_bytes, x_batch_bytes;
 
   template <class AnyPlan>
-  Program(const AnyPlan& given, const void* its_kernel)
+  Program(const AnyPlan& given, const void* its_kernel, int its_threads)
       : plan(given),
         kernel(its_kernel),
+        threads(its_threads),
         form(given.form),
         members(blocks_of(given)),
         team(team_of(given)),
@@ -71,7 +73,7 @@ struct LaunchShape {
 
   LaunchShape(const Program& plan, cudaStream_t stream) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
-    config.blockDim = dim3(kThreads);
+    config.blockDim = dim3(static_cast<unsigned>(plan.threads));
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
@@ -107,7 +109,7 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
     fitting = clusters * (plan.team > 1 ? plan.team : plan.members);
   } else {
     int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads,
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.threads,
                                                              static_cast<std::size_t>(plan.shared_bytes)));
     fitting = blocks * sm_count;
   }
@@ -176,12 +178,14 @@ Program choose_program(const Workload& workload, Precision precision, int device
         consider([&] {
           const SlicePlan plan =
               make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
-          return Program(plan, slice_kernel(precision, plan).function);
+          const SliceKernel kernel = slice_kernel(precision, plan);
+          return Program(plan, kernel.function, kernel.threads);
         });
   if (options.kernel != Kernel::kSlices)
     for (const Form form : forms)
       consider([&] {
-        return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form));
+        return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form),
+                       kThreads);
       });
   if (!found) throw UnsupportedError(reason);
   return *found;
