@@ -323,15 +323,15 @@ class SliceMember {
     typename Format::Sums sums[kOwn] = {};
     if (!idle()) {
       Tiles below;
-      const auto ready = ready_weights(w);
+      const auto& ready = ready_weights(w);
       exchange_.template take<false>(a, below, waiter_, first_slice_, layer - 1);
       fetch_early(a, old, layer);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
 #pragma unroll
         for (int c = 0; c < kOwn; ++c)
-          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1],
-                           ready.weights[c * kPairs + i], lane_);
+          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], ready[c * kPairs + i],
+                           lane_);
     }
     store_partial(a, sums);
     step_sync();
@@ -375,12 +375,11 @@ class SliceMember {
     if constexpr (!kServes) load_label(a);
     typename Format::Sums low[1] = {}, high{};
     if (!idle()) {
-      const auto ready = ready_weights(w);
+      const auto& ready = ready_weights(w);
       exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], ready.weights[i],
-                         lane_);
+        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], ready[i], lane_);
         Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
       }
     }
@@ -503,17 +502,19 @@ class SliceMember {
   template <int kCount>
   struct Ready {
     ReadyWeight weights[kCount];
+    RESIDENT_DEVICE const ReadyWeight& operator[](int i) const { return weights[i]; }
   };
+  /// Otherwise the given weights themselves.
   template <int kCount>
-  RESIDENT_DEVICE Ready<kCount> ready_weights(const Weights (&w)[kCount]) const {
-    Ready<kCount> ready;
+  RESIDENT_DEVICE decltype(auto) ready_weights(const Weights (&w)[kCount]) const {
+    if constexpr (kReadies) {
+      Ready<kCount> ready;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if constexpr (kReadies)
-        ready.weights[i] = Format::ready(w[i], lane_);
-      else
-        ready.weights[i] = w[i];
-    return ready;
+      for (int i = 0; i < kCount; ++i) ready.weights[i] = Format::ready(w[i], lane_);
+      return ready;
+    } else {
+      return (w);
+    }
   }
   /// What the way back takes of the last layer and of the columns of one below.
   struct BackwardWeights {
