@@ -27,10 +27,11 @@ RESIDENT_DEVICE unsigned char* shared_memory() {
 
 RESIDENT_DEVICE void block_sync() { __syncthreads(); }
 RESIDENT_DEVICE bool block_sync_or(bool value) { return __syncthreads_or(value) != 0; }
-/// A barrier of `kCount` threads, by whole warps; 0 is block_sync()'s.
+/// A barrier of `kCount` threads, by whole warps; 0 is block_sync()'s. Not `.aligned`, which promises that all of them
+/// come to it at the same place of the program: synccheck holds a kernel to that.
 template <int kCount>
 RESIDENT_DEVICE void barrier_sync(int which) {
-  asm volatile("barrier.sync.aligned %0, %1;" ::"r"(which), "n"(kCount) : "memory");
+  asm volatile("barrier.sync %0, %1;" ::"r"(which), "n"(kCount) : "memory");
 }
 /// Registers of this group of four warps from here on, out of what the thread block was started with. Other machines
 /// than sm_90a leave them as they are.

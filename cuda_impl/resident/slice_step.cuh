@@ -37,11 +37,11 @@
 
 namespace headroom::resident {
 
-/// Whether four warps more serve a thread block: in teams in tf32, and in fp32 with one pair a warp. With more pairs in fp32,
-/// and in 16 bits, a step is slower with them (docs/kernels/resident.md, version 15).
+/// Whether four warps more serve a thread block: in teams, in tf32 with up to two pairs a warp and in fp32 with one. With
+/// more of them, and in 16 bits, a step is slower (docs/kernels/resident.md, versions 15 and 16).
 template <class Format, int kPairs, int kTeam>
 inline constexpr bool kServesIn =
-    kTeam > 1 && Format::kWords == 8 && (Format::kFirstInRegisters || kPairs == 1);
+    kTeam > 1 && Format::kWords == 8 && kPairs <= (Format::kFirstInRegisters ? 2 : 1);
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
@@ -176,8 +176,8 @@ class SliceMember {
     partial_ ^= 1;
     step_sync();
   }
-  /// The thread block's barrier inside a step. Serving warps come to it from a place of their own, so that it has a number
-  /// and a count: sanitizers follow such a barrier from several places, block_sync() only from one.
+  /// The thread block's barrier inside a step. Serving warps come to it at a place of their own: so it is one that may be
+  /// reached from several, which block_sync() may not.
   RESIDENT_DEVICE static void step_sync() {
     if constexpr (kServes)
       barrier_sync<kBlock>(kStepBarrier);
