@@ -61,11 +61,12 @@ class FileInMemory {
   FileInMemory& operator=(const FileInMemory&) = delete;
 
   bool write(const char* bytes, std::size_t size, std::int64_t offset) const {
-    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+    constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
     if (memory_ == MAP_FAILED) return false;
     char* place = static_cast<char*>(memory_) + offset;
-    // Asked for beforehand, pages that cannot be had are no signal in the midst of the copy.
-    if (::madvise(place, size, kPopulateWrite) != 0) return false;
+    // Asked for beforehand, pages that cannot be had are no signal in the midst of the copy. Of a file in memory those found
+    // for reading may be written too, and they are found several at once.
+    if (::madvise(place, size, kPopulateRead) != 0) return false;
     std::memcpy(place, bytes, size);
     return true;
   }

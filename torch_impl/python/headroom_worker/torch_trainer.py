@@ -16,8 +16,6 @@ from torch import nn
 from headroom_worker.protocol import Timing, TrainerRequest, WorkerError
 
 KEPT_LOSSES = 2**20
-# A copy to or from the device is one thread's work, and it takes several times as long if it has to find
-# the pages of a mapped file as it goes. So all cores touch them first.
 VALUES_PER_PAGE = 1024
 AUTOCAST_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -31,6 +29,15 @@ def set_precision_switches(precision: str) -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
     if hasattr(matmul, "allow_fp16_accumulation"):  # PyTorch 2.7
         matmul.allow_fp16_accumulation = False
+
+
+def find_pages(flat: torch.Tensor) -> None:
+    """Touches each page of a mapped file, on all cores.
+
+    A copy to or from the device is one thread's work, and takes several times as long if it has to find pages
+    as it goes. Reading finds several at once, and those of a file in memory may then be written too.
+    """
+    flat[::VALUES_PER_PAGE].sum()
 
 
 def make_network(widths: tuple[int, ...]) -> nn.Sequential:
@@ -129,7 +136,8 @@ class TorchTrainer:
         tensors, begin = list(self.network.parameters()), 0
         values = np.empty(sum(tensor.numel() for tensor in tensors), np.float32) if into is None else into
         flat = torch.from_numpy(values)
-        flat[::VALUES_PER_PAGE] = 0  # finds the pages
+        if into is not None:
+            find_pages(flat)
         with torch.no_grad():
             for tensor in tensors:
                 flat[begin : begin + tensor.numel()].view_as(tensor).copy_(tensor)
@@ -139,7 +147,7 @@ class TorchTrainer:
     def set_parameters(self, values: np.ndarray) -> None:
         """Copies in place: optimizers and captured graphs keep pointing at the same memory."""
         flat, begin = torch.from_numpy(np.ascontiguousarray(values)), 0
-        flat[::VALUES_PER_PAGE].sum()  # finds the pages
+        find_pages(flat)
         with torch.no_grad():
             for tensor in self.network.parameters():
                 tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
