@@ -99,6 +99,18 @@ void keep_lower_halves(Plan& plan) {
   }
 }
 
+void keep_some_lower_halves(Plan& plan, int held) {
+  const int panel = one_panel_for_all(plan);
+  if (plan.layers < 3 || (held > 0 ? panel != 2 : panel != 4)) return;
+  LayerPlan& layer = plan.layer[1];
+  const int warps = sweep_warps(panel), items = divided_up(layer.out_tiles, warps);
+  const int room = kPartlyKeptBytes / (warps * plan.layer[0].owned * 512);
+  plan.kept_share = std::min(256, 256 * room / items);
+  if (plan.kept_share == 0) return;
+  layer.kept = 0;
+  plan.keeps = 1;
+}
+
 int one_panel_for_all(const Plan& plan) {
   const int panel = plan.layer[0].panel;
   const auto end = plan.layer + plan.layers - plan.narrow;
@@ -116,7 +128,8 @@ double kept_bytes_per_step(const Plan& plan) {
   double bytes = 0;
   for (int index = 0; index < plan.layers; ++index) {
     const LayerPlan& layer = plan.layer[index];
-    if (layer.kept >= 0) bytes += 4.0 * layer.in * layer.out;  // read 2, written 2
+    const double share = plan.kept_share > 0 ? plan.kept_share / 256.0 : 1;
+    if (layer.kept >= 0) bytes += share * 4.0 * layer.in * layer.out;  // read 2, written 2
   }
   return bytes;
 }

@@ -31,6 +31,9 @@ inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
 /// With halves of masters that stay: room for them, and smaller rings in the rest, where sums are added up as well.
 inline constexpr int kKeptBytes = 131072, kSmallRingBytes = 98304;
 static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
+/// With some halves that stay, in panels of 2 or 4 tiles: rings in between.
+inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
+static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
 
 struct LayerPlan {
   std::int32_t in, out;              // widths
@@ -53,11 +56,13 @@ struct Plan {
       joined;  // 1: those parts are added up as integers by all members at once, and every member has the whole loss
   std::int32_t logit_columns;  // classes with padding
   std::int32_t logit_parts;    // members, or 1
-  std::int64_t tiles;          // of weights
-  std::int64_t biases;         // values
-  std::int64_t output_tiles;   // of activations in one group of rows
-  std::int32_t input_tiles;    // of one batch in one group of rows
-  std::int32_t keeps;          // 1 if any layer's lower halves are kept
+  std::int32_t
+      kept_share;  // panels of several tiles: of 256 items of layer 1's backward pass, those whose lower halves are kept
+  std::int64_t tiles;         // of weights
+  std::int64_t biases;        // values
+  std::int64_t output_tiles;  // of activations in one group of rows
+  std::int32_t input_tiles;   // of one batch in one group of rows
+  std::int32_t keeps;         // 1 if any layer's lower halves are kept
   LayerPlan layer[kMaxLayers];
 };
 
@@ -75,6 +80,17 @@ Plan make_plan(const Workload& workload, const Limits& limits);
 /// For bf16: decides which layers' lower halves of masters, which nobody but the owner of their columns reads, stay in shared
 /// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
 void keep_lower_halves(Plan& plan);
+
+/// The same with panels of 2 tiles and hints for the L2, or of 4 tiles and none: of layer 1's lower halves as many as there is room for.
+void keep_some_lower_halves(Plan& plan, int held);
+
+/// Warps that divide the outputs of a backward pass in 16-bit formats, each an item of so many tiles at a time.
+STREAMED_BOTH constexpr int sweep_warps(int panel) { return panel == 4 ? 8 : 16; }
+/// Whether a warp's item is kept, and how many before it are: spread evenly.
+STREAMED_BOTH constexpr int kept_before(int share, int item) { return item * share >> 8; }
+STREAMED_BOTH constexpr bool is_kept(int share, int item) {
+  return kept_before(share, item + 1) != kept_before(share, item);
+}
 
 /// Tiles of every panel but a narrow last layer's, if the batch is up to 32; 0 if they differ or it is larger. For kernels without code for
 /// other panels: with it ptxas keeps places in local memory in tf32, and behind every barrier of the grid they come out of the L2.

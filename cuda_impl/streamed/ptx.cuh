@@ -87,6 +87,20 @@ STREAMED_DEVICE float4 load_shared_floats(const void* address) {
   return *static_cast<const float4*>(address);
 }
 STREAMED_DEVICE void store_shared16(void* address, uint4 value) { *static_cast<uint4*>(address) = value; }
+/// By an address of shared memory: a store there and one to global memory in the two branches of a condition would otherwise become one that
+/// finds out for itself, word by word.
+STREAMED_DEVICE uint4 load_shared16(int address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
+  return v;
+}
+STREAMED_DEVICE void store_shared16(int address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
 /// From the L2. With kHere asked for where it is written, otherwise where the compiler likes: before its first use.
 template <bool kHere = false>
 STREAMED_DEVICE uint4 load_global16(const void* address) {

@@ -121,7 +121,9 @@ struct SixteenBit : Numbers {
   struct Tile {
     Words part[2];
   };
-  STREAMED_DEVICE static Tile load_tile(const unsigned char* first, const unsigned char* second, int lane) {
+  /// The second part by a pointer or by an address of shared memory.
+  template <class Second>
+  STREAMED_DEVICE static Tile load_tile(const unsigned char* first, Second second, int lane) {
     return {{words_of(load_shared16(first + lane * 16)), words_of(load_shared16(second + lane * 16))}};
   }
   template <class Out>
@@ -205,12 +207,12 @@ struct SixteenBit : Numbers {
   STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
                                        unsigned char* weights, const unsigned char* gradients, const Out& out,
                                        std::int64_t tile_step, float factor, int lane) {
-    backward<kTiles, kGroups>(sums, x, weights, weights + 512, gradients, out, tile_step, factor, lane);
+    backward<kTiles, kGroups>(sums, x, weights, weights + 512, 1024, gradients, out, tile_step, factor, lane);
   }
-  /// The same with the second parts of the masters somewhere else.
-  template <int kTiles, int kGroups, class Out>
+  /// The same with the second parts of the masters somewhere else, `second_step` from tile to tile.
+  template <int kTiles, int kGroups, class Second, class Out>
   STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
-                                       const unsigned char* first_parts, const unsigned char* second_parts,
+                                       const unsigned char* first_parts, Second second_parts, int second_step,
                                        const unsigned char* gradients, const Out& out, std::int64_t tile_step,
                                        float factor, int lane) {
     Activations d[kGroups];
@@ -220,7 +222,7 @@ struct SixteenBit : Numbers {
     Tile w[kTiles];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u) {
-      w[u] = load_tile(first_parts + u * 1024, second_parts + u * 1024, lane);
+      w[u] = load_tile(first_parts + u * 1024, second_parts + u * second_step, lane);
       const Words a = Numbers::operand(w[u].part);
       const Words turned{{transpose8x8(a.word[0]), transpose8x8(a.word[2]), transpose8x8(a.word[1]),
                           transpose8x8(a.word[3])}};
@@ -317,5 +319,8 @@ struct HeldBf16 : Bf16 {
 struct HeldFp16 : Fp16 {
   static constexpr int kHeldParts = 2;
 };
+/// With some of the lower halves on the chip, in panels of 4 tiles and, with words to the L2, of 2.
+struct PartlyKeptBf16 : Bf16 {};
+struct HeldPartlyKeptBf16 : HeldBf16 {};
 
 }  // namespace headroom::streamed

@@ -44,13 +44,16 @@ inline constexpr int kSmaller = kA < kB ? kA : kB;
 
 inline constexpr int kMostStages = 6;
 
-/// Whether lower halves of masters stay in shared memory, behind smaller rings that begin where sums are added up.
+/// Whether some lower halves of masters stay in shared memory, and whether all or some do, behind smaller rings that begin where sums are added up.
 template <class Format>
-inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16>;
+inline constexpr bool kKeepsSome =
+    std::is_same_v<Format, PartlyKeptBf16> || std::is_same_v<Format, HeldPartlyKeptBf16>;
+template <class Format>
+inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
-inline constexpr bool kHolds =
-    std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> || std::is_same_v<Format, HeldTf32>;
+inline constexpr bool kHolds = std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
+                               std::is_same_v<Format, HeldTf32> || std::is_same_v<Format, HeldPartlyKeptBf16>;
 /// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
 /// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
 template <class Format, int kGroups, int kPanels>
@@ -61,7 +64,11 @@ template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kWarpRingBytes = (kKeeps<Format> ? kSmallRingBytes : kRingBytes) / Format::kWarps;
+inline constexpr int kRingsBytes = kKeepsSome<Format> ? kMiddleRingBytes
+                                   : kKeeps<Format>   ? kSmallRingBytes
+                                                      : kRingBytes;
+template <class Format>
+inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
 /// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
 template <class Format, int kWeights, int kInputs>
@@ -74,14 +81,21 @@ template <class Format>
 STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
   return shared_memory() + (kKeeps<Format> ? 0 : kReductionBytes) + warp * kWarpRingBytes<Format>;
 }
-STREAMED_DEVICE unsigned char* kept_memory() { return shared_memory() + kSmallRingBytes; }
+template <class Format>
+STREAMED_DEVICE unsigned char* kept_memory() {
+  return shared_memory() + kRingsBytes<Format>;
+}
 STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
 /// A panel's values on their way out: in the rings, which are idle then, and behind what the first warp holds where sums are added up.
 template <class Format>
 STREAMED_DEVICE float* values_memory() {
   return reinterpret_cast<float*>(shared_memory() + (kKeeps<Format> ? 2048 : kReductionBytes));
 }
-static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16>);
+/// Whether they fit there; otherwise they begin where others still read sums.
+template <class Format, int kPanel>
+inline constexpr bool kValuesFit =
+    !kKeeps<Format> || kPanel * kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<Format>;
+static_assert(kValuesFit<KeptBf16, 1> && kValuesFit<HeldPartlyKeptBf16, 2>);
 
 /// `kBytes`, a multiple of 512, by one warp.
 template <int kBytes>
@@ -434,7 +448,7 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
   float* values = values_memory<Format>();
-  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, !kValuesFit<Format, kTiles>>(
       sums,
       [&](int i, Place place) {
         if constexpr (std::is_same_v<Early, AskedLate>)
@@ -714,10 +728,18 @@ template <class Format, int kTiles, int kGroups, bool kKept>
 using BackwardStages = Stages<Format, kTiles*(kKept ? 512 : 1024), kGroups * Format::kActivationBytes>;
 
 /// The kept lower half of a tile whose column this block owns.
+template <class Format>
 STREAMED_DEVICE unsigned char* kept_tile(const LayerPlan& layer, const LayerPlan& below, int out_tile,
                                          int in_tile) {
-  return kept_memory() + layer.kept +
+  return kept_memory<Format>() + layer.kept +
          ((in_tile - block_index() * below.owned) * layer.out_tiles + out_tile) * 512;
+}
+/// The same where some are kept: those of a warp's kept items, neighbours in memory.
+template <class Format>
+STREAMED_DEVICE unsigned char* kept_tile_of_item(const LayerPlan& below, int before, int warps, int first_out,
+                                                 int in_tile) {
+  return kept_memory<Format>() +
+         ((before * warps + first_out) * below.owned + in_tile - block_index() * below.owned) * 512;
 }
 /// All of them: use(where in memory, where kept), 16 bytes each.
 template <class Format, class Use>
@@ -728,9 +750,18 @@ STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
     if (layer.kept < 0) continue;
     const Range own = owned_tiles(below);
     for (int in_tile = own.begin; in_tile < own.end; ++in_tile)
-      for (int out_tile = warp; out_tile < layer.out_tiles; out_tile += Format::kWarps)
-        use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
-            kept_tile(layer, below, out_tile, in_tile) + lane * 16);
+      for (int out_tile = warp; out_tile < layer.out_tiles; out_tile += Format::kWarps) {
+        if constexpr (kKeepsSome<Format>) {
+          const int warps = sweep_warps(below.panel), item = out_tile / warps, share = a.plan.kept_share;
+          if (is_kept(share, item))
+            use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
+                kept_tile_of_item<Format>(below, kept_before(share, item), warps, out_tile % warps, in_tile) +
+                    lane * 16);
+        } else {
+          use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
+              kept_tile<Format>(layer, below, out_tile, in_tile) + lane * 16);
+        }
+      }
   }
 }
 
@@ -744,6 +775,7 @@ struct BackwardSweep {
   const Arguments& a;
   const LayerPlan& layer;
   int tile, first_out, count, lane, ring_place = 0;  // tile: this warp's first tile of inputs
+  int share = 0;                                     // of 256 items, those whose lower halves are kept
   unsigned char* ring;
   Walk weight_walk, gradient_walk;
 
@@ -754,6 +786,7 @@ struct BackwardSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_out = warp % kSweepWarps;
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
+    if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_share;
     if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
@@ -771,9 +804,12 @@ struct BackwardSweep {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
 #pragma unroll
-        for (int p = 0; p < (kKept ? 1 : 2); ++p)
+        for (int p = 0; p < (kKept ? 1 : 2); ++p) {
+          if constexpr (kKeepsSome<Format>)
+            if (p == 1 && is_kept(share, i)) continue;
           ask_part<Format>(a, layer, p, out_tile(i), tile + u, ring, ring_place,
                            stage * Shape::kBytes + u * 1024 + p * 512, lane);
+        }
     }
   }
   STREAMED_DEVICE void ask_gradients(int i, int stage) const {
@@ -812,10 +848,20 @@ struct BackwardSweep {
     const auto use = [&](unsigned char* stage) {
       if constexpr (kKept) {
         const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
-        unsigned char* const low = kept_tile(layer, below, out_tile(i), tile);
+        unsigned char* const low = kept_tile<Format>(layer, below, out_tile(i), tile);
         unsigned char* const out[2] = {a.masters.part[0] + offset, low};
-        Format::template backward<kTiles, kGroups>(sums, x, stage, low, stage + Shape::kWeightBytes, out,
-                                                   Format::kMasterStride, a.update_factor, lane);
+        Format::template backward<kTiles, kGroups>(sums, x, stage, low, 1024, stage + Shape::kWeightBytes,
+                                                   out, Format::kMasterStride, a.update_factor, lane);
+      } else if constexpr (kKeepsSome<Format> && !kJoined) {
+        const bool kept = is_kept(share, i);
+        const int low = shared_address(
+            kept_tile_of_item<Format>(below, kept_before(share, i), kSweepWarps, first_out, tile));
+        with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
+          const PartlyKept<std::remove_cvref_t<decltype(out)>> both{out, low, kept};
+          Format::template backward<kTiles, kGroups>(sums, x, stage, kept ? low : shared_address(stage) + 512,
+                                                     kept ? 512 : 1024, stage + Shape::kWeightBytes, both,
+                                                     Format::kMasterStride, a.update_factor, lane);
+        });
       } else {
         with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
           Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
@@ -881,7 +927,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
       old_bias[i] = load_global(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
-  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, !kValuesFit<Format, kPanel>>(
       sums,
       [&](int i, Place place) {
         if constexpr (kLate)
@@ -1119,7 +1165,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       const bool good = with_panel<kGroups, kPanels>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
         const auto wait_for_gradients = [&](const auto& ask) { return wait<Format>(a, waited, ask); };
-        if constexpr (kKeeps<Format>)
+        if constexpr (kKeeps<Format> && !kKeepsSome<Format>)
           if (layers[layer].kept >= 0)
             return backward<Format, kPanel, kGroups, kEarly, true, false>(a, layers[layer], layers[layer - 1],
                                                                           own_logits, wait_for_gradients);

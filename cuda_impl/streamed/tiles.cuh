@@ -55,4 +55,19 @@ STREAMED_DEVICE void store_part(const HeldParts<kHeldParts>& parts, int index, s
     store_global16_passing(parts.part[index] + offset, value);
 }
 
+/// A tile whose second parts may be kept in shared memory.
+template <class Out>
+struct PartlyKept {
+  const Out& out;
+  int second_parts;  // there
+  bool kept;
+};
+template <class Out>
+STREAMED_DEVICE void store_part(const PartlyKept<Out>& parts, int index, std::int64_t offset, uint4 value) {
+  if (index == 1 && parts.kept)
+    store_shared16(parts.second_parts + static_cast<int>(offset), value);
+  else
+    store_part(parts.out, index, offset, value);
+}
+
 }  // namespace headroom::streamed
