@@ -51,7 +51,7 @@ const void* streamed_kernel_tf32(int groups, int panels);
 const void* streamed_kernel_fp16(int groups, int panels);
 const void* streamed_kernel_bf16(int groups);
 const void* streamed_kernel_kept_bf16();
-const void* streamed_kernel_partly_kept_bf16(bool holds);
+const void* streamed_kernel_partly_kept_bf16();
 const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();

@@ -100,11 +100,10 @@ void keep_lower_halves(Plan& plan) {
 }
 
 void keep_some_lower_halves(Plan& plan, int held) {
-  const int panel = one_panel_for_all(plan);
-  if (plan.layers < 3 || (held > 0 ? panel != 2 : panel != 4)) return;
+  if (held == 0 || plan.layers < 3 || one_panel_for_all(plan) != 2) return;
   LayerPlan& layer = plan.layer[1];
-  const int warps = sweep_warps(panel), items = divided_up(layer.out_tiles, warps);
-  const int room = kPartlyKeptBytes / (warps * plan.layer[0].owned * 512);
+  const int items = divided_up(layer.out_tiles, kItemWarps);
+  const int room = kPartlyKeptBytes / (kItemWarps * plan.layer[0].owned * 512);
   plan.kept_share = std::min(256, 256 * room / items);
   if (plan.kept_share == 0) return;
   layer.kept = 0;

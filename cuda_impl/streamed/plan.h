@@ -31,7 +31,7 @@ inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
 /// With halves of masters that stay: room for them, and smaller rings in the rest, where sums are added up as well.
 inline constexpr int kKeptBytes = 131072, kSmallRingBytes = 98304;
 static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
-/// With some halves that stay, in panels of 2 or 4 tiles: rings in between.
+/// With some halves that stay, in panels of 2 tiles: rings in between.
 inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
 static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
 
@@ -57,7 +57,7 @@ struct Plan {
   std::int32_t logit_columns;  // classes with padding
   std::int32_t logit_parts;    // members, or 1
   std::int32_t
-      kept_share;  // panels of several tiles: of 256 items of layer 1's backward pass, those whose lower halves are kept
+      kept_share;  // panels of 2 tiles: of 256 items of layer 1's backward pass, those whose lower halves are kept
   std::int64_t tiles;         // of weights
   std::int64_t biases;        // values
   std::int64_t output_tiles;  // of activations in one group of rows
@@ -81,12 +81,12 @@ Plan make_plan(const Workload& workload, const Limits& limits);
 /// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
 void keep_lower_halves(Plan& plan);
 
-/// The same with panels of 2 tiles and hints for the L2, or of 4 tiles and none: of layer 1's lower halves as many as there is room for.
+/// The same with panels of 2 tiles and hints for the L2: of layer 1's lower halves as many as there is room for. In panels of 4 tiles it brings
+/// nothing (docs/kernels/streamed.md).
 void keep_some_lower_halves(Plan& plan, int held);
 
-/// Warps that divide the outputs of a backward pass in 16-bit formats, each an item of so many tiles at a time.
-STREAMED_BOTH constexpr int sweep_warps(int panel) { return panel == 4 ? 8 : 16; }
-/// Whether a warp's item is kept, and how many before it are: spread evenly.
+/// Warps that divide the outputs of such a backward pass, items. Whether a warp's item is kept, and how many before it are: spread evenly.
+inline constexpr int kItemWarps = 16;
 STREAMED_BOTH constexpr int kept_before(int share, int item) { return item * share >> 8; }
 STREAMED_BOTH constexpr bool is_kept(int share, int item) {
   return kept_before(share, item + 1) != kept_before(share, item);

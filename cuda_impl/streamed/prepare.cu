@@ -103,7 +103,7 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
     case Precision::kFp16:
       return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups, panels);
     case Precision::kBf16:
-      if (plan.kept_share > 0) return streamed_kernel_partly_kept_bf16(held > 0);
+      if (plan.kept_share > 0) return streamed_kernel_partly_kept_bf16();
       if (held > 0) return streamed_kernel_held_bf16();
       return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
   }

@@ -319,8 +319,7 @@ struct HeldBf16 : Bf16 {
 struct HeldFp16 : Fp16 {
   static constexpr int kHeldParts = 2;
 };
-/// With some of the lower halves on the chip, in panels of 4 tiles and, with words to the L2, of 2.
-struct PartlyKeptBf16 : Bf16 {};
-struct HeldPartlyKeptBf16 : HeldBf16 {};
+/// With words to the L2 and some of the lower halves on the chip.
+struct PartlyKeptBf16 : HeldBf16 {};
 
 }  // namespace headroom::streamed

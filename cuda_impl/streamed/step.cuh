@@ -46,14 +46,13 @@ inline constexpr int kMostStages = 6;
 
 /// Whether some lower halves of masters stay in shared memory, and whether all or some do, behind smaller rings that begin where sums are added up.
 template <class Format>
-inline constexpr bool kKeepsSome =
-    std::is_same_v<Format, PartlyKeptBf16> || std::is_same_v<Format, HeldPartlyKeptBf16>;
+inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
 inline constexpr bool kHolds = std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
-                               std::is_same_v<Format, HeldTf32> || std::is_same_v<Format, HeldPartlyKeptBf16>;
+                               std::is_same_v<Format, HeldTf32> || kKeepsSome<Format>;
 /// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
 /// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
 template <class Format, int kGroups, int kPanels>
@@ -91,11 +90,8 @@ template <class Format>
 STREAMED_DEVICE float* values_memory() {
   return reinterpret_cast<float*>(shared_memory() + (kKeeps<Format> ? 2048 : kReductionBytes));
 }
-/// Whether they fit there; otherwise they begin where others still read sums.
-template <class Format, int kPanel>
-inline constexpr bool kValuesFit =
-    !kKeeps<Format> || kPanel * kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<Format>;
-static_assert(kValuesFit<KeptBf16, 1> && kValuesFit<HeldPartlyKeptBf16, 2>);
+static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16> &&
+              2 * kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<PartlyKeptBf16>);
 
 /// `kBytes`, a multiple of 512, by one warp.
 template <int kBytes>
@@ -448,7 +444,7 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
   float* values = values_memory<Format>();
-  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, !kValuesFit<Format, kTiles>>(
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
       sums,
       [&](int i, Place place) {
         if constexpr (std::is_same_v<Early, AskedLate>)
@@ -736,10 +732,10 @@ STREAMED_DEVICE unsigned char* kept_tile(const LayerPlan& layer, const LayerPlan
 }
 /// The same where some are kept: those of a warp's kept items, neighbours in memory.
 template <class Format>
-STREAMED_DEVICE unsigned char* kept_tile_of_item(const LayerPlan& below, int before, int warps, int first_out,
+STREAMED_DEVICE unsigned char* kept_tile_of_item(const LayerPlan& below, int before, int first_out,
                                                  int in_tile) {
   return kept_memory<Format>() +
-         ((before * warps + first_out) * below.owned + in_tile - block_index() * below.owned) * 512;
+         ((before * kItemWarps + first_out) * below.owned + in_tile - block_index() * below.owned) * 512;
 }
 /// All of them: use(where in memory, where kept), 16 bytes each.
 template <class Format, class Use>
@@ -752,10 +748,10 @@ STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
     for (int in_tile = own.begin; in_tile < own.end; ++in_tile)
       for (int out_tile = warp; out_tile < layer.out_tiles; out_tile += Format::kWarps) {
         if constexpr (kKeepsSome<Format>) {
-          const int warps = sweep_warps(below.panel), item = out_tile / warps, share = a.plan.kept_share;
+          const int item = out_tile / kItemWarps, share = a.plan.kept_share;
           if (is_kept(share, item))
             use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
-                kept_tile_of_item<Format>(below, kept_before(share, item), warps, out_tile % warps, in_tile) +
+                kept_tile_of_item<Format>(below, kept_before(share, item), out_tile % kItemWarps, in_tile) +
                     lane * 16);
         } else {
           use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
@@ -786,6 +782,7 @@ struct BackwardSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_out = warp % kSweepWarps;
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
+    static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_share;
     if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
@@ -854,8 +851,8 @@ struct BackwardSweep {
                                                    out, Format::kMasterStride, a.update_factor, lane);
       } else if constexpr (kKeepsSome<Format> && !kJoined) {
         const bool kept = is_kept(share, i);
-        const int low = shared_address(
-            kept_tile_of_item<Format>(below, kept_before(share, i), kSweepWarps, first_out, tile));
+        const int low =
+            shared_address(kept_tile_of_item<Format>(below, kept_before(share, i), first_out, tile));
         with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
           const PartlyKept<std::remove_cvref_t<decltype(out)>> both{out, low, kept};
           Format::template backward<kTiles, kGroups>(sums, x, stage, kept ? low : shared_address(stage) + 512,
@@ -927,7 +924,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
       old_bias[i] = load_global(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
-  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, !kValuesFit<Format, kPanel>>(
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
       sums,
       [&](int i, Place place) {
         if constexpr (kLate)
