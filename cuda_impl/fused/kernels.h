@@ -50,7 +50,10 @@ struct PipelineArguments {
   float* partials;  ///< [blocks][rows][128]: kOwnerRows an owner, then those of the output layer; see Segment
   float* block_losses;  ///< [blocks]
   float gradient_scale;
+  unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
+/// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.
+inline constexpr int kKeptTiles = 8, kKeptTileBytes = 64 * 128 * 2 + 64 * 128 / 8;
 inline constexpr int kOwnerRows = 34;
 FUSED_BOTH constexpr int pipeline_partial_floats(int hidden, int pack) {
   return (hidden * kOwnerRows + 8 * pack + 1) * kWarpgroup;

@@ -2,13 +2,14 @@
 //
 //                 inputs       H1, H2                      H3, H4
 //   device memory ------> [ lower SM ] ------ H2 ------> [ upper SM ] logits, softmax, loss, dW5
-//                           dW1, dW2   <----- dZ2 ------   dW3, dW4
+//                           dW1, dW2   <----- dZ3 ------   dW3, dW4
 //
 // In each, four warpgroups: one makes activations, one takes gradients back, two keep the sums of a layer's weight gradient in
 // registers (128 a thread; dW5's sums lie in shared memory). Weights stay in shared memory. Nobody is told how far to run ahead: a role takes its tiles in
 // order, waits for what it reads and for room for what it writes, and so as many tiles are under way as there is room.
-// H2's gradient is made, and masked, by the upper SM, which has H2: so the lower one needs W1 and W2 only, and has room for
-// four tiles of H1.
+// H2's gradient is made, and masked, by the lower SM, so both have W3. That leaves eight tiles of room there, and more than that are on
+// their way to the loss and back: H1 and the signs of H2 wait for their gradients in device memory (the L2), in a ring of a pair's own.
+// H2 takes the place of the inputs that it was made from, dZ2 that of dZ3.
 //
 //   in:    the lower SM loads inputs, for the forward pass and again for dW1; the upper labels
 //   out:   partial sums of a pair, as those of a cluster; see kernels.h
@@ -24,18 +25,21 @@ constexpr int kPairHidden = 4, kPairThreads = 4 * kWarpgroup;
 constexpr int kChainRegisters = 96, kSumRegisters = 160;
 
 struct PairMap {
-  static constexpr int kLayerBytes = 2 * 128 * kPanelRowBytes;               // a layer's weights, two panels
-  static constexpr int kTiles = 2 * kLayerBytes, kTile = kClusterTileBytes;  // behind this SM's two layers
+  static constexpr int kLayerBytes = 2 * 128 * kPanelRowBytes;  // a layer's weights, two panels
+  static constexpr int kTile = kClusterTileBytes,
+                       kTiles = 2 * kLayerBytes;       // behind the upper SM's two layers
+  static constexpr int kLowerTiles = 3 * kLayerBytes;  // behind the lower SM's three
   // The lower SM's places.
-  static constexpr int kH1Depth = 4, kInputDepth = 2;
-  static constexpr int kH1 = kTiles + 0 * kTile, kInputs = kTiles + 4 * kTile,
-                       kInputsAgain = kTiles + 6 * kTile, kDz2Into = kTiles + 7 * kTile,
-                       kDz1 = kTiles + 8 * kTile, kH2Out = kTiles + 9 * kTile;
+  static constexpr int kInputDepth = 2, kDz3Depth = 2;
+  static constexpr int kInputs = kLowerTiles + 0 * kTile, kH1 = kLowerTiles + 2 * kTile,
+                       kH1Again = kLowerTiles + 3 * kTile, kInputsAgain = kLowerTiles + 4 * kTile,
+                       kDz3Into = kLowerTiles + 5 * kTile, kDz1 = kLowerTiles + 7 * kTile;
   // The upper SM's.
   static constexpr int kH2Depth = 3, kH3Depth = 2;
   static constexpr int kH2Into = kTiles + 0 * kTile, kH3 = kTiles + 3 * kTile, kH4 = kTiles + 5 * kTile,
-                       kDz4 = kTiles + 6 * kTile, kDz3 = kTiles + 7 * kTile, kDz2Out = kTiles + 8 * kTile,
+                       kDz4 = kTiles + 6 * kTile, kDz3 = kTiles + 7 * kTile,
                        kLogitGradient = kTiles + 9 * kTile, kOutputWeights = kLogitGradient + kTilePanelBytes;
+  static_assert(kLowerTiles + 8 * kTile == kTiles + 10 * kTile);
   static constexpr int kOutputWeightBytes = 2 * 16 * kPanelRowBytes;
   static constexpr int kOutputSums = kOutputWeights + kOutputWeightBytes;
   // In both SMs at the same place.
@@ -45,16 +49,16 @@ struct PairMap {
   static constexpr int kSums = kBiases + kBiasBytes, kBarriers = kSums + 4 * kWarpgroup;
   static constexpr int kWeightsFull = kBarriers + 8 * 0;
   static constexpr int kInputsFull = kBarriers + 8 * 1, kAgainFull = kBarriers + 8 * 3,
-                       kH1Full = kBarriers + 8 * 4, kH1Free = kBarriers + 8 * 8,
-                       kDz2Full = kBarriers + 8 * 12, kDz1Full = kBarriers + 8 * 13,
-                       kDz1Free = kBarriers + 8 * 14, kH2Room = kBarriers + 8 * 15,
-                       kH2Sent = kBarriers + 8 * 18;
-  static constexpr int kH2Full = kBarriers + 8 * 19, kH3Free = kBarriers + 8 * 22,
-                       kLogitFull = kBarriers + 8 * 24, kLogitFree = kBarriers + 8 * 25,
-                       kDz4Full = kBarriers + 8 * 26, kDz4Free = kBarriers + 8 * 27,
-                       kDz3Full = kBarriers + 8 * 28, kDz3Free = kBarriers + 8 * 29,
-                       kDz2Sent = kBarriers + 8 * 30, kDz2Room = kBarriers + 8 * 31;
-  static constexpr int kSharedBytes = kBarriers + 8 * 32;
+                       kH2Sent = kBarriers + 8 * 4, kH2Room = kBarriers + 8 * 5, kH1Kept = kBarriers + 8 * 8,
+                       kH1AgainFull = kBarriers + 8 * 16, kH1AgainFree = kBarriers + 8 * 17,
+                       kDz3IntoFull = kBarriers + 8 * 18, kDz2Full = kBarriers + 8 * 20,
+                       kDz1Full = kBarriers + 8 * 22, kDz1Free = kBarriers + 8 * 23;
+  static constexpr int kH2Full = kBarriers + 8 * 24, kH3Free = kBarriers + 8 * 27,
+                       kLogitFull = kBarriers + 8 * 29, kLogitFree = kBarriers + 8 * 30,
+                       kDz4Full = kBarriers + 8 * 31, kDz4Free = kBarriers + 8 * 32,
+                       kDz3Full = kBarriers + 8 * 33, kDz3Free = kBarriers + 8 * 35,
+                       kDz3Room = kBarriers + 8 * 37;
+  static constexpr int kSharedBytes = kBarriers + 8 * 39;
   static_assert(kOutputSums + 2 * 16 * kWarpgroup <= kLabels && kSharedBytes <= 227 * 1024);
 };
 
@@ -65,6 +69,24 @@ using PairTiles = ClusterTiles<2>;  // of one of two ranks
 FUSED_DEVICE std::uint32_t worked_out_here(std::uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
+}
+
+/// What a pair keeps in device memory: of tile t, in place t % kKeptTiles, H1 and whether H2 is positive, a bit each, as the
+/// threads hold it. A ninth tile is not on its way: H2 of tile t - 1 is sent when dW3 of tile t - 4 is done, so dZ3 of tile t - 6 has
+/// landed, where tile t - 8 has been used.
+struct PairKept {
+  unsigned char* place;
+  FUSED_DEVICE PairKept(const PipelineArguments& arguments, int cluster, int tile)
+      : place(arguments.kept + (cluster * kKeptTiles + tile % kKeptTiles) * kKeptTileBytes) {}
+  FUSED_DEVICE uint2* positive(int thread) const {
+    return reinterpret_cast<uint2*>(place + kClusterTileBytes) + thread;
+  }
+};
+static_assert(kKeptTileBytes == kClusterTileBytes + 8 * kWarpgroup);
+/// H1 of a tile has been kept, and the bits.
+FUSED_DEVICE void wait_kept(std::uint32_t first_barrier, int tile) {
+  const std::uint32_t number = static_cast<std::uint32_t>(tile);
+  barrier_wait(slot_barrier(first_barrier, number % kKeptTiles), number / kKeptTiles & 1);
 }
 
 /// What every role knows.
@@ -150,6 +172,43 @@ FUSED_DEVICE void store_relu(const float (&sums)[64], std::uint32_t tile, const 
   }
   shared_writes_to_async();
 }
+/// The same, and which are positive; pairs are in the order of positive() and masked().
+template <class Format>
+FUSED_DEVICE uint2 store_relu_signs(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
+  const std::uint32_t begin = first_piece(tile, at);
+  std::uint32_t word[2] = {};
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+    std::uint32_t held[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      held[i] = Format::pack_relu(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+      word[step / 4] = word[step / 4] + word[step / 4] + __vminu2(held[i], 0x00010001u);
+    }
+    store_matrices(piece(begin, step), held);
+  }
+  shared_writes_to_async();
+  return make_uint2(word[0], word[1]);
+}
+/// A tile's sums where `positive` has a bit, else 0.
+template <class Format>
+FUSED_DEVICE void store_by_signs(const float (&sums)[64], uint2 positive, std::uint32_t tile,
+                                 const Lane& at) {
+  const std::uint32_t begin = first_piece(tile, at);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+    std::uint32_t held[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int pair = 4 * step + i;
+      const std::uint32_t tops = (pair < 16 ? positive.x : positive.y) << (pair % 8);
+      held[i] = Format::pack(sums[2 * pair], sums[2 * pair + 1]) &
+                (pair % 16 < 8 ? spread<true>(tops) : spread<false>(tops));
+    }
+    store_matrices(piece(begin, step), held);
+  }
+  shared_writes_to_async();
+}
 /// The same where `activations` are positive, else 0; those of two steps are on their way while a step is rounded.
 template <class Format>
 FUSED_DEVICE void store_masked(const float (&sums)[64], std::uint32_t activations, std::uint32_t tile,
@@ -198,26 +257,25 @@ struct OutputSums {
   }
 };
 
-/// The pair's first tile of inputs; the next is tiles.clusters further.
-FUSED_DEVICE const unsigned char* pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
-  return arguments.inputs +
-         (next_batch(arguments.state) * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
+/// The pair's first tile of inputs, counted over all batches; the next is tiles.clusters further.
+FUSED_DEVICE int pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
+  return static_cast<int>(next_batch(arguments.state)) * arguments.plan.tiles + tiles.of_batch(0);
 }
-FUSED_DEVICE void load_pair_inputs(const unsigned char* inputs, const PairTiles& tiles, int tile,
-                                   std::uint32_t place, std::uint32_t full) {
+FUSED_DEVICE void load_pair_inputs(const PipelineArguments& arguments, int first, const PairTiles& tiles,
+                                   int tile, std::uint32_t place, std::uint32_t full) {
   barrier_expect(full, kClusterTileBytes);
-  bulk_load(place, inputs + std::int64_t{tile} * tiles.clusters * kClusterTileBytes, kClusterTileBytes, full);
+  bulk_load(place, arguments.inputs + std::int64_t{first + tile * tiles.clusters} * kClusterTileBytes,
+            kClusterTileBytes, full);
 }
 
-/// The lower SM's activations: H1 stays here, H2 goes to the upper SM.
+/// The lower SM's activations: H1 is kept for the way back, H2 goes to the upper SM.
 template <class Format>
 FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
-  const unsigned char* inputs = pair_inputs(arguments, tiles);
+  const int inputs = pair_inputs(arguments, tiles);
   SlotRing<Map::kInputDepth> input;
-  SlotRing<Map::kH1Depth> first;
   SlotRing<Map::kH2Depth> room;
   barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
@@ -231,8 +289,7 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
     products_commit();
     products_wait<0>();
     sums_are_final(sums);
-    const std::uint32_t h1 = own.tile(Map::kH1, first.slot());
-    barrier_wait(own.barrier(Map::kH1Free, first.slot()), first.parity() ^ 1);
+    const std::uint32_t h1 = own.tile(Map::kH1, 0);
     store_relu<Format>(sums, h1, own.at());
     begin_with_bias(sums, own.biases(1), own.at());
     sums_are_final(sums);
@@ -241,57 +298,78 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
     tile_products<Format, Factor::kPlain>(sums, h1, own.shared + Map::kLayerBytes, 1);
     products_commit();
     if (own.thread == 0) {
-      barrier_arrive(own.barrier(Map::kH1Full, first.slot()));
-      if (tile + Map::kInputDepth < tiles.count)
-        load_pair_inputs(inputs, tiles, tile + Map::kInputDepth, own.tile(Map::kInputs, input.slot()),
-                         own.barrier(Map::kInputsFull, input.slot()));
+      bulk_store(PairKept(arguments, tiles.cluster, tile).place, h1, kClusterTileBytes);
+      bulk_store_commit();
+      if (tile > 0) {  // the next inputs come where H2 of the tile before lay
+        barrier_wait(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
+        if (tile + 1 < tiles.count)
+          load_pair_inputs(arguments, inputs, tiles, tile + 1, own.tile(Map::kInputs, input.slot() ^ 1),
+                           own.barrier(Map::kInputsFull, input.slot() ^ 1));
+      }
     }
     __syncwarp();
     products_wait<0>();
     sums_are_final(sums);
-    barrier_wait(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
-    store_relu<Format>(sums, own.tile(Map::kH2Out, 0), own.at());
-    named_barrier(1, kWarpgroup);
+    const std::uint32_t h2 = own.tile(Map::kInputs, input.slot());
+    const uint2 positive = store_relu_signs<Format>(sums, h2, own.at());
+    __stcg(PairKept(arguments, tiles.cluster, tile).positive(own.thread), positive);
+    if (own.thread == 0) bulk_store_wait();
+    __syncwarp();
+    named_barrier(1, kWarpgroup);  // the tile is whole, H1 kept, and its place free
     if (own.thread == 0) {
+      writes_to_async();
+      barrier_arrive(own.barrier(Map::kH1Kept, static_cast<std::uint32_t>(tile) % kKeptTiles));
       barrier_wait(own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
-      bulk_send(remote_address(own.tile(Map::kH2Into, room.slot()), 1), own.tile(Map::kH2Out, 0),
-                kClusterTileBytes, remote_address(own.barrier(Map::kH2Full, room.slot()), 1));
+      bulk_send(remote_address(own.tile(Map::kH2Into, room.slot()), 1), h2, kClusterTileBytes,
+                remote_address(own.barrier(Map::kH2Full, room.slot()), 1));
     }
     __syncwarp();
     input.advance();
-    first.advance();
     room.advance();
   }
 }
 
-/// The lower SM's way back: dZ1 from the dZ2 that the upper SM sends.
+/// The lower SM's way back: dZ2 from the dZ3 that the upper SM sends, and dZ1.
 template <class Format>
 FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
-  SlotRing<Map::kH1Depth> first;
+  SlotRing<Map::kDz3Depth> into;
   barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
-  for (int tile = 0; tile < tiles.count; ++tile, first.advance()) {
+  for (int tile = 0; tile < tiles.count; ++tile, into.advance()) {
     float sums[64];
-    barrier_wait_cluster(own.barrier(Map::kDz2Full), tile & 1);
+    const std::uint32_t place = own.tile(Map::kDz3Into, into.slot());
+    barrier_wait_cluster(own.barrier(Map::kDz3IntoFull, into.slot()), into.parity());
     if (own.thread == 0) {  // the next tile in this place, and room in the sender's
-      barrier_expect(own.barrier(Map::kDz2Full), kClusterTileBytes);
-      barrier_arrive_remote(remote_address(own.barrier(Map::kDz2Sent), 1));
+      barrier_expect(own.barrier(Map::kDz3IntoFull, into.slot()), kClusterTileBytes);
+      barrier_arrive_remote(remote_address(own.barrier(Map::kDz3Free, into.slot()), 1));
     }
     __syncwarp();
     products_begin();
-    tile_products<Format, Factor::kTurned>(sums, own.tile(Map::kDz2Into, 0), own.shared + Map::kLayerBytes,
-                                           0);
+    tile_products<Format, Factor::kTurned>(sums, place, own.shared + 2 * Map::kLayerBytes, 0);
     products_commit();
-    barrier_wait(own.barrier(Map::kH1Full, first.slot()), first.parity());
+    wait_kept(own.barrier(Map::kH1Kept), tile);
+    const uint2 positive = __ldcg(PairKept(arguments, tiles.cluster, tile).positive(own.thread));
+    products_wait<0>();
+    sums_are_final(sums);
+    named_barrier(2, kWarpgroup);  // dZ3 is used
+    store_by_signs<Format>(sums, positive, place, own.at());
+    named_barrier(2, kWarpgroup);
+
+    products_begin();
+    tile_products<Format, Factor::kTurned>(sums, place, own.shared + Map::kLayerBytes, 0);
+    products_commit();
+    if (own.thread == 0) barrier_arrive(own.barrier(Map::kDz2Full, into.slot()));
+    __syncwarp();
+    barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
     barrier_wait(own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
     products_wait<0>();
     sums_are_final(sums);
-    own.arrive_remote(Map::kDz2Room, 0, 1);
-    store_masked<Format>(sums, own.tile(Map::kH1, first.slot()), own.tile(Map::kDz1, 0), own.at());
-    warp_arrive(own.barrier(Map::kH1Free, first.slot()));
+    own.arrive_remote(Map::kDz3Room, into.slot(), 1);
+    store_masked<Format>(sums, own.tile(Map::kH1Again, 0), own.tile(Map::kDz1, 0), own.at());
+    barrier_arrive(own.barrier(Map::kH1AgainFree));  // each thread: a copy comes next, see fused.md
     warp_arrive(own.barrier(Map::kDz1Full));
   }
 }
@@ -395,14 +473,14 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
                   own.at(), own.thread, tiles.cluster, 1);
 }
 
-/// The upper SM's way back, and on to H2's gradient for the lower SM.
+/// The upper SM's way back: dZ4, and dZ3, which goes to the lower SM too.
 template <class Format>
 FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
-  SlotRing<Map::kH2Depth> second;
   SlotRing<Map::kH3Depth> third;
+  SlotRing<Map::kDz3Depth> back;
   barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
@@ -414,7 +492,7 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
         sums, describe(own.shared + Map::kLogitGradient),
         describe(own.shared + Map::kOutputWeights, 16 * kPanelRowBytes), 0);
     products_commit();
-    const std::uint32_t dz4 = own.tile(Map::kDz4, 0), dz3 = own.tile(Map::kDz3, 0);
+    const std::uint32_t dz4 = own.tile(Map::kDz4, 0), dz3 = own.tile(Map::kDz3, back.slot());
     barrier_wait(own.barrier(Map::kDz4Free), parity ^ 1);
     products_wait<0>();
     sums_are_final(sums);
@@ -429,33 +507,21 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
       barrier_arrive(own.barrier(Map::kLogitFree));
     }
     __syncwarp();
-    barrier_wait(own.barrier(Map::kDz3Free), parity ^ 1);
+    barrier_wait(own.barrier(Map::kDz3Free, back.slot()), back.parity() ^ 1);
     products_wait<0>();
     sums_are_final(sums);
     store_masked<Format>(sums, own.tile(Map::kH3, third.slot()), dz3, own.at());
     warp_arrive(own.barrier(Map::kH3Free, third.slot()));
     named_barrier(2, kWarpgroup);
-
-    products_begin();
-    tile_products<Format, Factor::kTurned>(sums, dz3, own.shared, 0);
-    products_commit();
-    if (own.thread == 0) barrier_arrive(own.barrier(Map::kDz3Full));
-    __syncwarp();
-    barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
-    barrier_wait(own.barrier(Map::kDz2Sent), parity ^ 1);
-    products_wait<0>();
-    sums_are_final(sums);
-    store_masked<Format>(sums, own.tile(Map::kH2Into, second.slot()), own.tile(Map::kDz2Out, 0), own.at());
-    own.arrive_remote(Map::kH2Room, second.slot(), 0);
-    named_barrier(2, kWarpgroup);
     if (own.thread == 0) {
-      barrier_wait(own.barrier(Map::kDz2Room), parity ^ 1);
-      bulk_send(remote_address(own.tile(Map::kDz2Into, 0), 0), own.tile(Map::kDz2Out, 0), kClusterTileBytes,
-                remote_address(own.barrier(Map::kDz2Full), 0));
+      barrier_arrive(own.barrier(Map::kDz3Full, back.slot()));
+      barrier_wait(own.barrier(Map::kDz3Room, back.slot()), back.parity() ^ 1);
+      bulk_send(remote_address(own.tile(Map::kDz3Into, back.slot()), 0), dz3, kClusterTileBytes,
+                remote_address(own.barrier(Map::kDz3IntoFull, back.slot()), 0));
     }
     __syncwarp();
-    second.advance();
     third.advance();
+    back.advance();
   }
 }
 
@@ -536,7 +602,7 @@ FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned c
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
-  const unsigned char* inputs = pair_inputs(arguments, tiles);
+  const int inputs = pair_inputs(arguments, tiles);
   const std::uint32_t again = own.tile(Map::kInputsAgain, 0), full = own.barrier(Map::kAgainFull);
   sum_weight_gradient<Format>(
       arguments, 0,
@@ -549,27 +615,44 @@ FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned c
         named_barrier(3, kWarpgroup);
         if (own.thread == 0) {
           barrier_arrive(own.barrier(Map::kDz1Free));
-          if (tile + 1 < tiles.count) load_pair_inputs(inputs, tiles, tile + 1, again, full);
+          if (tile + 1 < tiles.count) load_pair_inputs(arguments, inputs, tiles, tile + 1, again, full);
         }
         __syncwarp();
       });
 }
+/// H1 comes back for it; also for the signs that mask dZ1.
 template <class Format>
 FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
+  const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
-  SlotRing<Map::kH1Depth> first;
+  SlotRing<Map::kDz3Depth> into;
+  const auto load_h1 = [&](int tile) {
+    wait_kept(own.barrier(Map::kH1Kept), tile);
+    writes_to_async();
+    const std::uint32_t full = own.barrier(Map::kH1AgainFull);
+    barrier_expect(full, kClusterTileBytes);
+    bulk_load(own.tile(Map::kH1Again, 0), PairKept(arguments, tiles.cluster, tile).place, kClusterTileBytes,
+              full);
+  };
+  if (own.thread == 0) load_h1(0);
+  __syncwarp();
   sum_weight_gradient<Format>(
       arguments, 1,
       [&](int tile) {
-        barrier_wait(own.barrier(Map::kH1Full, first.slot()), first.parity());
-        barrier_wait_cluster(own.barrier(Map::kDz2Full), tile & 1);
-        return make_uint2(own.tile(Map::kDz2Into, 0), own.tile(Map::kH1, first.slot()));
+        barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
+        barrier_wait(own.barrier(Map::kDz2Full, into.slot()), into.parity());
+        return make_uint2(own.tile(Map::kDz3Into, into.slot()), own.tile(Map::kH1Again, 0));
       },
-      [&](int) {
-        own.arrive_remote(Map::kDz2Room, 0, 1);
-        warp_arrive(own.barrier(Map::kH1Free, first.slot()));
-        first.advance();
+      [&](int tile) {
+        own.arrive_remote(Map::kDz3Room, into.slot(), 1);
+        warp_arrive(own.barrier(Map::kH1AgainFree));
+        if (own.thread == 0 && tile + 1 < tiles.count) {
+          barrier_wait(own.barrier(Map::kH1AgainFree), tile & 1);
+          load_h1(tile + 1);
+        }
+        __syncwarp();
+        into.advance();
       });
 }
 template <class Format>
@@ -577,17 +660,19 @@ FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned c
   using Map = PairMap;
   const PairRole own(memory);
   SlotRing<Map::kH2Depth> second;
+  SlotRing<Map::kDz3Depth> back;
   sum_weight_gradient<Format>(
       arguments, 2,
-      [&](int tile) {
+      [&](int) {
         barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
-        barrier_wait(own.barrier(Map::kDz3Full), tile & 1);
-        return make_uint2(own.tile(Map::kDz3, 0), own.tile(Map::kH2Into, second.slot()));
+        barrier_wait(own.barrier(Map::kDz3Full, back.slot()), back.parity());
+        return make_uint2(own.tile(Map::kDz3, back.slot()), own.tile(Map::kH2Into, second.slot()));
       },
       [&](int) {
-        warp_arrive(own.barrier(Map::kDz3Free));
+        warp_arrive(own.barrier(Map::kDz3Free, back.slot()));
         own.arrive_remote(Map::kH2Room, second.slot(), 0);
         second.advance();
+        back.advance();
       });
 }
 /// And the output layer's weight gradient, a tile's sums at a time.
@@ -652,40 +737,43 @@ FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank) {
   init(Map::kWeightsFull, 1, kOne);
   init(Map::kInputsFull, Map::kInputDepth, kOne);
   init(Map::kAgainFull, 1, kOne);
-  init(Map::kH1Full, Map::kH1Depth, kOne);
-  init(Map::kH1Free, Map::kH1Depth, kTwoRoles);
-  init(Map::kDz2Full, 1, kOne);
+  init(Map::kH2Sent, 1, kOne);
+  init(Map::kH2Room, Map::kH2Depth, kWarps);
+  init(Map::kH1Kept, kKeptTiles, kOne);
+  init(Map::kH1AgainFull, 1, kOne);
+  init(Map::kH1AgainFree, 1, kWarpgroup + kWarps);
+  init(Map::kDz3IntoFull, Map::kDz3Depth, kOne);
+  init(Map::kDz2Full, Map::kDz3Depth, kOne);
   init(Map::kDz1Full, 1, kWarps);
   init(Map::kDz1Free, 1, kOne);
-  init(Map::kH2Room, Map::kH2Depth, kTwoRoles);
-  init(Map::kH2Sent, 1, kOne);
   init(Map::kH2Full, Map::kH2Depth, kOne);
   init(Map::kH3Free, Map::kH3Depth, kTwoRoles);
   init(Map::kLogitFull, 1, kOne);
   init(Map::kLogitFree, 1, kOne + kWarps);
   init(Map::kDz4Full, 1, kOne);
   init(Map::kDz4Free, 1, kWarps);
-  init(Map::kDz3Full, 1, kOne);
-  init(Map::kDz3Free, 1, kWarps);
-  init(Map::kDz2Sent, 1, kOne);
-  init(Map::kDz2Room, 1, kTwoRoles);
+  init(Map::kDz3Full, Map::kDz3Depth, kOne);
+  init(Map::kDz3Free, Map::kDz3Depth, kOne + kWarps);
+  init(Map::kDz3Room, Map::kDz3Depth, kTwoRoles);
   barrier_init_fence();
   if (rank == 0) {
-    barrier_expect(shared + Map::kDz2Full, kClusterTileBytes);
+    for (int slot = 0; slot < Map::kDz3Depth; ++slot)
+      barrier_expect(shared + Map::kDz3IntoFull + 8 * slot, kClusterTileBytes);
   } else {
     for (int slot = 0; slot < Map::kH2Depth; ++slot)
       barrier_expect(shared + Map::kH2Full + 8 * slot, kClusterTileBytes);
   }
 }
 
-/// This SM's two layers, and the output layer's if it is the upper one.
+/// The upper SM's two layers and the output layer, or the lower one's two and W3 for the way back.
 FUSED_DEVICE void load_pair_weights(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
   using Map = PairMap;
   const Plan& plan = arguments.plan;
   const std::uint32_t full = shared + Map::kWeightsFull;
   const std::uint32_t biases = rank == 0 ? 2 * 128 * 4 : Map::kBiasBytes;
-  barrier_expect(full, 2 * Map::kLayerBytes + biases + (rank == 0 ? 0 : Map::kOutputWeightBytes));
-  for (int layer = 0; layer < 2; ++layer)
+  const int layers = rank == 0 ? 3 : 2;
+  barrier_expect(full, layers * Map::kLayerBytes + biases + (rank == 0 ? 0 : Map::kOutputWeightBytes));
+  for (int layer = 0; layer < layers; ++layer)
     bulk_load(shared + layer * Map::kLayerBytes, arguments.image + (2 * rank + layer) * Map::kLayerBytes,
               Map::kLayerBytes, full);
   bulk_load(shared + Map::kBiases, arguments.image + plan.bias_begin + rank * 2 * 128 * 4, biases, full);
@@ -706,11 +794,11 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   cluster_sync();
   if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait
     const PairTiles tiles(arguments.plan);
-    const unsigned char* inputs = pair_inputs(arguments, tiles);
+    const int inputs = pair_inputs(arguments, tiles);
     for (int tile = 0; tile < min(Map::kInputDepth, tiles.count); ++tile)
-      load_pair_inputs(inputs, tiles, tile, shared + Map::kInputs + tile * kClusterTileBytes,
+      load_pair_inputs(arguments, inputs, tiles, tile, shared + Map::kInputs + tile * kClusterTileBytes,
                        shared + Map::kInputsFull + 8 * tile);
-    load_pair_inputs(inputs, tiles, 0, shared + Map::kInputsAgain, shared + Map::kAgainFull);
+    load_pair_inputs(arguments, inputs, tiles, 0, shared + Map::kInputsAgain, shared + Map::kAgainFull);
   }
   __syncwarp();
   wait_for_kernel_before();
@@ -719,16 +807,30 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   __syncwarp();
   if (role < 2) {
     registers_decrease<kChainRegisters>();
-    if (rank == 0 && role == 0) make_lower_activations<Format>(arguments, memory);
-    if (rank == 0 && role == 1) make_lower_gradients<Format>(arguments, memory);
-    if (rank == 1 && role == 0) make_upper_activations<Format>(arguments, memory);
-    if (rank == 1 && role == 1) make_upper_gradients<Format>(arguments, memory);
+    if (rank == 0) {
+      if (role == 0)
+        make_lower_activations<Format>(arguments, memory);
+      else
+        make_lower_gradients<Format>(arguments, memory);
+    } else {
+      if (role == 0)
+        make_upper_activations<Format>(arguments, memory);
+      else
+        make_upper_gradients<Format>(arguments, memory);
+    }
   } else {
     registers_increase<kSumRegisters>();
-    if (rank == 0 && role == 2) sum_first_layer<Format>(arguments, memory);
-    if (rank == 0 && role == 3) sum_second_layer<Format>(arguments, memory);
-    if (rank == 1 && role == 2) sum_third_layer<Format>(arguments, memory);
-    if (rank == 1 && role == 3) sum_last_layers<Format>(arguments, memory);
+    if (rank == 0) {
+      if (role == 2)
+        sum_first_layer<Format>(arguments, memory);
+      else
+        sum_second_layer<Format>(arguments, memory);
+    } else {
+      if (role == 2)
+        sum_third_layer<Format>(arguments, memory);
+      else
+        sum_last_layers<Format>(arguments, memory);
+    }
   }
   cluster_sync();  // nobody leaves while the other may still write to its barriers
 }

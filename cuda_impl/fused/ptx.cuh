@@ -102,6 +102,9 @@ FUSED_DEVICE void bulk_store_wait() { asm volatile("cp.async.bulk.wait_group 0;"
 /// Before a barrier, by every thread that wrote shared memory which products or bulk copies read next.
 FUSED_DEVICE void shared_writes_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/// The same of all memory, the device's as well; and between what copies have written and what copies read.
+FUSED_DEVICE void writes_to_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // ---- single words, for the thread itself
 
 FUSED_DEVICE std::uint32_t load_word(std::uint32_t address) {

@@ -170,6 +170,8 @@ class FusedTrainer : public Trainer {
     add(Kind::kOutputBias, hidden, 0, 0, 1);
     keep_segments(segments);
     partials_ = DeviceBuffer<float>(blocks_ * stride);
+    if (plan_.form == Form::kPair)
+      kept_ = DeviceBuffer<unsigned char>(std::int64_t{blocks_} * kKeptTiles * kKeptTileBytes);
   }
 
   void keep_segments(const std::vector<Segment>& segments) {
@@ -281,7 +283,8 @@ class FusedTrainer : public Trainer {
                  .state = state_.data(),
                  .partials = partials_.data(),
                  .block_losses = block_losses_.data(),
-                 .gradient_scale = chain_.gradient_scale};
+                 .gradient_scale = chain_.gradient_scale,
+                 .kept = kept_.data()};
     update_.plan = plan_;
     update_.rows = update_rows_.data();
     update_.row_blocks = static_cast<std::int32_t>(update_rows_.size());
@@ -320,6 +323,7 @@ class FusedTrainer : public Trainer {
   DeviceBuffer<float> parameters_;
   DeviceBuffer<unsigned char> image_;  // what products read of them; plan.h
   DeviceBuffer<unsigned char> inputs_, activations_, gradients_, output_gradients_;  // in panels; kernels.h
+  DeviceBuffer<unsigned char> kept_;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<GradientBlock> gradient_blocks_;
   DeviceBuffer<UpdateRows> update_rows_;
