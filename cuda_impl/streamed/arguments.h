@@ -52,6 +52,7 @@ const void* streamed_kernel_fp16(int groups, int panels);
 const void* streamed_kernel_bf16(int groups);
 const void* streamed_kernel_kept_bf16();
 const void* streamed_kernel_partly_kept_bf16();
+const void* streamed_kernel_first_kept(Precision precision, int panels);
 const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();

@@ -110,6 +110,13 @@ void keep_some_lower_halves(Plan& plan, int held) {
   plan.keeps = 1;
 }
 
+void keep_first_masters(Plan& plan, Precision precision, int held) {
+  const int bytes = first_kept_bytes(precision);
+  if (bytes == 0 || one_panel_for_all(plan) != (held > 0 ? 2 : 1)) return;
+  plan.kept_share = std::min(plan.input_tiles, bytes / (plan.layer[0].owned * 1024));
+  plan.keeps = plan.kept_share > 0 ? 2 : 0;
+}
+
 int one_panel_for_all(const Plan& plan) {
   const int panel = plan.layer[0].panel;
   const auto end = plan.layer + plan.layers - plan.narrow;
@@ -125,6 +132,9 @@ void join_logits_of_narrow_layers_only(Plan& plan) {
 
 double kept_bytes_per_step(const Plan& plan) {
   double bytes = 0;
+  if (plan.keeps == 2)
+    return 8.0 * std::min(plan.layer[0].in, plan.kept_share * kTileSide) *
+           plan.layer[0].out;  // read 4, written 4
   for (int index = 0; index < plan.layers; ++index) {
     const LayerPlan& layer = plan.layer[index];
     const double share = plan.kept_share > 0 ? plan.kept_share / 256.0 : 1;

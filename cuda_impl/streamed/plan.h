@@ -34,6 +34,12 @@ static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
 /// With some halves that stay, in panels of 2 tiles: rings in between.
 inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
 static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
+/// With masters of the first layer that stay: behind the same rings in fp16, behind whole ones in tf32, where sums are added up as well.
+constexpr int first_kept_bytes(Precision precision) {
+  return precision == Precision::kFp16   ? kPartlyKeptBytes
+         : precision == Precision::kTf32 ? kSharedBytes - kRingBytes
+                                         : 0;
+}
 
 struct LayerPlan {
   std::int32_t in, out;              // widths
@@ -62,7 +68,8 @@ struct Plan {
   std::int64_t biases;        // values
   std::int64_t output_tiles;  // of activations in one group of rows
   std::int32_t input_tiles;   // of one batch in one group of rows
-  std::int32_t keeps;         // 1 if any layer's lower halves are kept
+  std::int32_t
+      keeps;  // 1 if any layer's lower halves are kept, 2: masters of the first layer, of kept_share tiles of inputs
   LayerPlan layer[kMaxLayers];
 };
 
@@ -84,6 +91,10 @@ void keep_lower_halves(Plan& plan);
 /// The same with panels of 2 tiles and hints for the L2: of layer 1's lower halves as many as there is room for. In panels of 4 tiles it brings
 /// nothing (docs/kernels/streamed.md).
 void keep_some_lower_halves(Plan& plan, int held);
+
+/// For fp16 and tf32 with panels of one tile, or of two and hints for the L2: of the first layer's masters, which only the block that owns their
+/// outputs touches, as many as there is room for stay in shared memory.
+void keep_first_masters(Plan& plan, Precision precision, int held);
 
 /// Warps that divide the outputs of such a backward pass, items. Whether a warp's item is kept, and how many before it are: spread evenly.
 inline constexpr int kItemWarps = 16;

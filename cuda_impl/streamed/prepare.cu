@@ -95,6 +95,7 @@ int master_stride(Precision precision) {
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
   const int panels = one_panel_for_all(plan);
+  if (plan.keeps == 2) return streamed_kernel_first_kept(precision, panels);
   switch (precision) {
     case Precision::kFp32:
       return streamed_kernel_fp32(groups, plan.joined != 0);

@@ -321,5 +321,8 @@ struct HeldFp16 : Fp16 {
 };
 /// With words to the L2 and some of the lower halves on the chip.
 struct PartlyKeptBf16 : HeldBf16 {};
+/// With masters of the first layer on the chip.
+struct FirstKeptFp16 : Fp16 {};
+struct HeldFirstKeptFp16 : HeldFp16 {};
 
 }  // namespace headroom::streamed

@@ -48,11 +48,17 @@ inline constexpr int kMostStages = 6;
 template <class Format>
 inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
 template <class Format>
-inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format>;
+inline constexpr bool kKeepsFirst =
+    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptFp16> ||
+    std::is_same_v<Format, FirstKeptTf32> || std::is_same_v<Format, HeldFirstKeptTf32>;
+template <class Format>
+inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
-inline constexpr bool kHolds = std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
-                               std::is_same_v<Format, HeldTf32> || kKeepsSome<Format>;
+inline constexpr bool kHolds =
+    std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
+    std::is_same_v<Format, HeldTf32> || kKeepsSome<Format> || std::is_same_v<Format, HeldFirstKeptFp16> ||
+    std::is_same_v<Format, HeldFirstKeptTf32>;
 /// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
 /// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
 template <class Format, int kGroups, int kPanels>
@@ -63,9 +69,11 @@ template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kRingsBytes = kKeepsSome<Format> ? kMiddleRingBytes
-                                   : kKeeps<Format>   ? kSmallRingBytes
-                                                      : kRingBytes;
+inline constexpr int kRingsBytes =
+    kKeepsSome<Format>    ? kMiddleRingBytes
+    : kKeepsFirst<Format> ? (Format::kActivationBytes == 1024 ? kMiddleRingBytes : kRingBytes)
+    : kKeeps<Format>      ? kSmallRingBytes
+                          : kRingBytes;
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
@@ -761,6 +769,25 @@ STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
   }
 }
 
+/// A tile of the first layer's masters that is kept.
+template <class Format>
+STREAMED_DEVICE unsigned char* kept_first_tile(const LayerPlan& layer, int out_tile, int in_tile) {
+  return kept_memory<Format>() + (in_tile * layer.owned + out_tile - block_index() * layer.owned) * 1024;
+}
+/// All of them, as above.
+template <class Format, class Use>
+STREAMED_DEVICE void for_kept_first_tiles(const Arguments& a, const Use& use) {
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const LayerPlan& layer = a.plan.layer[0];
+  const Range own = owned_tiles(layer);
+  for (int out_tile = own.begin; out_tile < own.end; ++out_tile)
+    for (int in_tile = warp; in_tile < a.plan.kept_share; in_tile += Format::kWarps)
+#pragma unroll
+      for (int p = 0; p < 2; ++p)
+        use(a.masters.part[p] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
+            kept_first_tile<Format>(layer, out_tile, in_tile) + p * 512 + lane * 16);
+}
+
 /// All outputs of a layer against one panel of its inputs: kSplit times kTiles tiles, kWarps / kSplit warps for each.
 template <class Format, int kTiles, int kSplit, int kGroups, bool kKept>
 struct BackwardSweep {
@@ -1008,6 +1035,8 @@ struct FirstSweep {
   }
   STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
+    if constexpr (kKeepsFirst<Format>)
+      if (in_tile(i) < a.plan.kept_share) return;
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -1035,9 +1064,18 @@ struct FirstSweep {
         [&](unsigned char* stage) {
           with_destination<Format>(a, layer, tile, in_tile(i), [&](const auto& out) {
             const unsigned char* x = stage + Shape::kWeightBytes;
-            Format::template first<kTiles, kGroups, kForward>(
-                sums, d, stage, x, x + kInputTileBytes, out,
-                std::int64_t{layer.in_tiles} * Format::kMasterStride, factor, lane);
+            const std::int64_t tile_step = std::int64_t{layer.in_tiles} * Format::kMasterStride;
+            if constexpr (kKeepsFirst<Format>) {
+              const bool kept = in_tile(i) < a.plan.kept_share;
+              unsigned char* const tiles = kept_first_tile<Format>(layer, tile, in_tile(i));
+              const MaybeKept<std::remove_cvref_t<decltype(out)>> there{out, shared_address(tiles), kept};
+              Format::template first<kTiles, kGroups, kForward>(sums, d, kept ? tiles : stage, x,
+                                                                x + kInputTileBytes, there,
+                                                                kept ? 1024 : tile_step, factor, lane);
+            } else {
+              Format::template first<kTiles, kGroups, kForward>(sums, d, stage, x, x + kInputTileBytes, out,
+                                                                tile_step, factor, lane);
+            }
           });
           ++i;
         });
@@ -1109,10 +1147,13 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
-  if constexpr (kKeeps<Format>)
-    for_kept_halves<Format>(a, [](const unsigned char* in_memory, unsigned char* kept) {
-      store_shared16(kept, load_global16(in_memory));
-    });
+  const auto bring = [](const unsigned char* in_memory, unsigned char* kept) {
+    store_shared16(kept, load_global16(in_memory));
+  };
+  if constexpr (kKeepsFirst<Format>)
+    for_kept_first_tiles<Format>(a, bring);
+  else if constexpr (kKeeps<Format>)
+    for_kept_halves<Format>(a, bring);
   for (int done = 0;; ++done) {
     between_steps<Format, kGroups, kPanels>(a, batch_before, batch, done);
     if (done == a.steps) break;
@@ -1162,7 +1203,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       const bool good = with_panel<kGroups, kPanels>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
         const auto wait_for_gradients = [&](const auto& ask) { return wait<Format>(a, waited, ask); };
-        if constexpr (kKeeps<Format> && !kKeepsSome<Format>)
+        if constexpr (std::is_same_v<Format, KeptBf16>)
           if (layers[layer].kept >= 0)
             return backward<Format, kPanel, kGroups, kEarly, true, false>(a, layers[layer], layers[layer - 1],
                                                                           own_logits, wait_for_gradients);
@@ -1177,10 +1218,13 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     batch_before = batch;
     batch = next_batch(a, batch);
   }
-  if constexpr (kKeeps<Format>)
-    for_kept_halves<Format>(a, [](unsigned char* in_memory, const unsigned char* kept) {
-      store_global16(in_memory, load_shared16(kept));
-    });
+  const auto take_back = [](unsigned char* in_memory, const unsigned char* kept) {
+    store_global16(in_memory, load_shared16(kept));
+  };
+  if constexpr (kKeepsFirst<Format>)
+    for_kept_first_tiles<Format>(a, take_back);
+  else if constexpr (kKeeps<Format>)
+    for_kept_halves<Format>(a, take_back);
 }
 
 template <class Format, int kGroups, int kPanels>

@@ -289,5 +289,8 @@ struct Tf32 {
 struct HeldTf32 : Tf32 {
   static constexpr int kHeldParts = 2;
 };
+/// With masters of the first layer on the chip.
+struct FirstKeptTf32 : Tf32 {};
+struct HeldFirstKeptTf32 : HeldTf32 {};
 
 }  // namespace headroom::streamed

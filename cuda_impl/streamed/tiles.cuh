@@ -55,6 +55,20 @@ STREAMED_DEVICE void store_part(const HeldParts<kHeldParts>& parts, int index, s
     store_global16_passing(parts.part[index] + offset, value);
 }
 
+/// Tiles that may be kept in shared memory, one after the other there.
+template <class Out>
+struct MaybeKept {
+  const Out& out;
+  int tiles;  // there
+  bool kept;
+};
+template <class Out>
+STREAMED_DEVICE void store_part(const MaybeKept<Out>& parts, int index, std::int64_t offset, uint4 value) {
+  if (parts.kept)
+    store_shared16(parts.tiles + index * 512 + static_cast<int>(offset), value);
+  else
+    store_part(parts.out, index, offset, value);
+}
 /// A tile whose second parts may be kept in shared memory.
 template <class Out>
 struct PartlyKept {

@@ -287,6 +287,7 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
                        ? held_share(plan, precision)
                        : tiles_to_hold(plan, precision, device_attribute(cudaDevAttrL2CacheSize, device));
   if (precision == Precision::kBf16) keep_some_lower_halves(plan, held);
+  keep_first_masters(plan, precision, held);
   return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options);
 }
 

@@ -136,7 +136,7 @@ TEST_P(StreamedHints, OddShapesMatchTheOracle) {
 TEST_P(StreamedHints, ChangeNoBit) {
   NEEDS_GPU();
   // Panels of 1, 2 and 4 tiles. In bf16 lower halves are kept in panels of 1 tile without hints and of 2 with them: of the
-  // widest network's layer 1 some, otherwise all.
+  // widest network's layer 1 some, otherwise all; in fp16 and tf32, in the same panels, masters of the first layer.
   for (const auto& [name, members] : {std::pair{"mlp-784x1024x1024x10-b32", 0},
                                       {"mlp-784x1024x1024x10-b32", 32},
                                       {"mlp-784x2048x2048x10-b32", 64},
@@ -275,6 +275,24 @@ TEST(StreamedPlan, KeepsSomeLowerHalvesOfWiderPanels) {
     EXPECT_LE(kept * streamed::kItemWarps * plan.layer[0].owned * 512, streamed::kPartlyKeptBytes) << name;
     EXPECT_GE(kept, share > 0 ? 1 : 0) << name;
   }
+}
+TEST(StreamedPlan, KeepsMastersOfTheFirstLayerInFp16AndTf32) {
+  for (const auto& [name, held, fp16, tf32] : {std::tuple{"mlp-784x2048x2048x2048x10-b32", 0, 49, 32},
+                                               {"mlp-784x2048x2048x2048x10-b32", 21, 0, 0},
+                                               {"mlp-20x16x3-b1", 0, 2, 2},
+                                               {"mlp-784x4096x4096x4096x10-b32", 21, 40, 16},
+                                               {"mlp-784x4096x4096x4096x10-b32", 0, 0, 0},
+                                               {"mlp-2000x4096x10-b32", 21, 40, 16},
+                                               {"mlp-784x8192x8192x8192x10-b32", 0, 0, 0},
+                                               {"mlp-784x2048x2048x2048x10-b33", 0, 0, 0}})
+    for (const Precision precision : kAllPrecisions) {
+      auto plan = streamed::make_plan(parse_workload_name(name), kH200);
+      streamed::keep_first_masters(plan, precision, held);
+      const int share = precision == Precision::kFp16 ? fp16 : precision == Precision::kTf32 ? tf32 : 0;
+      EXPECT_EQ(plan.kept_share, share) << name;
+      EXPECT_EQ(plan.keeps, share > 0 ? 2 : 0) << name;
+      EXPECT_LE(share * plan.layer[0].owned * 1024, streamed::first_kept_bytes(precision)) << name;
+    }
 }
 TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToThreeTimesTheL2) {
   constexpr std::int64_t kL2Bytes = std::int64_t{60} << 20;
