@@ -113,6 +113,7 @@ void keep_some_lower_halves(Plan& plan, int held) {
 void keep_first_masters(Plan& plan, Precision precision, int held) {
   const int bytes = first_kept_bytes(precision);
   if (bytes == 0 || one_panel_for_all(plan) != (held > 0 ? 2 : 1)) return;
+  if (held > 0 && precision == Precision::kTf32) return;
   plan.kept_share = std::min(plan.input_tiles, bytes / (plan.layer[0].owned * 1024));
   plan.keeps = plan.kept_share > 0 ? 2 : 0;
 }

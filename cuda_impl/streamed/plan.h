@@ -92,8 +92,8 @@ void keep_lower_halves(Plan& plan);
 /// nothing (docs/kernels/streamed.md).
 void keep_some_lower_halves(Plan& plan, int held);
 
-/// For fp16 and tf32 with panels of one tile, or of two and hints for the L2: of the first layer's masters, which only the block that owns their
-/// outputs touches, as many as there is room for stay in shared memory.
+/// For fp16 and tf32 with panels of one tile, in fp16 also of two with hints for the L2: of the first layer's masters, which only the block that owns
+/// their outputs touches, as many as there is room for stay in shared memory.
 void keep_first_masters(Plan& plan, Precision precision, int held);
 
 /// Warps that divide the outputs of such a backward pass, items. Whether a warp's item is kept, and how many before it are: spread evenly.

@@ -50,15 +50,14 @@ inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
 template <class Format>
 inline constexpr bool kKeepsFirst =
     std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptFp16> ||
-    std::is_same_v<Format, FirstKeptTf32> || std::is_same_v<Format, HeldFirstKeptTf32>;
+    std::is_same_v<Format, FirstKeptTf32>;
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
-    std::is_same_v<Format, HeldTf32> || kKeepsSome<Format> || std::is_same_v<Format, HeldFirstKeptFp16> ||
-    std::is_same_v<Format, HeldFirstKeptTf32>;
+    std::is_same_v<Format, HeldTf32> || kKeepsSome<Format> || std::is_same_v<Format, HeldFirstKeptFp16>;
 /// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
 /// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
 template <class Format, int kGroups, int kPanels>

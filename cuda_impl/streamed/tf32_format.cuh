@@ -291,6 +291,5 @@ struct HeldTf32 : Tf32 {
 };
 /// With masters of the first layer on the chip.
 struct FirstKeptTf32 : Tf32 {};
-struct HeldFirstKeptTf32 : HeldTf32 {};
 
 }  // namespace headroom::streamed
