@@ -111,11 +111,14 @@ void keep_some_lower_halves(Plan& plan, int held) {
 }
 
 void keep_first_masters(Plan& plan, Precision precision, int held) {
-  const int bytes = first_kept_bytes(precision);
-  if (bytes == 0 || one_panel_for_all(plan) != (held > 0 ? 2 : 1)) return;
-  if (held > 0 && precision == Precision::kTf32) return;
-  plan.kept_share = std::min(plan.input_tiles, bytes / (plan.layer[0].owned * 1024));
-  plan.keeps = plan.kept_share > 0 ? 2 : 0;
+  const int panel = one_panel_for_all(plan);
+  const bool fp16 = precision == Precision::kFp16;
+  if (!fp16 && precision != Precision::kTf32) return;
+  if (held > 0 ? panel != 2 || !fp16 : panel != 1) return;
+  const int room = first_kept_bytes(precision, panel) / (plan.layer[0].owned * 1024);
+  if (room == 0 || (panel == 1 && room < plan.input_tiles)) return;
+  plan.kept_share = std::min(plan.input_tiles, room);
+  plan.keeps = 2;
 }
 
 int one_panel_for_all(const Plan& plan) {

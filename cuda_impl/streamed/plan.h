@@ -34,11 +34,10 @@ static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
 /// With some halves that stay, in panels of 2 tiles: rings in between.
 inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
 static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
-/// With masters of the first layer that stay: behind the same rings in fp16, behind whole ones in tf32, where sums are added up as well.
-constexpr int first_kept_bytes(Precision precision) {
-  return precision == Precision::kFp16   ? kPartlyKeptBytes
-         : precision == Precision::kTf32 ? kSharedBytes - kRingBytes
-                                         : 0;
+/// With masters of the first layer that stay: behind the same rings, in fp16 with panels of one tile behind these.
+inline constexpr int kFirstRingBytes = 147456;
+constexpr int first_kept_bytes(Precision precision, int panel) {
+  return kSharedBytes - (precision == Precision::kFp16 && panel == 1 ? kFirstRingBytes : kMiddleRingBytes);
 }
 
 struct LayerPlan {
@@ -92,8 +91,8 @@ void keep_lower_halves(Plan& plan);
 /// nothing (docs/kernels/streamed.md).
 void keep_some_lower_halves(Plan& plan, int held);
 
-/// For fp16 and tf32 with panels of one tile, in fp16 also of two with hints for the L2: of the first layer's masters, which only the block that owns
-/// their outputs touches, as many as there is room for stay in shared memory.
+/// For fp16 and tf32: the first layer's masters, which only the block that owns their outputs touches, stay in shared memory, with panels of one
+/// tile if there is room for all of them, in fp16 with panels of two and hints for the L2 as many as there is room for.
 void keep_first_masters(Plan& plan, Precision precision, int held);
 
 /// Warps that divide the outputs of such a backward pass, items. Whether a warp's item is kept, and how many before it are: spread evenly.

@@ -48,9 +48,10 @@ inline constexpr int kMostStages = 6;
 template <class Format>
 inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
 template <class Format>
-inline constexpr bool kKeepsFirst =
-    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptFp16> ||
-    std::is_same_v<Format, FirstKeptTf32>;
+inline constexpr bool kKeepsAllFirst =
+    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, FirstKeptTf32>;
+template <class Format>
+inline constexpr bool kKeepsFirst = kKeepsAllFirst<Format> || std::is_same_v<Format, HeldFirstKeptFp16>;
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
@@ -68,11 +69,10 @@ template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kRingsBytes =
-    kKeepsSome<Format>    ? kMiddleRingBytes
-    : kKeepsFirst<Format> ? (Format::kActivationBytes == 1024 ? kMiddleRingBytes : kRingBytes)
-    : kKeeps<Format>      ? kSmallRingBytes
-                          : kRingBytes;
+inline constexpr int kRingsBytes = std::is_same_v<Format, FirstKeptFp16>       ? kFirstRingBytes
+                                   : kKeepsSome<Format> || kKeepsFirst<Format> ? kMiddleRingBytes
+                                   : kKeeps<Format>                            ? kSmallRingBytes
+                                                                               : kRingBytes;
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
@@ -1017,7 +1017,7 @@ struct FirstSweep {
   static constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles,
                        kSweepWarps = Format::kWarps / kSplit;
   static constexpr int kInputTileBytes = kGroups * Format::kActivationBytes;
-  using Shape = FirstStages<Format, kTiles, kGroups, kForward>;
+  using Shape = FirstStages<Format, kKeepsAllFirst<Format> ? 0 : kTiles, kGroups, kForward>;
   const Arguments& a;
   const LayerPlan& layer;
   int panel_tile, tile, first_in, count, lane, ring_place = 0;  // tile: this warp's first tile of outputs
@@ -1034,6 +1034,7 @@ struct FirstSweep {
   }
   STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
+    if constexpr (kKeepsAllFirst<Format>) return;
     if constexpr (kKeepsFirst<Format>)
       if (in_tile(i) < a.plan.kept_share) return;
 #pragma unroll
@@ -1065,7 +1066,7 @@ struct FirstSweep {
             const unsigned char* x = stage + Shape::kWeightBytes;
             const std::int64_t tile_step = std::int64_t{layer.in_tiles} * Format::kMasterStride;
             if constexpr (kKeepsFirst<Format>) {
-              const bool kept = in_tile(i) < a.plan.kept_share;
+              const bool kept = kKeepsAllFirst<Format> || in_tile(i) < a.plan.kept_share;
               unsigned char* const tiles = kept_first_tile<Format>(layer, tile, in_tile(i));
               const MaybeKept<std::remove_cvref_t<decltype(out)>> there{out, shared_address(tiles), kept};
               Format::template first<kTiles, kGroups, kForward>(sums, d, kept ? tiles : stage, x,
