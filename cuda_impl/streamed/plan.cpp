@@ -115,7 +115,7 @@ void keep_first_masters(Plan& plan, Precision precision, int held) {
   const bool fp16 = precision == Precision::kFp16;
   if (!fp16 && precision != Precision::kTf32) return;
   if (held > 0 ? panel != 2 || !fp16 : panel != 1) return;
-  const int room = first_kept_bytes(precision, panel) / (plan.layer[0].owned * 1024);
+  const int room = kPartlyKeptBytes / (plan.layer[0].owned * 1024);
   if (room == 0 || (panel == 1 && room < plan.input_tiles)) return;
   plan.kept_share = std::min(plan.input_tiles, room);
   plan.keeps = 2;

@@ -31,14 +31,9 @@ inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
 /// With halves of masters that stay: room for them, and smaller rings in the rest, where sums are added up as well.
 inline constexpr int kKeptBytes = 131072, kSmallRingBytes = 98304;
 static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
-/// With some halves that stay, in panels of 2 tiles: rings in between.
+/// With some halves that stay in panels of 2 tiles, or masters of the first layer: rings in between.
 inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
 static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
-/// With masters of the first layer that stay: behind the same rings, in fp16 with panels of one tile behind these.
-inline constexpr int kFirstRingBytes = 147456;
-constexpr int first_kept_bytes(Precision precision, int panel) {
-  return kSharedBytes - (precision == Precision::kFp16 && panel == 1 ? kFirstRingBytes : kMiddleRingBytes);
-}
 
 struct LayerPlan {
   std::int32_t in, out;              // widths

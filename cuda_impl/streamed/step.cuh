@@ -69,10 +69,9 @@ template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kRingsBytes = std::is_same_v<Format, FirstKeptFp16>       ? kFirstRingBytes
-                                   : kKeepsSome<Format> || kKeepsFirst<Format> ? kMiddleRingBytes
-                                   : kKeeps<Format>                            ? kSmallRingBytes
-                                                                               : kRingBytes;
+inline constexpr int kRingsBytes = kKeepsSome<Format> || kKeepsFirst<Format> ? kMiddleRingBytes
+                                   : kKeeps<Format>                          ? kSmallRingBytes
+                                                                             : kRingBytes;
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
