@@ -1,11 +1,12 @@
 """Runs the test programs of a build and pytest side by side; what finished is kept when the run is cut off.
 
 Everything is cut into jobs: one shard of one GoogleTest program in one way (plain, with its PTX compiled on
-the spot, under a sanitizer), or one file of pytest. As many run at once as the host has cores; programs
-marked ALONE in tests/CMakeLists.txt measure times, so they run first and one by one. Every job has its log in
-a folder that is named at the start, a line is printed as soon as a program's last shard ends, and on a GPU
-the verification record is written anew after every job. What passes its limit, or is not begun in time, is
-"not finished", test by test and by name, and a part that holds such tests is not clean.
+the spot, under a sanitizer), or one file of pytest, less its tests that are in APART. As many run at once
+as the host has cores; programs marked ALONE in tests/CMakeLists.txt measure times, so they run first and
+one by one. Every job has its log in a folder that is named at the start, a line is printed as soon as a
+program's last shard ends, and on a GPU the verification record is written anew after every job. What passes
+its limit, or is not begun in time, is "not finished", test by test and by name, and a part that holds such
+tests is not clean.
 
 Four shards, because tests of the four precisions follow each other: each shard then loads (compiles,
 instruments) the kernels of one precision only.
@@ -33,6 +34,13 @@ SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
 # The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
 WITHOUT_PTX = ("cublaslt_test",)
+# Tests that take minutes, as they compile with torch.compile: each is a job of its own.
+APART = (
+    "tests/python/test_captured_rows.py::test_set_up_is_cold_then_warm",
+    "tests/python/test_captured_rows.py::test_this_process_assembles_like_pytorchs_compile_workers",
+    "tests/python/test_worker_gpu.py::test_compiled_steps[pytorch-compile]",
+    "tests/python/test_worker_gpu.py::test_compiled_steps[pytorch-compile-graph]",
+)
 
 
 @dataclass
@@ -122,10 +130,15 @@ def pytest_jobs(root):
     if importlib.util.find_spec("pytest") is None:
         print(f"skipped pytest: {sys.executable} has none", flush=True)
         return
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    for number, test in enumerate(APART, 1):
+        if not (root / test.split("::")[0]).exists():
+            continue
+        yield Job("tests", "pytest", f"tests.apart.{number}", [*command, test], [test])
+    without = [f"--deselect={test}" for test in APART]
     for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", file]
-        yield Job("tests", "pytest", f"tests.{path.stem}", command, [file])
+        yield Job("tests", "pytest", f"tests.{path.stem}", [*command, *without, file], [file])
 
 
 def gtest_jobs(build, parts, environment, sanitizer):
@@ -169,7 +182,8 @@ def filter_of(part):
 def finished_counts(job, status, logs):
     """Of a job that ended by itself: a bad status without a counted failure is one too."""
     passed, failed, skipped = junit_counts.counts(job.report(logs))
-    nothing_to_run = job.group == "pytest" and status == 5  # a file that skipped itself whole
+    # A file that skipped itself whole; asked for one test of it, pytest calls that an error.
+    nothing_to_run = job.group == "pytest" and (status == 5 or (status == 4 and skipped))
     if status != 0 and failed == 0 and not nothing_to_run:
         failed = 1
     return Counts(passed, failed, skipped)
