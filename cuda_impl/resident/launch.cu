@@ -110,9 +110,8 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
 std::vector<Sharing> slice_sharings(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
-      return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kTf32:
-      return {{2, 1}, {2, 2}, {1, 1}};
+      return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kFp16:
     case Precision::kBf16:
       return {{2, 2}, {1, 1}};

@@ -1213,9 +1213,10 @@ SliceKernel slice_kernel_with(Form form, int pairs) {
   if (pairs == 4) return slice_steps_kernel<Format, SliceGrid, 4, kWideLayers>();
   return slice_steps_kernel<Format, SliceGrid, 8, kWideLayers>();
 }
-/// Of two thread blocks.
+/// Of two thread blocks or, with one pair a warp, four.
 template <class Format, int kLayers>
-SliceKernel slice_team_kernel_with(int pairs) {
+SliceKernel slice_team_kernel_with(int pairs, int team) {
+  if (team == 4) return slice_steps_kernel<Format, SliceGrid, 1, kLayers, 4>();
   if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1, kLayers, 2>();
   if (pairs == 2) return slice_steps_kernel<Format, SliceGrid, 2, kLayers, 2>();
   return slice_steps_kernel<Format, SliceGrid, 4, 0, 2>();
@@ -1232,12 +1233,13 @@ SliceKernel slice_pair_kernel_of(int layers) {
   return layers == kLayers ? slice_steps_kernel<Format, SliceGrid, 4, kLayers, 2, 2>()
                            : slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
 }
-/// With teams: of two thread blocks, which own one slice, or two of a wide network.
+/// With teams: of two or four thread blocks, which own one slice, or of two that own two of a wide network.
 template <class Format>
 SliceKernel slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
   if (own == 2) return slice_pair_kernel_of<Format>(layers);
   if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
-  return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs) : slice_team_kernel_with<Format, 0>(pairs);
+  return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs, team)
+                     : slice_team_kernel_with<Format, 0>(pairs, team);
 }
 
 }  // namespace headroom::resident

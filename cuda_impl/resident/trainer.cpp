@@ -169,9 +169,10 @@ Program choose_program(const Workload& workload, Precision precision, int device
     }
   };
   using Kernel = ResidentOptions::Kernel;
-  // Multiply-adds take longer than the grid's exchanges: there teams are faster than a cluster without them.
+  // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them.
   std::vector<Form> slice_forms = forms;
-  if (precision == Precision::kFp32) std::reverse(slice_forms.begin(), slice_forms.end());
+  if (precision == Precision::kFp32 || precision == Precision::kTf32)
+    std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : slice_forms)
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
