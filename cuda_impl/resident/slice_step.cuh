@@ -206,7 +206,8 @@ class SliceMember {
 
   // ---- a step
 
-  /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
+  /// One step; behind the last one, only the updates that were put off. False if a wait ran out. By warps that are no serving
+  /// warps, which the compiler does not see: what serving warps do is left out here by hand.
   RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
     const bool training = step < a.steps;
     const int last = layers(a) - 1;
@@ -262,12 +263,12 @@ class SliceMember {
 #pragma unroll kUnroll
     for (int layer = last - 1; layer >= 1; --layer) {
       Place place;
-      if (layer > 1)
+      if (!kServes && layer > 1)
         place = exchange_.template place<true>(a, published_slice(), publisher(),
                                                gradient_exchange(a, layer - 1));
       sum_columns(a, layer, hidden, back);
       step_sync();
-      publish_gradient(a, layer - 1, step, place);
+      if constexpr (!kServes) publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) finish_loss(a, step);
       if (layer == 1) break;
       update_columns(a, layer, step, hidden);
@@ -295,7 +296,8 @@ class SliceMember {
   RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     next_batch(a);
     if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
-    const Place place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
+    Place place;
+    if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
     if constexpr (kLongBodies) {
       typename Format::Sums sums[1] = {};
       for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch_, [&](int i, const Fragments& x) {
@@ -312,14 +314,15 @@ class SliceMember {
       step_sync();
     else if (block_sync_or(waiter_.timed_out))
       return false;
-    publish_hidden(a, 0, step, place);
+    if constexpr (!kServes) publish_hidden(a, 0, step, place);
     return true;
   }
 
   /// Leaves in `old` what the next layer's put-off update takes.
   RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kHeld],
                                Tiles& old) {
-    const Place place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
+    Place place;
+    if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
     typename Format::Sums sums[kOwn] = {};
     if (!idle()) {
       Tiles below;
@@ -335,7 +338,7 @@ class SliceMember {
     }
     store_partial(a, sums);
     step_sync();
-    publish_hidden(a, layer, step, place);
+    if constexpr (!kServes) publish_hidden(a, layer, step, place);
   }
 
   RESIDENT_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
