@@ -162,7 +162,7 @@ def gtest_jobs(build, parts, environment, sanitizer):
             wrapper += ["--error-exitcode", str(SANITIZER_FAILED)]
         if part == "ptx_jit":
             variables = {"CUDA_FORCE_PTX_JIT": "1"}
-        alone = part == "tests" and "alone" in marks
+        alone = part not in SANITIZERS and "alone" in marks
         yield from program_jobs(
             part, build / "bin" / name, tests, filter_of(part), wrapper, environment | variables, alone
         )
