@@ -135,6 +135,12 @@ std::vector<double> update_errors_from_end(const ParametersView& start, const Pa
       .distance;
 }
 
+double depth_factor(int hidden_layers, Precision precision) {
+  if (precision == Precision::kFp32 || hidden_layers <= 3) return 1;
+  const double layers = (hidden_layers - 1) / 2.0;
+  return precision == Precision::kBf16 ? std::min(layers, 5.0) : std::min(std::sqrt(layers), 2.0);
+}
+
 StepBounds step_bounds(const Workload& workload, Contract contract, Precision precision) {
   if (contract == Contract::kLibrary) return {.median = 6e-2, .each = kInfinity, .scale = 8e-3};
   if (contract == Contract::kAutocast)
@@ -147,9 +153,9 @@ StepBounds step_bounds(const Workload& workload, Contract contract, Precision pr
   }
   const bool few = hidden * workload.batch_size <= kFewActivations;
   const double two_flips = std::sqrt(8.0 / (static_cast<double>(workload.batch_size) * narrowest));
-  return {.median = precision == Precision::kFp32 || few ? 1e-3 : 2e-2,
-          .each = std::max(5e-2, two_flips),
-          .scale = 2e-3};
+  const double median =
+      precision == Precision::kFp32 || few ? 1e-3 : 2e-2 * depth_factor(workload.layers() - 1, precision);
+  return {.median = median, .each = std::max({5e-2, 1.5 * median, two_flips}), .scale = 2e-3};
 }
 
 namespace {

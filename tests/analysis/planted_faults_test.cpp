@@ -21,6 +21,7 @@ struct Fault {
   double learning_rate_factor = 1;
   int frozen_layer = -1;        // neither its weight nor its bias is updated
   int layer_without_bias = -1;  // its bias is not updated
+  int scaled_layer = -1;        // both of its gradients are 5 % too long
   std::int64_t batch_shift = 0;
   bool nan = false;                 // one weight becomes NaN
   std::int64_t only_from_call = 0;  // the learning rate is wrong from this call of train() on
@@ -143,7 +144,8 @@ class PlainTrainer {
   void update(int layer, const Matrix& gradient, const Matrix& summed, const Matrix& x, float scale) {
     if (layer == fault_.frozen_layer) return;
     const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
-    const double factor = calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1;
+    const double factor = (calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1) *
+                          (layer == fault_.scaled_layer ? 1.05 : 1);
     const float rate = static_cast<float>(workload_.optimizer.learning_rate * factor);
     std::vector<float> row_gradient(static_cast<std::size_t>(in));
     for (int o = 0; o < width; ++o) {
@@ -168,51 +170,60 @@ class PlainTrainer {
   int calls_ = 0;
 };
 
-// The reference of one precision, followed once for all tests of the file.
+struct Problem {
+  explicit Problem(const std::string& name, double learning_rate = Optimizer{}.learning_rate)
+      : workload(parse_workload_name(name)) {
+    workload.optimizer.learning_rate = learning_rate;
+    data = make_dataset(workload, std::int64_t{64} << 20);
+    initial = initial_parameters(workload.widths, workload.seed);
+  }
+  Workload workload;
+  Dataset data;
+  Parameters initial;
+};
+
 struct Reference {
   std::vector<ReferencePoint> points;
   Parameters free;
 };
 
+Reference follow(const Problem& problem, Precision precision, std::span<const std::int64_t> steps) {
+  Reference reference;
+  follow_reference(
+      problem.workload, precision, true, problem.data.train(), problem.initial, {steps.begin(), steps.end()},
+      [&](const ReferencePoint& point) { reference.points.push_back(point); },
+      [&](const Parameters& free) { reference.free = free; });
+  return reference;
+}
+
+Verification verify_against(const Reference& reference, const Problem& problem, Precision precision,
+                            const Fault& fault) {
+  PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault);
+  std::vector<StepErrors> steps;
+  for (const ReferencePoint& point : reference.points) {
+    trainer.set_parameters(point.start);
+    trainer.train(point.step, 1);
+    steps.push_back(compare_step(point.step, point.start, trainer.parameters(), point.update));
+  }
+  trainer.set_parameters(problem.initial);
+  trainer.train(0, kFreeSteps);
+  std::vector<Check> checks = step_update_checks(problem.workload, steps, Contract::kExact, precision);
+  checks.push_back(
+      ten_steps_check(update_errors_from_end(problem.initial, trainer.parameters(), reference.free)));
+  checks.push_back(losses_finite_check(trainer.losses(), 10 * reference.points.front().loss));
+  return judge(std::move(checks));
+}
+
 class StepCheck : public ::testing::TestWithParam<Precision> {
  protected:
-  static const Workload& workload() {
-    static const Workload kWorkload = parse_workload_name("mlp-784x128x128x128x10-b32");
-    return kWorkload;
+  static const Problem& problem() {
+    static const Problem kProblem("mlp-784x128x128x128x10-b32");
+    return kProblem;
   }
-  static const Dataset& data() {
-    static const Dataset kData = make_dataset(workload(), std::int64_t{64} << 20);
-    return kData;
-  }
-  static const Parameters& initial() {
-    static const Parameters kInitial = initial_parameters(workload().widths, workload().seed);
-    return kInitial;
-  }
-  static Reference follow(Precision precision, std::span<const std::int64_t> steps) {
-    Reference reference;
-    follow_reference(
-        workload(), precision, true, data().train(), initial(), {steps.begin(), steps.end()},
-        [&](const ReferencePoint& point) { reference.points.push_back(point); },
-        [&](const Parameters& free) { reference.free = free; });
-    return reference;
-  }
+  static const Workload& workload() { return problem().workload; }
 
   Verification verify(const Fault& fault, std::span<const std::int64_t> check_steps = kCheckSteps) {
-    const Reference reference = follow(GetParam(), check_steps);
-    PlainTrainer trainer(workload(), GetParam(), data().train(), fault);
-    std::vector<StepErrors> steps;
-    for (const ReferencePoint& point : reference.points) {
-      trainer.set_parameters(point.start);
-      trainer.train(point.step, 1);
-      steps.push_back(compare_step(point.step, point.start, trainer.parameters(), point.update));
-    }
-    trainer.set_parameters(initial());
-    trainer.train(0, kFreeSteps);
-    std::vector<Check> checks = step_update_checks(workload(), steps, Contract::kExact, GetParam());
-    checks.push_back(
-        ten_steps_check(update_errors_from_end(initial(), trainer.parameters(), reference.free)));
-    checks.push_back(losses_finite_check(trainer.losses(), 10 * reference.points.front().loss));
-    return judge(std::move(checks));
+    return verify_against(follow(problem(), GetParam(), check_steps), problem(), GetParam(), fault);
   }
 
   static const Check& check_of(const Verification& verification, const std::string& name) {
@@ -296,6 +307,62 @@ TEST_P(StepCheck, TenFreeStepsCatchWhatIsOnlyWrongLater) {
   EXPECT_FALSE(check_of(verification, "ten_steps").passed);
   EXPECT_EQ(verification.verdict, Verdict::kFail);
 }
+
+// Seven hidden layers and more than kFewActivations activations: the widest median bound of a network of that
+// depth. The large learning rate keeps the updates of the first layers above the masters' rounding.
+class DeepStepCheck : public StepCheck {
+ protected:
+  static const Problem& deep_problem() {
+    static const Problem kProblem("mlp-784x96x96x96x96x96x96x96x10-b32", 0.5);
+    return kProblem;
+  }
+  Verification verify(const Fault& fault) {
+    if (reference_.points.empty()) reference_ = follow(deep_problem(), GetParam(), kEarlyCheckSteps);
+    return verify_against(reference_, deep_problem(), GetParam(), fault);
+  }
+  static const Check& scale_of(const Verification& verification, const std::string& tensor) {
+    return *std::find_if(verification.checks.begin(), verification.checks.end(), [&](const Check& check) {
+      return check.tensor == tensor && check.name == "step_scale";
+    });
+  }
+
+ private:
+  Reference reference_;
+};
+
+TEST_P(DeepStepCheck, PassesAnHonestTrainer) {
+  const Verification verification = verify({});
+  EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
+}
+
+TEST_P(DeepStepCheck, CatchesAGradientFivePercentTooLongInEachLayer) {
+  const int layers = deep_problem().workload.layers();
+  for (int layer = 0; layer < layers; ++layer) {
+    const Verification verification = verify({.scaled_layer = layer});
+    EXPECT_EQ(verification.verdict, Verdict::kFail);
+    for (int other = 0; other < layers; ++other) {
+      for (const char* kind : {"weight", "bias"}) {
+        const Check& check = scale_of(verification, kind + std::to_string(other + 1));
+        EXPECT_EQ(check.passed, other != layer) << check.tensor << " " << check.error;
+      }
+    }
+  }
+}
+
+TEST_P(DeepStepCheck, CatchesTheOtherFaultsToo) {
+  for (const double factor : {0.99, 1.01})
+    EXPECT_EQ(verify({.learning_rate_factor = factor}).verdict, Verdict::kFail);
+  for (int layer = 0; layer < deep_problem().workload.layers(); ++layer) {
+    const std::string number = std::to_string(layer + 1);
+    EXPECT_FALSE(check_of(verify({.layer_without_bias = layer}), "bias" + number).passed);
+    EXPECT_FALSE(check_of(verify({.frozen_layer = layer}), "weight" + number).passed);
+  }
+  EXPECT_EQ(verify({.batch_shift = 1}).verdict, Verdict::kFail);
+  EXPECT_EQ(verify({.nan = true}).verdict, Verdict::kFail);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPrecision, DeepStepCheck, ::testing::ValuesIn(kAllPrecisions),
+                         [](const auto& instance) { return std::string(to_string(instance.param)); });
 
 INSTANTIATE_TEST_SUITE_P(EveryPrecision, StepCheck, ::testing::ValuesIn(kAllPrecisions),
                          [](const auto& instance) { return std::string(to_string(instance.param)); });

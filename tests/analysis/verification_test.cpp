@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -124,6 +125,48 @@ TEST(StepBounds, FollowPrecisionAndTheNumberOfActivations) {
   EXPECT_EQ(step_bounds(few, Contract::kLibrary, Precision::kTf32).each, kInfinity);
   EXPECT_EQ(step_bounds(few, Contract::kLibrary, Precision::kTf32).scale, 8e-3);
   EXPECT_EQ(step_bounds(few, Contract::kAutocast, Precision::kBf16).scale, 5e-3);
+}
+
+Workload deep(int hidden_layers, int width) {
+  std::vector<int> widths(static_cast<std::size_t>(hidden_layers) + 2, width);
+  widths.front() = 784;
+  widths.back() = 10;
+  return with_widths(widths);
+}
+
+TEST(StepBounds, GrowWithTheHiddenLayersOverThree) {
+  const auto median = [](int hidden_layers, Precision precision) {
+    return step_bounds(deep(hidden_layers, 8192), Contract::kExact, precision).median;
+  };
+  for (Precision precision : kAllPrecisions) {
+    const double three = precision == Precision::kFp32 ? 1e-3 : 2e-2;
+    for (int hidden_layers : {1, 2, 3}) EXPECT_EQ(median(hidden_layers, precision), three);
+    for (int hidden_layers = 4; hidden_layers < kMaxLayers; ++hidden_layers) {
+      EXPECT_GE(median(hidden_layers, precision), median(hidden_layers - 1, precision));
+      // Few activations: flips are rare however many layers they are spread over.
+      EXPECT_EQ(step_bounds(deep(hidden_layers, 32), Contract::kExact, precision).median, 1e-3);
+    }
+  }
+  EXPECT_DOUBLE_EQ(median(4, Precision::kBf16), 3e-2);
+  EXPECT_DOUBLE_EQ(median(7, Precision::kBf16), 6e-2);  // measured on an H200: 4.0e-2
+  EXPECT_DOUBLE_EQ(median(15, Precision::kBf16), 1e-1);
+  EXPECT_DOUBLE_EQ(median(7, Precision::kFp16), 2e-2 * std::sqrt(3));
+  EXPECT_DOUBLE_EQ(median(7, Precision::kTf32), 2e-2 * std::sqrt(3));
+  EXPECT_DOUBLE_EQ(median(15, Precision::kTf32), 4e-2);
+  EXPECT_EQ(median(15, Precision::kFp32), 1e-3);
+}
+
+TEST(StepBounds, OfDeepNetworksBoundEachStepAndNoWiderScale) {
+  for (Precision precision : kAllPrecisions) {
+    for (int hidden_layers = 1; hidden_layers < kMaxLayers; ++hidden_layers) {
+      const StepBounds bounds = step_bounds(deep(hidden_layers, 8192), Contract::kExact, precision);
+      EXPECT_DOUBLE_EQ(bounds.each, std::max(5e-2, 1.5 * bounds.median));
+      EXPECT_EQ(bounds.scale, 2e-3);
+    }
+  }
+  EXPECT_EQ(step_bounds(deep(7, 8192), Contract::kAutocast, Precision::kBf16).median, 1e-1);
+  EXPECT_EQ(step_bounds(deep(7, 8192), Contract::kAutocast, Precision::kFp16).median, 3e-2);
+  EXPECT_EQ(step_bounds(deep(7, 8192), Contract::kLibrary, Precision::kTf32).median, 6e-2);
 }
 
 std::vector<StepErrors> steps_with(std::vector<double> weight_errors) {
