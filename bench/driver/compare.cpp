@@ -128,6 +128,13 @@ Comparison compare_once(const CompareOptions& options, const Plan& plan, const s
   return comparison;
 }
 
+// So that nothing is built only to find that none of it can run.
+void refuse_without_device(const std::set<std::string>& workers) {
+  const std::set<std::string> need_device = {"cuda", "cublaslt"};
+  if (std::includes(need_device.begin(), need_device.end(), workers.begin(), workers.end()))
+    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
+}
+
 }  // namespace
 
 bool measures(const CompareOptions& options) { return options.self_check || !options.base.empty(); }
@@ -135,11 +142,7 @@ bool measures(const CompareOptions& options) { return options.self_check || !opt
 std::string targets_text(const CompareOptions& options) {
   const std::vector<BackendRow> table = backend_table();
   const std::set<std::string> needed = needed_workers(plan_of(options, table), table);
-  const bool all_need_device = std::all_of(needed.begin(), needed.end(), [](const std::string& worker) {
-    return worker == "cuda" || worker == "cublaslt";
-  });
-  if (all_need_device && choose_device(options.measured) < 0)
-    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
+  if (choose_device(options.measured) < 0) refuse_without_device(needed);
   std::string text;
   for (const WorkerProgram& program : worker_programs(find_installation(), {})) {
     if (needed.count(program.name) == 0) continue;

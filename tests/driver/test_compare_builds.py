@@ -241,6 +241,11 @@ def test_ctrl_c_ends_it_in_order(build):
 
 
 def test_targets_for_the_front_door():
+    done = compare("--print-targets")
+    if done.returncode == 0:
+        assert done.stdout == "headroom-cuda-worker\n"
+    else:
+        assert_refused(done, "no CUDA device")
     done = compare("--print-targets", "--backend", "cuda-layered,oracle,cublaslt-graph")
     assert done.stdout.split() == [
         "headroom-oracle-worker",

@@ -116,3 +116,27 @@ def test_what_is_not_begun_in_time_is_named(program, capsys):
     test_run, _ = run(jobs(program), program.parent, within=0)
     assert len(test_run.parts["tests"].not_finished) == 4
     assert "(not begun)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("status", "skipped", "failed"),
+    [(0, 1, 0), (5, 0, 0), (4, 1, 0), (4, 0, 1), (1, 1, 1)],
+    ids=["skipped", "skipped whole", "one test of a file skipped whole", "no such test", "died"],
+)
+def test_what_pytest_could_not_find_has_failed_unless_its_file_skipped_itself(
+    tmp_path, status, skipped, failed
+):
+    job = run_tests.Job("tests", "pytest", "name", [], ["tests/test_some.py::test_one"])
+    job.report(tmp_path).write_text(
+        f'<testsuites><testsuite tests="{skipped}" skipped="{skipped}" failures="0" errors="0"/></testsuites>'
+    )
+    assert run_tests.finished_counts(job, status, tmp_path).failed == failed
+
+
+def test_what_runs_apart_is_not_run_with_its_file():
+    jobs = {job.name: job.command for job in run_tests.pytest_jobs(Path(__file__).parents[2])}
+    for test in run_tests.APART:
+        file = test.split("::")[0]
+        assert [command[-1] for command in jobs.values()].count(test) == 1
+        (with_its_file,) = (command for command in jobs.values() if command[-1] == file)
+        assert f"--deselect={test}" in with_its_file
