@@ -95,7 +95,7 @@ void keep_lower_halves(Plan& plan) {
     if (used + bytes > kKeptBytes) continue;
     layer.kept = static_cast<std::int32_t>(used);
     used += bytes;
-    plan.keeps = 1;
+    plan.keeps = Kept::kLowerHalves;
   }
 }
 
@@ -104,10 +104,10 @@ void keep_some_lower_halves(Plan& plan, int held) {
   LayerPlan& layer = plan.layer[1];
   const int items = divided_up(layer.out_tiles, kItemWarps);
   const int room = kPartlyKeptBytes / (kItemWarps * plan.layer[0].owned * 512);
-  plan.kept_share = std::min(256, 256 * room / items);
-  if (plan.kept_share == 0) return;
+  plan.kept_part = std::min(256, 256 * room / items);
+  if (plan.kept_part == 0) return;
   layer.kept = 0;
-  plan.keeps = 1;
+  plan.keeps = Kept::kLowerHalves;
 }
 
 void keep_first_masters(Plan& plan, Precision precision, int held) {
@@ -117,8 +117,8 @@ void keep_first_masters(Plan& plan, Precision precision, int held) {
   if (held > 0 ? panel != 2 || !fp16 : panel != 1) return;
   const int room = kPartlyKeptBytes / (plan.layer[0].owned * 1024);
   if (room == 0 || (panel == 1 && room < plan.input_tiles)) return;
-  plan.kept_share = std::min(plan.input_tiles, room);
-  plan.keeps = 2;
+  plan.kept_part = std::min(plan.input_tiles, room);
+  plan.keeps = Kept::kFirstLayer;
 }
 
 int one_panel_for_all(const Plan& plan) {
@@ -136,12 +136,12 @@ void join_logits_of_narrow_layers_only(Plan& plan) {
 
 double kept_bytes_per_step(const Plan& plan) {
   double bytes = 0;
-  if (plan.keeps == 2)
-    return 8.0 * std::min(plan.layer[0].in, plan.kept_share * kTileSide) *
+  if (plan.keeps == Kept::kFirstLayer)
+    return 8.0 * std::min(plan.layer[0].in, plan.kept_part * kTileSide) *
            plan.layer[0].out;  // read 4, written 4
   for (int index = 0; index < plan.layers; ++index) {
     const LayerPlan& layer = plan.layer[index];
-    const double share = plan.kept_share > 0 ? plan.kept_share / 256.0 : 1;
+    const double share = plan.kept_part > 0 ? plan.kept_part / 256.0 : 1;
     if (layer.kept >= 0) bytes += share * 4.0 * layer.in * layer.out;  // read 2, written 2
   }
   return bytes;
@@ -154,7 +154,7 @@ int held_share(const Plan& plan, Precision precision) {
 }
 
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
-  if (precision == Precision::kFp32 || plan.groups > 1 || plan.keeps != 0) return 0;
+  if (precision == Precision::kFp32 || plan.groups > 1 || plan.keeps != Kept::kNothing) return 0;
   const std::int64_t bytes = master_bytes(plan);
   return bytes > l2_bytes && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
 }

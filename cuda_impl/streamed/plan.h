@@ -23,8 +23,8 @@ inline constexpr int kTileSide = 16;   // of a tile of weights; features of a ti
 inline constexpr int kGroupRows = 32;  // rows of the batch in a tile of activations
 inline constexpr int kMaxBatch = 128;
 inline constexpr int kMostGroups = 4;  // the kernel is compiled for 1 group and for 4
-inline constexpr int kNarrowTiles =
-    4;  // a last layer of at most so many tiles is multiplied column by column
+/// A last layer of at most so many tiles is multiplied column by column.
+inline constexpr int kNarrowTiles = 4;
 /// Shared memory: a ring of copies in flight for each warp, all of them together, and one place to add up what the warps found.
 inline constexpr int kRingBytes = 196608, kReductionBytes = 32768;
 inline constexpr int kSharedBytes = kReductionBytes + kRingBytes;
@@ -41,29 +41,34 @@ struct LayerPlan {
   std::int32_t panel;                // tiles of outputs that a thread block sums up at once: 1, 2 or 4
   std::int32_t owned;                // neighbouring tiles of outputs a thread block owns, a multiple of panel
   std::int32_t bias;                 // first value in the biases
-  std::int32_t
-      kept;  // where the lower halves of its masters begin in a thread block's kept bytes; -1: in memory
+  std::int32_t kept;  // first byte of its lower halves in what a thread block keeps; -1: they are in memory
   std::int64_t first_tile;                // of the weights
   std::int64_t first_output;              // tile of the activations and of the gradients, in groups of rows
   std::int64_t weight_begin, bias_begin;  // in the flat parameters
+};
+
+/// What of the masters stays in shared memory from the beginning of a launch to its end.
+enum class Kept : std::int32_t {
+  kNothing,
+  kLowerHalves,  // of layers (LayerPlan::kept), in panels of 2 tiles of some items of layer 1
+  kFirstLayer,   // both parts, of the first tiles of inputs
 };
 
 struct Plan {
   std::int32_t members;  // thread blocks
   std::int32_t layers, batch, groups, classes;
   std::int32_t narrow;  // last layer by columns: every member sums its own and leaves a part for each logit
-  std::int32_t
-      joined;  // 1: those parts are added up as integers by all members at once, and every member has the whole loss
+  std::int32_t joined;  // 1: all members add those parts up as integers, and every member has the whole loss
   std::int32_t logit_columns;  // classes with padding
   std::int32_t logit_parts;    // members, or 1
-  std::int32_t
-      kept_share;  // panels of 2 tiles: of 256 items of layer 1's backward pass, those whose lower halves are kept
+  /// How much is kept where it is not all: of 256 items of layer 1's backward pass so many (Kept::kLowerHalves, panels of 2
+  /// tiles; 0: all), or so many tiles of inputs (Kept::kFirstLayer).
+  std::int32_t kept_part;
   std::int64_t tiles;         // of weights
   std::int64_t biases;        // values
   std::int64_t output_tiles;  // of activations in one group of rows
   std::int32_t input_tiles;   // of one batch in one group of rows
-  std::int32_t
-      keeps;  // 1 if any layer's lower halves are kept, 2: masters of the first layer, of kept_share tiles of inputs
+  Kept keeps;
   LayerPlan layer[kMaxLayers];
 };
 

@@ -95,7 +95,7 @@ int master_stride(Precision precision) {
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
   const int panels = one_panel_for_all(plan);
-  if (plan.keeps == 2) return streamed_kernel_first_kept(precision, panels);
+  if (plan.keeps == Kept::kFirstLayer) return streamed_kernel_first_kept(precision, panels);
   switch (precision) {
     case Precision::kFp32:
       return streamed_kernel_fp32(groups, plan.joined != 0);
@@ -104,9 +104,9 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
     case Precision::kFp16:
       return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups, panels);
     case Precision::kBf16:
-      if (plan.kept_share > 0) return streamed_kernel_partly_kept_bf16();
+      if (plan.kept_part > 0) return streamed_kernel_partly_kept_bf16();
       if (held > 0) return streamed_kernel_held_bf16();
-      return plan.keeps ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
+      return plan.keeps == Kept::kLowerHalves ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
   }
   throw std::logic_error("cuda-streamed: not a Precision");
 }

@@ -754,7 +754,7 @@ STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
     for (int in_tile = own.begin; in_tile < own.end; ++in_tile)
       for (int out_tile = warp; out_tile < layer.out_tiles; out_tile += Format::kWarps) {
         if constexpr (kKeepsSome<Format>) {
-          const int item = out_tile / kItemWarps, share = a.plan.kept_share;
+          const int item = out_tile / kItemWarps, share = a.plan.kept_part;
           if (is_kept(share, item))
             use(a.masters.part[1] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
                 kept_tile_of_item<Format>(below, kept_before(share, item), out_tile % kItemWarps, in_tile) +
@@ -779,7 +779,7 @@ STREAMED_DEVICE void for_kept_first_tiles(const Arguments& a, const Use& use) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int out_tile = own.begin; out_tile < own.end; ++out_tile)
-    for (int in_tile = warp; in_tile < a.plan.kept_share; in_tile += Format::kWarps)
+    for (int in_tile = warp; in_tile < a.plan.kept_part; in_tile += Format::kWarps)
 #pragma unroll
       for (int p = 0; p < 2; ++p)
         use(a.masters.part[p] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16,
@@ -808,7 +808,7 @@ struct BackwardSweep {
     first_out = warp % kSweepWarps;
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
     static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
-    if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_share;
+    if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
     if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
@@ -879,7 +879,7 @@ struct BackwardSweep {
         const int low =
             shared_address(kept_tile_of_item<Format>(below, kept_before(share, i), first_out, tile));
         with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
-          const PartlyKept<std::remove_cvref_t<decltype(out)>> both{out, low, kept};
+          const MaybeKept<std::remove_cvref_t<decltype(out)>, 1> both{out, low, kept};
           Format::template backward<kTiles, kGroups>(sums, x, stage, kept ? low : shared_address(stage) + 512,
                                                      kept ? 512 : 1024, stage + Shape::kWeightBytes, both,
                                                      Format::kMasterStride, a.update_factor, lane);
@@ -1035,7 +1035,7 @@ struct FirstSweep {
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (kKeepsAllFirst<Format>) return;
     if constexpr (kKeepsFirst<Format>)
-      if (in_tile(i) < a.plan.kept_share) return;
+      if (in_tile(i) < a.plan.kept_part) return;
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -1065,9 +1065,9 @@ struct FirstSweep {
             const unsigned char* x = stage + Shape::kWeightBytes;
             const std::int64_t tile_step = std::int64_t{layer.in_tiles} * Format::kMasterStride;
             if constexpr (kKeepsFirst<Format>) {
-              const bool kept = kKeepsAllFirst<Format> || in_tile(i) < a.plan.kept_share;
+              const bool kept = kKeepsAllFirst<Format> || in_tile(i) < a.plan.kept_part;
               unsigned char* const tiles = kept_first_tile<Format>(layer, tile, in_tile(i));
-              const MaybeKept<std::remove_cvref_t<decltype(out)>> there{out, shared_address(tiles), kept};
+              const MaybeKept<std::remove_cvref_t<decltype(out)>, 0> there{out, shared_address(tiles), kept};
               Format::template first<kTiles, kGroups, kForward>(sums, d, kept ? tiles : stage, x,
                                                                 x + kInputTileBytes, there,
                                                                 kept ? 1024 : tile_step, factor, lane);

@@ -55,31 +55,18 @@ STREAMED_DEVICE void store_part(const HeldParts<kHeldParts>& parts, int index, s
     store_global16_passing(parts.part[index] + offset, value);
 }
 
-/// Tiles that may be kept in shared memory, one after the other there.
-template <class Out>
+/// A tile of masters whose parts from kFirst on may be kept in shared memory, one after the other there.
+template <class Out, int kFirst>
 struct MaybeKept {
   const Out& out;
-  int tiles;  // there
+  int there;
   bool kept;
 };
-template <class Out>
-STREAMED_DEVICE void store_part(const MaybeKept<Out>& parts, int index, std::int64_t offset, uint4 value) {
-  if (parts.kept)
-    store_shared16(parts.tiles + index * 512 + static_cast<int>(offset), value);
-  else
-    store_part(parts.out, index, offset, value);
-}
-/// A tile whose second parts may be kept in shared memory.
-template <class Out>
-struct PartlyKept {
-  const Out& out;
-  int second_parts;  // there
-  bool kept;
-};
-template <class Out>
-STREAMED_DEVICE void store_part(const PartlyKept<Out>& parts, int index, std::int64_t offset, uint4 value) {
-  if (index == 1 && parts.kept)
-    store_shared16(parts.second_parts + static_cast<int>(offset), value);
+template <class Out, int kFirst>
+STREAMED_DEVICE void store_part(const MaybeKept<Out, kFirst>& parts, int index, std::int64_t offset,
+                                uint4 value) {
+  if (index >= kFirst && parts.kept)
+    store_shared16(parts.there + (index - kFirst) * 512 + static_cast<int>(offset), value);
   else
     store_part(parts.out, index, offset, value);
 }

@@ -246,7 +246,7 @@ TEST(StreamedPlan, KeepsLowerHalvesWherePanelsAreOfOneTileAndThereIsRoom) {
       EXPECT_EQ(plan.layer[l].kept, kept[static_cast<std::size_t>(l)]) << name << ", layer " << l;
       any = any || plan.layer[l].kept >= 0;
     }
-    EXPECT_EQ(plan.keeps != 0, any) << name;
+    EXPECT_EQ(plan.keeps == Kept::kLowerHalves, any) << name;
   }
 }
 TEST(StreamedPlan, KeepsSomeLowerHalvesOfWiderPanels) {
@@ -262,8 +262,8 @@ TEST(StreamedPlan, KeepsSomeLowerHalvesOfWiderPanels) {
                                           {"mlp-784x4096x4096x4096x10-b33", 0, 0}}) {
     auto plan = streamed::make_plan(parse_workload_name(name), kH200);
     streamed::keep_some_lower_halves(plan, held);
-    EXPECT_EQ(plan.kept_share, share) << name;
-    EXPECT_EQ(plan.keeps, share > 0 ? 1 : 0) << name;
+    EXPECT_EQ(plan.kept_part, share) << name;
+    EXPECT_EQ(plan.keeps, share > 0 ? Kept::kLowerHalves : Kept::kNothing) << name;
     EXPECT_EQ(plan.layer[1].kept, share > 0 ? 0 : -1) << name;
     const auto& layer = plan.layer[1];
     const int items = (layer.out_tiles + streamed::kItemWarps - 1) / streamed::kItemWarps;
@@ -290,8 +290,8 @@ TEST(StreamedPlan, KeepsMastersOfTheFirstLayerInFp16AndTf32) {
       auto plan = streamed::make_plan(parse_workload_name(name), kH200);
       streamed::keep_first_masters(plan, precision, held);
       const int share = precision == Precision::kFp16 ? fp16 : precision == Precision::kTf32 ? tf32 : 0;
-      EXPECT_EQ(plan.kept_share, share) << name;
-      EXPECT_EQ(plan.keeps, share > 0 ? 2 : 0) << name;
+      EXPECT_EQ(plan.kept_part, share) << name;
+      EXPECT_EQ(plan.keeps, share > 0 ? Kept::kFirstLayer : Kept::kNothing) << name;
       EXPECT_LE(share * plan.layer[0].owned * 1024, streamed::kPartlyKeptBytes) << name;
     }
 }
