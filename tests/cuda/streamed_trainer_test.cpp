@@ -246,7 +246,7 @@ TEST(StreamedPlan, KeepsLowerHalvesWherePanelsAreOfOneTileAndThereIsRoom) {
       EXPECT_EQ(plan.layer[l].kept, kept[static_cast<std::size_t>(l)]) << name << ", layer " << l;
       any = any || plan.layer[l].kept >= 0;
     }
-    EXPECT_EQ(plan.keeps == Kept::kLowerHalves, any) << name;
+    EXPECT_EQ(plan.keeps == streamed::Kept::kLowerHalves, any) << name;
   }
 }
 TEST(StreamedPlan, KeepsSomeLowerHalvesOfWiderPanels) {
@@ -263,7 +263,7 @@ TEST(StreamedPlan, KeepsSomeLowerHalvesOfWiderPanels) {
     auto plan = streamed::make_plan(parse_workload_name(name), kH200);
     streamed::keep_some_lower_halves(plan, held);
     EXPECT_EQ(plan.kept_part, share) << name;
-    EXPECT_EQ(plan.keeps, share > 0 ? Kept::kLowerHalves : Kept::kNothing) << name;
+    EXPECT_EQ(plan.keeps, share > 0 ? streamed::Kept::kLowerHalves : streamed::Kept::kNothing) << name;
     EXPECT_EQ(plan.layer[1].kept, share > 0 ? 0 : -1) << name;
     const auto& layer = plan.layer[1];
     const int items = (layer.out_tiles + streamed::kItemWarps - 1) / streamed::kItemWarps;
@@ -291,7 +291,7 @@ TEST(StreamedPlan, KeepsMastersOfTheFirstLayerInFp16AndTf32) {
       streamed::keep_first_masters(plan, precision, held);
       const int share = precision == Precision::kFp16 ? fp16 : precision == Precision::kTf32 ? tf32 : 0;
       EXPECT_EQ(plan.kept_part, share) << name;
-      EXPECT_EQ(plan.keeps, share > 0 ? Kept::kFirstLayer : Kept::kNothing) << name;
+      EXPECT_EQ(plan.keeps, share > 0 ? streamed::Kept::kFirstLayer : streamed::Kept::kNothing) << name;
       EXPECT_LE(share * plan.layer[0].owned * 1024, streamed::kPartlyKeptBytes) << name;
     }
 }
