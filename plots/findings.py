@@ -318,6 +318,12 @@ def warnings(results: Results, cells: list[Cell]) -> list[str]:
             said.append(f"Loss curve differs: {name}: {row.message}")
     for what, values in _differences(results).items():
         said.append(f"The files differ in {what}: {', '.join(values)}.")
+    builds = {source.run.get("source_digest") for source in results.sources}
+    if len(builds) > 1:
+        said.append(
+            f"The files are from {len(builds)} versions of Headroom's source: a kernel of one file may be"
+            " older than that of another (the source digest of each is in the report's list of files)."
+        )
     return said
 
 
@@ -329,7 +335,6 @@ def _differences(results: Results) -> dict[str, list[str]]:
         for name in ("torch", "cuda_runtime", "nvcc"):
             seen.setdefault(name, set()).add(str(source.software.get(name)))
         seen.setdefault("host CPU", set()).add(str(source.host.get("cpu")))
-        seen.setdefault("source digest", set()).add(str(source.run.get("source_digest")))
     return {name: sorted(values) for name, values in seen.items() if len(values) > 1}
 
 

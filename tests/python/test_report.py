@@ -231,8 +231,16 @@ def test_an_interrupted_run_gives_a_report_that_says_what_is_missing(tmp_path):
 def test_files_of_different_versions_are_said_to_differ(tmp_path):
     first, second = small("fp32"), small("tf32")
     first["software"], second["software"] = {"torch": "2.11.0"}, {"torch": "2.6.0"}
-    document, _ = reported(tmp_path, first, second)
+    first["run"]["source_digest"], second["run"]["source_digest"] = "fnv1a64:1", "fnv1a64:2"
+    document, markdown = reported(tmp_path, first, second)
     assert "The files differ in torch: 2.11.0, 2.6.0." in document.text
+    assert "The files are from 2 versions of Headroom's source" in document.text
+    assert all(f"source digest: fnv1a64:{n}" in markdown for n in (1, 2))
+
+
+def test_files_of_one_version_are_not_said_to_differ(tmp_path):
+    document, _ = reported(tmp_path, small("fp32"), small("tf32"))
+    assert "versions of Headroom" not in document.text
 
 
 EVIL = "<script>alert(1)</script>"
