@@ -10,8 +10,8 @@ from pathlib import Path
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
-from published import ROOT, TRIALS, Published, Stale, claimed, row_of
-from results_file import EAGER, PRECISIONS, TERMS, Row, is_oracle, read_results
+from published import ROOT, SHAPES, TRIALS, Published, Stale, claimed, row_of
+from results_file import EAGER, PRECISIONS, TERMS, Results, Row, Workload, is_oracle, read_results
 from spread import spreads
 from style import backend_order, format_percent, format_ratio, format_seconds
 
@@ -322,6 +322,72 @@ def _setup(row: Row | None) -> str:
     return f"{row.setup_seconds:.2g} s {row.setup_cache}".rstrip()
 
 
+def shapes(data: Published) -> Published:
+    """The files of other shapes, which are not in the report, as only some PyTorch rows were run."""
+    files = sorted((data.root / SHAPES).glob("*.json"))
+    results = read_results(files) if files else Results(device=data.results.device)
+    return Published(results, findings.cells_of(results), data.root)
+
+
+def shapes_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step of the workloads that are published apart."""
+    cells = shapes(data).cells
+    if not cells:
+        return ["No other shape is published."]
+    named = [[cell.workload.name, cell.precision] for cell in cells]
+    return times_table(["workload", "precision"], named, cells, None)
+
+
+def streamed_bytes(workload: Workload, precision: str) -> float:
+    """Bytes of weights that cuda-streamed moves in a step if nothing of them stays on the chip or in the L2.
+
+    The backward pass reads and writes masters (8 bytes), the forward pass reads them in every layer but the
+    first (4 bytes; bf16: 2), whose forward pass rides on its update (cuda_impl/streamed/plan.h).
+    """
+    first, *others = (a * b for a, b in zip(workload.widths, workload.widths[1:], strict=False))
+    return 8.0 * first + (10 if precision == "bf16" else 12) * sum(others)
+
+
+def traffic_block(data: Published, arguments: list[str]) -> list[str]:
+    """Bytes that cuda-streamed counts in a step, against what a copy reaches; networks of at least H=N."""
+    least, apart = int(arguments[0][2:]), shapes(data)
+    sources = [*data.results.sources, *apart.results.sources]
+    lines = []
+    for cell in [*data.cells, *apart.cells]:
+        row = next((row for row in cell.rows if row.backend == "cuda-streamed" and row.counts), None)
+        if row is None or max(cell.workload.widths[1:]) < least:
+            continue
+        counted = streamed_bytes(cell.workload, cell.precision)
+        weights = sum(a * b for a, b in zip(cell.workload.widths, cell.workload.widths[1:], strict=False))
+        copy = next(one for one in sources if one.file == cell.file).calibration.get("copy")
+        share = format_percent(counted / row.median / float(copy["value"])) if copy else ""
+        lines.append(
+            [
+                cell.workload.name,
+                cell.precision,
+                f"{row.median * 1e6:.4g}",
+                f"{counted / 1e6:.4g}",
+                f"{counted / weights:.3g}",
+                f"{counted / row.median / 1e12:.3g}",
+                share,
+                Path(cell.file).name,
+            ]
+        )
+    if not lines:
+        return ["No result of cuda-streamed is published."]
+    titles = [
+        "workload",
+        "precision",
+        "µs a step",
+        "MB counted",
+        "bytes a weight",
+        "TB/s",
+        "of a copy's",
+        "file",
+    ]
+    return table(titles, lines)
+
+
 BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "answer": answer_block,
     "extremes": extremes_block,
@@ -338,6 +404,8 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "trials": trials_block,
     "message": message_block,
     "setup": setup_block,
+    "shapes": shapes_block,
+    "traffic": traffic_block,
 }
 
 

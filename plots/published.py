@@ -12,6 +12,7 @@ from results_file import PRECISIONS, Results, Row, read_results
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
+SHAPES = "results/h200/shapes"  # networks for which only some PyTorch rows were run
 TRIALS = "results/h200/trials"  # other ways to write a row, in files of their own: they are no competitors
 
 
@@ -23,6 +24,7 @@ class Stale(Exception):
 class Published:
     results: Results
     cells: list[Cell]
+    root: Path = ROOT
 
     def cell(self, precision: str, place: str) -> Cell:
         """`place`: a workload's name, or H=N for the seed suite's."""
@@ -36,7 +38,7 @@ class Published:
 
 def published(root: Path = ROOT) -> Published:
     results = read_results(sorted((root / PUBLISHED).glob("*.json")))
-    return Published(results, findings.cells_of(results))
+    return Published(results, findings.cells_of(results), root)
 
 
 def row_of(cell: Cell, name: str) -> Row:

@@ -22,7 +22,7 @@ def published(tmp_path: Path, *documents: dict) -> Published:
         files.append(tmp_path / f"{place}.json")
         files[-1].write_text(json.dumps(document))
     results = read_results(files)
-    return Published(results, findings.cells_of(results))
+    return Published(results, findings.cells_of(results), tmp_path)
 
 
 def document(precision: str = "fp32", copy: float | None = None, ladder: bool = False) -> dict:
@@ -84,3 +84,43 @@ def test_a_witness_is_shown_with_the_gap_a_launch(tmp_path, monkeypatch):
     (tmp_path / "results" / "witness" / "gpu.json").write_text(json.dumps([entry]))
     text = doc_blocks.made_block(data, "witness")
     assert "| libtorch-graph 110 µs | 99.0 µs | 44 | +10.0 % | 250 ns | `a.json` |" in text
+
+
+def streamed(widths: tuple[int, ...], precision: str, seconds: float, copy: float) -> dict:
+    results = made_up.empty_document()
+    entry = made_up.workload(widths)
+    results["workloads"].append(entry)
+    results["records"] += [
+        made_up.record(entry["name"], "pytorch-eager", precision, 4e-3),
+        made_up.record(entry["name"], "cuda-streamed", precision, seconds),
+    ]
+    results["calibration"]["copy"] = {"value": copy, "unit": "bytes_per_second", "how": "how"}
+    return results
+
+
+def test_bytes_of_a_streamed_step_are_counted_against_the_copy_of_the_same_file(tmp_path):
+    data = published(
+        tmp_path,
+        streamed((1000, 2000, 2000), "bf16", 20e-6, 4e12),  # 8 * 2e6 + 10 * 4e6 = 56 MB
+        streamed((1000, 2000, 4000), "fp16", 56e-6, 2e12),  # 8 * 2e6 + 12 * 8e6 = 112 MB
+        streamed((1000, 200, 200), "fp32", 1e-6, 4e12),
+    )
+    text = doc_blocks.made_block(data, "traffic H=1024")
+    assert "| bf16 | 20 | 56 | 9.33 | 2.8 | 70 % | 0.json |" in text
+    assert "| fp16 | 56 | 112 | 11.2 | 2 | 100 % | 1.json |" in text
+    assert "2.json" not in text
+    assert "No result" in doc_blocks.made_block(published(tmp_path, document()), "traffic H=1")
+
+
+def test_other_shapes_come_from_the_folder_of_their_own(tmp_path):
+    data = published(tmp_path, document())
+    assert "No other shape" in doc_blocks.made_block(data, "shapes")
+    folder = tmp_path / doc_blocks.SHAPES
+    folder.mkdir(parents=True)
+    large = streamed((784, 16384, 10), "tf32", 2e-3, 4e12)
+    (folder / "large.json").write_text(json.dumps(large))
+    name = large["workloads"][0]["name"]
+    text = doc_blocks.made_block(data, "shapes")
+    assert f"| {name} | tf32 | 4000 | 2000 | large.json |" in text
+    assert "mlp-784x128" not in text
+    assert f"| {name} | tf32 | 2000 |" in doc_blocks.made_block(data, "traffic H=1024")
