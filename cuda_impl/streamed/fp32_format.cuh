@@ -185,7 +185,7 @@ struct Fp32 {
         : row_part(lane % kRowParts),
           quad(lane / kRowParts % (4 * kTiles)),
           part(lane / kRowParts / (4 * kTiles)) {}
-    STREAMED_DEVICE int pair() const { return (row_part & 1) * 2; }
+    STREAMED_DEVICE int pair() const { return kFirst ? (row_part & 1) * 2 : 0; }
     STREAMED_DEVICE int feature(int i) const { return quad * 4 + (pair() ^ i); }
     STREAMED_DEVICE int tile() const { return quad >> 2; }
     STREAMED_DEVICE bool writes() const { return row_part < 2; }  // of lanes that add up the same
@@ -259,86 +259,99 @@ struct Fp32 {
     return {me.feature(all / 16), me.rows().row(all % 16)};
   }
 
-  /// One output's weights and gradients, as a lane of the backward pass reads them.
-  struct Output {
-    float4 d[4];
-    float2 w[2];
+  // ---- backward. Lanes take their outputs in pairs; of two lanes that divide the rows each begins with the output whose
+  // weights it updates, so neighbours read different banks and exchange as many sums as they get.
+
+  /// Where a lane reads its first pair in the first stage of its warp's ring, and where its updated weights go.
+  template <int kTiles, int kGroups>
+  struct Places {
+    int weights[2], gradients[2], item_step;
+    std::uint64_t updated;
+    STREAMED_DEVICE Places(const unsigned char* ring, int weight_bytes, unsigned char* first_item, int step,
+                           int lane)
+        : item_step(step) {
+      const Lane<kTiles, kGroups, false> me(lane);
+      const int output = 2 * me.part + (me.row_part & 1), place = me.tile() * 1024 + me.quad % 4 * 16;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        weights[h] = kept_whole(shared_address(ring) + place + (output ^ h) * 64);
+        gradients[h] = kept_whole(shared_address(ring) + weight_bytes + (output ^ h) * 128 +
+                                  (kGroups > 1 ? 0 : me.rows().offset(0)));
+      }
+      updated = kept_whole(global_address(first_item + place + output * 64));
+    }
   };
+
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
-                                       unsigned char* weights, const unsigned char* gradients,
-                                       unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
-                                       int lane) {
+                                       Places<kTiles, kGroups>& places, int stage, float factor, int lane) {
     using Lane = Lane<kTiles, kGroups, false>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
-    // Outputs that a lane takes: `first` of two, and every kStep further. Lanes that read weights of other tiles or parts
-    // at the same time take odd outputs while this one takes even ones: they lie in other banks.
-    constexpr bool kByFours = kTiles * kGroups == 1;
-    constexpr int kStep = kByFours ? 8 : 2 * Lane::kParts, kSteps = kTileSide / kStep;
-    int w_byte[2][2], d_byte[2];
-    std::uint64_t new_byte[2];
+    constexpr int kStep = 2 * Lane::kParts, kSteps = kTileSide / kStep;  // outputs from a pair to the next
+    int w_byte[2], d_byte[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int first = kByFours ? me.part + 4 * h : 2 * me.part + (h ^ (me.tile() & 1));
-      const int row = first * 64 + me.quad % 4 * 16, tile = shared_address(weights) + me.tile() * 1024;
-      w_byte[h][0] = kept_whole(tile + row + me.pair() * 4);
-      w_byte[h][1] = kept_whole(tile + row + (me.pair() ^ 2) * 4);
-      d_byte[h] = kept_whole(shared_address(gradients) + first * 128 + (kGroups > 1 ? 0 : rows.offset(0)));
-      new_byte[h] = kept_whole(global_address(out[0] + me.tile() * tile_step + row + me.pair() * 4));
+      w_byte[h] = kept_whole(places.weights[h] + stage);
+      d_byte[h] = kept_whole(places.gradients[h] + stage);
     }
-    // Weights first: what was loaded first becomes the first factor, and gradients should be the second one throughout.
-    const auto load = [&](Output& output, int h, int step) {
-#pragma unroll
-      for (int p = 0; p < 2; ++p) output.w[p] = load_shared_two(w_byte[h][p] + step * (kStep * 64));
+    std::uint64_t new_byte = places.updated;
+    places.updated += static_cast<std::uint64_t>(std::int64_t{places.item_step});
+    float4 d[2][4];
+    const auto load_gradients = [&] {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        output.d[j] =
-            load_shared_floats(d_byte[h] + step * (kStep * 128) + (kGroups > 1 ? rows.offset(j) : j * 16));
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          d[h][j] = load_shared_floats(d_byte[h] + (kGroups > 1 ? rows.offset(j) : j * 16));
     };
-    const auto use = [&](const Output& output, int h, auto step) {
-      const float w[4] = {output.w[0].x, output.w[0].y, output.w[1].x, output.w[1].y};
-      float gradient[4] = {};
-#pragma unroll
-      for (int r = 0; r < 16; ++r) {
-        const float d = value_of(output.d[r / 4], r % 4);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) add_product(sums[16 * i + r], w[i], d);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) add_product(gradient[i], x.row[i][r], d);
-      }
-      const float2 found = total<kGroups>(gradient);
-      if (me.writes())
-        store_global8<decltype(step)::value * kStep * 64>(new_byte[h], fmaf(factor, found.x, w[0]),
-                                                          fmaf(factor, found.y, w[1]));
-    };
-    // Four outputs a round, the next one's values on their way while one is used; after the last round for nothing.
-    constexpr int kRounds = kSteps / 2;
-    constexpr std::integral_constant<int, 0> kZero;
-    constexpr std::integral_constant<int, 1> kOne;
-    Output even, odd;
-    load(even, 0, 0);
+    load_gradients();
 #pragma unroll 1
-    for (int round = 0; round < kRounds; ++round) {
-      load(odd, 1, 0);
-      use(even, 0, kZero);
-      load(even, 0, 1);
-      use(odd, 1, kZero);
-      load(odd, 1, 1);
-      use(even, 0, kOne);
-      if constexpr (kRounds > 1) {
-        const int further = (round + 1 < kRounds ? 1 : 1 - kRounds) * (2 * kStep * 64);
+    for (int step = 0; step < kSteps; ++step) {
+      const float4 w[2] = {load_shared_floats(w_byte[0]), load_shared_floats(w_byte[1])};
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          d_byte[h] += 2 * further;
-          w_byte[h][0] += further;
-          w_byte[h][1] += further;
+      for (int h = 0; h < 2; ++h) w_byte[h] += kStep * 64;
+      // Neighbouring products share a factor. This direction is the one that ptxas leaves as it is (docs/kernels/streamed.md).
+      float gradient[2][4] = {};
+#pragma unroll
+      for (int r = 0; r < 16; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int i = there_and_back<4>(h + 1, n);
+            add_product(gradient[h][i], x.row[i][r], value_of(d[h][r / 4], r % 4));
+          }
+      float found[4];  // of the other lane's rows, while products go on; then of all rows
+#pragma unroll
+      for (int i = 0; i < 4; ++i) found[i] = shuffle_xor(gradient[1][i], 1);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int r = 0; r < 16; ++r)
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int i = there_and_back<4>(r, n);
+            add_product(sums[16 * i + r], value_of(w[h], i), value_of(d[h][r / 4], r % 4));
+          }
+        if (h == 0) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            found[i] = add_here(gradient[0][i], found[i]);
+#pragma unroll
+            for (int mask = 2; mask < 2 * kGroups; mask *= 2) found[i] += shuffle_xor(found[i], mask);
+          }
         }
-        load(even, 0, 0);
       }
-      use(odd, 1, kOne);
+      if (me.writes())
+        store_global_floats(new_byte,
+                            make_float4(fmaf(factor, found[0], w[0].x), fmaf(factor, found[1], w[0].y),
+                                        fmaf(factor, found[2], w[0].z), fmaf(factor, found[3], w[0].w)));
+      new_byte += kStep * 64;
+      const int further = step + 1 < kSteps ? kStep * 128 : 0;  // after the last pair for nothing
 #pragma unroll
-      for (int h = 0; h < 2; ++h) new_byte[h] += 2 * kStep * 64;
+      for (int h = 0; h < 2; ++h) d_byte[h] += further;
+      load_gradients();
     }
   }
 

@@ -53,15 +53,16 @@ STREAMED_DEVICE float4 load_shared_floats(int address) {
                : "r"(address));
   return v;
 }
-STREAMED_DEVICE float2 load_shared_two(int address) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
-  return v;
-}
 /// sum += a * b. Not moved across one another by the compiler, so that neighbours share an operand: a multiply-add reads three
 /// registers, a scheduler two a cycle and what it has kept.
 STREAMED_DEVICE void add_product(float& sum, float a, float b) {
   asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
+}
+/// a + b, where it is written among products.
+STREAMED_DEVICE float add_here(float a, float b) {
+  float sum;
+  asm volatile("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+  return sum;
 }
 /// A value that the compiler keeps as it is, instead of working it out again from its parts wherever it is used.
 STREAMED_DEVICE int kept_whole(int value) {
@@ -78,9 +79,9 @@ STREAMED_DEVICE std::uint64_t kept_whole(std::uint64_t value) {
   return value;
 }
 /// Volatile, so in order with all copies and barriers; shared memory may be read before or after.
-template <int kByte>
-STREAMED_DEVICE void store_global8(std::uint64_t address, float x, float y) {
-  asm volatile("st.global.v2.f32 [%0+%3], {%1, %2};" ::"l"(address), "f"(x), "f"(y), "n"(kByte));
+STREAMED_DEVICE void store_global_floats(std::uint64_t address, float4 v) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w));
 }
 STREAMED_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
 STREAMED_DEVICE float4 load_shared_floats(const void* address) {
