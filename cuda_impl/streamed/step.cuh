@@ -107,18 +107,16 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
     copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
 }
 
-/// Where a lane's 16 bytes of a sweep's items come from, one item after the other, instead of worked out for each.
+/// Where a lane's 16 bytes of a sweep's items come from, kept whole instead of worked out for each item.
 struct Walk {
-  std::uint64_t next = 0;
+  std::uint64_t first = 0;
   int step = 0;  // bytes from an item to the next
   STREAMED_DEVICE void begin(const unsigned char* item, int lane, int bytes) {
-    next = kept_whole(global_address(item) + static_cast<std::uint64_t>(lane * 16));
+    first = kept_whole(global_address(item) + static_cast<std::uint64_t>(lane * 16));
     step = bytes;
   }
-  STREAMED_DEVICE std::uint64_t take() {
-    const std::uint64_t place = next;
-    next += static_cast<std::uint64_t>(std::int64_t{step});
-    return place;
+  STREAMED_DEVICE std::uint64_t at(int i) const {
+    return first + static_cast<std::uint64_t>(std::int64_t{i} * step);
   }
 };
 /// `kBytes`, a multiple of 512, by one warp; both places are this lane's.
@@ -325,7 +323,7 @@ struct ForwardSweep {
   const unsigned char* inputs;  // tiles of the layer below
   int tile, in_begin, count, warp, lane, ring_place = 0;
   unsigned char* ring;
-  mutable Walk weight_walk, input_walk;
+  Walk weight_walk, input_walk;
 
   STREAMED_DEVICE ForwardSweep(const Arguments& arguments, const LayerPlan& its_layer,
                                const unsigned char* its_inputs, int first_tile, Range in)
@@ -350,11 +348,10 @@ struct ForwardSweep {
   STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + Format::kWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
-      const std::uint64_t first = weight_walk.take();
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
         copy_by_lanes<1024>(ring_place + stage * Shape::kBytes + m * 1024,
-                            first + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+                            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
     } else {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -367,7 +364,7 @@ struct ForwardSweep {
   STREAMED_DEVICE void ask_inputs(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                        input_walk.take());
+                                        input_walk.at(i));
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -801,7 +798,7 @@ struct BackwardSweep {
   int tile, first_out, count, lane, ring_place = 0;  // tile: this warp's first tile of inputs
   int share = 0;                                     // of 256 items, those whose lower halves are kept
   unsigned char* ring;
-  mutable Walk weight_walk, gradient_walk;
+  Walk weight_walk, gradient_walk;
 
   STREAMED_DEVICE BackwardSweep(const Arguments& arguments, const LayerPlan& its_layer, int panel_tile)
       : a(arguments), layer(its_layer), lane(thread_index() % 32) {
@@ -824,7 +821,7 @@ struct BackwardSweep {
   STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
-      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage * Shape::kBytes, weight_walk.take());
+      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage * Shape::kBytes, weight_walk.at(i));
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -840,7 +837,7 @@ struct BackwardSweep {
   STREAMED_DEVICE void ask_gradients(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                        gradient_walk.take());
+                                        gradient_walk.at(i));
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
