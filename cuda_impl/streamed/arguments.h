@@ -45,7 +45,7 @@ static_assert(sizeof(Arguments) < 4096);
 
 /// The kernel of a precision for the plan, with hints for the L2 if tiles are to be held; never null.
 const void* streamed_kernel(Precision precision, const Plan& plan, int held);
-const void* streamed_kernel_fp32(int groups, bool joined);
+const void* streamed_kernel_fp32(int groups);
 // panels: one_panel_for_all() of the plan.
 const void* streamed_kernel_tf32(int groups, int panels);
 const void* streamed_kernel_fp16(int groups, int panels);
@@ -56,6 +56,7 @@ const void* streamed_kernel_first_kept(Precision precision, int panels);
 const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();
+const void* streamed_kernel_held_fp32();
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);

@@ -282,7 +282,7 @@ struct Fp32 {
     }
   };
 
-  template <int kTiles, int kGroups>
+  template <int kTiles, int kGroups, bool kShareHeld>
   STREAMED_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
                                        Places<kTiles, kGroups>& places, int stage, float factor, int lane) {
     using Lane = Lane<kTiles, kGroups, false>;
@@ -344,9 +344,9 @@ struct Fp32 {
         }
       }
       if (me.writes())
-        store_global_floats(new_byte,
-                            make_float4(fmaf(factor, found[0], w[0].x), fmaf(factor, found[1], w[0].y),
-                                        fmaf(factor, found[2], w[0].z), fmaf(factor, found[3], w[0].w)));
+        store_global_floats<kShareHeld>(
+            new_byte, make_float4(fmaf(factor, found[0], w[0].x), fmaf(factor, found[1], w[0].y),
+                                  fmaf(factor, found[2], w[0].z), fmaf(factor, found[3], w[0].w)));
       new_byte += kStep * 64;
       const int further = step + 1 < kSteps ? kStep * 128 : 0;  // after the last pair for nothing
 #pragma unroll
@@ -463,5 +463,8 @@ struct Fp32 {
     return vector_of(result);
   }
 };
+
+/// With hints for the L2, in kernels of their own.
+struct HeldFp32 : Fp32 {};
 
 }  // namespace headroom::streamed

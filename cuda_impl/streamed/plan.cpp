@@ -128,12 +128,6 @@ int one_panel_for_all(const Plan& plan) {
   return plan.groups > 1 || std::any_of(plan.layer, end, other) ? 0 : panel;
 }
 
-void join_logits_of_narrow_layers_only(Plan& plan) {
-  if (one_panel_for_all(plan) == 1 && plan.layer[plan.layers - 2].out_tiles * 2 <= plan.members) return;
-  plan.joined = 0;
-  plan.logit_parts = parts_of_logits(plan);
-}
-
 double kept_bytes_per_step(const Plan& plan) {
   double bytes = 0;
   if (plan.keeps == Kept::kFirstLayer)
@@ -154,7 +148,7 @@ int held_share(const Plan& plan, Precision precision) {
 }
 
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
-  if (precision == Precision::kFp32 || plan.groups > 1 || plan.keeps != Kept::kNothing) return 0;
+  if (plan.groups > 1 || plan.keeps != Kept::kNothing) return 0;
   const std::int64_t bytes = master_bytes(plan);
   return bytes > l2_bytes && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
 }

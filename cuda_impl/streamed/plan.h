@@ -106,10 +106,6 @@ STREAMED_BOTH constexpr bool is_kept(int share, int item) {
 /// other panels: with it ptxas keeps places in local memory in tf32, and behind every barrier of the grid they come out of the L2.
 int one_panel_for_all(const Plan& plan);
 
-/// For fp32: joins logits only if all panels have one tile and at most half of the members own any of the last hidden layer. In wider
-/// networks that is slower than parts (docs/kernels/streamed.md).
-void join_logits_of_narrow_layers_only(Plan& plan);
-
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);
 
@@ -122,7 +118,8 @@ int held_share(const Plan& plan, Precision precision);
 
 /// How many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them push each other out.
 /// The share above if the masters are more than the L2 and at most three times as much (larger ones lose by hints), the batch is up
-/// to 32 and no halves are kept; otherwise 0, and the L2 is asked for nothing. Never in fp32, which is not bound by these bytes.
+/// to 32 and no halves are kept; otherwise 0, and the L2 is asked for nothing. In fp32 the number
+/// says whether it is asked at all, then to hold a fixed share of the lines.
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 
 /// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are

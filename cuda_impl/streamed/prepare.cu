@@ -98,7 +98,7 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   if (plan.keeps == Kept::kFirstLayer) return streamed_kernel_first_kept(precision, panels);
   switch (precision) {
     case Precision::kFp32:
-      return streamed_kernel_fp32(groups, plan.joined != 0);
+      return held > 0 ? streamed_kernel_held_fp32() : streamed_kernel_fp32(groups);
     case Precision::kTf32:
       return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups, panels);
     case Precision::kFp16:

@@ -79,9 +79,20 @@ STREAMED_DEVICE std::uint64_t kept_whole(std::uint64_t value) {
   return value;
 }
 /// Volatile, so in order with all copies and barriers; shared memory may be read before or after.
+/// One policy for the L2 that holds a sixteenth of the lines and lets the others pass.
+STREAMED_DEVICE std::uint64_t policy_for_a_share() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, 0.0625;" : "=l"(policy));
+  return policy;
+}
+template <bool kShareHeld>
 STREAMED_DEVICE void store_global_floats(std::uint64_t address, float4 v) {
-  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z),
-               "f"(v.w));
+  if constexpr (kShareHeld)
+    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(address), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w), "l"(policy_for_a_share()));
+  else
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w));
 }
 STREAMED_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
 STREAMED_DEVICE float4 load_shared_floats(const void* address) {
@@ -171,6 +182,11 @@ STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
 /// By addresses: of shared memory, and of global memory.
 STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
+}
+STREAMED_DEVICE void copy_async16_share_held(int destination, std::uint64_t source) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "l"(policy_for_a_share())
+               : "memory");
 }
 // With a word to the L2 about whether the line will be wanted again. ptxas 13.0 makes malformed instructions of such copies if their
 // policy is chosen at run time or if their destination is a register and a uniform one, so: one constant policy an instruction, and

@@ -59,14 +59,19 @@ template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
     std::is_same_v<Format, HeldTf32> || kKeepsSome<Format> || std::is_same_v<Format, HeldFirstKeptFp16>;
-/// Whether a kernel has code for joined logits; kPanels: the tiles of all its panels, 0 for one that takes any. fp32's for any leaves them in
-/// parts: with that code a step no longer fits the instruction cache (docs/kernels/streamed.md).
-template <class Format, int kGroups, int kPanels>
-inline constexpr bool kJoins = kGroups == 1 && (kPanels > 0 || !Format::kWalks);
-/// Whether an epilogue asks for biases and activations before its sweep instead of behind it, and the last layer for its own activations before
+/// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
+/// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
+template <int kGroups>
+inline constexpr bool kJoins = kGroups == 1;
+template <class Format, int kGroups>
+inline constexpr bool kJoinsInLoop = kJoins<kGroups> && Format::kWalks;
+/// kPanels: the tiles of all a kernel's panels, 0 for one that takes any. Whether an epilogue asks for biases and activations before its sweep instead of behind it, and the last layer for its own activations before
 /// the wait: in kernels for panels of one tile, which have registers for it, but for fp32's.
 template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
+/// Whether the L2 is asked to hold a share of the lines of masters, by one policy for all of them.
+template <class Format>
+inline constexpr bool kHoldsAShare = std::is_same_v<Format, HeldFp32>;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kRingsBytes = kKeepsSome<Format> || kKeepsFirst<Format> ? kMiddleRingBytes
@@ -120,11 +125,14 @@ struct Walk {
   }
 };
 /// `kBytes`, a multiple of 512, by one warp; both places are this lane's.
-template <int kBytes>
+template <int kBytes, bool kShareHeld = false>
 STREAMED_DEVICE void copy_by_lanes(int destination, std::uint64_t source) {
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
-    copy_async16(destination + byte, source + static_cast<std::uint64_t>(byte));
+    if constexpr (kShareHeld)
+      copy_async16_share_held(destination + byte, source + static_cast<std::uint64_t>(byte));
+    else
+      copy_async16(destination + byte, source + static_cast<std::uint64_t>(byte));
 }
 
 /// Items of a sweep, a warp's own: begin(i) asks for what does not depend on a barrier, finish(i) for the rest and ends the
@@ -350,8 +358,9 @@ struct ForwardSweep {
     if constexpr (Format::kWalks) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
-        copy_by_lanes<1024>(ring_place + stage * Shape::kBytes + m * 1024,
-                            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+        copy_by_lanes<1024, kHoldsAShare<Format>>(
+            ring_place + stage * Shape::kBytes + m * 1024,
+            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
     } else {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -821,7 +830,8 @@ struct BackwardSweep {
   STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
-      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage * Shape::kBytes, weight_walk.at(i));
+      copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
+                                                               weight_walk.at(i));
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -863,9 +873,9 @@ struct BackwardSweep {
     Format::template load_own<kTiles, kGroups, kEarly>(
         x, a.hidden + output_offset<Format, kGroups>(below, tile), lane);
   }
-  /// `x` has been loaded. With joined logits their gradients are there, and there is one item at most.
+  /// `x` has been loaded. With joined logits their gradients are there, and there is one item at most; with `put` they are there as well.
   template <bool kJoined>
-  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, const Own& x) const {
+  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, const Own& x, bool put) const {
     int i = 0;
     auto places = [&] {
       if constexpr (Format::kWalks)
@@ -877,8 +887,8 @@ struct BackwardSweep {
     }();
     const auto use = [&](unsigned char* stage) {
       if constexpr (Format::kWalks) {
-        Format::template backward<kTiles, kGroups>(sums, x, places, static_cast<int>(stage - ring),
-                                                   a.update_factor, lane);
+        Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
+            sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
       } else if constexpr (kKept) {
         const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
         unsigned char* const low = kept_tile<Format>(layer, below, out_tile(i), tile);
@@ -912,7 +922,10 @@ struct BackwardSweep {
     } else {
       run<Shape>(
           count, ring, [&](int item, int stage) { ask_weights(item, stage); },
-          [&](int item, int stage) { ask_gradients(item, stage); }, use);
+          [&](int item, int stage) {
+            if (!put) ask_gradients(item, stage);
+          },
+          use);
     }
   }
 };
@@ -985,11 +998,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-/// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined it
+/// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
 /// leaves the gradients of the logits in `own_logits`.
 template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                              const OwnLogits<Format>& own_logits, const Before& before) {
+                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
@@ -1002,10 +1015,10 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
     if constexpr (kEarly && kJoined) sweep.template load_own<true>(x, below);
     if (!ask_weights(ready, before, [&] { sweep.prefetch_weights(); })) return false;
     ready = true;
-    if constexpr (kJoined) sweep.put_gradients(own_logits);
+    if (kJoined || put) sweep.put_gradients(own_logits);
     typename Sweep::Sums sums = {};
     if constexpr (!kEarly || !kJoined) sweep.template load_own<false>(x, below);
-    sweep.template multiply_and_update<kJoined>(sums, below, x);
+    sweep.template multiply_and_update<kJoined>(sums, below, x, put);
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums, early);
   }
   return ready || before([] {});
@@ -1128,16 +1141,17 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
   });
 }
 
-/// Waits for joined logits and makes their loss. The set of the step after the next, which was last read a step ago by everybody who
+/// Waits for joined logits and makes their loss; if not `is_loss`, for another barrier. The set of the step after the next, which was last read a step ago by everybody who
 /// arrived at this barrier, is cleared before anybody who waits for the next such barrier adds to it.
 template <class Format, class Ask>
 STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
-                                   const Ask& ask, OwnLogits<Format>& own) {
+                                   const Ask& ask, OwnLogits<Format>& own, bool is_loss = true) {
   std::int32_t labels[OwnLogits<Format>::kCount];
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i)
-    labels[i] = own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
+    labels[i] = is_loss && own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
   if (!wait<Format>(a, barrier, ask)) return false;
+  if (!is_loss) return true;
   joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);
   if (keeps_loss(a)) {
     std::uint64_t* const old = a.logit_sums + (set == 0 ? kLogitSumSets - 1 : set - 1) * kLogitSumsPitch;
@@ -1151,7 +1165,7 @@ template <class Format, int kGroups, int kPanels>
 STREAMED_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
-  constexpr bool kJoined = kJoins<Format, kGroups, kPanels>;
+  constexpr bool kJoined = kJoins<kGroups>, kInLoop = kJoinsInLoop<Format, kGroups>;
   constexpr bool kEarly = kAsksEarly<Format, kPanels>;
   const bool joined = kJoined && a.plan.joined != 0;
   int barrier = 0, set = 0;
@@ -1192,7 +1206,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     }
     OwnLogits<Format> own_logits = {};
     int highest = last;  // layer that is left to go through
-    if constexpr (kJoined) {
+    if constexpr (kJoined && !kInLoop) {
       if (joined) {
         arrive<Format>(a, barrier);
         const int waited = barrier++;
@@ -1212,16 +1226,22 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       const int waited = barrier++;
       const bool good = with_panel<kGroups, kPanels>(layers[layer - 1].panel, [&](auto panel) {
         constexpr int kPanel = decltype(panel)::value;
-        const auto wait_for_gradients = [&](const auto& ask) { return wait<Format>(a, waited, ask); };
+        const bool is_loss = kInLoop && joined && layer == last;
+        const auto wait_for_gradients = [&](const auto& ask) {
+          if constexpr (kInLoop)
+            return wait_for_loss<Format>(a, waited, batch, set, ask, own_logits, is_loss);
+          else
+            return wait<Format>(a, waited, ask);
+        };
         if constexpr (std::is_same_v<Format, KeptBf16>)
           if (layers[layer].kept >= 0)
             return backward<Format, kPanel, kGroups, kEarly, true, false>(a, layers[layer], layers[layer - 1],
                                                                           own_logits, wait_for_gradients);
-        return backward<Format, kPanel, kGroups, kEarly, false, false>(a, layers[layer], layers[layer - 1],
-                                                                       own_logits, wait_for_gradients);
+        return backward<Format, kPanel, kGroups, kEarly, false, false>(
+            a, layers[layer], layers[layer - 1], own_logits, wait_for_gradients, is_loss);
       });
       if (!good) return;
-      if (layer == last) finish_loss<Format>(a, a.first_step + done, false);
+      if (layer == last) finish_loss<Format>(a, a.first_step + done, kInLoop && joined);
     }
     set = set + 1 == kLogitSumSets ? 0 : set + 1;
     arrive<Format>(a, barrier++, last > 1);  // the weights of layer 1; not waited for here

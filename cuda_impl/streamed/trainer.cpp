@@ -281,7 +281,6 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
-  if (precision == Precision::kFp32) join_logits_of_narrow_layers_only(plan);
   if (precision == Precision::kBf16 && !options.hold) keep_lower_halves(plan);
   const int held = options.hold
                        ? held_share(plan, precision)
