@@ -57,20 +57,22 @@ const void* streamed_kernel_held_bf16();
 const void* streamed_kernel_held_fp16();
 const void* streamed_kernel_held_tf32();
 const void* streamed_kernel_held_fp32();
+// With packed activations, in panels of 1 or 2 tiles.
+const void* streamed_kernel_packed_tf32(int panels, bool held, bool keeps_first_masters);
 
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);
-int activation_bytes(Precision precision);
+int activation_bytes(Precision precision, const Plan& plan);
 int master_stride(Precision precision);
 
 /// inputs [batches * batch, in] fp32 -> tiles, rounded to the precision, padding zero. Asynchronous.
 void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* inputs, cudaStream_t stream);
 /// Rows first_row to first_row + rows - 1 of a layer's weight [out, in] fp32 -> masters. Asynchronous.
-void pack_weights(const LayerPlan& layer, Precision precision, const float* rows_of_weight, int first_row,
-                  int rows, const Masters& masters, cudaStream_t stream);
+void pack_weights(const Plan& plan, int layer, Precision precision, const float* rows_of_weight,
+                  int first_row, int rows, const Masters& masters, cudaStream_t stream);
 /// The way back.
-void unpack_weights(const LayerPlan& layer, Precision precision, const Masters& masters, int first_row,
+void unpack_weights(const Plan& plan, int layer, Precision precision, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream);
 
 }  // namespace headroom::streamed

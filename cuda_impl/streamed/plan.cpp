@@ -114,8 +114,9 @@ void keep_first_masters(Plan& plan, Precision precision, int held) {
   const int panel = one_panel_for_all(plan);
   const bool fp16 = precision == Precision::kFp16;
   if (!fp16 && precision != Precision::kTf32) return;
-  if (held > 0 ? panel != 2 || !fp16 : panel != 1) return;
-  const int room = kPartlyKeptBytes / (plan.layer[0].owned * 1024);
+  if (held > 0 ? panel != 2 || (!fp16 && !packs_activations(plan, precision)) : panel != 1) return;
+  const int bytes = panel == 2 && !fp16 ? kPackedKeptBytes : kPartlyKeptBytes;
+  const int room = bytes / (plan.layer[0].owned * 1024);
   if (room == 0 || (panel == 1 && room < plan.input_tiles)) return;
   plan.kept_part = std::min(plan.input_tiles, room);
   plan.keeps = Kept::kFirstLayer;
@@ -126,6 +127,11 @@ int one_panel_for_all(const Plan& plan) {
   const auto end = plan.layer + plan.layers - plan.narrow;
   const auto other = [&](const LayerPlan& layer) { return layer.panel != panel; };
   return plan.groups > 1 || std::any_of(plan.layer, end, other) ? 0 : panel;
+}
+
+bool packs_activations(const Plan& plan, Precision precision) {
+  const int panel = one_panel_for_all(plan);
+  return precision == Precision::kTf32 && plan.joined != 0 && (panel == 1 || panel == 2);
 }
 
 double kept_bytes_per_step(const Plan& plan) {

@@ -34,6 +34,9 @@ static_assert(kKeptBytes + kSmallRingBytes <= kSharedBytes);
 /// With some halves that stay in panels of 2 tiles, or masters of the first layer: rings in between.
 inline constexpr int kMiddleRingBytes = 147456, kPartlyKeptBytes = 81920;
 static_assert(kPartlyKeptBytes + kMiddleRingBytes <= kSharedBytes);
+/// With packed activations in panels of 2 tiles and masters of the first layer: three stages of 3328 bytes a warp.
+inline constexpr int kPackedRingBytes = 159744, kPackedKeptBytes = 69632;
+static_assert(kPackedKeptBytes + kPackedRingBytes <= kSharedBytes && kPackedRingBytes == 16 * 3 * 3328);
 
 struct LayerPlan {
   std::int32_t in, out;              // widths
@@ -92,7 +95,7 @@ void keep_lower_halves(Plan& plan);
 void keep_some_lower_halves(Plan& plan, int held);
 
 /// For fp16 and tf32: the first layer's masters, which only the block that owns their outputs touches, stay in shared memory, with panels of one
-/// tile if there is room for all of them, in fp16 with panels of two and hints for the L2 as many as there is room for.
+/// tile if there is room for all of them, with panels of two and hints for the L2 as many as there is room for, in tf32 if activations are packed.
 void keep_first_masters(Plan& plan, Precision precision, int held);
 
 /// Warps that divide the outputs of such a backward pass, items. Whether a warp's item is kept, and how many before it are: spread evenly.
@@ -105,6 +108,10 @@ STREAMED_BOTH constexpr bool is_kept(int share, int item) {
 /// Tiles of every panel but a narrow last layer's, if the batch is up to 32; 0 if they differ or it is larger. For kernels without code for
 /// other panels: with it ptxas keeps places in local memory in tf32, and behind every barrier of the grid they come out of the L2.
 int one_panel_for_all(const Plan& plan);
+
+/// Whether activations and gradients lie packed (packed_tiles.h): in tf32 with joined logits and panels of 1 or of 2 tiles; in panels of 4 it is
+/// slower (docs/kernels/streamed.md).
+bool packs_activations(const Plan& plan, Precision precision);
 
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);

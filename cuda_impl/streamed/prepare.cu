@@ -4,6 +4,7 @@
 #include "device/check.h"
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
+#include "streamed/packed_tf32_format.cuh"
 #include "streamed/sixteen_bit_formats.cuh"
 #include "streamed/tf32_format.cuh"
 
@@ -55,11 +56,12 @@ __global__ void __launch_bounds__(kBlock) copy_weights_kernel(LayerPlan layer, M
 
 /// Calls `function` with the format of a precision.
 template <class Function>
-auto with_format(Precision precision, const Function& function) {
+auto with_format(Precision precision, bool packed, const Function& function) {
   switch (precision) {
     case Precision::kFp32:
       return function(Fp32());
     case Precision::kTf32:
+      if (packed) return function(PackedTf32());
       return function(Tf32());
     case Precision::kFp16:
       return function(Fp16());
@@ -70,9 +72,10 @@ auto with_format(Precision precision, const Function& function) {
 }
 
 template <bool kPack>
-void copy_weights(const LayerPlan& layer, Precision precision, const Masters& masters, int first_row,
+void copy_weights(const Plan& plan, int index, Precision precision, const Masters& masters, int first_row,
                   int rows, float* flat, cudaStream_t stream) {
-  with_format(precision, [&](auto format) {
+  const LayerPlan& layer = plan.layer[index];
+  with_format(precision, packs_activations(plan, precision), [&](auto format) {
     copy_weights_kernel<decltype(format), kPack>
         <<<blocks_for(std::int64_t{rows} * layer.in), kBlock, 0, stream>>>(layer, masters, first_row, rows,
                                                                            flat);
@@ -83,18 +86,21 @@ void copy_weights(const LayerPlan& layer, Precision precision, const Masters& ma
 }  // namespace
 
 int block_threads(Precision precision) {
-  return with_format(precision, [](auto format) { return decltype(format)::kWarps * 32; });
+  return with_format(precision, false, [](auto format) { return decltype(format)::kWarps * 32; });
 }
-int activation_bytes(Precision precision) {
-  return with_format(precision, [](auto format) { return decltype(format)::kActivationBytes; });
+int activation_bytes(Precision precision, const Plan& plan) {
+  return with_format(precision, packs_activations(plan, precision),
+                     [](auto format) { return decltype(format)::kActivationBytes; });
 }
 int master_stride(Precision precision) {
-  return with_format(precision, [](auto format) { return decltype(format)::kMasterStride; });
+  return with_format(precision, false, [](auto format) { return decltype(format)::kMasterStride; });
 }
 
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   const int groups = plan.groups;
   const int panels = one_panel_for_all(plan);
+  if (packs_activations(plan, precision))
+    return streamed_kernel_packed_tf32(panels, held > 0, plan.keeps == Kept::kFirstLayer);
   if (plan.keeps == Kept::kFirstLayer) return streamed_kernel_first_kept(precision, panels);
   switch (precision) {
     case Precision::kFp32:
@@ -114,20 +120,21 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
 void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* inputs, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(batches * plan.input_tiles * plan.groups);
-  with_format(precision, [&](auto format) {
+  with_format(precision, packs_activations(plan, precision), [&](auto format) {
     pack_inputs_kernel<decltype(format)><<<tiles, 32, 0, stream>>>(plan, features, inputs);
   });
   CUDA_CHECK(cudaGetLastError());
 }
 
-void pack_weights(const LayerPlan& layer, Precision precision, const float* rows_of_weight, int first_row,
-                  int rows, const Masters& masters, cudaStream_t stream) {
-  copy_weights<true>(layer, precision, masters, first_row, rows, const_cast<float*>(rows_of_weight), stream);
+void pack_weights(const Plan& plan, int layer, Precision precision, const float* rows_of_weight,
+                  int first_row, int rows, const Masters& masters, cudaStream_t stream) {
+  copy_weights<true>(plan, layer, precision, masters, first_row, rows, const_cast<float*>(rows_of_weight),
+                     stream);
 }
 
-void unpack_weights(const LayerPlan& layer, Precision precision, const Masters& masters, int first_row,
+void unpack_weights(const Plan& plan, int layer, Precision precision, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream) {
-  copy_weights<false>(layer, precision, masters, first_row, rows, rows_of_weight, stream);
+  copy_weights<false>(plan, layer, precision, masters, first_row, rows, rows_of_weight, stream);
 }
 
 }  // namespace headroom::streamed

@@ -30,6 +30,12 @@ STREAMED_DEVICE unsigned char* shared_memory() {
   return memory;
 }
 
+/// Four words of shared memory for each warp, read and written where it is said.
+STREAMED_DEVICE volatile int* words_of_warp() {
+  __shared__ int words[64];
+  return words + thread_index() / 32 * 4;
+}
+
 STREAMED_DEVICE void block_sync() { __syncthreads(); }
 STREAMED_DEVICE bool block_sync_or(bool value) { return __any_sync(~0u, __syncthreads_or(value)) != 0; }
 STREAMED_DEVICE void warp_sync() { __syncwarp(); }
@@ -214,6 +220,18 @@ STREAMED_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;"
 template <int kNewest>
 STREAMED_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
+
+/// Of two words in a row the 32 bits that follow the first `bits`.
+STREAMED_DEVICE std::uint32_t bits_behind(std::uint32_t high, std::uint32_t low, int bits) {
+  return __funnelshift_l(low, high, static_cast<unsigned>(bits));
+}
+
+/// The same, worked out where it is written: not once for a loop.
+STREAMED_DEVICE std::uint32_t bits_behind_here(std::uint32_t high, std::uint32_t low, int bits) {
+  std::uint32_t result;
+  asm volatile("shf.l.wrap.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(bits));
+  return result;
 }
 
 /// The signed lower or upper half of a word.

@@ -25,6 +25,7 @@
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
 #include "streamed/logit_sums.h"
+#include "streamed/packed_tf32_format.cuh"
 #include "streamed/sixteen_bit_formats.cuh"
 #include "streamed/tf32_format.cuh"
 
@@ -49,16 +50,22 @@ template <class Format>
 inline constexpr bool kKeepsSome = std::is_same_v<Format, PartlyKeptBf16>;
 template <class Format>
 inline constexpr bool kKeepsAllFirst =
-    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, FirstKeptTf32>;
+    std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, FirstKeptTf32> ||
+    std::is_same_v<Format, FirstKeptPackedTf32>;
 template <class Format>
-inline constexpr bool kKeepsFirst = kKeepsAllFirst<Format> || std::is_same_v<Format, HeldFirstKeptFp16>;
+inline constexpr bool kKeepsFirst = kKeepsAllFirst<Format> || std::is_same_v<Format, HeldFirstKeptFp16> ||
+                                    std::is_same_v<Format, HeldFirstKeptPackedTf32>;
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
-    std::is_same_v<Format, HeldTf32> || kKeepsSome<Format> || std::is_same_v<Format, HeldFirstKeptFp16>;
+    std::is_same_v<Format, HeldTf32> || std::is_same_v<Format, HeldPackedTf32> || kKeepsSome<Format> ||
+    std::is_same_v<Format, HeldFirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptPackedTf32>;
+/// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
+template <class Format>
+inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
 template <int kGroups>
@@ -74,9 +81,10 @@ template <class Format>
 inline constexpr bool kHoldsAShare = std::is_same_v<Format, HeldFp32>;
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
-inline constexpr int kRingsBytes = kKeepsSome<Format> || kKeepsFirst<Format> ? kMiddleRingBytes
-                                   : kKeeps<Format>                          ? kSmallRingBytes
-                                                                             : kRingBytes;
+inline constexpr int kRingsBytes = std::is_same_v<Format, HeldFirstKeptPackedTf32> ? kPackedRingBytes
+                                   : kKeepsSome<Format> || kKeepsFirst<Format>     ? kMiddleRingBytes
+                                   : kKeeps<Format>                                ? kSmallRingBytes
+                                                                                   : kRingBytes;
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
@@ -110,6 +118,16 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
     copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
+}
+
+/// `kBytes`, a multiple of 16, by one warp, to this lane's place. Addresses of this kind take fewer registers.
+template <int kBytes>
+STREAMED_DEVICE void copy_to_lane(int place, const unsigned char* source, int lane) {
+  const std::uint64_t from = global_address(source) + static_cast<std::uint64_t>(lane * 16);
+#pragma unroll
+  for (int byte = 0; byte < kBytes; byte += 512)
+    if (byte + 512 <= kBytes || lane * 16 < kBytes - byte)
+      copy_async16(place + byte, from + static_cast<std::uint64_t>(byte));
 }
 
 /// Where a lane's 16 bytes of a sweep's items come from, kept whole instead of worked out for each item.
@@ -294,7 +312,9 @@ STREAMED_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int pa
                               unsigned char* ring, int place, int byte, int lane) {
   const unsigned char* source =
       a.masters.part[part] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16;
-  if constexpr (!kHolds<Format>)
+  if constexpr (!kHolds<Format> && kPacks<Format>)
+    copy_async16(place + byte, global_address(source));
+  else if constexpr (!kHolds<Format>)
     copy_async16(ring + byte + lane * 16, source);
   else if (part < Format::kHeldParts && is_held(a.held, out_tile, in_tile))
     copy_async16_held(place + byte, source);
@@ -344,7 +364,8 @@ struct ForwardSweep {
         lane(thread_index() % 32),
         ring(ring_of_warp<Format>(warp)) {
     count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
-    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+    if constexpr (kHolds<Format> || kPacks<Format>)
+      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
@@ -374,6 +395,9 @@ struct ForwardSweep {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         input_walk.at(i));
+    } else if constexpr (kPacks<Format>) {
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
+                                       inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -547,7 +571,7 @@ STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& la
                                          const unsigned char* inputs, std::uint64_t* shared) {
   const Range own = owned_tiles(below);
   using Sweep = ForwardSweep<Format, 1, kGroups>;
-  const bool joined = kJoined && a.plan.joined != 0;
+  const bool joined = kJoined && (kPacks<Format> || a.plan.joined != 0);
   if (joined && own.begin == own.end && !keeps_loss(a)) return;
   for (int tile = 0; tile < layer.out_tiles; ++tile) {
     const Sweep sweep(a, layer, inputs, tile, own);
@@ -818,7 +842,8 @@ struct BackwardSweep {
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
     static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
-    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+    if constexpr (kHolds<Format> || kPacks<Format>)
+      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
@@ -848,6 +873,10 @@ struct BackwardSweep {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         gradient_walk.at(i));
+    } else if constexpr (kPacks<Format>) {
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
+                                       a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
+                                       lane);
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
@@ -859,12 +888,26 @@ struct BackwardSweep {
   }
   /// Joined logits' gradients to where a copy would have brought them: the only item of a sweep, in the first stage of its warp.
   STREAMED_DEVICE void put_gradients(const OwnLogits<Format>& own) const {
+    const auto place = [](int split) {
+      return ring_of_warp<Format>(split * kSweepWarps) + Shape::kWeightBytes;
+    };
+    if constexpr (kPacks<Format>) {
+      // By way of the ring of a warp that has no item.
+      float* values = reinterpret_cast<float*>(ring_of_warp<Format>(1));
 #pragma unroll
-    for (int split = 0; split < kSplit; ++split) {
-      unsigned char* place = ring_of_warp<Format>(split * kSweepWarps) + Shape::kWeightBytes;
+      for (int i = 0; i < own.kCount; ++i) values[own.column() * kValuesPitch + own.row(i)] = own.gradient[i];
+      block_sync();  // all values are there
+      constexpr int kChunks = Format::kActivationBytes / 16;
+      const int thread = thread_index();
+      if (thread < kSplit * kChunks)
+        store_shared16(place(thread / kChunks) + thread % kChunks * 16,
+                       Format::template chunk<true>(values, thread % kChunks));
+    } else {
 #pragma unroll
-      for (int i = 0; i < own.kCount; ++i)
-        Format::store_gradient(place, own.row(i), own.column(), own.gradient[i]);
+      for (int split = 0; split < kSplit; ++split)
+#pragma unroll
+        for (int i = 0; i < own.kCount; ++i)
+          Format::store_gradient(place(split), own.row(i), own.column(), own.gradient[i]);
     }
     block_sync();  // they are there
   }
@@ -1053,7 +1096,8 @@ struct FirstSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
-    if constexpr (kHolds<Format>) ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+    if constexpr (kHolds<Format> || kPacks<Format>)
+      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
   }
   STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
@@ -1069,10 +1113,17 @@ struct FirstSweep {
   }
   STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     const auto ask_inputs = [&](int i, int stage) {
-      unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
-      const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
-      copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
-      if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
+      if constexpr (kPacks<Format>) {
+        const int place = ring_place + stage * Shape::kBytes + Shape::kWeightBytes;
+        const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
+        copy_to_lane<kInputTileBytes>(place, inputs + offset, lane);
+        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
+      } else {
+        unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
+        const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
+        copy_by_warp<kInputTileBytes>(place, inputs + offset, lane);
+        if constexpr (kForward) copy_by_warp<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
+      }
     };
     using Early = EarlyBiases<Format, kTiles, kSplit, kGroups, Lanes::kFirst>;
     const std::conditional_t<kForward && kEarly, Early, AskedLate> early(a, layer, panel_tile);
@@ -1167,7 +1218,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   const LayerPlan* layers = a.plan.layer;
   constexpr bool kJoined = kJoins<kGroups>, kInLoop = kJoinsInLoop<Format, kGroups>;
   constexpr bool kEarly = kAsksEarly<Format, kPanels>;
-  const bool joined = kJoined && a.plan.joined != 0;
+  const bool joined = kJoined && (kPacks<Format> || a.plan.joined != 0);
   int barrier = 0, set = 0;
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
@@ -1257,10 +1308,107 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     for_kept_halves<Format>(a, take_back);
 }
 
+/// The number of a launch's step and that of its batch. With kInShared every warp keeps them in shared memory: a register that has to make room
+/// goes to local memory, and behind every barrier of the grid that comes out of the L2.
+template <bool kInShared>
+struct StepNumber {
+  int done_ = 0, batch_ = 0;
+  STREAMED_DEVICE int done() const {
+    if constexpr (kInShared)
+      return words_of_warp()[0];
+    else
+      return done_;
+  }
+  STREAMED_DEVICE int batch() const {
+    if constexpr (kInShared)
+      return words_of_warp()[1];
+    else
+      return batch_;
+  }
+  STREAMED_DEVICE void set(int done, int batch) {
+    if constexpr (kInShared) {
+      words_of_warp()[0] = done;
+      words_of_warp()[1] = batch;
+      warp_sync();
+    } else {
+      done_ = done;
+      batch_ = batch;
+    }
+  }
+  STREAMED_DEVICE void next(std::int64_t batches) {
+    const int now = done() + 1, next_batch = batch() + 1;
+    if constexpr (kInShared) warp_sync();  // all lanes have read
+    set(now, next_batch == batches ? 0 : next_batch);
+  }
+};
+
+/// The same with joined logits and one kind of panels, for packed tiles. Barriers are counted from the step's number, 2 * last of them a step.
+template <class Format, int kPanels>
+STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
+  static_assert(kPanels > 0 && kJoins<1>);
+  constexpr bool kEarly = kAsksEarly<Format, kPanels>;
+  const LayerPlan* layers = a.plan.layer;
+  const auto last = [&] { return a.plan.layers - 1; };
+  const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, 1>(layers[layer], 0); };
+  if constexpr (kKeepsFirst<Format>)
+    for_kept_first_tiles<Format>(a, [](const unsigned char* in_memory, unsigned char* kept) {
+      store_shared16(kept, load_global16(in_memory));
+    });
+  StepNumber<(kPanels > 1)> step;
+  step.set(0, static_cast<int>(a.first_step % a.batches));
+  for (;;) {
+    const auto barrier = [&](int of_step) { return step.done() * 2 * last() + of_step; };
+    {
+      const int batch = step.batch();
+      between_steps<Format, 1, kPanels>(a, batch == 0 ? a.batches - 1 : batch - 1, batch, step.done());
+    }
+    if (step.done() == a.steps) break;
+    for (int layer = 1; layer < last(); ++layer) {
+      arrive<Format>(a, barrier(layer - 1), true);  // panels end with a block_sync()
+      // Layer 1's weights were updated behind the last barrier that was waited for.
+      if (layer == 1 && step.done() > 0 && !wait(a, barrier(-1))) return;
+      if (!forward_rows<Format, kPanels, 1, kEarly>(
+              a, layers[layer], outputs(layer - 1), false,
+              [&](const auto& ask) { return wait<Format>(a, barrier(layer - 1), ask); }))
+        return;
+    }
+    const int set = step.done() % kLogitSumSets;
+    forward_own_columns<Format, 1, true>(a, layers[last()], layers[last() - 1], outputs(last() - 1),
+                                         a.logit_sums + set * kLogitSumsPitch);
+    OwnLogits<Format> own_logits = {};
+    arrive<Format>(a, barrier(last() - 1));
+    if (!backward<Format, kPanels, 1, kEarly, false, true>(
+            a, layers[last()], layers[last() - 1], own_logits, [&](const auto& ask) {
+              return wait_for_loss<Format>(a, barrier(last() - 1), step.batch(), step.done() % kLogitSumSets,
+                                           ask, own_logits);
+            }))
+      return;
+    finish_loss<Format>(a, a.first_step + step.done(), true);
+    for (int layer = last() - 1; layer > 0; --layer) {
+      const int its_barrier = barrier(2 * last() - 1 - layer);
+      arrive<Format>(a, its_barrier,
+                     layer < last() - 1);  // the last layer's bias comes without a block_sync()
+      if (!backward<Format, kPanels, 1, kEarly, false, false>(
+              a, layers[layer], layers[layer - 1], own_logits,
+              [&](const auto& ask) { return wait<Format>(a, its_barrier, ask); }))
+        return;
+    }
+    arrive<Format>(a, barrier(2 * last() - 1), last() > 1);  // the weights of layer 1; not waited for here
+    step.next(a.batches);
+  }
+  if constexpr (kKeepsFirst<Format>)
+    for_kept_first_tiles<Format>(a, [](unsigned char* in_memory, const unsigned char* kept) {
+      store_global16(in_memory, load_shared16(kept));
+    });
+}
+
 template <class Format, int kGroups, int kPanels>
 __global__ void __launch_bounds__(Format::kWarps * 32, 1)
     streamed_steps(const __grid_constant__ Arguments arguments) {
-  train_steps<Format, kGroups, kPanels>(arguments);
+  if constexpr (kPacks<Format>)
+    train_joined_steps<Format, kPanels>(arguments);
+  else
+    train_steps<Format, kGroups, kPanels>(arguments);
 }
 
 /// The kernel of one precision for plans of so many groups; with kPanels > 0 only for those whose panels have so many tiles.

@@ -51,7 +51,7 @@ class StreamedTrainer : public Trainer {
         kernel_(streamed_kernel(precision, plan, held)),
         step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
     DeviceMemory::reset_peak();
-    const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision);
+    const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision, plan);
     const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
     weights_ = zeros<unsigned char>(plan.tiles * 1024);
     biases_ = zeros<float>(plan.biases);
@@ -97,7 +97,8 @@ class StreamedTrainer : public Trainer {
     Parameters result(widths_);
     for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
       const LayerPlan& layer = plan_.layer[index];
-      unpack_weights(layer, precision_, arguments_.masters, first_row, rows, staged.data(), stream_.get());
+      unpack_weights(plan_, index, precision_, arguments_.masters, first_row, rows, staged.data(),
+                     stream_.get());
       copy(result.weight(index).data() + std::int64_t{first_row} * layer.in, staged.data(),
            std::int64_t{rows} * layer.in, cudaMemcpyDeviceToHost);
     });
@@ -119,7 +120,8 @@ class StreamedTrainer : public Trainer {
       const LayerPlan& layer = plan_.layer[index];
       copy(staged.data(), parameters.weight(index).data() + std::int64_t{first_row} * layer.in,
            std::int64_t{rows} * layer.in, cudaMemcpyHostToDevice);
-      pack_weights(layer, precision_, staged.data(), first_row, rows, arguments_.masters, stream_.get());
+      pack_weights(plan_, index, precision_, staged.data(), first_row, rows, arguments_.masters,
+                   stream_.get());
       stream_.synchronize();
     });
     for (int index = 0; index < plan_.layers; ++index)
@@ -164,7 +166,7 @@ class StreamedTrainer : public Trainer {
   void upload(const DatasetView& data) {
     const std::int64_t samples = batches_ * plan_.batch, in = data.feature_count;
     const std::int64_t batch_bytes =
-        std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(precision_);
+        std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(precision_, plan_);
     labels_ = DeviceBuffer<std::int32_t>(samples);
     labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes);

@@ -1,0 +1,325 @@
+// tf32 with packed activations and gradients: 1280 bytes a tile instead of 2048 out of the L2 and through shared memory, of the same values.
+//
+// What follows a value's 19 bits in a register the tensor core does not look at, so an operand costs at most one shift a value. A product over
+// features takes a lane's own packets of a tile, one over rows (t, g) and (t + 4, g): nothing is read that is not used, and without bank conflicts.
+// Forward the weights are the column operand and rows of the batch the rows of the sums, backward the inputs are; so masters, activations and
+// gradients all come as operands in the order in which they lie.
+// Several rows share a word, so this is for joined logits only: their gradients every block makes for itself (packed_tiles.h, step.cuh).
+#pragma once
+
+#include "streamed/packed_tiles.h"
+#include "streamed/tf32_format.cuh"
+
+namespace headroom::streamed {
+
+struct PackedTf32 : Tf32 {
+  static constexpr int kActivationBytes = packed::kTileBytes;
+
+  struct Packet {
+    std::uint32_t word[5];
+  };
+  /// An operand of a packet.
+  STREAMED_DEVICE static Words operand(const Packet& packet, int half) {
+    const std::uint32_t* w = packet.word;
+    if (half == 0) return {{w[0], w[1] << 6, w[2], w[3] << 6}};
+    return {
+        {bits_behind(w[0], w[1], 19), bits_behind(w[2], w[3], 19), bits_behind(w[3], w[4], 25), w[4] << 12}};
+  }
+  STREAMED_DEVICE static Packet packet_of(uint4 first, std::uint32_t fifth) {
+    return {{first.x, first.y, first.z, first.w, fifth}};
+  }
+  /// What a product over features takes of a tile.
+  template <bool kGradient>
+  STREAMED_DEVICE static void load_along(Packet (&packet)[2], const unsigned char* tile, int lane) {
+    const int own = packed::own_bytes(lane);
+    const uint2 fifth = *reinterpret_cast<const uint2*>(tile + packed::kFifths + 8 * lane);
+    packet[0] = packet_of(load_shared16(tile + own), fifth.x);
+    packet[1] = packet_of(load_shared16(tile + 512 + (kGradient ? own : own ^ 16)), fifth.y);
+  }
+  // From a packet to that of four rows further.
+  static constexpr int kFirstStep = 256, kFifthStep = 128;
+  /// What a product over rows takes: rows t and so on, rows t + 4 and so on, of the features g and g + 8.
+  template <bool kGradient>
+  STREAMED_DEVICE static void load_across(Packet (&packet)[2], const unsigned char* tile, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    const unsigned char* first = tile + packed::first_words<kGradient>(t, g);
+    const unsigned char* fifth = tile + packed::fifth_word<kGradient>(t, g);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      packet[i] = packet_of(load_shared16(first + i * kFirstStep), shared_word(fifth + i * kFifthStep));
+  }
+  /// Of the tiles that a thread block owns, the packets across. Two tiles stay packed, in 20 registers instead of 32, and become operands anew for
+  /// every item.
+  template <int kTiles, int kGroups>
+  struct Own {
+    static constexpr bool kPacked = kTiles > 1;
+    std::uint32_t word[kTiles][kGroups][4][4];
+    Packet packet[kTiles][kGroups][2];
+    STREAMED_DEVICE Words at(int u, int group, int s) const {
+      if constexpr (kPacked) {
+        const std::uint32_t* w = packet[u][group][s / 2].word;
+        if (s % 2 == 0) return {{w[0], bits_behind_here(w[1], 0, 6), w[2], bits_behind_here(w[3], 0, 6)}};
+        return {{bits_behind_here(w[0], w[1], 19), bits_behind_here(w[2], w[3], 19),
+                 bits_behind_here(w[3], w[4], 25), bits_behind_here(w[4], 0, 12)}};
+      } else {
+        const std::uint32_t* w = word[u][group][s];
+        return {{w[0], w[1], w[2], w[3]}};
+      }
+    }
+    STREAMED_DEVICE void set(int u, int group, int i, const Packet& loaded) {
+      if constexpr (kPacked) {
+        packet[u][group][i] = loaded;
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Words values = operand(loaded, half);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) word[u][group][2 * i + half][e] = values.word[e];
+        }
+      }
+    }
+  };
+  template <bool kGradient, bool kHere, int kTiles, int kGroups>
+  STREAMED_DEVICE static void load_own_tiles(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                             int lane) {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const unsigned char* tile = tiles + (u * kGroups + group) * kActivationBytes;
+        const unsigned char* first = tile + packed::first_words<kGradient>(t, g);
+        const unsigned char* fifth = tile + packed::fifth_word<kGradient>(t, g);
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          own.set(u, group, i,
+                  packet_of(load_global16<kHere>(first + i * kFirstStep),
+                            global_word<kHere>(fifth + i * kFifthStep)));
+      }
+  }
+  template <int kTiles, int kGroups, bool kHere = false>
+  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+    load_own_tiles<false, kHere>(own, tiles, lane);
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                                 int lane) {
+    load_own_tiles<true, false>(own, tiles, lane);
+  }
+
+  /// sums[16 * (tile * groups + group) + 8 * m + 4 * n + c]: rows 16m + g (+ 8) of features 8n + 2t (+ 1).
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static Place forward_place(int index, int lane) {
+    const int c = index % 4, n = index / 4 % 2, m = index / 8 % 2;
+    return {index / 16 / kGroups * kTileSide + 8 * n + 2 * (lane & 3) + (c & 1),
+            index / 16 % kGroups * kGroupRows + 16 * m + (lane >> 2) + 8 * (c >> 1)};
+  }
+  /// Backward row g of a sum is the feature whose weights lie as W^T takes them.
+  template <int kTiles, int kGroups, bool kFirst>
+  STREAMED_DEVICE static Place panel_place(int index, int lane) {
+    if constexpr (kFirst) return forward_place<kTiles, kGroups>(index, lane);
+    const Place place = place_of_tensor_sum<kGroups>(index, lane);
+    return {place.feature & ~7 | packed::input_of_row(place.feature & 7), place.row};
+  }
+  STREAMED_DEVICE static int slot(int output, int input) { return packed::slot(output, input); }
+
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void multiply_along(float (&sums)[16 * kTiles * kGroups],
+                                             const RowOperand (&w)[kTiles], const unsigned char* inputs,
+                                             int lane) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      Packet x[2];
+      load_along<false>(x, inputs + group * kActivationBytes, lane);
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          const Words a = operand(x[s], m);
+#pragma unroll
+          for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+              product(sums + 16 * (u * kGroups + group) + 8 * m + 4 * n, a, w[u].step[s].word[2 * n],
+                      w[u].step[s].word[2 * n + 1]);
+        }
+    }
+  }
+  template <int kTiles, int kGroups>
+  STREAMED_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
+                                      const unsigned char* inputs, int lane) {
+    RowOperand w[kTiles];
+    const unsigned char* own = weights + packed::own_bytes(lane);
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u) {
+      const Words part[2] = {words_of(load_shared16(own + u * 1024)),
+                             words_of(load_shared16(own + u * 1024 + 512))};
+      w[u] = row_operand(part);
+    }
+    multiply_along<kTiles, kGroups>(sums, w, inputs, lane);
+  }
+
+  template <int kTiles, int kGroups, class Out>
+  STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
+                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
+                                       std::int64_t tile_step, float factor, int lane) {
+    float gradient[kTiles][8] = {};
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      Packet d[2];
+      load_across<true>(d, gradients + group * kActivationBytes, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int s = i ^ 1;
+        const Words a = operand(d[s / 2], s % 2);
+        Words b[kTiles];
+#pragma unroll
+        for (int u = 0; u < kTiles; ++u) b[u] = x.at(u, group, s);
+#pragma unroll
+        for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) product(gradient[u] + 4 * h, a, b[u].word[2 * h], b[u].word[2 * h + 1]);
+      }
+    }
+    // Outputs t and t + 8 stand for columns t and t + 4 of the first step, 4 further of the second, 256 bytes away.
+    const unsigned char* across = weights + 4 * packed::slot(lane & 3, packed::input_of_row(lane >> 2));
+    Words turned[kTiles][2];
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        turned[u][s] = words_of(load_shared16(across + u * 1024 + s * 256));
+#pragma unroll
+        for (int e = 0; e < 4; ++e) turned[u][s].word[e] = rounded(turned[u][s].word[e]);
+      }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      Packet d[2];
+      load_along<true>(d, gradients + group * kActivationBytes, lane);
+#pragma unroll
+      for (int s = 0; s < 2; ++s)
+#pragma unroll
+        for (int half = 1; half >= 0; --half) {
+          const Words b = operand(d[s], half);
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int u = 0; u < kTiles; ++u)
+              product(sums + 16 * (u * kGroups + group) + 4 * (2 * half + j), turned[u][s], b.word[2 * j],
+                      b.word[2 * j + 1]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u)
+      update_own(weights + u * 1024, gradient[u], out, u * tile_step, factor, lane);
+  }
+
+  template <int kTiles, int kGroups, bool kForward, class Out>
+  STREAMED_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
+                                    unsigned char* weights, const unsigned char* inputs,
+                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
+                                    float factor, int lane) {
+    float gradient[kTiles][8] = {};
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      Packet x[2];
+      load_across<false>(x, inputs + group * kActivationBytes, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int s = i ^ 1;
+        const Words b = operand(x[s / 2], s % 2);
+        Words a[kTiles];
+#pragma unroll
+        for (int u = 0; u < kTiles; ++u) a[u] = d.at(u, group, s);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int u = 0; u < kTiles; ++u) {
+            product(gradient[u] + 4 * h, a[u], b.word[2 * h], b.word[2 * h + 1]);
+          }
+      }
+    }
+    RowOperand w[kTiles];
+#pragma unroll
+    for (int u = 0; u < kTiles; ++u)
+      w[u] = row_operand(update_own(weights + u * 1024, gradient[u], out, u * tile_step, factor, lane).part);
+    if constexpr (kForward) multiply_along<kTiles, kGroups>(sums, w, next, lane);
+  }
+
+  /// The updated masters, which also go to `out`.
+  template <class Out>
+  STREAMED_DEVICE static Tile update_own(const unsigned char* tile, const float (&gradient)[8],
+                                         const Out& out, std::int64_t offset_of_tile, float factor,
+                                         int lane) {
+    const int own = packed::own_bytes(lane);
+    Tile w;
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      w.part[p] = words_of(load_shared16(tile + p * 512 + own));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        w.part[p].word[i] = updated(w.part[p].word[i], gradient[i % 2 * 4 + i / 2 * 2 + p], factor);
+      store_part(out, p, offset_of_tile + own, vector_of(w.part[p]));
+    }
+    return w;
+  }
+
+  /// The words in which a value lies, and where it begins there.
+  struct Found {
+    std::uint32_t high, low;
+    int shift;
+  };
+  template <bool kHere>
+  STREAMED_DEVICE static Found activation(const unsigned char* tile, int row, int feature) {
+    const int g = row % 8, p = feature % 8;
+    const int bit = packed::value_bit(packed::value_of(packed::place_of<false>(row / 8, feature / 8))),
+              word = bit / 32;
+    const unsigned char* first = tile + packed::first_words<false>(g, p);
+    const unsigned char* fifth = tile + packed::fifth_word<false>(g, p);
+    return {global_word<kHere>(word < 4 ? first + word * 4 : fifth),
+            global_word<kHere>(word < 3 ? first + word * 4 + 4 : fifth), bit % 32};
+  }
+  /// An activation has a sign only if it is a NaN.
+  STREAMED_DEVICE static bool positive(const Found& found) {
+    const std::uint32_t bits = bits_behind(found.high, found.low, found.shift) >> 13;
+    return bits != 0 && bits <= 0x7f800000u >> 13;
+  }
+  /// Chunks of 16 bytes: four words of a packet, or the fifth of four.
+  template <bool kGradient>
+  STREAMED_DEVICE static uint4 chunk(const float* values, int index) {
+    // Value i of a packet.
+    const auto bits = [&](int g, int p, int i) {
+      const int place = packed::place_of_value(i), e = place % 4;
+      const int j = place / 4 * 2 + (kGradient ? e / 2 : e % 2), h = kGradient ? e % 2 : e / 2;
+      return float_to_bits(round_tf32(value_at(values, p + h * 8, j * 8 + g)));
+    };
+    Words result;
+    if (index < packed::kPackets) {
+      const int part = index / 32, g = index % 32 / 4, t = index % 4 ^ (g & 2);
+      const int p = kGradient ? part * 4 + t : (t ^ part) * 2 + part;
+      const std::uint32_t b1 = bits(g, p, 1), b4 = bits(g, p, 4);
+      result.word[0] = bits(g, p, 0) | b1 >> 19;
+      result.word[1] = b1 << 13 | bits(g, p, 2) >> 6;
+      result.word[2] = bits(g, p, 3) | b4 >> 19;
+      result.word[3] = b4 << 13 | bits(g, p, 5) >> 6 | bits(g, p, 6) >> 25;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int place = (index - packed::kPackets) * 4 + i, g = place / 8;
+        const int p = kGradient ? place % 8 / 2 + place % 2 * 4 : place % 8;
+        result.word[i] = bits(g, p, 6) << 7 | bits(g, p, 7) >> 12;
+      }
+    }
+    return vector_of(result);
+  }
+};
+
+/// With words to the L2 about which masters to hold.
+struct HeldPackedTf32 : PackedTf32 {
+  static constexpr int kHeldParts = 2;
+};
+/// With masters of the first layer on the chip: all of them, and some with panels of two tiles.
+struct FirstKeptPackedTf32 : PackedTf32 {};
+struct HeldFirstKeptPackedTf32 : HeldPackedTf32 {};
+
+}  // namespace headroom::streamed

@@ -1,0 +1,49 @@
+// Where tf32's values lie if each takes the 19 bits that a rounded one has: tiles of activations and gradients, and the masters that suit them.
+//
+// Eight values are a packet of five words: rows g, g + 8, g + 16, g + 24 of feature p, and the same rows of feature p + 8. Four words of every packet
+// come first, then the fifth of all. In registers the four become one operand where they are, two of them as they are and two shifted, and
+// with the fifth a second one.
+#pragma once
+
+#include "streamed/plan.h"
+
+namespace headroom::streamed::packed {
+
+inline constexpr int kPackets = kGroupRows * kTileSide / 8, kFifths = kPackets * 16,
+                     kTileBytes = kFifths + kPackets * 4;
+inline constexpr int kValueBits = 19;
+
+/// Where value i of a packet begins: so that values 0 and 3 lead a word.
+STREAMED_BOTH constexpr int value_bit(int i) { return i * kValueBits + (i < 3 ? 0 : 7); }
+/// Which value is number `place` in the two operands, and the other way round.
+STREAMED_BOTH constexpr int value_of(int place) { return 0x76415320 >> 4 * place & 15; }
+STREAMED_BOTH constexpr int place_of_value(int i) { return 0x76352140 >> 4 * i & 15; }
+/// What number rows 8j + g of feature p + 8h have. Activations: the row operand of a product over features, column operands of one over rows;
+/// gradients the other way round.
+template <bool kGradient>
+STREAMED_BOTH constexpr int place_of(int j, int h) {
+  return j / 2 * 4 + (kGradient ? j % 2 * 2 + h : h * 2 + j % 2);
+}
+
+/// A lane's own 16 bytes of one of two parts of 512; what lanes read across comes from other banks then.
+STREAMED_BOTH constexpr int own_bytes(int lane) { return (lane ^ (lane >> 2 & 2)) * 16; }
+/// Bytes of a tile at which a packet's four words and its fifth are. Lane 4g + t's own are the packets (g, 2t) and (g, 2t + 1), of gradients
+/// (g, t) and (g, t + 4).
+template <bool kGradient>
+STREAMED_BOTH constexpr int first_words(int g, int p) {
+  return kGradient ? p / 4 * 512 + own_bytes(g * 4 + p % 4)
+                   : p % 2 * 512 + (own_bytes(g * 4 + p / 2) ^ p % 2 * 16);
+}
+template <bool kGradient>
+STREAMED_BOTH constexpr int fifth_word(int g, int p) {
+  return kFifths + (g * 8 + (kGradient ? p % 4 * 2 + p / 4 : p)) * 4;
+}
+
+/// Of a tile of masters, counted in words. Lane 4g + t's own are outputs g and g + 8 of the inputs 2t and 2t + 8 in part 0, 2t + 1 and 2t + 9 in part 1.
+STREAMED_BOTH constexpr int slot(int output, int input) {
+  return input % 2 * 128 + own_bytes(output % 8 * 4 + input % 8 / 2) / 4 + output / 8 * 2 + input / 8;
+}
+/// W^T's row g is this input of eight: then it is 16 bytes of another lane.
+STREAMED_BOTH constexpr int input_of_row(int g) { return (g & 3) * 2 + (g >> 2); }
+
+}  // namespace headroom::streamed::packed
