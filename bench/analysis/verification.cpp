@@ -152,10 +152,12 @@ StepBounds step_bounds(const Workload& workload, Contract contract, Precision pr
     narrowest = std::min(narrowest, workload.widths[static_cast<std::size_t>(layer)]);
   }
   const bool few = hidden * workload.batch_size <= kFewActivations;
-  const double two_flips = std::sqrt(8.0 / (static_cast<double>(workload.batch_size) * narrowest));
+  const double flip = std::sqrt(2.0 / (static_cast<double>(workload.batch_size) * narrowest));
   const double median =
       precision == Precision::kFp32 || few ? 1e-3 : 2e-2 * depth_factor(workload.layers() - 1, precision);
-  return {.median = median, .each = std::max({5e-2, 1.5 * median, two_flips}), .scale = 2e-3};
+  return {.median = median,
+          .each = std::max({5e-2, 1.5 * median, std::min(6 * flip, 0.5), 2 * flip}),
+          .scale = 2e-3};
 }
 
 namespace {

@@ -108,6 +108,22 @@ TEST(CompareStep, ScaleErrorOfNothingOrNanIsNotSmall) {
               1e-6);  // frozen
 }
 
+// What a ReLU that flipped on a heavy row did at one step of five to a kernel that is otherwise exact (H200, fp16,
+// 784-128x3-10 at batch 32; simulated with the oracle to the last digit), and a step that is wrong by more.
+TEST(StepBounds, OneHeavyFlipPassesAndAWrongStepDoesNot) {
+  const Workload workload = with_widths({784, 128, 128, 128, 10});
+  const auto passed = [&](double weight1, double bias1) {
+    std::vector<StepErrors> steps(5,
+                                  {.errors = std::vector<double>(8), .scale_errors = std::vector<double>(8)});
+    steps[1].errors = {weight1, bias1, 0.0389, 0.0423, 0.0405, 0.0447, 0, 0};
+    const std::vector<Check> checks = step_update_checks(workload, steps, Contract::kExact, Precision::kFp16);
+    return std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.passed; });
+  };
+  EXPECT_TRUE(passed(0.0532, 0.0544));
+  EXPECT_FALSE(passed(0.14, 0.0544));
+  EXPECT_FALSE(passed(0.0532, 0.14));
+}
+
 TEST(StepBounds, FollowPrecisionAndTheNumberOfActivations) {
   const Workload few = with_widths({784, 128, 128, 128, 10}), many = with_widths({784, 2048, 2048, 2048, 10});
   const Workload narrow = with_widths({20, 8, 3}, 4);
@@ -117,6 +133,7 @@ TEST(StepBounds, FollowPrecisionAndTheNumberOfActivations) {
               precision == Precision::kFp32 ? 1e-3 : 2e-2);
     EXPECT_EQ(step_bounds(many, Contract::kExact, precision).each, 5e-2);
     EXPECT_EQ(step_bounds(narrow, Contract::kExact, precision).each, 0.5);
+    EXPECT_NEAR(step_bounds(few, Contract::kExact, precision).each, 0.1326, 1e-4);  // six flips
     EXPECT_EQ(step_bounds(few, Contract::kExact, precision).scale, 2e-3);
   }
   EXPECT_EQ(step_bounds(few, Contract::kAutocast, Precision::kFp16).median, 3e-2);
