@@ -23,6 +23,7 @@
 #include "streamed/packed_tiles.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
+#include "tf32_operands.h"
 
 namespace headroom {
 namespace {
@@ -407,6 +408,11 @@ void check_packed_values() {
         ++used.at(static_cast<std::size_t>(first_bit<kGradient>(row, feature, bit)));
   EXPECT_EQ(std::ranges::count(used, 1), 32 * 16 * 19);
   EXPECT_EQ(*std::ranges::max_element(used), 1);
+}
+TEST(StreamedPackedTiles, TheTensorCoreDoesNotLookBehindAValue) {
+  NEEDS_GPU();
+  const std::uint32_t seed = static_cast<std::uint32_t>(fresh_seed());
+  for (const bool special : {false, true}) EXPECT_EQ(sums_that_lower_bits_change(seed, special), 0) << seed;
 }
 TEST(StreamedPackedTiles, EveryValueHasBitsOfItsOwn) {
   check_packed_values<false>();
