@@ -338,13 +338,17 @@ def shapes_block(data: Published, arguments: list[str]) -> list[str]:
     return times_table(["workload", "precision"], named, cells, None)
 
 
+def weights_of_layers(workload: Workload) -> list[int]:
+    return [a * b for a, b in zip(workload.widths, workload.widths[1:], strict=False)]
+
+
 def streamed_bytes(workload: Workload, precision: str) -> float:
     """Bytes of weights that cuda-streamed moves in a step if nothing of them stays on the chip or in the L2.
 
     The backward pass reads and writes masters (8 bytes), the forward pass reads them in every layer but the
     first (4 bytes; bf16: 2), whose forward pass rides on its update (cuda_impl/streamed/plan.h).
     """
-    first, *others = (a * b for a, b in zip(workload.widths, workload.widths[1:], strict=False))
+    first, *others = weights_of_layers(workload)
     return 8.0 * first + (10 if precision == "bf16" else 12) * sum(others)
 
 
@@ -358,7 +362,6 @@ def traffic_block(data: Published, arguments: list[str]) -> list[str]:
         if row is None or max(cell.workload.widths[1:]) < least:
             continue
         counted = streamed_bytes(cell.workload, cell.precision)
-        weights = sum(a * b for a, b in zip(cell.workload.widths, cell.workload.widths[1:], strict=False))
         copy = next(one for one in sources if one.file == cell.file).calibration.get("copy")
         share = format_percent(counted / row.median / float(copy["value"])) if copy else ""
         lines.append(
@@ -367,7 +370,7 @@ def traffic_block(data: Published, arguments: list[str]) -> list[str]:
                 cell.precision,
                 f"{row.median * 1e6:.4g}",
                 f"{counted / 1e6:.4g}",
-                f"{counted / weights:.3g}",
+                f"{counted / sum(weights_of_layers(cell.workload)):.3g}",
                 f"{counted / row.median / 1e12:.3g}",
                 share,
                 Path(cell.file).name,
@@ -375,17 +378,8 @@ def traffic_block(data: Published, arguments: list[str]) -> list[str]:
         )
     if not lines:
         return ["No result of cuda-streamed is published."]
-    titles = [
-        "workload",
-        "precision",
-        "µs a step",
-        "MB counted",
-        "bytes a weight",
-        "TB/s",
-        "of a copy's",
-        "file",
-    ]
-    return table(titles, lines)
+    titles = ["workload", "precision", "µs a step", "MB counted", "bytes a weight", "TB/s", "of a copy's"]
+    return table([*titles, "file"], lines)
 
 
 BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {

@@ -54,8 +54,7 @@ StepErrors compare_step(std::int64_t step, const ParametersView& start, const Pa
 /// data; 1459 flips at 784-128x3-10, batch 32, 631 at 200-96-64-64-10, batch 32, 1564 at 784-256-10, batch 128, 566 at
 /// 784-512x3-10, batch 32), the worst tensor moves by 0.8 to 1.0 of that formula in the median, by 2.2 to 2.4 times
 /// the formula in one of twenty, 2.8 to 3.2 in one of a hundred, 3.7 to 5.5 at most: a row with a large gradient
-/// weighs more. On an H200 one flip
-/// at H = 128 was measured as 5.3e-2 and 5.4e-2, and so simulated.
+/// weighs more. On an H200 one flip at H = 128 was measured as 5.3e-2 and 5.4e-2, and so simulated.
 /// A library's tf32 may round the inputs of products or cut them off, as Triton's does: each product is then smaller by
 /// up to 1e-3, which flips ReLUs too. Simulated at H = 64 to 2048 on MNIST digits, cutting off moves an update by 3e-2 to
 /// 5e-2 and its scale by up to 6e-3; measured on an H200 at H = 128: 2.6e-2 and 4.5e-3.
