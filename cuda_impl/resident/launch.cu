@@ -54,7 +54,7 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
 /// transposed, for products that take columns.
 template <class Format, bool kTransposes>
 __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
-                           std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns) {
+                           std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns, bool turned) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t pair = thread / 32;
   if (pair >= pairs) return;
@@ -73,7 +73,9 @@ __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * b
     if (kTransposes) columns[slice] = Format::transposed(rows[slice]);
   }
   const auto row_fragments = Format::row_fragments(rows[0], rows[1]);
-  const auto column_fragments = Format::column_fragments(columns[0], columns[1]);
+  // Turned masters' sums take one tile after the other.
+  const auto column_fragments = turned ? Format::row_fragments(columns[0], columns[1])
+                                       : Format::column_fragments(columns[0], columns[1]);
   for (int part = 0; part < 2 * Format::kParts; ++part) {
     const std::int64_t byte = pair * 2 * plan.tile + part * 512 + lane * 16;
     *reinterpret_cast<uint4*>(x_rows + byte) = part_of(row_fragments, part);
@@ -86,7 +88,7 @@ void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t ba
                    unsigned char* x_columns, cudaStream_t stream) {
   const std::int64_t pairs = batches * plan.input_pairs;
   pack_pairs<Format, kTransposes><<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
-      plan, features, pairs, x_rows, x_columns);
+      plan, features, pairs, x_rows, x_columns, turns_masters(Format::kPrecision, plan.own));
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -66,6 +66,7 @@ class SliceGrid {
     now_ = static_cast<unsigned>(step & last) * arguments.slot_bytes;
     before_ = static_cast<unsigned>((step - 1) & last) * arguments.slot_bytes;
     epoch_ = (step >> shift & 1) != 0;
+    epoch_before_ = ((step - 1) >> shift & 1) != 0;
   }
 
   /// Waits for this step's tiles and takes them.
@@ -107,6 +108,32 @@ class SliceGrid {
         assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
   }
   RESIDENT_DEVICE static void ready(Share<Format, kPairs>& share) { restore<false>(share, 0, 0); }
+  /// The same as columns. Nobody has seen these before: ready_columns() looks whether they are there.
+  RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                                     int exchange) const {
+    const unsigned char* tiles = reader_ + arguments.plan.members * (kTile + 16) + slot(exchange, true);
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i)
+#pragma unroll
+      for (int part = 0; part < Format::kParts; ++part)
+        assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
+  }
+  RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                                     SliceWaiter& waiter, int exchange) const {
+    constexpr std::uint32_t kMark = mark<false>();
+    const std::uint32_t want = epoch_before_ ? kMark : 0;
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      std::uint32_t wrong = 0;
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i)
+#pragma unroll
+        for (int part = 0; part < Format::kParts; ++part) wrong |= share.slice[i].word[4 * part + 3] ^ want;
+      if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
+      fetch_columns(arguments, share, exchange);
+    }
+    ready(share);
+  }
 
   /// use(i, tile, tile) for each pair in turn, with two more on their way where it waits for them. Else somebody has, in
   /// this step or the one before, and one is enough.
@@ -209,6 +236,14 @@ class SliceGrid {
     compute_now(place.want);
     return place;
   }
+  /// Activations as columns, behind all tiles.
+  RESIDENT_DEVICE void publish_columns(const SliceArguments& arguments, uint4 columns,
+                                       const Publisher& publisher, const Place& place) const {
+    columns.w = (columns.w & ~mark<false>()) | place.want;
+    store_whole16(place.tile + arguments.plan.members * (kTile + 16) +
+                      16 * (publisher.column_lane() - publisher.position),
+                  columns);
+  }
   /// By two warps: this member's tile.
   template <bool kGradient>
   RESIDENT_DEVICE void publish(const SliceArguments&, uint4 packet, const Publisher& publisher,
@@ -268,7 +303,7 @@ class SliceGrid {
   const unsigned char* reader_;
   unsigned stride_ = 0, now_ = 0,
            before_ = 0;  // bytes: from exchange to exchange; of this step's buffer, the last's
-  bool epoch_ = false;   // of this step's mark
+  bool epoch_ = false, epoch_before_ = false;  // of this step's mark, of the last's
 };
 
 template <class Format, int kPairs>

@@ -47,6 +47,12 @@ RESIDENT_DEVICE HalfOf<kWordCount> load_half(const unsigned char* tile, int half
   return values;
 }
 
+/// tf32's second form of a tile of the member's own, transposed and rounded as updates take it: where 16 bytes of rows 2q and 2q + 1 of its blocks of 8 lie, of one
+/// column. In an order in which neither who reads 16 bytes of each lane nor who writes them meets a bank twice.
+RESIDENT_DEVICE constexpr int column_byte(int column, int q) {
+  return ((column * 4 + q) ^ (column >> 1)) * 16;
+}
+
 /// What one of 32 lanes adds up, rounds and publishes of half a tile: two warps share a tile by positions, those of lanes
 /// 0 to 15 and of 16 to 31; in a warp, lanes 0 to 15 have the first half of their position's values, the others the second.
 struct Publisher {
@@ -74,10 +80,42 @@ struct Publisher {
   RESIDENT_DEVICE void keep(unsigned char* tile, const uint4& packet) const {
     if (stores<kParts>()) *reinterpret_cast<uint4*>(tile + byte<kParts>()) = packet;
   }
+  /// tf32: as columns, into the tile's second form. A lane's values are two rows of two columns; with those of the row
+  /// beside it, four rows of one.
+  RESIDENT_DEVICE uint4 columns(const uint4& packet) const {
+    const bool odd = (position & 4) != 0;
+    const std::uint32_t first = exchange_rows(odd ? packet.x : packet.z),
+                        second = exchange_rows(odd ? packet.y : packet.w);
+    return odd ? make_uint4(first, packet.z, second, packet.w)
+               : make_uint4(packet.x, first, packet.y, second);
+  }
+  /// The lane that takes them when it reads a whole tile.
+  RESIDENT_DEVICE int column_lane() const {
+    return 4 * (2 * (position & 3) + (position >> 2 & 1)) + (position >> 3);
+  }
+  /// The same of two tiles of the member's own as turned masters' sums take them (Tf32Slices::TurnedOwn); this is `own`.
+  RESIDENT_DEVICE void keep_turned(unsigned char* place, int own, const uint4& packet) const {
+    const int q = position >> 3, column = 2 * (position & 3);
+    unsigned char* begin = place + half * 2048 + 4 * own + 8 * (position >> 2 & 1);
+    const auto keep = [&](int byte, std::uint32_t word) {
+      *reinterpret_cast<std::uint32_t*>(begin + byte) = word;
+    };
+    keep(column_byte(column, q), packet.x);
+    keep(column_byte(column, q) + 512, packet.y);
+    keep(column_byte(column + 1, q), packet.z);
+    keep(column_byte(column + 1, q) + 512, packet.w);
+  }
+  RESIDENT_DEVICE void keep_columns(unsigned char* place, const uint4& columns) const {
+    *reinterpret_cast<uint4*>(place + half * 512 + column_byte(column_lane() >> 2, column_lane() & 3)) =
+        columns;
+  }
 
  private:
   RESIDENT_DEVICE static std::uint32_t exchange_halves(std::uint32_t word) {
     return float_to_bits(shuffle_xor(bits_to_float(word), 16));
+  }
+  RESIDENT_DEVICE static std::uint32_t exchange_rows(std::uint32_t word) {
+    return float_to_bits(shuffle_xor(bits_to_float(word), 4));
   }
 };
 
@@ -126,6 +164,7 @@ struct TensorLastLayer {
 /// `Type` gives the roundings and the instruction [16, 16] x [16, 8].
 template <class Type>
 struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
+  static constexpr Precision kPrecision = Type::kPrecision;
   static constexpr int kParts = 1, kWords = 4;
   static constexpr bool kSpareBit = false, kFirstInRegisters = true;
   using Values = Eight<4>;
@@ -247,6 +286,7 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
 };
 
 struct Fp16Type {
+  static constexpr Precision kPrecision = Precision::kFp16;
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
@@ -257,6 +297,7 @@ struct Fp16Type {
   }
 };
 struct Bf16Type {
+  static constexpr Precision kPrecision = Precision::kBf16;
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_bf16(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_bf16_weights(a, b); }
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) {
@@ -279,6 +320,7 @@ RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) 
 /// A member keeps its own gradients as they came, because the bias sum sees them unrounded, and rounds them as operands.
 /// Words are in the order of the row operand: of two rows the first column, then of both the second.
 struct Tf32Slices : TensorLastLayer<Tf32Slices> {
+  static constexpr Precision kPrecision = Precision::kTf32;
   static constexpr int kParts = 2, kWords = 8;
   static constexpr bool kSpareBit = true, kFirstInRegisters = true;
   using Values = Eight<8>;
@@ -355,6 +397,16 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
     float* place = reinterpret_cast<float*>(tile + (i >> 1) * 512 + lane * 16) + (i & 1);
     place[0] = first, place[2] = second;
   }
+  /// The same into a tile's second form: of rows g and g + 1 one column.
+  RESIDENT_DEVICE static void store_two_columns(unsigned char* columns, int i, int lane, float first,
+                                                float second) {
+    const int t = lane & 3;
+    const bool odd = (lane & 4) != 0;
+    const float other = shuffle_xor(odd ? first : second, 4);
+    const float2 two = odd ? make_float2(other, second) : make_float2(first, other);
+    *reinterpret_cast<float2*>(columns + (i >> 1) * 512 + column_byte(2 * t + odd, lane >> 3) + (i & 1) * 8) =
+        make_float2(round_tf32(two.x), round_tf32(two.y));
+  }
 
   RESIDENT_DEVICE static Weights weights(const float4& m) {
     Weights w = {{rounded(m.x), rounded(m.y), rounded(m.z), rounded(m.w)}};
@@ -412,14 +464,67 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
   }
 
   RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
-    return transposed(operand(load_tile<8>(tile, lane)));
+    return columns(load_tile<8>(tile, lane));
   }
+  /// Out of a tile's second form.
+  RESIDENT_DEVICE static Own load_own_columns(const unsigned char* columns, int lane) {
+    return load_tile<8>(columns, columns_lane(lane));
+  }
+  /// What publishers keep of a part of a tile, by one warp that has the whole.
+  RESIDENT_DEVICE static Values columns(const Values& kept) { return transposed(operand(kept)); }
+  RESIDENT_DEVICE static void store_columns(unsigned char* place, const Values& columns, int lane) {
+    store_tile(place, columns, columns_lane(lane));
+  }
+  RESIDENT_DEVICE static int columns_lane(int lane) { return column_byte(lane >> 2, lane & 3) / 16; }
   RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
     float sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 8; s += 2)
       product_tf32(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  /// Of both own slices, transposed: four row operands of [16 outputs, 8 rows of the batch]. In the second forms of their tiles,
+  /// two in each.
+  struct TurnedOwn {
+    uint4 rows[4];
+    RESIDENT_DEVICE static int byte(int i, int lane) {
+      return (i >> 1) * 2048 + 1024 + (i & 1) * 512 + columns_lane(lane) * 16;
+    }
+    RESIDENT_DEVICE static TurnedOwn of(const Values& first, const Values& second) {
+      TurnedOwn own;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        own.rows[i] =
+            make_uint4(first.word[2 * i], second.word[2 * i], first.word[2 * i + 1], second.word[2 * i + 1]);
+      return own;
+    }
+    RESIDENT_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
+      TurnedOwn own;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own.rows[i] = load_shared16(tiles + byte(i, lane));
+      return own;
+    }
+  };
+  /// [16 outputs, 8 columns], in the order of turned masters.
+  RESIDENT_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
+    float sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      product_tf32(sum, own.rows[i].x, own.rows[i].y, own.rows[i].z, own.rows[i].w, a.word[2 * i],
+                   a.word[2 * i + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  /// Of a pair of tiles of inputs, packed one after the other.
+  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = f.word[8 * slice + i];
+    return values;
+  }
+  /// Of turned masters of a pair's slices, those of one of the member's own.
+  RESIDENT_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
+    return own == 0 ? Weights{{rounded(low.x), rounded(low.y), rounded(high.x), rounded(high.y)}}
+                    : Weights{{rounded(low.z), rounded(low.w), rounded(high.z), rounded(high.w)}};
   }
   RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
     float sum[4] = {};
@@ -437,6 +542,7 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
 /// gradient it sums its own rows for its columns and all outputs, pair j being outputs 2 * (j ^ (g >> 1)): adding up the
 /// 8 rows leaves lane (g, t) with column 2t + (g & 1) and outputs 2 * (g >> 1) and the next.
 struct Fp32Slices {
+  static constexpr Precision kPrecision = Precision::kFp32;
   static constexpr int kParts = 2, kWords = 8;
   static constexpr bool kSpareBit = false, kFirstInRegisters = false;
   using Values = Eight<8>;

@@ -59,6 +59,10 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   const int stages = 1 << plan.stage_shift;
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
+  const std::int64_t own_tile =
+      std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) ? 2 : 1);
+  const std::int64_t kept =
+      std::int64_t{kept_layers(precision, plan.layers, team)} * kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
   std::int64_t parameter = 0;
@@ -85,9 +89,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
-  plan.hidden_offset = take(std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * plan.tile);
-  plan.gradient_offset = take(std::int64_t{hidden} * own * plan.tile);
-  plan.dlogits_offset = take(std::int64_t{2} * plan.tile);
+  plan.hidden_offset = take(std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
+  plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
+  plan.dlogits_offset = take(2 * own_tile + kept);
   plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);
   plan.last_partial_offset = own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4) : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
@@ -99,7 +103,8 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
-    plan.exchange_bytes = plan.exchanges * stages * slot_bytes(plan.members, plan.tile);
+    plan.exchange_bytes = plan.exchanges * stages *
+                          slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team));
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
                                           " needs " + std::to_string(end) + " bytes of shared memory (" +

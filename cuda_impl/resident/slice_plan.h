@@ -22,6 +22,27 @@ inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 inline constexpr int kMostWarps = 12;  // of a thread block
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
+// What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
+
+/// Whether a thread block keeps its own tiles as columns, too, as updates take them.
+constexpr bool keeps_columns(Precision precision, int pairs, int team) {
+  return precision == Precision::kTf32 && (team == 4 || (team == 2 && pairs >= 2));
+}
+/// Whether activations are published as columns, too, for the updates of the next step.
+constexpr bool publishes_columns(Precision precision, int pairs, int team) {
+  return precision == Precision::kTf32 && team > 1 && pairs >= 2;
+}
+/// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
+/// read them from the L2 a second time.
+constexpr int kept_layers(Precision precision, int layers, int team) {
+  return precision == Precision::kTf32 && layers == 4 && team == 4 ? 3 : 0;
+}
+/// Whether masters are turned: [16 outputs of both slices, 8 columns] instead of [16 columns, 8 outputs]. A gradient takes
+/// as many instructions either way, and weights need no transposes then.
+constexpr bool turns_masters(Precision precision, int own) {
+  return precision == Precision::kTf32 && own == 2;
+}
+
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
 struct SlicePlan {
@@ -47,7 +68,7 @@ struct SlicePlan {
   std::int32_t last_bias_offset;        // fp32 [16]
   std::int32_t hidden_offset;           // own tiles [layers - 1, 2 by the step's parity]
   std::int32_t gradient_offset;         // own tiles [layers - 1]
-  std::int32_t dlogits_offset;          // 2 tiles
+  std::int32_t dlogits_offset;          // 2 tiles; kept activations [kept_layers(), 8 warps, 2 pairs]
   std::int32_t partial_offset;          // fp32 [2, 8 warps, 32, 8]
   std::int32_t last_partial_offset;     // of the second tile of logits, without empty lanes
   std::int32_t row_loss_offset;         // fp32 [32, 2]
@@ -64,7 +85,10 @@ struct SlicePlan {
 };
 
 /// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.
-constexpr std::int64_t slot_bytes(int members, int tile) { return std::int64_t{members} * (tile + 16); }
+/// Behind them, if updates take activations as columns, the tiles in that form.
+constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
+  return std::int64_t{members} * (tile + 16 + (columns ? tile : 0));
+}
 
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,

@@ -80,9 +80,16 @@ class SliceMember {
                                                                           : 0;
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
+  /// Layers whose activations are kept here for the update in the next step, and not read a second time.
+  static constexpr int kKeptLayers = kept_layers(Format::kPrecision, kLayers, kTeam);
+  /// Old activations come as columns.
+  static constexpr bool kFetchesColumns = publishes_columns(Format::kPrecision, kPairs, kTeam);
+  /// Own tiles have a second form, behind the first.
+  static constexpr bool kKeepsColumns = keeps_columns(Format::kPrecision, kPairs, kTeam);
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
+  static constexpr bool kTurned = turns_masters(Format::kPrecision, kOwn);
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
@@ -324,6 +331,7 @@ class SliceMember {
     Place place;
     if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
     typename Format::Sums sums[kOwn] = {};
+    Tiles taken;
     if (!idle()) {
       Tiles below;
       const auto& ready = ready_weights(w);
@@ -335,9 +343,11 @@ class SliceMember {
         for (int c = 0; c < kOwn; ++c)
           Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], ready[c * kPairs + i],
                            lane_);
+      if constexpr (kKeptLayers > 0) taken = below;
     }
     store_partial(a, sums);
     step_sync();
+    if constexpr (kKeptLayers > 0) keep(a, layer - 1, taken);
     if constexpr (!kServes) publish_hidden(a, layer, step, place);
   }
 
@@ -369,7 +379,17 @@ class SliceMember {
     for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
     const uint4 packet = publisher().packet(Format::round_half(sums));
     if (publishes()) exchange_.template publish<false>(a, packet, publisher(), place);
-    publisher().template keep<Format::kParts>(own_hidden(a, layer, step, published()), packet);
+    unsigned char* tile = own_hidden(a, layer, step, published());
+    publisher().template keep<Format::kParts>(tile, packet);
+    if constexpr (kKeepsColumns) {
+      const uint4 columns = publisher().columns(packet);
+      if constexpr (kFetchesColumns)
+        if (publishes()) exchange_.publish_columns(a, columns, publisher(), place);
+      if constexpr (kTurned)
+        publisher().keep_turned(own_hidden(a, layer, step, 0) + kTile, published(), packet);
+      else
+        publisher().keep_columns(tile + kTile, columns);
+    }
   }
 
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
@@ -395,6 +415,7 @@ class SliceMember {
       place[1] = make_float4(value[4], value[5], value[6], value[7]);
     }
     step_sync();
+    if constexpr (kKeptLayers > 0) keep(a, layers(a) - 2, hidden);
   }
 
   // ---- loss
@@ -446,6 +467,10 @@ class SliceMember {
     unsigned char* tiles = shared_memory() + a.plan.dlogits_offset;
     Format::store_two(tiles, serving_warp(), lane_, power[0], power[1]);
     Format::store_two(tiles + kTile, serving_warp(), lane_, power[2], power[3]);
+    if constexpr (kKeepsColumns) {
+      Format::store_two_columns(tiles + 2 * kTile, serving_warp(), lane_, power[0], power[1]);
+      Format::store_two_columns(tiles + 3 * kTile, serving_warp(), lane_, power[2], power[3]);
+    }
     row_sum_ = sum, row_distance_ = label_distance;
   }
   /// What the loss needs of a row; nobody waits for it.
@@ -574,7 +599,7 @@ class SliceMember {
   RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
     const int layer = layers(a) - 2, its_pair = member_ * kOwn / 2, share = its_pair / kPairs;
     if (kTeam > 1 && share % kTeam != rank_) {
-      team_.expect(a, waiter_, kOwn * kTile);
+      team_.expect(a, waiter_, kOwn * kOwnTile);
       return;
     }
     const int owner = warp_of(share), pair = its_pair - first_pair(a, share) + owner * kPairs;
@@ -583,6 +608,7 @@ class SliceMember {
     const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
                                 pair * 8 * a.plan.last_lanes,
                             a.plan.last_lanes};
+    Values columns[kOwn];
     float result[2][8];
     Format::multiply_across(result, Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_),
                             Format::load_across_weights(first, second, lane_), lane_);
@@ -598,6 +624,23 @@ class SliceMember {
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
         team_.send(a, tile + part * 512 + lane_ * 16, part_of(gradient, part));
+      if constexpr (kKeepsColumns) columns[c] = Format::columns(gradient);
+      if constexpr (kKeepsColumns && !kTurned) {
+        Format::store_columns(tile + kTile, columns[c], lane_);
+#pragma unroll
+        for (int part = 0; part < Format::kParts; ++part)
+          team_.send(a, tile + kTile + part * 512 + Format::columns_lane(lane_) * 16,
+                     part_of(columns[c], part));
+      }
+    }
+    if constexpr (kTurned) {
+      const auto turned = Format::TurnedOwn::of(columns[0], columns[1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        unsigned char* place = own_gradient(a, layer, 0) + Format::TurnedOwn::byte(i, lane_);
+        *reinterpret_cast<uint4*>(place) = turned.rows[i];
+        team_.send(a, place, turned.rows[i]);
+      }
     }
   }
   /// A barrier of the thread block must follow.
@@ -616,7 +659,10 @@ class SliceMember {
 #pragma unroll
         for (int c = 0; c < kOwn; ++c) {
           ReadyWeight& w = back.columns[c * kPairs + i];
-          if constexpr (!kLoadsAhead) w = load_column(a, layer, i, c);
+          if constexpr (kTurned)
+            w = turned_weights(a.plan.columns_offset, layer, i, c);
+          else if constexpr (!kLoadsAhead)
+            w = load_column(a, layer, i, c);
           Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
         }
     }
@@ -633,8 +679,14 @@ class SliceMember {
     const typename Format::Half gradient = Format::masked_half(sums, hidden);
     if (layer > 0 && publishes())
       exchange_.template publish<true>(a, publisher().packet(Format::operand(gradient)), publisher(), place);
-    publisher().template keep<Format::kParts>(own_gradient(a, layer, published()),
-                                              publisher().packet(gradient));
+    unsigned char* tile = own_gradient(a, layer, published());
+    publisher().template keep<Format::kParts>(tile, publisher().packet(gradient));
+    if constexpr (kTurned)
+      publisher().keep_turned(own_gradient(a, layer, 0) + kTile, published(),
+                              publisher().packet(Format::operand(gradient)));
+    else if constexpr (kKeepsColumns)
+      publisher().keep_columns(tile + kTile,
+                               publisher().columns(publisher().packet(Format::operand(gradient))));
   }
 
   // ---- updates
@@ -645,29 +697,63 @@ class SliceMember {
                        fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
   }
 
+  /// This member's own tiles, as an update takes them.
+  struct EachOwn {
+    typename Format::Own slice[kOwn];
+  };
+  template <class F, bool kOfBoth>
+  struct OwnsOf {
+    using Type = EachOwn;
+  };
+  template <class F>
+  struct OwnsOf<F, true> {
+    using Type = typename F::TurnedOwn;
+  };
+  using Owns = typename OwnsOf<Format, kTurned>::Type;
+  /// columns: where a tile's second form is, from its first, if it has one.
+  RESIDENT_DEVICE typename Format::Own load_own(const unsigned char* tile, int columns) const {
+    if constexpr (kKeepsColumns)
+      return Format::load_own_columns(tile + columns, lane_);
+    else
+      return Format::load_own(tile, lane_);
+  }
+  /// The c-th sum of a pair: of the c-th own slice, or, turned, of the pair's c-th slice.
+  RESIDENT_DEVICE float4 outer(const Values& low, const Values& high, const Owns& own, int c) const {
+    if constexpr (kTurned)
+      return Format::outer_turned(c == 0 ? low : high, own);
+    else
+      return Format::outer(low, high, own.slice[c], lane_);
+  }
+  RESIDENT_DEVICE float4 outer_inputs(const Fragments& x, const Owns& own, int c) const {
+    if constexpr (kTurned)
+      return Format::outer_turned(Format::tile_of(x, c), own);
+    else
+      return Format::outer_inputs(x, own.slice[c], lane_);
+  }
   /// masters += factor * columns^T * own; and the weights that a product takes of them. Of the matrices at `offset`;
   /// own_tile(c): of this member's slice c.
-  template <class OwnTile>
+  template <bool kColumns, class OwnTile>
   RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
                               const OwnTile& own_tile, Weights (&w)[kHeld]) const {
     if (idle()) return;
-    typename Format::Own own[kOwn];
+    Owns own;
+    if constexpr (kTurned) own = Owns::load(own_tile(0), lane_);
     float4* mine[kOwn];
     float4 value[kOwn][kPairs];
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
-      own[c] = Format::load_own(own_tile(c), lane_);
+      if constexpr (!kTurned) own.slice[c] = load_own(own_tile(c), kTile);
       mine[c] = matrix(offset, layer, c) + Format::master_lane(lane_);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) value[c][i] = mine[c][i * 32];
     }
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const Values low = Format::transposed(tiles.slice[2 * i]),
-                   high = Format::transposed(tiles.slice[2 * i + 1]);
+      const Values low = kColumns ? tiles.slice[2 * i] : Format::transposed(tiles.slice[2 * i]),
+                   high = kColumns ? tiles.slice[2 * i + 1] : Format::transposed(tiles.slice[2 * i + 1]);
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
-        const float4 sum = Format::outer(low, high, own[c], lane_);
+        const float4 sum = outer(low, high, own, c);
         if (i >= skipped_) value[c][i] = updated(a, value[c][i], sum);
         mine[c][i * 32] = value[c][i];
         if constexpr (kWeightsOnTheWay) w[c * kPairs + i] = Format::weights(value[c][i]);
@@ -679,44 +765,81 @@ class SliceMember {
   RESIDENT_DEVICE void load_matrix(int offset, int layer, Weights (&w)[kHeld]) const {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i)
-      w[i] = Format::load_weights(matrix(offset, layer, i / kPairs) + i % kPairs * 32, lane_);
+      if constexpr (kTurned)
+        w[i] = turned_weights(offset, layer, i % kPairs, i / kPairs);
+      else
+        w[i] = Format::load_weights(matrix(offset, layer, i / kPairs) + i % kPairs * 32, lane_);
+  }
+  RESIDENT_DEVICE Weights turned_weights(int offset, int layer, int i, int c) const {
+    return Format::turned_weights(matrix(offset, layer, 0)[i * 32 + lane_],
+                                  matrix(offset, layer, 1)[i * 32 + lane_], c);
   }
 
   RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
     Weights unused[kHeld];
-    update(
+    update<false>(
         a, a.plan.columns_offset, layer, gradient, [&](int c) { return own_hidden(a, layer - 1, step, c); },
         unused);
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old,
-                                   Weights (&w)[kHeld]) const {
+  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
     if (step > 0) {
-      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layer - 1);
-      Exchange::ready(old);
-      update(a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
+      take_old(a, layer - 1, old);
+      update<kFetchesColumns>(
+          a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
       if (warp_ == 7) update_own_bias(a, layer);
     } else {
       load_matrix(a.plan.rows_offset, layer, w);
     }
   }
+  /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
+  RESIDENT_DEVICE static bool keeps(int layer) {
+    return kKeptLayers > 0 && layer >= kLayers - 1 - kKeptLayers;
+  }
+  RESIDENT_DEVICE unsigned char* kept(const Arguments& a, int layer) const {
+    return shared_memory() + a.plan.dlogits_offset + 2 * kOwnTile +
+           ((layer - (kLayers - 1 - kKeptLayers)) * kWarps + warp_) * (2 * kPairs * kTile);
+  }
+  RESIDENT_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
+    if (!keeps(layer) || idle()) return;
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) store_tile(kept(a, layer) + i * kTile, tiles.slice[i], lane_);
+  }
+  RESIDENT_DEVICE static Values old_columns(const Values& tile) {
+    return kFetchesColumns ? tile : Format::transposed(tile);
+  }
+  RESIDENT_DEVICE void take_old(const Arguments& a, int layer, Tiles& old) {
+    if constexpr (kFetchesColumns) {
+      if constexpr (!kFetchesEarly) exchange_.fetch_columns(a, old, layer);
+      exchange_.ready_columns(a, old, waiter_, layer);
+    } else if (keeps(layer)) {
+#pragma unroll
+      for (int i = 0; i < 2 * kPairs; ++i)
+        old.slice[i] = load_tile<Format::kWords>(kept(a, layer) + i * kTile, lane_);
+    } else {
+      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layer);
+      Exchange::ready(old);
+    }
+  }
   /// Asks for activations of the step before, if there are registers to hold two shares.
   RESIDENT_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
-    if (idle()) return;
-    if constexpr (kFetchesEarly) exchange_.fetch(a, old, layer);
+    if (idle() || keeps(layer)) return;
+    if constexpr (kFetchesEarly && kFetchesColumns)
+      exchange_.fetch_columns(a, old, layer);
+    else if constexpr (kFetchesEarly)
+      exchange_.fetch(a, old, layer);
   }
 
   RESIDENT_DEVICE void update_last(const Arguments& a, int step, Tiles& old, Weights (&w)[kPairs],
-                                   SecondWeights (&second)[kPairs]) const {
+                                   SecondWeights (&second)[kPairs]) {
     const int m = Format::master_lane(lane_);
     float4* masters = matrix(a.plan.last_offset[0], 1);
     if (idle()) return;
     if (step > 0) {
-      if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layers(a) - 2);
-      Exchange::ready(old);
+      take_old(a, layers(a) - 2, old);
       const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
-      const typename Format::Own first_own = Format::load_own(dlogits, lane_),
-                                 second_own = Format::load_own(dlogits + kTile, lane_);
+      const typename Format::Own first_own = load_own(dlogits, 2 * kTile),
+                                 second_own = load_own(dlogits + kTile, 2 * kTile);
       if constexpr (kLastOnTheWay) {
         float4 value[kPairs], high_value[kPairs];
 #pragma unroll
@@ -724,8 +847,7 @@ class SliceMember {
           value[i] = masters[i * 32 + m], high_value[i] = second_tile(a, i).load(m);
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-          const Values low = Format::transposed(old.slice[2 * i]),
-                       high = Format::transposed(old.slice[2 * i + 1]);
+          const Values low = old_columns(old.slice[2 * i]), high = old_columns(old.slice[2 * i + 1]);
           const float4 first_sum = Format::outer(low, high, first_own, lane_);
           const float4 second_sum = Format::outer(low, high, second_own, lane_);
           if (i >= skipped_) {
@@ -740,8 +862,7 @@ class SliceMember {
       } else {
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-          const Values low = Format::transposed(old.slice[2 * i]),
-                       high = Format::transposed(old.slice[2 * i + 1]);
+          const Values low = old_columns(old.slice[2 * i]), high = old_columns(old.slice[2 * i + 1]);
           float4* place = masters + i * 32 + m;
           const float4 first_sum = Format::outer(low, high, first_own, lane_);
           if (i >= skipped_) *place = updated(a, *place, first_sum);
@@ -781,19 +902,20 @@ class SliceMember {
     for (int c = 0; c < kOwn; ++c)
       Format::multiply_inputs(first_sums_[c], i & 1, x, first_weights(a, i, c), lane_);
   }
-  struct FirstOwn {
-    typename Format::Own slice[kOwn];
-  };
-  RESIDENT_DEVICE FirstOwn load_first_own(const Arguments& a) const {
-    FirstOwn own;
+  RESIDENT_DEVICE Owns load_first_own(const Arguments& a) const {
+    Owns own;
+    if constexpr (kTurned) {
+      own = Owns::load(own_gradient(a, 0), lane_);
+    } else {
 #pragma unroll
-    for (int c = 0; c < kOwn; ++c) own.slice[c] = Format::load_own(own_gradient(a, 0, c), lane_);
+      for (int c = 0; c < kOwn; ++c) own.slice[c] = load_own(own_gradient(a, 0, c), kTile);
+    }
     return own;
   }
-  RESIDENT_DEVICE void update_first_pair(const Arguments& a, int i, const Fragments& x, const FirstOwn& own) {
+  RESIDENT_DEVICE void update_first_pair(const Arguments& a, int i, const Fragments& x, const Owns& own) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
-      const float4 sum = Format::outer_inputs(x, own.slice[c], lane_);
+      const float4 sum = outer_inputs(x, own, c);
       float4& master = Format::kFirstInRegisters ? first_[c * kInputs + i]
                                                  : (first_masters(a, c) + Format::master_lane(lane_))[i * 32];
       if (i < input_pairs_) master = updated(a, master, sum);
@@ -803,7 +925,7 @@ class SliceMember {
   RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
     if constexpr (kEarlyInputs < kInputs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     if (step + 1 < a.steps) wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
-    const FirstOwn own = load_first_own(a);
+    const Owns own = load_first_own(a);
     clear_first_sums();
     for_inputs(a, a.x_rows, a.plan.x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
       update_first_pair(a, i, i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own);
@@ -813,7 +935,7 @@ class SliceMember {
   }
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    const FirstOwn own = load_first_own(a);
+    const Owns own = load_first_own(a);
     for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_,
                [&](int i, const Fragments& x) { update_first_pair(a, i, x, own); });
     warp_sync();
@@ -1016,7 +1138,9 @@ class SliceMember {
     }
   }
   RESIDENT_DEVICE auto first_weights(const Arguments& a, int i, int c) const {
-    if constexpr (Format::kFirstInRegisters)
+    if constexpr (kTurned)
+      return Format::turned_weights(first_[i], first_[kInputs + i], c);
+    else if constexpr (Format::kFirstInRegisters)
       return Format::weights(first_[c * kInputs + i]);
     else
       return Format::load_weights(first_masters(a, c) + i * 32, lane_);
@@ -1051,7 +1175,11 @@ class SliceMember {
       const int i = held % kInputs, c = held / kInputs;
       if (kOwn > 1 && !Format::kFirstInRegisters && i >= input_pairs_) continue;
       float4& pair = Format::kFirstInRegisters ? first_[held] : first_masters(a, c)[i * 32 + m];
-      for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
+      if constexpr (kTurned)
+        for_pair(a, 0, pair, lane, own_column(0), (input_begin_ + i) * 16 + 8 * c, true, i < input_pairs_,
+                 visit);
+      else
+        for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
     }
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
@@ -1061,10 +1189,15 @@ class SliceMember {
       for (int layer = 1; layer < last; ++layer)
 #pragma unroll 1
         for (int c = 0; c < kOwn; ++c) {
-          for_pair(a, layer, matrix(a.plan.rows_offset, layer, c)[i * 32 + m], m, column, own_column(c),
-                   false, exists, visit);
-          for_pair(a, layer, matrix(a.plan.columns_offset, layer, c)[i * 32 + m], m, column, own_column(c),
-                   true, exists, mirror);
+          float4 &row = matrix(a.plan.rows_offset, layer, c)[i * 32 + m],
+                 &own = matrix(a.plan.columns_offset, layer, c)[i * 32 + m];
+          if constexpr (kTurned) {
+            for_pair(a, layer, row, m, own_column(0), column + 8 * c, true, exists, visit);
+            for_pair(a, layer, own, m, own_column(0), column + 8 * c, false, exists, mirror);
+          } else {
+            for_pair(a, layer, row, m, column, own_column(c), false, exists, visit);
+            for_pair(a, layer, own, m, column, own_column(c), true, exists, mirror);
+          }
         }
       for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, visit);
       for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, mirror);
@@ -1152,10 +1285,10 @@ class SliceMember {
     return kOwn == 1 ? 2 * layer + (step & 1) : layer > 0 ? layer + 1 : step & 1;
   }
   RESIDENT_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step, int c = 0) const {
-    return shared_memory() + a.plan.hidden_offset + (hidden_place(layer, step) * kOwn + c) * kTile;
+    return shared_memory() + a.plan.hidden_offset + (hidden_place(layer, step) * kOwn + c) * kOwnTile;
   }
   RESIDENT_DEVICE unsigned char* own_gradient(const Arguments& a, int layer, int c = 0) const {
-    return shared_memory() + a.plan.gradient_offset + (layer * kOwn + c) * kTile;
+    return shared_memory() + a.plan.gradient_offset + (layer * kOwn + c) * kOwnTile;
   }
   RESIDENT_DEVICE float2 bias_of(const Arguments& a, int layer, int c) const {
     return reinterpret_cast<const float2*>(shared_memory() +
@@ -1165,7 +1298,7 @@ class SliceMember {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
 
-  static constexpr int kTile = 512 * Format::kParts;
+  static constexpr int kTile = 512 * Format::kParts, kOwnTile = (kKeepsColumns ? 2 : 1) * kTile;
   static constexpr int kPublishers = 2 * kOwn, kLossWarps = 4;
   // A thread block begins with 168 for each of its 12 warps.
   static constexpr int kMultiplyingRegisters = 216, kServingRegisters = 72;

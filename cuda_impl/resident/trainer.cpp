@@ -302,8 +302,9 @@ class ResidentTrainer : public Trainer {
     SliceArguments arguments{};
     arguments.plan = plan;
     const std::int64_t tiles = std::int64_t{plan.members} * plan.tile;
+    const std::int64_t buffers = std::int64_t{plan.exchanges} << plan.stage_shift;
     arguments.slot_bytes =
-        static_cast<std::uint32_t>(plan.form == Form::kGrid ? slot_bytes(plan.members, plan.tile) : tiles);
+        static_cast<std::uint32_t>(plan.form == Form::kGrid ? plan.exchange_bytes / buffers : tiles);
     arguments.lost_exchange = options.lost_exchange;
     arguments_ = arguments;
   }
