@@ -132,9 +132,9 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
     case Precision::kTf32:
       return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
     case Precision::kFp16:
-      return slice_kernel_fp16(form, pairs, layers, plan.own);
+      return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));
     case Precision::kBf16:
-      return slice_kernel_bf16(form, pairs, layers, plan.own);
+      return slice_kernel_bf16(form, pairs, layers, plan.own, sums_whole(precision, plan));
   }
   throw std::logic_error("slice_kernel: not a Precision");
 }
@@ -142,7 +142,7 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
 
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan) {
   const SliceKernel kernel = nearest_slice_kernel(precision, plan);
-  if (!kernel.takes(plan))
+  if (!kernel.takes(precision, plan))
     throw std::invalid_argument("cuda-resident: no kernel in " + std::string(to_string(precision)) + " for " +
                                 std::string(to_string(plan.form)) + "s in which " +
                                 std::to_string(plan.team) + " thread blocks own " + std::to_string(plan.own) +

@@ -42,18 +42,19 @@ struct SliceKernel {
   int pairs, team, own;
   int layers;   // 0: any
   int threads;  // of a block
+  bool whole = false;
 
-  bool takes(const SlicePlan& plan) const {
+  bool takes(Precision precision, const SlicePlan& plan) const {
     return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&
-           (layers == 0 || layers == plan.layers);
+           (layers == 0 || layers == plan.layers) && whole == sums_whole(precision, plan);
   }
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
 SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
-SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own);
-SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own);
+SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
+SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
 
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,

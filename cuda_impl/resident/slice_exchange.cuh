@@ -349,6 +349,27 @@ class SliceCluster {
     if (thread_index() == 0 && !waiter.timed_out) expect(arguments, barrier);
     load(arguments, share, which);
   }
+  // The same in parts, for whole sums (slice_whole.cuh).
+  RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange) const {
+    const std::uint32_t barrier = buffer_barrier(arguments, exchange);
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
+      if (waiter.give_up(arguments, polls, begin, exchange)) break;
+  }
+  /// By one thread that has waited, for the next use of the buffer.
+  RESIDENT_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter,
+                                   int exchange) const {
+    if (!waiter.timed_out) expect(arguments, buffer_barrier(arguments, exchange));
+  }
+  /// This step's buffer of an exchange, or the last's, in bytes from the start of shared memory; and its barrier.
+  RESIDENT_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
+                                              bool before = false) const {
+    return static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
+           buffer(arguments, exchange, before ? before_ : now_) * arguments.slot_bytes;
+  }
+  RESIDENT_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange) const {
+    return first_barrier(arguments) + 8 * buffer(arguments, exchange, now_);
+  }
   RESIDENT_DEVICE void fetch(const SliceArguments& arguments, Share<Format, kPairs>& share,
                              int exchange) const {
     load(arguments, share, buffer(arguments, exchange, before_));

@@ -246,6 +246,16 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
     return {{Type::pack_weights(low.x, low.y), Type::pack_weights(low.z, low.w)},
             {Type::pack_weights(high.x, high.y), Type::pack_weights(high.z, high.w)}};
   }
+  /// What whole sums are made of (slice_whole.cuh).
+  RESIDENT_DEVICE static AcrossWeights across_weights(const float4& low, const float4& high) {
+    return {{Type::pack_weights(low.x, low.y), Type::pack_weights(low.z, low.w)},
+            {Type::pack_weights(high.x, high.y), Type::pack_weights(high.z, high.w)}};
+  }
+  RESIDENT_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
+    Type::product(c, a.x, a.y, a.z, a.w, b0, b1);
+  }
+  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return Type::pack(a, b); }
+  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return Type::positive(word); }
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
   }

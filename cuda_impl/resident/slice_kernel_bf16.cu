@@ -1,9 +1,10 @@
 // The slice kernel in bf16.
-#include "resident/slice_step.cuh"
+#include "resident/slice_whole.cuh"
 
 namespace headroom::resident {
 
-SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own) {
+SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole) {
+  if (whole) return slice_whole_kernel_of<SliceBf16>();
   return own == 2 ? slice_pair_kernel_of<SliceBf16>(layers) : slice_kernel_of<SliceBf16>(form, pairs, layers);
 }
 

@@ -89,7 +89,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
-  plan.hidden_offset = take(std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
+  plan.hidden_offset =
+      take(sums_whole(precision, plan) ? kFragmentBytes
+                                       : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
   plan.dlogits_offset = take(2 * own_tile + kept);
   plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);

@@ -20,6 +20,9 @@ inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs
 inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 
 inline constexpr int kMostWarps = 12;  // of a thread block
+/// Of weights as whole sums take them: of rows and columns of two layers and of the last layer's two tiles, 2 KB each,
+/// and of the last layer backward.
+inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
 // What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
@@ -65,8 +68,9 @@ struct SlicePlan {
   std::int32_t columns_offset;  // [layers - 2] masters of own columns [8 warps, pairs]
   std::int32_t last_offset[2];  // masters of the last layer, all rows; the second tile without empty lanes
   std::int32_t bias_offset;     // fp32 [layers - 1, 8]
-  std::int32_t last_bias_offset;        // fp32 [16]
-  std::int32_t hidden_offset;           // own tiles [layers - 1, 2 by the step's parity]
+  std::int32_t last_bias_offset;  // fp32 [16]
+  std::int32_t
+      hidden_offset;  // own tiles [layers - 1, 2 by the step's parity]; or weights, if sums are whole
   std::int32_t gradient_offset;         // own tiles [layers - 1]
   std::int32_t dlogits_offset;          // 2 tiles; kept activations [kept_layers(), 8 warps, 2 pairs]
   std::int32_t partial_offset;          // fp32 [2, 8 warps, 32, 8]
@@ -83,6 +87,12 @@ struct SlicePlan {
   std::int64_t x_batch_bytes;                                     // of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
+
+/// Whether a cluster's sums over hidden columns are whole in two warps, which do nothing else (slice_whole.cuh).
+constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
+  return (precision == Precision::kFp16 || precision == Precision::kBf16) && plan.form == Form::kCluster &&
+         plan.layers == 4 && plan.members == kMaxCluster;
+}
 
 /// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.
 /// Behind them, if updates take activations as columns, the tiles in that form.

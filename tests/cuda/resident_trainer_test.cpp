@@ -93,6 +93,10 @@ bool has(Precision precision, const Sharing& sharing) {
     if (one.team == sharing.team && one.own == sharing.own) return true;
   return false;
 }
+/// Clusters of 16 with four layers, in 16 bits (slice_whole.cuh).
+bool has_whole_sums(Precision precision) {
+  return precision == Precision::kFp16 || precision == Precision::kBf16;
+}
 class ResidentTeams : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Every, ResidentTeams, testing::ValuesIn(kAllPrecisions),
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
@@ -199,6 +203,19 @@ TEST_P(ResidentTrainer, SmallSliceStepsWithTwoPairsAWarpMatchTheOracle) {
   check_against_oracle({"mlp-20x136x130x9-b5", Form::kGrid, kFewSteps, Kernel::kSlices}, GetParam(),
                        kSanitizerWaitSeconds);
 }
+TEST_P(ResidentTrainer, SmallStepsOfWholeSumsMatchTheOracle) {
+  NEEDS_GPU();
+  if (!has_whole_sums(GetParam())) GTEST_SKIP();
+  check_against_oracle({"mlp-33x72x17x7x5-b17", Form::kCluster, kFewSteps, Kernel::kSlices}, GetParam(),
+                       kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTrainer, StepsOfWholeSumsMatchTheOracle) {
+  NEEDS_GPU();
+  if (!has_whole_sums(GetParam())) GTEST_SKIP();
+  for (const char* name :
+       {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-16x65x120x128x2-b1"})
+    check_against_oracle({name, Form::kCluster, kMoreSteps, Kernel::kSlices}, GetParam(), 2);
+}
 TEST_P(ResidentTrainer, SliceStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name :
@@ -244,18 +261,21 @@ TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
   NEEDS_GPU();
-  Problem problem("mlp-200x96x64x64x10-b32", fresh_seed());
+  // Whole sums are of another order.
+  Problem problem(has_whole_sums(GetParam()) ? "mlp-200x96x64x64x64x10-b32" : "mlp-200x96x64x64x10-b32",
+                  fresh_seed());
   EXPECT_EQ(bits_after(problem, GetParam(), {.form = Form::kCluster, .kernel = Kernel::kSlices}, 350),
             bits_after(problem, GetParam(),
                        {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kAlone}, 350));
 }
 
 void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges,
-                                    Precision precision = Precision::kFp16, Sharing sharing = {0, 0}) {
+                                    Precision precision = Precision::kFp16, Sharing sharing = {0, 0},
+                                    const char* name = "mlp-33x24x17x7x5-b17") {
   for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
     for (const int exchange : exchanges) {
       if (under_racecheck() && exchange != exchanges.front()) continue;
-      Problem problem("mlp-33x24x17x7x5-b17", fresh_seed());
+      Problem problem(name, fresh_seed());
       const auto trainer = problem.trainer(precision, {.form = form,
                                                        .kernel = kernel,
                                                        .sharing = sharing,
@@ -274,6 +294,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsTheTrainingInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3});
   expect_a_lost_exchange_to_fail(Kernel::kGeneral, {0, 1, 4});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp16, {0, 0},
+                                 "mlp-33x72x17x7x5-b17");
 }
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
@@ -433,6 +458,7 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
               const auto kernel = resident::slice_kernel(precision, plan);
               EXPECT_NE(kernel.function, nullptr) << what;
               EXPECT_EQ(kernel.form, plan.form) << what;
+              EXPECT_EQ(kernel.whole, resident::sums_whole(precision, plan)) << what;
               EXPECT_EQ(kernel.team, team) << what;
               EXPECT_EQ(kernel.own, own) << what;
               EXPECT_EQ(kernel.pairs, plan.pairs) << what;

@@ -1,0 +1,496 @@
+// The slice kernel for clusters of 16 in 16 bits, four layers: sums over hidden columns are whole in one warp.
+//
+// Up to 128 columns a product of 16 rows is eight instructions, less than it takes to divide it among eight warps, as
+// slice_step.cuh does: partial sums through shared memory, a barrier, and an addition of eight. So two warps, each with 16 of
+// the 32 rows, are the chain from h1 to the first layer's gradient. What one has summed up it rounds and publishes from its
+// registers; logits, softmax, the gradient below the last layer and the next product follow each other without a barrier.
+// The eight others own the masters as in slice_step.cuh. They multiply the first layer, whose 784 inputs are worth
+// dividing, update everything, and leave weights in shared memory in the order in which the two take them.
+//
+//   tiles:     [32 rows, 8 columns] as two halves of 16 rows; in a half 8 bytes of each lane (4g + t: rows g and g + 8, columns
+//              2t and 2t + 1). 16 bytes of them are what a lane of a product takes: of a pair of slices, lanes with t < 2
+//              take four columns of the first and the others four of the second. The order in which a product sums is
+//              free if its weights follow, and the gradient below the last layer is made in it, so that it
+//              is masked by activations and multiplied where it is. In tiles of odd slices 16-byte places 0 to 3 and 4 to 7
+//              change places (and so on), so that a lane's quad meets no bank twice.
+//   own tiles: are in this member's buffers of the exchanges, too.
+//   barriers, all of all ten warps, in a step:
+//              1. the first layer's partial sums are complete (on the chain)
+//              2. rows of the second layer are updated from the step before, while h1 travels
+//              3. rows of the third, while h2 travels; behind it columns of the second
+//              4. the gradient below the last layer and that of the logits are kept, behind d2's publication: the last layer
+//                 and columns of the third are updated while d2 travels
+//              5. the first layer's gradient is complete (on the chain)
+//              Whoever writes weights, biases or kept tiles again is one of these behind their last reader.
+//   exchanges: the buffers' two stages are enough as before: what the eight read of a step they have read before the third
+//              barrier of the next, and its buffers are written again only by members that have taken a tile
+//              which this one published behind that.
+#pragma once
+
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+inline constexpr int kChainWarps = 2, kWholeThreads = kThreads + 32 * kChainWarps;
+
+template <class Format>
+class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
+  using Base = SliceMember<Format, SliceCluster, 1, 4>;
+  using Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::waiter_, Base::warp_;
+  using typename Base::Arguments;
+  using typename Base::EarlyInputs;
+  using typename Base::Values;
+  using typename Base::Weights;
+
+ public:
+  RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
+
+  RESIDENT_DEVICE void run(const Arguments& a) {
+    load(a);
+    exchange_.begin(a);
+    next_batch_ = static_cast<int>(a.first_step % a.batches);
+    Base::begin_staging(a);
+    const bool updates = warp_ < kWarps;
+    bool complete = false;
+    if (updates)
+      complete = update(a);
+    else
+      chain(a);
+    block_sync();
+    if (updates && complete) Base::store(a);
+    exchange_.end();
+  }
+
+ private:
+  static constexpr int kTile = 512, kHalf = 256, kMembers = kMaxCluster, kPairs = kMembers / 2;
+  static constexpr int kStepBarrier = 1;
+  static constexpr int kFirstHidden = 0, kSecondHidden = 1, kThirdHidden = 2,
+                       kSecondGradient = 3;  // exchanges
+  // Of weights, 2 KB each; the last layer's backward is twice that.
+  enum Matrix { kSecondRows, kThirdRows, kSecondColumns, kThirdColumns, kLastLow, kLastHigh, kLastAcross };
+
+  RESIDENT_DEVICE static void step_sync() { barrier_sync<kWholeThreads>(kStepBarrier); }
+  RESIDENT_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
+    return shared_memory() + a.plan.hidden_offset + 2048 * matrix;
+  }
+  /// The gradient below the last layer, a tile of every member: where others have a second buffer of partial sums.
+  RESIDENT_DEVICE static std::uint32_t third_gradient(const Arguments& a) {
+    static_assert(kMembers * kTile == kWarps * kPartialTile);
+    return static_cast<std::uint32_t>(a.plan.partial_offset + kWarps * kPartialTile);
+  }
+  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
+  }
+  /// Behind the last barrier of a step; the words are written before it.
+  RESIDENT_DEVICE bool anybody_timed_out(const Arguments& a) const {
+    return warp_any(lane_ < kChainWarps && timed_out_words(a)[lane_] != 0);
+  }
+
+  RESIDENT_DEVICE void load(const Arguments& a) {
+#pragma unroll 1
+    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kWholeThreads * 16)
+      *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
+    block_sync();
+    if (warp_ < kWarps) {
+      const auto take = [&](float& own, bool exists, std::int64_t place) {
+        own = exists ? a.parameters[place] : 0.0f;
+      };
+      Base::for_masters(a, take, take);
+      Base::for_biases(a, take);
+    }
+    block_sync();
+  }
+
+  // ---- eight warps that own masters
+
+  /// Whether all steps were made.
+  RESIDENT_DEVICE bool update(const Arguments& a) {
+    keep_all_weights(a);
+    Base::stage_rows(a);
+    Base::multiply_first(a, 0, next_batch_);
+    for (int step = 0; step < a.steps; ++step) {
+      exchange_.begin_step(a, step);
+      Base::next_batch(a);
+      Base::partial_ = 1;  // one buffer is enough
+      Base::store_partial(a, Base::first_sums_);
+      step_sync();
+      if (step > 0) update_second_rows(a);
+      step_sync();
+      if (step > 0) update_third_rows(a);
+      step_sync();
+      if (warp_ == kWarps - 1) {  // behind the first barrier nobody reads the last inputs
+        Base::stage_columns(a);
+        if (step + 1 < a.steps) Base::stage_rows(a);
+      }
+      if (step > 0) update_second_columns(a);
+      step_sync();
+      EarlyInputs columns;
+      Base::load_inputs(a, columns, step);
+      update_third_columns(a);
+      update_last(a);
+      if (warp_ == 6) Base::update_last_bias(a);
+      if (warp_ == 5 && member_ == 0) Base::store_loss(a, step);
+      step_sync();
+      if (anybody_timed_out(a)) return false;
+      Base::update_first_and_multiply(a, step, columns);
+    }
+    exchange_.begin_step(a, a.steps);
+    update_second_rows(a);
+    update_third_rows(a);
+    update_second_columns(a);
+    return true;
+  }
+  RESIDENT_DEVICE void keep_all_weights(const Arguments& a) const {
+#pragma unroll
+    for (int layer = 1; layer < 3; ++layer) {
+      keep_weights(a, static_cast<Matrix>(kSecondRows + layer - 1),
+                   Format::weights(Base::matrix(a.plan.rows_offset, layer)[lane_]));
+      keep_weights(a, static_cast<Matrix>(kSecondColumns + layer - 1),
+                   Format::weights(Base::matrix(a.plan.columns_offset, layer)[lane_]));
+    }
+    keep_last_weights(a, Base::matrix(a.plan.last_offset[0], 1)[lane_], Base::second_tile(a, 0).load(lane_));
+  }
+  /// Of this warp's pair: [4 pairs of pairs] [lane] [2 pairs] two words.
+  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, const Weights& w) const {
+    const int g = lane_ >> 2, t = lane_ & 3;
+    auto* place = reinterpret_cast<std::uint32_t*>(fragments(a, matrix) + (warp_ >> 1) * 512 +
+                                                   (g * 4 + (t >> 1)) * 16 + (warp_ & 1) * 8 + (t & 1) * 4);
+    place[0] = w.word[0];
+    place[8] = w.word[1];  // the second slice's two lanes further
+  }
+  RESIDENT_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
+    keep_weights(a, kLastLow, Format::weights(low));
+    keep_weights(a, kLastHigh, Format::weights(high));
+    // [pair] [lane] [2 instructions] two words, of columns in the order of whole sums.
+    const auto across = Format::across_weights(low, high);
+    const int g = lane_ >> 2, t = lane_ & 3, column = 2 * (g >> 2) + (g & 1);
+#pragma unroll
+    for (int slice = 0; slice < 2; ++slice)
+      *reinterpret_cast<uint2*>(fragments(a, kLastAcross) + (warp_ * 32 + (4 * slice + column) * 4 + t) * 16 +
+                                (g >> 1 & 1) * 8) = make_uint2(across.low[slice], across.high[slice]);
+  }
+
+  /// A tile in the order of slice_step.cuh.
+  RESIDENT_DEVICE Values tile(std::uint32_t tiles, int slice) const {
+    const unsigned char* place = shared_memory() + tiles + slice * kTile + ((lane_ * 8) ^ ((slice & 1) * 64));
+    const uint2 upper = *reinterpret_cast<const uint2*>(place),
+                lower = *reinterpret_cast<const uint2*>(place + kHalf);
+    return {{upper.x, upper.y, lower.x, lower.y}};
+  }
+  /// masters += factor * columns^T * own, of this warp's pair of `tiles`.
+  RESIDENT_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
+                                     std::uint32_t tiles, const Values& own) const {
+    float4& master = Base::matrix(offset, layer)[lane_];
+    const float4 before = master;
+    const float4 sum =
+        Format::outer(Format::transposed(tile(tiles, 2 * warp_)),
+                      Format::transposed(tile(tiles, 2 * warp_ + 1)), Format::transposed(own), lane_);
+    const float4 now = Base::updated(a, before, sum);
+    master = now;
+    keep_weights(a, matrix, Format::weights(now));
+  }
+  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer, const Values& gradient) const {
+    Base::update_bias(a, gradient, Base::floats(a.plan.bias_offset) + 8 * layer);
+  }
+  // From the step before.
+  RESIDENT_DEVICE void update_second_rows(const Arguments& a) const {
+    const Values gradient = tile(exchange_.buffer_offset(a, kSecondGradient, true), member_);
+    update_matrix(a, a.plan.rows_offset, 1, kSecondRows, exchange_.buffer_offset(a, kFirstHidden, true),
+                  gradient);
+    if (warp_ == 4) update_bias(a, 1, gradient);
+  }
+  RESIDENT_DEVICE void update_third_rows(const Arguments& a) const {
+    const Values gradient = tile(third_gradient(a), member_);
+    update_matrix(a, a.plan.rows_offset, 2, kThirdRows, exchange_.buffer_offset(a, kSecondHidden, true),
+                  gradient);
+    if (warp_ == 5) update_bias(a, 2, gradient);
+  }
+  RESIDENT_DEVICE void update_second_columns(const Arguments& a) const {
+    update_matrix(a, a.plan.columns_offset, 1, kSecondColumns,
+                  exchange_.buffer_offset(a, kSecondGradient, true),
+                  tile(exchange_.buffer_offset(a, kFirstHidden, true), member_));
+  }
+  // From this step.
+  RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
+    update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, third_gradient(a),
+                  tile(exchange_.buffer_offset(a, kSecondHidden), member_));
+  }
+  RESIDENT_DEVICE void update_last(const Arguments& a) const {
+    float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
+    const SecondTile second = Base::second_tile(a, 0);
+    const float4 low_before = master, high_before = second.load(lane_);
+    const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+    const std::uint32_t tiles = exchange_.buffer_offset(a, kThirdHidden);
+    const Values first_slice = Format::transposed(tile(tiles, 2 * warp_)),
+                 second_slice = Format::transposed(tile(tiles, 2 * warp_ + 1));
+    const float4 low = Base::updated(
+        a, low_before, Format::outer(first_slice, second_slice, Format::load_own(dlogits, lane_), lane_));
+    const float4 high = Base::updated(
+        a, high_before,
+        Format::outer(first_slice, second_slice, Format::load_own(dlogits + kTile, lane_), lane_));
+    master = low;
+    second.store(lane_, high);
+    keep_last_weights(a, low, high);
+  }
+
+  // ---- two warps that are the chain
+
+  /// Where this warp's 16 rows are: of a pair of tiles, what this lane of a product takes; of this member's tile, what it
+  /// publishes, to every other member, with the lane beside it, which holds the same.
+  struct Lane {
+    int row, pair_place;
+    std::uint32_t tile_place;
+    std::uint32_t to[kMembers / 2];  // from this member's shared memory to another's
+  };
+  RESIDENT_DEVICE Lane place_lane() const {
+    const int half = warp_ - kWarps, g = lane_ >> 2, t = lane_ & 3, slice = t >> 1;
+    Lane lane;
+    lane.row = 16 * half + g;
+    lane.pair_place = slice * kTile + half * kHalf + ((2 * g + (t & 1)) ^ (4 * slice)) * 16;
+    lane.tile_place = static_cast<std::uint32_t>(member_ * kTile + half * kHalf +
+                                                 ((lane_ >> 1) ^ (4 * (member_ & 1))) * 16);
+    const std::uint32_t here = shared_address(shared_memory());
+#pragma unroll
+    for (int i = 0; i < kMembers / 2; ++i)
+      lane.to[i] =
+          remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ & 1) + 2 * i) % kMembers) - here;
+    return lane;
+  }
+  /// A row's two values and those of the row 8 further.
+  struct Two {
+    std::uint32_t upper, lower;
+  };
+  struct Product {
+    uint4 weights[kPairs / 2];
+  };
+  RESIDENT_DEVICE Product load_product(const Arguments& a, Matrix matrix) const {
+    Product product;
+#pragma unroll
+    for (int i = 0; i < kPairs / 2; ++i)
+      product.weights[i] = load_shared16(fragments(a, matrix) + i * 512 + lane_ * 16);
+    return product;
+  }
+  /// In kChains chains of instructions that wait for each other.
+  template <int kChains>
+  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs],
+                                       const Product& product) {
+    float chain[kChains][4] = {};
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const uint4& w = product.weights[i / 2];
+      Format::product(chain[i % kChains], tiles[i], i % 2 == 0 ? w.x : w.z, i % 2 == 0 ? w.y : w.w);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      sum[c] = kChains == 4 ? (chain[0][c] + chain[1][c]) + (chain[2 % kChains][c] + chain[3 % kChains][c])
+                            : chain[0][c] + chain[1][c];
+  }
+  RESIDENT_DEVICE static Two hidden(const float (&sum)[4], const float2& bias) {
+    return {Format::pack(relu(sum[0] + bias.x), relu(sum[1] + bias.y)),
+            Format::pack(relu(sum[2] + bias.x), relu(sum[3] + bias.y))};
+  }
+  RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
+    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
+            Format::pack(sum[2], sum[3]) & Format::positive(hidden.lower)};
+  }
+  /// Known before there is anything to publish.
+  struct Target {
+    std::uint32_t tile, barrier;
+    bool lost;
+  };
+  RESIDENT_DEVICE Target target(const Arguments& a, const Lane& lane, int exchange) const {
+    Target target = {shared_address(shared_memory()) + exchange_.buffer_offset(a, exchange) + lane.tile_place,
+                     exchange_.buffer_barrier(a, exchange), exchange == a.lost_exchange};
+    compute_now(target.tile);
+    compute_now(target.barrier);
+    return target;
+  }
+  RESIDENT_DEVICE void publish(const Lane& lane, const Target& target, const Two& two) const {
+    const Two other = {exchange_neighbours(two.upper), exchange_neighbours(two.lower)};
+    const bool odd = (lane_ & 1) != 0;
+    const uint4 packet = odd ? make_uint4(other.upper, other.lower, two.upper, two.lower)
+                             : make_uint4(two.upper, two.lower, other.upper, other.lower);
+    if (target.lost) return;
+#pragma unroll
+    for (int i = 0; i < kMembers / 2; ++i)
+      store_remote16(target.tile + lane.to[i], packet, target.barrier + lane.to[i]);
+  }
+  RESIDENT_DEVICE static std::uint32_t exchange_neighbours(std::uint32_t word) {
+    return float_to_bits(shuffle_xor(bits_to_float(word), 1));
+  }
+  RESIDENT_DEVICE void take(const Arguments& a, const Lane& lane, int exchange, uint4 (&tiles)[kPairs]) {
+    const unsigned char* begin = shared_memory() + exchange_.buffer_offset(a, exchange) + lane.pair_place;
+    exchange_.await(a, waiter_, exchange);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) tiles[i] = load_shared16(begin + 2 * i * kTile);
+  }
+  /// When the buffer is taken and what depends on it is on its way.
+  RESIDENT_DEVICE void expect_next(const Arguments& a, int exchange) const {
+    if (warp_ == kWarps && lane_ == 0) exchange_.expect_next(a, waiter_, exchange);
+  }
+
+  RESIDENT_DEVICE void chain(const Arguments& a) {
+    const Lane lane = place_lane();
+    for (int step = 0; step < a.steps; ++step) {
+      exchange_.begin_step(a, step);
+      Base::next_batch(a);
+      int label[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = lane.row + 8 * i;
+        label[i] = row < a.plan.batch ? a.labels[std::int64_t{Base::batch_} * a.plan.batch + row] : -1;
+      }
+      Target to = target(a, lane, kFirstHidden);
+      step_sync();  // 1
+      float sum[4];
+      add_first(a, sum);
+      const Two first = hidden(sum, Base::bias_of(a, 0, 0));
+      publish(lane, to, first);
+
+      uint4 tiles[kPairs];
+      to = target(a, lane, kSecondHidden);
+      step_sync();  // 2
+      Product product = load_product(a, kSecondRows);
+      float2 bias = Base::bias_of(a, 1, 0);
+      take(a, lane, kFirstHidden, tiles);
+      multiply<4>(sum, tiles, product);
+      const Two second = hidden(sum, bias);
+      publish(lane, to, second);
+      expect_next(a, kFirstHidden);
+
+      to = target(a, lane, kThirdHidden);
+      step_sync();  // 3
+      product = load_product(a, kThirdRows);
+      bias = Base::bias_of(a, 2, 0);
+      take(a, lane, kSecondHidden, tiles);
+      multiply<4>(sum, tiles, product);
+      publish(lane, to, hidden(sum, bias));
+      expect_next(a, kSecondHidden);
+
+      loss(a, lane, label, second);  // with barrier 4
+      product = load_product(a, kSecondColumns);
+      take(a, lane, kSecondGradient, tiles);
+      multiply<4>(sum, tiles, product);
+      const Two gradient = masked(sum, first);
+      *reinterpret_cast<uint2*>(Base::own_gradient(a, 0) + lane_ * 16 + (warp_ - kWarps) * 8) =
+          make_uint2(gradient.upper, gradient.lower);
+      expect_next(a, kSecondGradient);
+      if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_ - kWarps] = 1;
+      step_sync();  // 5
+      if (anybody_timed_out(a)) return;
+    }
+  }
+  RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
+    const float4* mine = Base::partial(a, 0) + (warp_ - kWarps) * 32 + lane_;
+    float4 part[kWarps];
+#pragma unroll
+    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
+#pragma unroll
+    for (int distance = 1; distance < kWarps; distance *= 2)
+#pragma unroll
+      for (int from = 0; from < kWarps; from += 2 * distance) Base::add(part[from], part[from + distance]);
+    sum[0] = part[0].x, sum[1] = part[0].y, sum[2] = part[0].z, sum[3] = part[0].w;
+  }
+
+  /// From the activations below the last layer to the publication of the gradient one layer further down.
+  RESIDENT_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
+    const Target to = target(a, lane, kSecondGradient);
+    const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
+    const int t = lane_ & 3;
+    const float2 low_bias = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[t],
+                 high_bias = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[4 + t];
+    uint4 tiles[kPairs];
+    take(a, lane, kThirdHidden, tiles);
+    float low[4], high[4];
+    multiply<2>(low, tiles, low_weights);
+    multiply<2>(high, tiles, high_weights);
+    uint4 across[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      across[i] = load_shared16(fragments(a, kLastAcross) + i * 512 + lane_ * 16);
+    const Product product = load_product(a, kThirdColumns);
+
+    // Softmax of rows g and g + 8: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
+    float power[2][4], row_sum[2], distance[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float logit[4] = {low[2 * i] + low_bias.x, low[2 * i + 1] + low_bias.y, high[2 * i] + high_bias.x,
+                        high[2 * i + 1] + high_bias.y};
+      float highest = -INFINITY;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (Base::class_of(c, t) >= a.plan.classes) logit[c] = -INFINITY;
+        highest = fmaxf(highest, logit[c]);
+      }
+      highest = fmaxf(highest, shuffle_xor(highest, 1));
+      highest = fmaxf(highest, shuffle_xor(highest, 2));
+      row_sum[i] = distance[i] = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        power[i][c] = exponential(logit[c] - highest);
+        row_sum[i] += power[i][c];
+        if (Base::class_of(c, t) == label[i]) distance[i] = logit[c] - highest;
+      }
+      row_sum[i] += shuffle_xor(row_sum[i], 1);
+      row_sum[i] += shuffle_xor(row_sum[i], 2);
+      const float inverse = lane.row + 8 * i < a.plan.batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        power[i][c] = power[i][c] * inverse - (Base::class_of(c, t) == label[i] ? a.gradient_scale : 0.0f);
+    }
+    const uint4 dlogits =
+        make_uint4(Format::pack(power[0][0], power[0][1]), Format::pack(power[1][0], power[1][1]),
+                   Format::pack(power[0][2], power[0][3]), Format::pack(power[1][2], power[1][3]));
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      float first[4] = {}, other[4] = {};
+      Format::product(first, dlogits, across[i].x, across[i].y);
+      Format::product(other, dlogits, across[i].z, across[i].w);
+      const Two columns = masked(first, {tiles[i].x, tiles[i].y}),
+                further = masked(other, {tiles[i].z, tiles[i].w});
+      tiles[i] = make_uint4(columns.upper, columns.lower, further.upper, further.lower);
+    }
+    float sum[4];
+    multiply<4>(sum, tiles, product);
+    publish(lane, to, masked(sum, second));
+    expect_next(a, kThirdHidden);
+
+    // What updates take.
+    unsigned char* begin = shared_memory() + third_gradient(a) + lane.pair_place;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) *reinterpret_cast<uint4*>(begin + 2 * i * kTile) = tiles[i];
+    unsigned char* kept = shared_memory() + a.plan.dlogits_offset + lane_ * 16 + (warp_ - kWarps) * 8;
+    *reinterpret_cast<uint2*>(kept) = make_uint2(dlogits.x, dlogits.y);
+    *reinterpret_cast<uint2*>(kept + kTile) = make_uint2(dlogits.z, dlogits.w);
+    if (member_ == 0)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        distance[i] += shuffle_xor(distance[i], 1);
+        distance[i] += shuffle_xor(distance[i], 2);
+        if (t == 0)
+          reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[lane.row + 8 * i] =
+              make_float2(row_sum[i], distance[i]);
+      }
+    step_sync();  // 4
+  }
+};
+
+template <class Format>
+__global__ void __launch_bounds__(kWholeThreads, 1)
+    slice_whole_steps(const __grid_constant__ SliceArguments arguments) {
+  SliceWholeMember<Format>(arguments).run(arguments);
+}
+
+template <class Format>
+SliceKernel slice_whole_kernel_of() {
+  return {reinterpret_cast<const void*>(&slice_whole_steps<Format>),
+          Form::kCluster,
+          1,
+          1,
+          1,
+          4,
+          kWholeThreads,
+          true};
+}
+
+}  // namespace headroom::resident
