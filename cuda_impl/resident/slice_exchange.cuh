@@ -217,6 +217,21 @@ class SliceGrid {
     }
   }
 
+  /// Tiles that somebody has waited for, of this step or the one before, from this warp's first on, for who reads them in an
+  /// order of its own: the marks in them, and of each half tile the bits that those displaced.
+  struct Source {
+    const unsigned char* tiles;
+    std::uint32_t mark, displaced;
+  };
+  RESIDENT_DEVICE Source source(const SliceArguments& arguments, int lane, int first_slice, int exchange,
+                                bool gradient, bool before) const {
+    const unsigned begin_byte = slot(exchange, before);
+    Source source = {reader_ - lane * 16 + begin_byte, gradient ? 1u : 0x80000000u, 0};
+    if (gradient && lane < kSlices * 2)
+      source.displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
+    return source;
+  }
+
   /// Where this lane publishes, and with which mark: known long before there is anything to publish.
   struct Place {
     unsigned char *tile, *displaced;

@@ -794,6 +794,48 @@ struct Fp32Slices {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
   }
+  /// A weight gradient of two own slices together. A lane has 16 rows, two columns and all outputs of one slice, so that sums
+  /// are added up over two lanes and not over eight: lane (slice c, half p of the rows, slice s of the pair, t) takes
+  /// columns 2t and 2t + 1 and rows 16p to 16p + 15. Pair j of its sums are outputs 2 * (j ^ 2p ^ (t & 1)) and the next,
+  /// of which it keeps the first two.
+  struct BothOwn {
+    float value[16][8];  // rows 16p + g and 16p + g + 8, g from 0 to 7
+
+    RESIDENT_DEVICE static BothOwn load(const unsigned char* tiles, int tile_bytes, int lane) {
+      const unsigned char* tile = tiles + (lane >> 4) * tile_bytes + (lane >> 3 & 1) * 512;
+      const int first = 2 * (lane >> 3 & 1) + (lane & 1);
+      BothOwn own;
+#pragma unroll
+      for (int g = 0; g < 8; ++g)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const uint4 four = load_shared16(tile + g * 64 + (j ^ first) * 16);
+          own.value[2 * g][2 * j] = bits_to_float(four.x);
+          own.value[2 * g][2 * j + 1] = bits_to_float(four.y);
+          own.value[2 * g + 1][2 * j] = bits_to_float(four.z);
+          own.value[2 * g + 1][2 * j + 1] = bits_to_float(four.w);
+        }
+      return own;
+    }
+  };
+  /// Where a lane reads rows 16p and 16p + 8 of its columns in a pair of tiles; the next rows are 64 bytes further.
+  RESIDENT_DEVICE static int both_byte(int lane) {
+    return (lane >> 2 & 1) * 1024 + (lane >> 3 & 1) * 512 + (lane & 3) * 16;
+  }
+  /// Where a lane's masters begin in a pair's of its own slice, in floats: those of its columns are 16 apart, those of its two pairs
+  /// of outputs 4, beginning with t & 1, so that few lanes meet in a bank.
+  RESIDENT_DEVICE static int both_master(int lane) {
+    return (lane & 3) * 32 + (lane >> 3 & 1) * 8 + (lane >> 2 & 1) * 2;
+  }
+  /// Sums of one column's rows 16p + g and 16p + g + 8, added to those of the rows before.
+  RESIDENT_DEVICE static void add_both(float (&sum)[8], const BothOwn& own, int g, float first,
+                                       float second) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      sum[n] = g == 0 ? first * own.value[0][n] : fmaf(first, own.value[2 * g][n], sum[n]);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) sum[n] = fmaf(second, own.value[2 * g + 1][n], sum[n]);
+  }
   /// A second tile of 9 or 10 classes: its two outputs for rows g + 8i.
   static constexpr bool kUpdatesTwo = true;
   struct OwnTwo {

@@ -101,12 +101,17 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
+  plan.kept_gradient_begin = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
     plan.exchange_bytes = plan.exchanges * stages *
                           slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team));
+    if (const std::int64_t kept_bytes = kept_gradient_bytes(precision, plan.pairs, own); kept_bytes > 0) {
+      plan.kept_gradient_begin = plan.exchange_bytes;
+      plan.exchange_bytes += plan.members / own * team * kWarps * kept_bytes;
+    }
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
                                           " needs " + std::to_string(end) + " bytes of shared memory (" +

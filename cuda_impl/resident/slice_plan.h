@@ -83,8 +83,10 @@ struct SlicePlan {
   std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;
-  std::int64_t exchange_bytes;                                    // grid: of global memory
-  std::int64_t x_batch_bytes;                                     // of one batch in one order
+  std::int64_t exchange_bytes;  // grid: of global memory, and
+  std::int64_t
+      kept_gradient_begin;     // where in it gradients are kept that only a warp has, if they are; else -1
+  std::int64_t x_batch_bytes;  // of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 
@@ -98,6 +100,12 @@ constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
 /// Behind them, if updates take activations as columns, the tiles in that form.
 constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
   return std::int64_t{members} * (tile + 16 + (columns ? tile : 0));
+}
+
+/// Bytes of gradients below the last layer that each warp of a thread block keeps for the update of its columns: in fp32 with
+/// two slices, where there are no registers for them.
+constexpr std::int64_t kept_gradient_bytes(Precision precision, int pairs, int own) {
+  return precision == Precision::kFp32 && own == 2 ? std::int64_t{2048} * pairs : 0;
 }
 
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes.

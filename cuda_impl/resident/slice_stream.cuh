@@ -42,6 +42,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
   }
 
  private:
+  /// Whether two slices are updated together, in lanes that take more rows.
+  static constexpr bool kBoth = kOwn == 2;
+
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
   RESIDENT_DEVICE bool pass(const Arguments& a, int step) {
     const bool training = step < a.steps;
@@ -74,6 +77,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       block_sync();
       Base::publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) Base::after_loss(a, step);
+      if (layer == last - 1 && kBoth) update_columns_below_last(a, step);
       if (layer > 1 && layer < last - 1) update_columns(a, layer, step);
     }
     if (last == 1) Base::after_loss(a, step);
@@ -146,11 +150,13 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     Base::store_partial(a, sums);
   }
 
-  /// Through the layer below the last one: the gradient is made, used, and its columns are updated, pair by pair.
+  /// Through the layer below the last one: the gradient is made, used, and its columns are updated, pair by pair. With two
+  /// slices it is kept in global memory instead, and its columns are updated while the next gradient travels.
   RESIDENT_DEVICE void backward_below_last(const Arguments& a, int step) {
     const int layer = a.plan.layers - 2;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
-    const Owns own = load_owns([&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
+    Owns own;
+    if constexpr (!kBoth) own = load_owns([&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
     const float4* last = Base::matrix(a.plan.last_offset[0], 1);
     Sums sums[kOwn] = {};
     for_pairs<false>(a, layer, false, [&](int i, Values first, Values second) {
@@ -159,12 +165,23 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
           result, dlogits, Format::load_across_weights(last + i * 32, Base::second_tile(a, i), lane_), lane_);
       first = Format::operand(Format::masked(result[0], first));
       second = Format::operand(Format::masked(result[1], second));
+      if constexpr (kBoth)
+#pragma unroll
+        for (int part = 0; part < 4; ++part)
+          *reinterpret_cast<uint4*>(kept_gradient(a) + i * 2 * Base::kTile + part * 512 + lane_ * 16) =
+              part_of(part < 2 ? first : second, part & 1);
       multiply_pair(sums, a.plan.columns_offset, layer, i, first, second);
-      warp_sync();
-      update_pair(a, a.plan.columns_offset, layer, i, first, second, own);
+      if constexpr (!kBoth) {
+        warp_sync();
+        update_pair(a, a.plan.columns_offset, layer, i, first, second, own);
+      }
     });
     warp_sync();
     Base::store_partial(a, sums);
+  }
+  RESIDENT_DEVICE unsigned char* kept_gradient(const Arguments& a) const {
+    return a.exchange + a.plan.kept_gradient_begin +
+           (block_index() * kWarps + warp_) * static_cast<int>(2 * kPairs * Base::kTile);
   }
 
   // ---- updates
@@ -197,11 +214,92 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       if (i >= skipped_) *mine = Base::updated(a, *mine, sum);
     }
   }
+  /// Two own slices in one go, in lanes of their own (Format::BothOwn): `pairs` pairs of `masters`, those of the second slice
+  /// `apart` further, with `tiles`, from which load(wanted, value, address) reads.
+  template <bool kMarked, class Load>
+  RESIDENT_DEVICE void update_both(const Arguments& a, float4* masters, int apart, int pairs, int skipped,
+                                   const unsigned char* own_tiles, const unsigned char* tiles,
+                                   std::uint32_t mark, std::uint32_t displaced, Load&& load) const {
+    const auto own = Format::BothOwn::load(own_tiles, Base::kTile, lane_);
+    float* mine[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      mine[j] = reinterpret_cast<float*>(masters + (lane_ >> 4) * apart) + Format::both_master(lane_) +
+                4 * (j ^ (lane_ & 1));
+    const unsigned char* from = tiles + Format::both_byte(lane_);
+    uint4 rows[8];
+#pragma unroll
+    for (int g = 0; g < 8; ++g) load(true, rows[g], from + g * 64);
+#pragma unroll 1
+    for (int i = 0; i < pairs; ++i) {
+      const bool more = i + 1 < pairs;
+      from += 2 * Base::kTile;
+      std::uint32_t bits[2] = {0, 0};
+      if constexpr (kMarked)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          bits[half] = shuffle_from(displaced, (2 * i + (lane_ >> 2 & 1)) * 2 + half) >>
+                       ((lane_ >> 3 & 1) * 16 + (lane_ & 3));
+      float sum[2][8];
+#pragma unroll
+      for (int g = 0; g < 8; ++g) {
+        const std::uint32_t last =
+            kMarked ? (rows[g].w & ~mark) | (bits[g >> 2] >> (4 * (g & 3)) & 1u) : rows[g].w;
+        Format::add_both(sum[0], own, g, bits_to_float(rows[g].x), bits_to_float(rows[g].z));
+        Format::add_both(sum[1], own, g, bits_to_float(rows[g].y), bits_to_float(last));
+        load(more, rows[g], from + g * 64);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) sum[e][n] += shuffle_xor(sum[e][4 + n], 8);
+      if (i >= skipped)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float2& master = *reinterpret_cast<float2*>(mine[j] + e * 16);
+            master = make_float2(fmaf(a.update_factor, sum[e][2 * j], master.x),
+                                 fmaf(a.update_factor, sum[e][2 * j + 1], master.y));
+          }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) mine[j] += 128;
+    }
+  }
+  template <class Source>
+  RESIDENT_DEVICE void update_both_hidden(const Arguments& a, int offset, int layer,
+                                          const unsigned char* own_tiles, const Source& source) const {
+    if (pairs() == 0) return;
+    update_both<true>(a, Base::matrix(offset, layer), kWarps * kPairs * 32, kPairs, skipped_, own_tiles,
+                      source.tiles, source.mark, source.displaced,
+                      [](bool wanted, uint4& value, const unsigned char* address) {
+                        if (wanted) value = load_whole16(address);
+                      });
+  }
+  RESIDENT_DEVICE void update_columns_below_last(const Arguments& a, int step) const {
+    const int layer = a.plan.layers - 2;
+    if constexpr (kBoth)
+      if (pairs() > 0)
+        update_both<false>(a, Base::matrix(a.plan.columns_offset, layer), kWarps * kPairs * 32, kPairs,
+                           skipped_, Base::own_hidden(a, layer - 1, step), kept_gradient(a), 0, 0,
+                           [](bool wanted, uint4& value, const unsigned char* address) {
+                             if (wanted) value = load_whole16(address);
+                           });
+    warp_sync();
+  }
   /// What was put off from `step`: the columns, if they were, then the rows. One loop takes both, since a second one
   /// would be fetched anew in every step: what a step executes is about as large as the instruction cache.
   RESIDENT_DEVICE void update_from_before(const Arguments& a, int layer, int step, bool columns) {
 #pragma unroll 1
     for (int rows = columns ? 0 : 1; rows < 2; ++rows) {
+      if constexpr (kBoth) {
+        update_both_hidden(
+            a, rows ? a.plan.rows_offset : a.plan.columns_offset, layer,
+            rows ? Base::own_gradient(a, layer) : Base::own_hidden(a, layer - 1, step),
+            exchange_.source(a, lane_, first_slice_, rows ? layer - 1 : Base::gradient_exchange(a, layer),
+                             !rows, true));
+        continue;
+      }
       const Owns own = load_owns([&](int c) {
         return rows ? Base::own_gradient(a, layer, c) : Base::own_hidden(a, layer - 1, step, c);
       });
@@ -215,6 +313,13 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     if (warp_ == 7) Base::update_own_bias(a, layer);
   }
   RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step) {
+    if constexpr (kBoth) {
+      update_both_hidden(
+          a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step),
+          exchange_.source(a, lane_, first_slice_, Base::gradient_exchange(a, layer), true, false));
+      warp_sync();
+      return;
+    }
     const Owns own = load_owns([&](int c) { return Base::own_hidden(a, layer - 1, step, c); });
     for_pairs<true>(a, Base::gradient_exchange(a, layer), false,
                     [&](int i, const Values& first, const Values& second) {
@@ -249,6 +354,17 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    if constexpr (kBoth) {
+      if (input_pairs_ > 0)
+        update_both<false>(a, Base::first_masters(a), a.plan.member_input_pairs * 32, input_pairs_, 0,
+                           Base::own_gradient(a, 0), x - lane_ * 16, 0, 0,
+                           [](bool wanted, uint4& value, const unsigned char* address) {
+                             if (wanted) value = load_generic16(address);
+                           });
+      warp_sync();
+      if (warp_ == 7) Base::update_own_bias(a, 0);
+      return;
+    }
     const Owns own = load_owns([&](int c) { return Base::own_gradient(a, 0, c); });
     for_inputs(x, [&](int i, const Values& first, const Values& second) {
 #pragma unroll

@@ -303,8 +303,9 @@ class ResidentTrainer : public Trainer {
     arguments.plan = plan;
     const std::int64_t tiles = std::int64_t{plan.members} * plan.tile;
     const std::int64_t buffers = std::int64_t{plan.exchanges} << plan.stage_shift;
-    arguments.slot_bytes =
-        static_cast<std::uint32_t>(plan.form == Form::kGrid ? plan.exchange_bytes / buffers : tiles);
+    const std::int64_t in_flight =
+        plan.kept_gradient_begin >= 0 ? plan.kept_gradient_begin : plan.exchange_bytes;
+    arguments.slot_bytes = static_cast<std::uint32_t>(plan.form == Form::kGrid ? in_flight / buffers : tiles);
     arguments.lost_exchange = options.lost_exchange;
     arguments_ = arguments;
   }
