@@ -89,11 +89,48 @@ struct Segment {
   std::int32_t weight_rows, bias_rows, splits;
   std::int64_t partial, split_stride;  ///< in floats
 };
-/// Rows of a segment, with all that a thread block of the update must know; weight rows or bias rows.
-struct UpdateRows {
-  Segment segment;
-  std::int32_t first_row, count;
+/// A parameter by its place; in < 0: a bias. Layer < 0: none.
+struct Target {
+  int layer = -1, out = 0, in = 0;
 };
+/// The parameter whose gradient is in column `column` of 128 of row `row` of a segment.
+FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
+  const int lane = column % 32;
+  Target target{segment.layer, column, -1};
+  if (segment.kind != Kind::kOutputBias) {
+    const bool is_bias = row >= segment.weight_rows;
+    const int half = is_bias ? row - segment.weight_rows : row / 2 % 2;
+    const int m = column / 32 * 16 + lane / 4 + 8 * half, n = row / 4 * 8 + 2 * (lane % 4) + row % 2;
+    const bool is_turned = segment.kind == Kind::kTurned;
+    target.out = segment.first_output + (is_turned ? n : m);
+    if (!is_bias) target.in = segment.first_input + (is_turned ? m : n);
+    if (is_bias && lane % 4 != 0) target.layer = -1;
+  }
+  if (target.out >= plan.widths[segment.layer + 1] || target.in >= plan.widths[segment.layer])
+    target.layer = -1;
+  return target;
+}
+/// Its place in the flat parameters.
+FUSED_BOTH std::int64_t parameter_index(const Plan& plan, const Target& target) {
+  const int ins = plan.widths[target.layer], outs = plan.widths[target.layer + 1];
+  return plan.parameter_begin[target.layer] +
+         (target.in < 0 ? ins * outs + target.out : target.out * ins + target.in);
+}
+
+/// Rows of partial sums that a thread block of the update adds up, weight rows or bias rows of a segment. The update
+/// finds these and the places of parameters in tables: to work them out took it as long as the sums.
+struct alignas(16) UpdateRows {
+  std::int32_t partial, split_stride;  ///< in floats
+  std::int16_t splits, count;
+  std::int32_t sample_distance;  ///< in floats, from one sample's part of a row to the other's; 0: one sample
+};
+/// A parameter by its place in the flat parameters, and the bytes of the image where its value goes; < 0: none.
+/// Weights have up to three places for each sample of a row; a bias, flagged, has one.
+struct alignas(16) UpdatePlaces {
+  std::int32_t parameter, bytes[3];
+};
+inline constexpr std::int32_t kBiasFlag = 1 << 30;
+
 /// What a thread block of the update has, so that SMs have the same to read: several rows where each has few partial
 /// sums, a part of one where it has many.
 struct UpdateShare {
@@ -105,7 +142,8 @@ FUSED_BOTH constexpr UpdateShare update_share(int splits) {
 
 struct UpdateArguments {
   Plan plan;
-  const UpdateRows* rows;  ///< [row_blocks]
+  const UpdateRows* rows;      ///< [row_blocks]
+  const UpdatePlaces* places;  ///< [row_blocks][parts][rows][128 / pack / parts][pack]; see UpdateShare
   std::int32_t row_blocks;
   UpdateShare share;
   const float* partials;

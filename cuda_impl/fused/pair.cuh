@@ -726,36 +726,43 @@ FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned c
   }
 }
 
-/// By one thread, before anybody else uses them; the other SM's copies are announced here for the first time.
-FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank) {
+/// By a thread of each role, which share them, before anybody uses them; the other SM's copies are announced here for
+/// the first time.
+FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank, int role) {
   using Map = PairMap;
   const auto init = [&](int first, int count, std::uint32_t arrivals) {
     for (int i = 0; i < count; ++i)
       barrier_init(shared + static_cast<std::uint32_t>(first + 8 * i), arrivals);
   };
   constexpr std::uint32_t kOne = 1, kWarps = 4, kTwoRoles = 8;
-  init(Map::kWeightsFull, 1, kOne);
-  init(Map::kInputsFull, Map::kInputDepth, kOne);
-  init(Map::kAgainFull, 1, kOne);
-  init(Map::kH2Sent, 1, kOne);
-  init(Map::kH2Room, Map::kH2Depth, kWarps);
-  init(Map::kH1Kept, kKeptTiles, kOne);
-  init(Map::kH1AgainFull, 1, kOne);
-  init(Map::kH1AgainFree, 1, kWarpgroup + kWarps);
-  init(Map::kDz3IntoFull, Map::kDz3Depth, kOne);
-  init(Map::kDz2Full, Map::kDz3Depth, kOne);
-  init(Map::kDz1Full, 1, kWarps);
-  init(Map::kDz1Free, 1, kOne);
-  init(Map::kH2Full, Map::kH2Depth, kOne);
-  init(Map::kH3Free, Map::kH3Depth, kTwoRoles);
-  init(Map::kLogitFull, 1, kOne);
-  init(Map::kLogitFree, 1, kOne + kWarps);
-  init(Map::kDz4Full, 1, kOne);
-  init(Map::kDz4Free, 1, kWarps);
-  init(Map::kDz3Full, Map::kDz3Depth, kOne);
-  init(Map::kDz3Free, Map::kDz3Depth, kOne + kWarps);
-  init(Map::kDz3Room, Map::kDz3Depth, kTwoRoles);
+  if (role == 0) {
+    init(Map::kWeightsFull, 1, kOne);
+    init(Map::kInputsFull, Map::kInputDepth, kOne);
+    init(Map::kAgainFull, 1, kOne);
+    init(Map::kDz3IntoFull, Map::kDz3Depth, kOne);
+    init(Map::kH2Full, Map::kH2Depth, kOne);
+  } else if (role == 1) {
+    init(Map::kH1Kept, kKeptTiles, kOne);
+    init(Map::kH1AgainFull, 1, kOne);
+    init(Map::kH1AgainFree, 1, kWarpgroup + kWarps);
+  } else if (role == 2) {
+    init(Map::kH2Sent, 1, kOne);
+    init(Map::kH2Room, Map::kH2Depth, kWarps);
+    init(Map::kDz2Full, Map::kDz3Depth, kOne);
+    init(Map::kDz1Full, 1, kWarps);
+    init(Map::kDz1Free, 1, kOne);
+    init(Map::kH3Free, Map::kH3Depth, kTwoRoles);
+  } else {
+    init(Map::kLogitFull, 1, kOne);
+    init(Map::kLogitFree, 1, kOne + kWarps);
+    init(Map::kDz4Full, 1, kOne);
+    init(Map::kDz4Free, 1, kWarps);
+    init(Map::kDz3Full, Map::kDz3Depth, kOne);
+    init(Map::kDz3Free, Map::kDz3Depth, kOne + kWarps);
+    init(Map::kDz3Room, Map::kDz3Depth, kTwoRoles);
+  }
   barrier_init_fence();
+  if (role != 0) return;  // who has prepared these
   if (rank == 0) {
     for (int slot = 0; slot < Map::kDz3Depth; ++slot)
       barrier_expect(shared + Map::kDz3IntoFull + 8 * slot, kClusterTileBytes);
@@ -790,7 +797,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   const std::uint32_t shared = shared_address(memory);
   const int rank = static_cast<int>(blockIdx.x) % 2;
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  if (threadIdx.x == 0) init_pair_barriers(shared, rank);
+  if (threadIdx.x % kWarpgroup == 0) init_pair_barriers(shared, rank, role);
   cluster_sync();
   if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait
     const PairTiles tiles(arguments.plan);
@@ -803,7 +810,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   __syncwarp();
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (threadIdx.x == 0) load_pair_weights(arguments, shared, rank);
+  if (threadIdx.x == 32) load_pair_weights(arguments, shared, rank);  // of a warp that has not loaded inputs
   __syncwarp();
   if (role < 2) {
     registers_decrease<kChainRegisters>();

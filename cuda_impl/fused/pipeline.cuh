@@ -14,9 +14,9 @@
 // A narrower network is packed: a row of a tile holds 2 samples of 32 features, and the weights stand twice on the
 // diagonal. The update adds up the diagonal blocks of the gradients.
 //
-//   waits:  full and free of each buffer of a ring. The first owner's thread 0 also loads inputs. Owner u runs
-//           lead(u) tiles ahead with its forward work, which is how many tiles must find room between forward and
-//           backward; the ring behind it is that deep.
+//   waits:  full and free of each buffer of a ring. The first owner's thread 0 also loads inputs, but those that fill
+//           the ring at the start. Owner u runs lead(u) tiles ahead with its forward work, which is how many tiles
+//           must find room between forward and backward; the ring behind it is that deep.
 //   bits:   each owner adds up its tiles in order; the update adds up thread blocks in order.
 #pragma once
 
@@ -91,7 +91,8 @@ struct TileRing {
 
 /// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns this lane's share of the loss.
 /// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
-template <class Format>
+/// kShort: a fifth fewer instructions, which take registers that the last owner of unpacked samples has not.
+template <class Format, bool kShort = false>
 FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
                                std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
   float loss = 0;
@@ -104,17 +105,31 @@ FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       is_label[i] = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
-      value[i] -= highest;
-      if (is_label[i]) loss -= value[i];  // in the one lane that has it
-      value[i] = exponential2(value[i] * kLog2E);
-      total += value[i];
+      if constexpr (kShort) {
+        if (is_label[i]) loss += highest - value[i];  // in the one lane that has it
+        value[i] = exponential2(fmaf(value[i], kLog2E, highest * -kLog2E));
+      } else {
+        value[i] -= highest;
+        if (is_label[i]) loss -= value[i];
+        value[i] = exponential2(value[i] * kLog2E);
+        total += value[i];
+      }
     }
-    total = quad_sum(total);
+    if constexpr (kShort) total = (value[0] + value[1]) + (value[2] + value[3]);
+    total = quad_sum(total);  // 1 to 16
     const bool there = labels[half] >= 0;
-    if (first_column == 0 && there) loss += __log2f(total) * kLn2;
-    const float inverse = __fdividef(1.0f, total), row_scale = there ? scale : 0.0f;
+    const float row_scale = there ? scale : 0.0f;
+    if constexpr (kShort) {
+      if (first_column == 0 && there) loss += logarithm2(total) * kLn2;
+      const float factor = reciprocal(total) * row_scale;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
+      for (int i = 0; i < 4; ++i) value[i] = fmaf(value[i], factor, is_label[i] ? -row_scale : 0.0f);
+    } else {
+      if (first_column == 0 && there) loss += __log2f(total) * kLn2;
+      const float inverse = __fdividef(1.0f, total);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
+    }
     gradient[half] = Format::pack(value[0], value[1]);
     gradient[2 + half] = Format::pack(value[2], value[3]);
 #pragma unroll
@@ -137,7 +152,7 @@ FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, std::int64_t b
 
 /// Owner kOwner of kHidden, over all tiles of its thread block.
 template <class Format, int kHidden, int kPack, int kOwner>
-FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
+FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PipelineMap<kHidden, kPack>;
   constexpr bool kFirst = kOwner == 0, kLast = kOwner == kHidden - 1;
   constexpr int kForwardSteps = kLast ? Map::kLastHeldSteps : 4;
@@ -169,6 +184,8 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t bat
                  kLast ? output_fragments(64, kHidden) : backward_fragments(64, kHidden, kOwner + 1),
                  kBackwardSteps);
   const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
+  // For inputs and labels; who has neither does not wait for it.
+  const std::int64_t batch = kFirst || kLast ? next_batch(arguments.state) : 0;
 
   float gradient[36];  // of the layer's weights, and of its bias in column 64
 #pragma unroll
@@ -300,8 +317,8 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t bat
         std::uint32_t own_gradient[4];
 #pragma unroll
         for (int i = 0; i < 8; ++i) own[i] = logits[8 * part + i] + output_bias_of[(i & 1) + 2 * (i >> 2)];
-        loss += narrow_loss<Format>(own, label[part], arguments.gradient_scale, at.first_column(),
-                                    own_gradient, output_bias);
+        loss += narrow_loss<Format, kPack == 2>(own, label[part], arguments.gradient_scale, at.first_column(),
+                                                own_gradient, output_bias);
 #pragma unroll
         for (int i = 0; i < 4; ++i) logit_gradient[4 * part + i] = own_gradient[i];
       }
@@ -387,14 +404,23 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t bat
 
   float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden, kPack) +
                    kOwner * kOwnerRows * kWarpgroup + thread;
+  // Of packed samples the two blocks on the diagonal.
+  if (kPack == 1 || at.warp < 2)
 #pragma unroll
-  for (int row = 0; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
+    for (int row = 0; row < 16; ++row) partial[row * kWarpgroup] = gradient[row];
+  if (kPack == 1 || at.warp >= 2)
+#pragma unroll
+    for (int row = 16; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
   partial[32 * kWarpgroup] = gradient[32];
   partial[33 * kWarpgroup] = gradient[34];
   if constexpr (kLast) {
     partial += kOwnerRows * kWarpgroup;
+    if (kPack == 1 || at.warp < 2)
 #pragma unroll
-    for (int row = 0; row < 8 * kPack; ++row) partial[row * kWarpgroup] = output_gradient[row];
+      for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
+    if (kPack == 2 && at.warp >= 2)
+#pragma unroll
+      for (int row = 8; row < 8 * kPack; ++row) partial[row * kWarpgroup] = output_gradient[row];
     // Over the rows of a warp, then over warps.
     float* sums = reinterpret_cast<float*>(memory + Map::kSums);
 #pragma unroll
@@ -421,16 +447,15 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, std::int64_t bat
 /// Owner `owner`, which is kOwner or a later one. Of 512 threads the last owner's need more than 128 registers each,
 /// the others' less.
 template <class Format, int kHidden, int kPack, int kOwner>
-FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, std::int64_t batch,
-                              unsigned char* memory) {
+FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
   if constexpr (kOwner + 1 == kHidden) {
     if constexpr (kHidden == 4) registers_increase<kLastRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, batch, memory);
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
   } else if (owner == kOwner) {
     if constexpr (kHidden == 4) registers_decrease<kOtherRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, batch, memory);
+    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
   } else {
-    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, batch, memory);
+    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, memory);
   }
 }
 
@@ -441,28 +466,36 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const std::uint32_t shared = shared_address(memory);
   const int owner = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  if (threadIdx.x == 0) {
-    for (int buffer = 0; buffer < Map::kBufferCount; ++buffer) {
-      const bool of_inputs = buffer < Map::input_depth();
-      barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16, of_inputs ? 1 : 4);
-      barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16 + 8, 4);
-    }
-    barrier_init(shared + Map::kWeightsBarrier, 1);
+  // A thread of each owner prepares barriers, since all others wait for them.
+  if (threadIdx.x % kWarpgroup == 0) {
+#pragma unroll
+    for (int by = 0; by < kHidden; ++by)
+      if (owner == by)
+#pragma unroll
+        for (int buffer = by; buffer < Map::kBufferCount; buffer += kHidden) {
+          const bool of_inputs = buffer < Map::input_depth();
+          barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16, of_inputs ? 1 : 4);
+          barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16 + 8, 4);
+        }
+    if (owner == kHidden - 1) barrier_init(shared + Map::kWeightsBarrier, 1);
     barrier_init_fence();
   }
-  std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + Map::kOnes);
-  for (int word = static_cast<int>(threadIdx.x); word < 16 * kPanelRowBytes / 4; word += kHidden * kWarpgroup)
-    ones[word] = Format::pack(1, 1);
+  if (threadIdx.x < 16 * kPanelRowBytes / 16) {
+    const std::uint32_t ones = Format::pack(1, 1);
+    reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
+  }
   shared_writes_to_async();
   __syncthreads();
-  const std::int64_t batch = next_batch(arguments.state);
-  // Inputs stay as they are, so they need not wait. The ring is filled; then every tile that has been used up makes
-  // room for another.
-  if (threadIdx.x == 0)
+  // Inputs stay as they are, so they need not wait. The ring is filled, by a warp of the last owner, which is needed
+  // last; then every tile that has been used up makes room for another.
+  if (threadIdx.x == (kHidden - 1) * kWarpgroup + 32) {
+    const std::int64_t batch = next_batch(arguments.state);
+#pragma unroll 1
     for (int tile = 0; tile < Map::input_depth(); ++tile)
       if (static_cast<int>(blockIdx.x + tile * gridDim.x) < arguments.plan.tiles)
         load_inputs(arguments, batch, tile, shared + tile * kTilePanelBytes,
                     shared + Map::barriers_into(0) + tile * 16);
+  }
   wait_for_kernel_before();
   let_next_kernel_start();
   if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
@@ -480,7 +513,7 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
                   arguments.image + turned_panel(kHidden, kPack, layer) + kTilePanelBytes - Map::kReadBytes,
                   Map::kReadBytes, barrier);
   }
-  start_owner<Format, kHidden, kPack, 0>(owner, arguments, batch, memory);
+  start_owner<Format, kHidden, kPack, 0>(owner, arguments, memory);
 }
 
 }  // namespace headroom::fused

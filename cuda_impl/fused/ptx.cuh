@@ -236,6 +236,17 @@ FUSED_DEVICE float exponential2(float value) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
   return result;
 }
+/// Of values that are not subnormal, which the compiler's own would scale first.
+FUSED_DEVICE float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+FUSED_DEVICE float logarithm2(float value) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
 FUSED_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 
 }  // namespace headroom::fused

@@ -174,21 +174,60 @@ class FusedTrainer : public Trainer {
       kept_ = DeviceBuffer<unsigned char>(std::int64_t{blocks_} * kKeptTiles * kKeptTileBytes);
   }
 
+  /// The update's tables.
   void keep_segments(const std::vector<Segment>& segments) {
-    int splits = 0;
-    for (const Segment& segment : segments) splits = std::max(splits, segment.splits);
-    update_.share = update_share(splits);
+    int most_splits = 0;
+    for (const Segment& segment : segments) most_splits = std::max(most_splits, segment.splits);
+    const UpdateShare share = update_share(most_splits);
     std::vector<UpdateRows> rows;
+    std::vector<UpdatePlaces> places;
     const auto add = [&](const Segment& segment, int begin, int end) {
-      for (int row = begin; row < end; row += update_.share.rows)
-        rows.push_back({segment, row, std::min(update_.share.rows, end - row)});
+      const int range = kWarpgroup / plan_.pack, own_range = range / share.parts;
+      for (int row = begin; row < end; row += share.rows) {
+        const int count = std::min(share.rows, end - row);
+        // Rows of the other sample's weights lie behind those of the first; a bias is in the same row.
+        const int other_rows = row < segment.weight_rows ? segment.weight_rows / plan_.pack : 0;
+        const bool one_sample = plan_.pack == 1 || segment.kind == Kind::kOutputBias;
+        rows.push_back({.partial = static_cast<std::int32_t>(segment.partial + row * kWarpgroup),
+                        .split_stride = static_cast<std::int32_t>(segment.split_stride),
+                        .splits = static_cast<std::int16_t>(segment.splits),
+                        .count = static_cast<std::int16_t>(count),
+                        .sample_distance = one_sample ? 0 : other_rows * kWarpgroup + range});
+        for (int part = 0; part < share.parts; ++part)
+          for (int i = 0; i < share.rows; ++i)
+            for (int column = 0; column < own_range; ++column)
+              add_places(i < count ? target_of(plan_, segment, row + i, part * own_range + column) : Target{},
+                         places);
+      }
     };
     for (const Segment& segment : segments) {
-      // Rows of a packed network's other samples are read with those of the first.
       add(segment, 0, segment.weight_rows / plan_.pack);
       add(segment, segment.weight_rows, segment.weight_rows + segment.bias_rows);
     }
+    update_.share = share;
     update_rows_ = copied(rows);
+    update_places_ = copied(places);
+  }
+
+  /// An entry for each sample of a row.
+  void add_places(const Target& target, std::vector<UpdatePlaces>& to) const {
+    int bytes[6], count = 0, parameter = -1;
+    const auto keep = [&](int byte) { bytes[count++] = byte; };
+    if (target.layer >= 0) {
+      parameter = static_cast<int>(parameter_index(plan_, target));
+      if (target.in < 0) {
+        parameter |= kBiasFlag;
+        for_each_bias_place(plan_, target.layer, target.out, keep);
+      } else {
+        for_each_place(plan_, target.layer, target.out, target.in, keep);
+      }
+    }
+    const int each = count / plan_.pack;
+    for (int sample = 0; sample < plan_.pack; ++sample) {
+      UpdatePlaces places{parameter, {-1, -1, -1}};
+      for (int i = 0; i < each; ++i) places.bytes[i] = bytes[sample * each + i];
+      to.push_back(places);
+    }
   }
 
   /// Which thread block sums which gradients over which tiles, and how the update finds them.
@@ -287,6 +326,7 @@ class FusedTrainer : public Trainer {
                  .kept = kept_.data()};
     update_.plan = plan_;
     update_.rows = update_rows_.data();
+    update_.places = update_places_.data();
     update_.row_blocks = static_cast<std::int32_t>(update_rows_.size());
     update_.partials = partials_.data();
     update_.parameters = parameters_.data();
@@ -327,6 +367,7 @@ class FusedTrainer : public Trainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<GradientBlock> gradient_blocks_;
   DeviceBuffer<UpdateRows> update_rows_;
+  DeviceBuffer<UpdatePlaces> update_places_;
   DeviceBuffer<float> partials_, block_losses_;
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;

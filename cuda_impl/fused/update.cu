@@ -4,7 +4,7 @@
 // A thread block owns one row of a segment, 128 values, or four where each has few partials; its sixteen warps add every
 // sixteenth partial each, then the first threads add the sixteen. The order does not depend on anything that happens at
 // run time, so neither do the bits.
-//   bytes: 4 a partial value from the L2; 8 a parameter
+//   bytes: 4 a partial value from the L2; 8 a parameter, and 16 of its table a sample of a row
 #include <algorithm>
 
 #include "device/check.h"
@@ -25,46 +25,6 @@ struct UpdateForm {
 using FewPartials = UpdateForm<4, 1, 512, 1>;
 using SomePartials = UpdateForm<1, 1, 512, 4>;
 using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partial from every SM
-
-/// A parameter's value to all its places in the image; in < 0: a bias.
-template <class Format>
-__device__ void place(const Plan& plan, unsigned char* image, int layer, int out, int in, float value) {
-  if (in < 0) {
-    for_each_bias_place(plan, layer, out, [&](int byte) { *reinterpret_cast<float*>(image + byte) = value; });
-    return;
-  }
-  const unsigned short rounded = Format::round_weight(value);
-  for_each_place(plan, layer, out, in,
-                 [&](int byte) { *reinterpret_cast<unsigned short*>(image + byte) = rounded; });
-}
-
-/// A parameter by its place; in < 0: a bias. Layer < 0: none.
-struct Target {
-  int layer = -1, out = 0, in = 0;
-};
-/// The parameter whose gradient is in column `column` of 128 of row `row` of a segment.
-__device__ Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
-  const int lane = column % 32;
-  Target target{segment.layer, column, -1};
-  if (segment.kind != Kind::kOutputBias) {
-    const bool is_bias = row >= segment.weight_rows;
-    const int half = is_bias ? row - segment.weight_rows : row / 2 % 2;
-    const int m = column / 32 * 16 + lane / 4 + 8 * half, n = row / 4 * 8 + 2 * (lane % 4) + row % 2;
-    const bool is_turned = segment.kind == Kind::kTurned;
-    target.out = segment.first_output + (is_turned ? n : m);
-    if (!is_bias) target.in = segment.first_input + (is_turned ? m : n);
-    if (is_bias && lane % 4 != 0) target.layer = -1;
-  }
-  if (target.out >= plan.widths[segment.layer + 1] || target.in >= plan.widths[segment.layer])
-    target.layer = -1;
-  return target;
-}
-__device__ float* parameter_of(const UpdateArguments& arguments, const Target& target) {
-  const Plan& plan = arguments.plan;
-  const int ins = plan.widths[target.layer], outs = plan.widths[target.layer + 1];
-  return arguments.parameters + plan.parameter_begin[target.layer] +
-         (target.in < 0 ? ins * outs + target.out : target.out * ins + target.in);
-}
 
 /// A thread block: on to the next step, then the loss of this one. Blocks of the kernel behind this one start when all
 /// of this one's have let them, so they find the step's number before this kernel has ended.
@@ -89,47 +49,54 @@ __device__ void finish_step(const UpdateArguments& arguments) {
     arguments.losses[step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
 }
 
-template <class Format, class Form>
+/// Columns of the second of two packed samples are added to those of the first.
+template <class Format, class Form, int kPack>
 __global__ void __launch_bounds__(Form::kThreads)
     update_kernel(const __grid_constant__ UpdateArguments arguments) {
   constexpr int kRows = Form::kRows, kAtOnce = Form::kAtOnce, kGroups = Form::kGroups, kLanes = Form::kLanes;
+  constexpr int kOwnRange = kWarpgroup / kPack / Form::kParts;  // of a sample's columns
   __shared__ float4 sums[kRows][kGroups][kLanes];
   const int block = static_cast<int>(blockIdx.x) / Form::kParts,
             part = static_cast<int>(blockIdx.x) % Form::kParts, thread = static_cast<int>(threadIdx.x);
-  const UpdateRows own = arguments.rows[min(block, arguments.row_blocks - 1)];
-  const Segment& segment = own.segment;
-  // Of a packed network: a range of columns is one sample's; its part of each range is a thread block's.
-  const int samples = segment.kind == Kind::kOutputBias ? 1 : arguments.plan.pack;
-  const int range = kWarpgroup / samples, own_range = range / Form::kParts, first_column = part * own_range;
+  if (block == arguments.row_blocks) {
+    wait_for_kernel_before();
+    return finish_step(arguments);
+  }
+  const UpdateRows own = arguments.rows[block];
   // The parameter that this thread trains at the end; the update of the step before has long ended.
-  const int own_row = thread / own_range, column = thread % own_range;
-  Target target;
-  if (own_row < own.count)
-    target = target_of(arguments.plan, segment, own.first_row + own_row, first_column + column);
+  UpdatePlaces places[kPack];
+  places[0].parameter = -1;
   float parameter = 0;
-  if (target.layer >= 0) parameter = __ldcg(parameter_of(arguments, target));
+  if (thread < kRows * kOwnRange) {
+    const int4* from = reinterpret_cast<const int4*>(arguments.places) +
+                       (static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread) * kPack;
+#pragma unroll
+    for (int of = 0; of < kPack; ++of) {
+      const int4 four = __ldg(from + of);
+      places[of] = {four.x, {four.y, four.z, four.w}};
+    }
+    if (places[0].parameter >= 0)
+      parameter = __ldcg(arguments.parameters + (places[0].parameter & ~kBiasFlag));
+  }
+  const int lane = thread % kLanes, group = thread / kLanes, sample = 4 * lane / kOwnRange;
+  const float* partial = arguments.partials + own.partial + sample * own.sample_distance + part * kOwnRange +
+                         4 * lane % kOwnRange;
+  const int splits = own.splits, count = own.count;
+  const std::int64_t split_stride = own.split_stride;
   wait_for_kernel_before();
-  if (block == arguments.row_blocks) return finish_step(arguments);
   let_next_kernel_start();
-  const int lane = thread % kLanes, group = thread / kLanes;
-  const int sample = 4 * lane / own_range;
-  // The rows of the other sample's range of n are its own.
-  const int row_distance = own.first_row >= segment.weight_rows ? 0 : segment.weight_rows / samples;
-  const float* partial = arguments.partials + segment.partial +
-                         (own.first_row + sample * row_distance) * kWarpgroup + sample * range +
-                         first_column + 4 * lane % own_range;
   float4 sum[kRows] = {};
-  for (int first = group; first < segment.splits; first += kAtOnce * kGroups) {
+  for (int first = group; first < splits; first += kAtOnce * kGroups) {
     float4 value[kAtOnce][kRows];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const int split = first + i * kGroups;
-        value[i][row] = split < segment.splits && row < own.count
-                            ? __ldcg(reinterpret_cast<const float4*>(partial + split * segment.split_stride +
-                                                                     row * kWarpgroup))
-                            : float4{0, 0, 0, 0};
+        value[i][row] =
+            split < splits && row < count
+                ? __ldcg(reinterpret_cast<const float4*>(partial + split * split_stride + row * kWarpgroup))
+                : float4{0, 0, 0, 0};
       }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
@@ -144,22 +111,50 @@ __global__ void __launch_bounds__(Form::kThreads)
 #pragma unroll
   for (int row = 0; row < kRows; ++row) sums[row][group][lane] = sum[row];
   __syncthreads();
-  if (target.layer < 0) return;
+  if (places[0].parameter < 0) return;
+  const int own_row = thread / kOwnRange, column = thread % kOwnRange;
+  const int samples = own.sample_distance > 0 ? kPack : 1;
   float gradient = 0;
   for (int of = 0; of < samples; ++of)
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      gradient += reinterpret_cast<const float*>(sums[own_row][g])[of * own_range + column];
+      gradient += reinterpret_cast<const float*>(sums[own_row][g])[of * kOwnRange + column];
   parameter = fmaf(arguments.update_factor, gradient, parameter);
-  *parameter_of(arguments, target) = parameter;
-  place<Format>(arguments.plan, arguments.image, target.layer, target.out, target.in, parameter);
+  arguments.parameters[places[0].parameter & ~kBiasFlag] = parameter;
+  const bool is_bias = (places[0].parameter & kBiasFlag) != 0;
+  const unsigned short rounded = Format::round_weight(parameter);
+#pragma unroll
+  for (int of = 0; of < kPack; ++of) {
+    if (is_bias) {
+      *reinterpret_cast<float*>(arguments.image + places[of].bytes[0]) = parameter;
+      continue;
+    }
+#pragma unroll
+    for (const int byte : places[of].bytes)
+      if (byte >= 0) *reinterpret_cast<unsigned short*>(arguments.image + byte) = rounded;
+  }
 }
 
 template <class Form>
 void launch_update_of(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
-  const auto kernel = precision == Precision::kBf16 ? update_kernel<Bf16, Form> : update_kernel<Fp16, Form>;
+  const bool bf16 = precision == Precision::kBf16;
+  const auto kernel = arguments.plan.pack == 1
+                          ? (bf16 ? update_kernel<Bf16, Form, 1> : update_kernel<Fp16, Form, 1>)
+                          : (bf16 ? update_kernel<Bf16, Form, 2> : update_kernel<Fp16, Form, 2>);
   const LaunchConfig launch(Form::kParts * arguments.row_blocks + 1, Form::kThreads, 0, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
+}
+
+/// A parameter's value to all its places in the image; in < 0: a bias.
+template <class Format>
+__device__ void place(const Plan& plan, unsigned char* image, int layer, int out, int in, float value) {
+  if (in < 0) {
+    for_each_bias_place(plan, layer, out, [&](int byte) { *reinterpret_cast<float*>(image + byte) = value; });
+    return;
+  }
+  const unsigned short rounded = Format::round_weight(value);
+  for_each_place(plan, layer, out, in,
+                 [&](int byte) { *reinterpret_cast<unsigned short*>(image + byte) = rounded; });
 }
 
 /// A thread owns 16 bytes of the panels.
