@@ -29,21 +29,19 @@ struct PackedTf32 : Tf32 {
     return {{first.x, first.y, first.z, first.w, fifth}};
   }
   /// What a product over features takes of a tile.
-  template <bool kGradient>
   STREAMED_DEVICE static void load_along(Packet (&packet)[2], const unsigned char* tile, int lane) {
     const int own = packed::own_bytes(lane);
     const uint2 fifth = *reinterpret_cast<const uint2*>(tile + packed::kFifths + 8 * lane);
     packet[0] = packet_of(load_shared16(tile + own), fifth.x);
-    packet[1] = packet_of(load_shared16(tile + 512 + (kGradient ? own : own ^ 16)), fifth.y);
+    packet[1] = packet_of(load_shared16(tile + 512 + (own ^ 16)), fifth.y);
   }
   // From a packet to that of four rows further.
   static constexpr int kFirstStep = 256, kFifthStep = 128;
   /// What a product over rows takes: rows t and so on, rows t + 4 and so on, of the features g and g + 8.
-  template <bool kGradient>
   STREAMED_DEVICE static void load_across(Packet (&packet)[2], const unsigned char* tile, int lane) {
     const int g = lane >> 2, t = lane & 3;
-    const unsigned char* first = tile + packed::first_words<kGradient>(t, g);
-    const unsigned char* fifth = tile + packed::fifth_word<kGradient>(t, g);
+    const unsigned char* first = tile + packed::first_words(t, g);
+    const unsigned char* fifth = tile + packed::fifth_word(t, g);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       packet[i] = packet_of(load_shared16(first + i * kFirstStep), shared_word(fifth + i * kFifthStep));
@@ -55,12 +53,13 @@ struct PackedTf32 : Tf32 {
     static constexpr bool kPacked = kTiles > 1;
     std::uint32_t word[kTiles][kGroups][4][4];
     Packet packet[kTiles][kGroups][2];
+    /// A row operand of a product over rows.
     STREAMED_DEVICE Words at(int u, int group, int s) const {
       if constexpr (kPacked) {
         const std::uint32_t* w = packet[u][group][s / 2].word;
-        if (s % 2 == 0) return {{w[0], bits_behind_here(w[1], 0, 6), w[2], bits_behind_here(w[3], 0, 6)}};
-        return {{bits_behind_here(w[0], w[1], 19), bits_behind_here(w[2], w[3], 19),
-                 bits_behind_here(w[3], w[4], 25), bits_behind_here(w[4], 0, 12)}};
+        if (s % 2 == 0) return {{w[0], w[2], bits_behind_here(w[1], 0, 6), bits_behind_here(w[3], 0, 6)}};
+        return {{bits_behind_here(w[0], w[1], 19), bits_behind_here(w[3], w[4], 25),
+                 bits_behind_here(w[2], w[3], 19), bits_behind_here(w[4], 0, 12)}};
       } else {
         const std::uint32_t* w = word[u][group][s];
         return {{w[0], w[1], w[2], w[3]}};
@@ -74,22 +73,21 @@ struct PackedTf32 : Tf32 {
         for (int half = 0; half < 2; ++half) {
           const Words values = operand(loaded, half);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) word[u][group][2 * i + half][e] = values.word[e];
+          for (int e = 0; e < 4; ++e) word[u][group][2 * i + half][e] = values.word[e % 2 * 2 + e / 2];
         }
       }
     }
   };
-  template <bool kGradient, bool kHere, int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own_tiles(Own<kTiles, kGroups>& own, const unsigned char* tiles,
-                                             int lane) {
-    const int g = lane >> 2, t = lane & 3;
+  template <int kTiles, int kGroups, bool kHere = false>
+  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+    const int p = packed::feature_of(lane >> 2), t = lane & 3;
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         const unsigned char* tile = tiles + (u * kGroups + group) * kActivationBytes;
-        const unsigned char* first = tile + packed::first_words<kGradient>(t, g);
-        const unsigned char* fifth = tile + packed::fifth_word<kGradient>(t, g);
+        const unsigned char* first = tile + packed::first_words(t, p);
+        const unsigned char* fifth = tile + packed::fifth_word(t, p);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           own.set(u, group, i,
@@ -97,29 +95,22 @@ struct PackedTf32 : Tf32 {
                             global_word<kHere>(fifth + i * kFifthStep)));
       }
   }
-  template <int kTiles, int kGroups, bool kHere = false>
-  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
-    load_own_tiles<false, kHere>(own, tiles, lane);
-  }
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
                                                  int lane) {
-    load_own_tiles<true, false>(own, tiles, lane);
+    load_own(own, tiles, lane);
   }
 
-  /// sums[16 * (tile * groups + group) + 8 * m + 4 * n + c]: rows 16m + g (+ 8) of features 8n + 2t (+ 1).
+  /// sums[16 * (tile * groups + group) + 8 * m + 4 * n + c]: rows 16m + g (+ 8) of what stands for columns 2t (+ 1), 8n further.
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static Place forward_place(int index, int lane) {
     const int c = index % 4, n = index / 4 % 2, m = index / 8 % 2;
-    return {index / 16 / kGroups * kTileSide + 8 * n + 2 * (lane & 3) + (c & 1),
+    return {index / 16 / kGroups * kTileSide + 8 * n + packed::feature_of(2 * (lane & 3) + (c & 1)),
             index / 16 % kGroups * kGroupRows + 16 * m + (lane >> 2) + 8 * (c >> 1)};
   }
-  /// Backward row g of a sum is the feature whose weights lie as W^T takes them.
   template <int kTiles, int kGroups, bool kFirst>
   STREAMED_DEVICE static Place panel_place(int index, int lane) {
-    if constexpr (kFirst) return forward_place<kTiles, kGroups>(index, lane);
-    const Place place = place_of_tensor_sum<kGroups>(index, lane);
-    return {place.feature & ~7 | packed::input_of_row(place.feature & 7), place.row};
+    return forward_place<kTiles, kGroups>(index, lane);
   }
   STREAMED_DEVICE static int slot(int output, int input) { return packed::slot(output, input); }
 
@@ -130,7 +121,7 @@ struct PackedTf32 : Tf32 {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       Packet x[2];
-      load_along<false>(x, inputs + group * kActivationBytes, lane);
+      load_along(x, inputs + group * kActivationBytes, lane);
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -167,51 +158,36 @@ struct PackedTf32 : Tf32 {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       Packet d[2];
-      load_across<true>(d, gradients + group * kActivationBytes, lane);
+      load_across(d, gradients + group * kActivationBytes, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int s = i ^ 1;
-        const Words a = operand(d[s / 2], s % 2);
-        Words b[kTiles];
+        const Words b = operand(d[s / 2], s % 2);
 #pragma unroll
-        for (int u = 0; u < kTiles; ++u) b[u] = x.at(u, group, s);
+        for (int u = 0; u < kTiles; ++u) {
+          const Words a = x.at(u, group, s);
 #pragma unroll
-        for (int u = 0; u < kTiles; ++u)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) product(gradient[u] + 4 * h, a, b[u].word[2 * h], b[u].word[2 * h + 1]);
+          for (int h = 0; h < 2; ++h) product(gradient[u] + 4 * h, a, b.word[2 * h], b.word[2 * h + 1]);
+        }
       }
     }
-    // Outputs t and t + 8 stand for columns t and t + 4 of the first step, 4 further of the second, 256 bytes away.
-    const unsigned char* across = weights + 4 * packed::slot(lane & 3, packed::input_of_row(lane >> 2));
-    Words turned[kTiles][2];
+    // Outputs 2t (+ 1 in the second step) and 8 further of this lane's inputs: the weights of a column operand, and those whose gradient it has.
+    const int across = 4 * packed::slot(2 * (lane & 3), packed::feature_of(lane >> 2));
+    RowOperand w[kTiles];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
-        turned[u][s] = words_of(load_shared16(across + u * 1024 + s * 256));
+        const int place = across + 4 * packed::kSecondStep * s;
+        Words masters = words_of(load_shared16(weights + u * 1024 + place));
 #pragma unroll
-        for (int e = 0; e < 4; ++e) turned[u][s].word[e] = rounded(turned[u][s].word[e]);
-      }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      Packet d[2];
-      load_along<true>(d, gradients + group * kActivationBytes, lane);
-#pragma unroll
-      for (int s = 0; s < 2; ++s)
-#pragma unroll
-        for (int half = 1; half >= 0; --half) {
-          const Words b = operand(d[s], half);
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int u = 0; u < kTiles; ++u)
-              product(sums + 16 * (u * kGroups + group) + 4 * (2 * half + j), turned[u][s], b.word[2 * j],
-                      b.word[2 * j + 1]);
+        for (int e = 0; e < 4; ++e) {
+          w[u].step[s].word[e % 2 * 2 + e / 2] = rounded(masters.word[e]);
+          masters.word[e] = updated(masters.word[e], gradient[u][e / 2 * 4 + e % 2 * 2 + s], factor);
         }
-    }
-#pragma unroll
-    for (int u = 0; u < kTiles; ++u)
-      update_own(weights + u * 1024, gradient[u], out, u * tile_step, factor, lane);
+        store_part(out, 0, u * tile_step + place, vector_of(masters));
+      }
+    multiply_along<kTiles, kGroups>(sums, w, gradients, lane);
   }
 
   template <int kTiles, int kGroups, bool kForward, class Out>
@@ -223,7 +199,7 @@ struct PackedTf32 : Tf32 {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       Packet x[2];
-      load_across<false>(x, inputs + group * kActivationBytes, lane);
+      load_across(x, inputs + group * kActivationBytes, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int s = i ^ 1;
@@ -272,10 +248,10 @@ struct PackedTf32 : Tf32 {
   template <bool kHere>
   STREAMED_DEVICE static Found activation(const unsigned char* tile, int row, int feature) {
     const int g = row % 8, p = feature % 8;
-    const int bit = packed::value_bit(packed::value_of(packed::place_of<false>(row / 8, feature / 8))),
+    const int bit = packed::value_bit(packed::value_of(packed::place_of(row / 8, feature / 8))),
               word = bit / 32;
-    const unsigned char* first = tile + packed::first_words<false>(g, p);
-    const unsigned char* fifth = tile + packed::fifth_word<false>(g, p);
+    const unsigned char* first = tile + packed::first_words(g, p);
+    const unsigned char* fifth = tile + packed::fifth_word(g, p);
     return {global_word<kHere>(word < 4 ? first + word * 4 : fifth),
             global_word<kHere>(word < 3 ? first + word * 4 + 4 : fifth), bit % 32};
   }
@@ -290,13 +266,13 @@ struct PackedTf32 : Tf32 {
     // Value i of a packet.
     const auto bits = [&](int g, int p, int i) {
       const int place = packed::place_of_value(i), e = place % 4;
-      const int j = place / 4 * 2 + (kGradient ? e / 2 : e % 2), h = kGradient ? e % 2 : e / 2;
+      const int j = place / 4 * 2 + e % 2, h = e / 2;
       return float_to_bits(round_tf32(value_at(values, p + h * 8, j * 8 + g)));
     };
     Words result;
     if (index < packed::kPackets) {
       const int part = index / 32, g = index % 32 / 4, t = index % 4 ^ (g & 2);
-      const int p = kGradient ? part * 4 + t : (t ^ part) * 2 + part;
+      const int p = (t ^ part) * 2 + part;
       const std::uint32_t b1 = bits(g, p, 1), b4 = bits(g, p, 4);
       result.word[0] = bits(g, p, 0) | b1 >> 19;
       result.word[1] = b1 << 13 | bits(g, p, 2) >> 6;
@@ -305,8 +281,7 @@ struct PackedTf32 : Tf32 {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int place = (index - packed::kPackets) * 4 + i, g = place / 8;
-        const int p = kGradient ? place % 8 / 2 + place % 2 * 4 : place % 8;
+        const int place = (index - packed::kPackets) * 4 + i, g = place / 8, p = place % 8;
         result.word[i] = bits(g, p, 6) << 7 | bits(g, p, 7) >> 12;
       }
     }

@@ -18,32 +18,28 @@ STREAMED_BOTH constexpr int value_bit(int i) { return i * kValueBits + (i < 3 ? 
 /// Which value is number `place` in the two operands, and the other way round.
 STREAMED_BOTH constexpr int value_of(int place) { return 0x76415320 >> 4 * place & 15; }
 STREAMED_BOTH constexpr int place_of_value(int i) { return 0x76352140 >> 4 * i & 15; }
-/// What number rows 8j + g of feature p + 8h have. Activations: the row operand of a product over features, column operands of one over rows;
-/// gradients the other way round.
-template <bool kGradient>
-STREAMED_BOTH constexpr int place_of(int j, int h) {
-  return j / 2 * 4 + (kGradient ? j % 2 * 2 + h : h * 2 + j % 2);
-}
+/// What number rows 8j + g of feature p + 8h have: a row operand of a product over features as they come, column operands of one over rows.
+STREAMED_BOTH constexpr int place_of(int j, int h) { return j / 2 * 4 + h * 2 + j % 2; }
 
 /// A lane's own 16 bytes of one of two parts of 512; what lanes read across comes from other banks then.
 STREAMED_BOTH constexpr int own_bytes(int lane) { return (lane ^ (lane >> 2 & 2)) * 16; }
-/// Bytes of a tile at which a packet's four words and its fifth are. Lane 4g + t's own are the packets (g, 2t) and (g, 2t + 1), of gradients
-/// (g, t) and (g, t + 4).
-template <bool kGradient>
+/// Bytes of a tile at which a packet's four words and its fifth are. Lane 4g + t's own are the packets (g, 2t) and (g, 2t + 1).
 STREAMED_BOTH constexpr int first_words(int g, int p) {
-  return kGradient ? p / 4 * 512 + own_bytes(g * 4 + p % 4)
-                   : p % 2 * 512 + (own_bytes(g * 4 + p / 2) ^ p % 2 * 16);
+  return p % 2 * 512 + (own_bytes(g * 4 + p / 2) ^ p % 2 * 16);
 }
-template <bool kGradient>
-STREAMED_BOTH constexpr int fifth_word(int g, int p) {
-  return kFifths + (g * 8 + (kGradient ? p % 4 * 2 + p / 4 : p)) * 4;
-}
+STREAMED_BOTH constexpr int fifth_word(int g, int p) { return kFifths + (g * 8 + p) * 4; }
 
-/// Of a tile of masters, counted in words. Lane 4g + t's own are outputs g and g + 8 of the inputs 2t and 2t + 8 in part 0, 2t + 1 and 2t + 9 in part 1.
+/// The feature of eight that stands for an operand's g, and for a sum's column g; so that what is a lane's own 16 bytes of masters across are another lane's along.
+STREAMED_BOTH constexpr int feature_of(int g) { return (g & 3) * 2 + (g >> 2); }
+STREAMED_BOTH constexpr int place_of_feature(int feature) { return feature / 2 + feature % 2 * 4; }
+/// Of a tile of masters, counted in words. Lane 4g + t's own are outputs feature_of(g) and 8 further of the inputs 2t and 2t + 8 in part 0, 2t + 1 and
+/// 2t + 9 in part 1.
 STREAMED_BOTH constexpr int slot(int output, int input) {
-  return input % 2 * 128 + own_bytes(output % 8 * 4 + input % 8 / 2) / 4 + output / 8 * 2 + input / 8;
+  return input % 2 * 128 + own_bytes(place_of_feature(output % 8) * 4 + input % 8 / 2) / 4 + output / 8 * 2 +
+         input / 8;
 }
-/// W^T's row g is this input of eight: then it is 16 bytes of another lane.
-STREAMED_BOTH constexpr int input_of_row(int g) { return (g & 3) * 2 + (g >> 2); }
+/// Across they are outputs 2t and 2t + 8, in the second step 2t + 1 and 2t + 9, of the inputs feature_of(g) and 8 further: so many words from 16 bytes
+/// to those of the second step.
+inline constexpr int kSecondStep = 64;
 
 }  // namespace headroom::streamed::packed
