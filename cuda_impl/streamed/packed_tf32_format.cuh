@@ -12,6 +12,11 @@
 
 namespace headroom::streamed {
 
+/// Where a lane's first 16 bytes of a backward item's masters go back to, in global memory.
+struct OwnPlace {
+  std::uint64_t address;
+};
+
 struct PackedTf32 : Tf32 {
   static constexpr int kActivationBytes = packed::kTileBytes;
 
@@ -46,6 +51,9 @@ struct PackedTf32 : Tf32 {
     for (int i = 0; i < 2; ++i)
       packet[i] = packet_of(load_shared16(first + i * kFirstStep), shared_word(fifth + i * kFifthStep));
   }
+  STREAMED_DEVICE static int bytes_across(int lane) {
+    return 4 * packed::slot(2 * (lane & 3), packed::feature_of(lane >> 2));
+  }
   /// Of the tiles that a thread block owns, the packets across. Two tiles stay packed, in 20 registers instead of 32, and become operands anew for
   /// every item.
   template <int kTiles, int kGroups>
@@ -73,7 +81,8 @@ struct PackedTf32 : Tf32 {
         for (int half = 0; half < 2; ++half) {
           const Words values = operand(loaded, half);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) word[u][group][2 * i + half][e] = values.word[e % 2 * 2 + e / 2];
+          for (int e = 0; e < 4; ++e)
+            word[u][group][2 * i + half][e] = values.word[e % 2 * 2 + e / 2] & 0xffffe000u;
         }
       }
     }
@@ -123,9 +132,9 @@ struct PackedTf32 : Tf32 {
       Packet x[2];
       load_along(x, inputs + group * kActivationBytes, lane);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int s = 0; s < 2; ++s)
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
+        for (int m = 1; m >= 0; --m) {
           const Words a = operand(x[s], m);
 #pragma unroll
           for (int u = 0; u < kTiles; ++u)
@@ -172,7 +181,7 @@ struct PackedTf32 : Tf32 {
       }
     }
     // Outputs 2t (+ 1 in the second step) and 8 further of this lane's inputs: the weights of a column operand, and those whose gradient it has.
-    const int across = 4 * packed::slot(2 * (lane & 3), packed::feature_of(lane >> 2));
+    const int across = bytes_across(lane);
     RowOperand w[kTiles];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
@@ -185,7 +194,12 @@ struct PackedTf32 : Tf32 {
           w[u].step[s].word[e % 2 * 2 + e / 2] = rounded(masters.word[e]);
           masters.word[e] = updated(masters.word[e], gradient[u][e / 2 * 4 + e % 2 * 2 + s], factor);
         }
-        store_part(out, 0, u * tile_step + place, vector_of(masters));
+        if constexpr (std::is_same_v<Out, OwnPlace>)
+          store_global_floats<false>(out.address + u * 1024 + 4 * packed::kSecondStep * s,
+                                     {bits_to_float(masters.word[0]), bits_to_float(masters.word[1]),
+                                      bits_to_float(masters.word[2]), bits_to_float(masters.word[3])});
+        else
+          store_part(out, 0, u * tile_step + place, vector_of(masters));
       }
     multiply_along<kTiles, kGroups>(sums, w, gradients, lane);
   }

@@ -66,6 +66,9 @@ inline constexpr bool kHolds =
 /// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
 template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
+/// Whether sweeps keep the place of their first item and work out those of others from it.
+template <class Format>
+inline constexpr bool kPoints = kPacks<Format> && !kHolds<Format>;
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
 template <int kGroups>
@@ -93,6 +96,7 @@ template <class Format, int kWeights, int kInputs>
 struct Stages {
   static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
   static constexpr int kCount = kSmaller<kMostStages, kWarpRingBytes<Format> / kBytes>;
+  static constexpr bool kPoints = streamed::kPoints<Format>;
 };
 
 template <class Format>
@@ -130,6 +134,14 @@ STREAMED_DEVICE void copy_to_lane(int place, const unsigned char* source, int la
       copy_async16(place + byte, from + static_cast<std::uint64_t>(byte));
 }
 
+template <int kBytes>
+STREAMED_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
+#pragma unroll
+  for (int byte = 0; byte < kBytes; byte += 512)
+    if (byte + 512 <= kBytes || lane * 16 < kBytes - byte)
+      copy_async16(place + byte, from + static_cast<std::uint64_t>(byte));
+}
+
 /// Where a lane's 16 bytes of a sweep's items come from, kept whole instead of worked out for each item.
 struct Walk {
   std::uint64_t first = 0;
@@ -159,7 +171,7 @@ template <class Shape, class Begin>
 STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
 #pragma unroll 1
   for (int i = 0; i < Shape::kCount - 1; ++i)
-    if (i < count) begin(i, i);
+    if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
 template <class Shape, class Begin, class Finish, class Use>
 STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
@@ -170,8 +182,28 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
     copy_async_commit();
   };
 #pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) ask(i, i);
+  for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? i * Shape::kBytes : i);
   int stage = 0, free_stage = kAhead;
+  if constexpr (Shape::kPoints) {
+    // Byte numbers; the stage that is free is the one before.
+    int place = 0, before = kAhead * Shape::kBytes;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      copy_async_wait<kAhead - 1>();
+      warp_sync();
+      if (i + kAhead < count) {
+        begin(i + kAhead, before);
+        finish(i + kAhead, before);
+      }
+      copy_async_commit();
+      use(ring + place);
+      before = place;
+      place = place == kAhead * Shape::kBytes ? 0 : place + Shape::kBytes;
+    }
+    copy_async_wait<0>();
+    warp_sync();
+    return;
+  }
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if constexpr (kAhead > 0) copy_async_wait<(kAhead > 0 ? kAhead - 1 : 0)>();
@@ -372,6 +404,11 @@ struct ForwardSweep {
                         Format::kWarps * Format::kMasterStride);
       input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
                        Format::kWarps * Shape::kInputBytes);
+    } else if constexpr (kPoints<Format>) {
+      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
+                        Format::kWarps * Format::kMasterStride);
+      input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
+                       Format::kWarps * Shape::kInputBytes);
     }
   }
   STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + Format::kWarps * i; }
@@ -382,6 +419,11 @@ struct ForwardSweep {
         copy_by_lanes<1024, kHoldsAShare<Format>>(
             ring_place + stage * Shape::kBytes + m * 1024,
             weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+    } else if constexpr (kPoints<Format>) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+        copy_by_lanes<1024>(ring_place + stage + m * 1024,
+                            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
     } else {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -395,6 +437,8 @@ struct ForwardSweep {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         input_walk.at(i));
+    } else if constexpr (kPoints<Format>) {
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at(i), lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -850,6 +894,11 @@ struct BackwardSweep {
                         kSweepWarps * layer.in_tiles * Format::kMasterStride);
       gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
                           kSweepWarps * Shape::kInputBytes);
+    } else if constexpr (kPoints<Format>) {
+      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
+                        kSweepWarps * layer.in_tiles * Format::kMasterStride);
+      gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
+                          kSweepWarps * Shape::kInputBytes);
     }
   }
   STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
@@ -857,6 +906,8 @@ struct BackwardSweep {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
                                                                weight_walk.at(i));
+    } else if constexpr (kPoints<Format>) {
+      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage, weight_walk.at(i));
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -873,6 +924,8 @@ struct BackwardSweep {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         gradient_walk.at(i));
+    } else if constexpr (kPoints<Format>) {
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at(i), lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
@@ -928,10 +981,20 @@ struct BackwardSweep {
       else
         return 0;
     }();
+    Walk back;
+    if constexpr (kPoints<Format>) {
+      back.first = kept_whole(weight_walk.first +
+                              static_cast<std::uint64_t>(Format::bytes_across(lane) - lane * 16));
+      back.step = weight_walk.step;
+    }
     const auto use = [&](unsigned char* stage) {
       if constexpr (Format::kWalks) {
         Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
             sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
+      } else if constexpr (kPoints<Format>) {
+        const OwnPlace out{back.at(i)};
+        Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                   Format::kMasterStride, a.update_factor, lane);
       } else if constexpr (kKept) {
         const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
         unsigned char* const low = kept_tile<Format>(layer, below, out_tile(i), tile);
@@ -1109,11 +1172,20 @@ struct FirstSweep {
 #pragma unroll
       for (int p = 0; p < 2; ++p)
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
-                         stage * Shape::kBytes + m * 1024 + p * 512, lane);
+                         (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
   }
   STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
+    Walk input_walk, next_walk;
+    if constexpr (kPoints<Format>) {
+      input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
+      next_walk.begin(next + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
+    }
     const auto ask_inputs = [&](int i, int stage) {
-      if constexpr (kPacks<Format>) {
+      if constexpr (kPoints<Format>) {
+        const int place = ring_place + stage + Shape::kWeightBytes;
+        copy_to_lane<kInputTileBytes>(place, input_walk.at(i), lane);
+        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at(i), lane);
+      } else if constexpr (kPacks<Format>) {
         const int place = ring_place + stage * Shape::kBytes + Shape::kWeightBytes;
         const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
         copy_to_lane<kInputTileBytes>(place, inputs + offset, lane);
