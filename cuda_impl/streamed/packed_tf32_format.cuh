@@ -26,7 +26,7 @@ struct PackedTf32 : Tf32 {
   /// An operand of a packet.
   STREAMED_DEVICE static Words operand(const Packet& packet, int half) {
     const std::uint32_t* w = packet.word;
-    if (half == 0) return {{w[0], w[1] << 6, w[2], w[3] << 6}};
+    if (half == 0) return {{w[0] & 0xffffe000u, w[1] << 6, w[2] & 0xffffe000u, w[3] << 6}};
     return {
         {bits_behind(w[0], w[1], 19), bits_behind(w[2], w[3], 19), bits_behind(w[3], w[4], 25), w[4] << 12}};
   }

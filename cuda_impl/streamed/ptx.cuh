@@ -189,6 +189,14 @@ STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
 STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
 }
+/// By some lanes, without a branch.
+STREAMED_DEVICE void copy_async16_if(bool copies, int destination, std::uint64_t source) {
+  asm volatile(
+      "{.reg .pred copies; setp.ne.s32 copies, %2, 0; @copies cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(
+          destination),
+      "l"(source), "r"(static_cast<int>(copies))
+      : "memory");
+}
 STREAMED_DEVICE void copy_async16_share_held(int destination, std::uint64_t source) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
                "l"(policy_for_a_share())

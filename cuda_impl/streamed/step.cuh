@@ -138,8 +138,10 @@ template <int kBytes>
 STREAMED_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
-    if (byte + 512 <= kBytes || lane * 16 < kBytes - byte)
+    if (byte + 512 <= kBytes)
       copy_async16(place + byte, from + static_cast<std::uint64_t>(byte));
+    else
+      copy_async16_if(lane * 16 < kBytes - byte, place + byte, from + static_cast<std::uint64_t>(byte));
 }
 
 /// Where a lane's 16 bytes of a sweep's items come from, kept whole instead of worked out for each item.
@@ -152,6 +154,10 @@ struct Walk {
   }
   STREAMED_DEVICE std::uint64_t at(int i) const {
     return first + static_cast<std::uint64_t>(std::int64_t{i} * step);
+  }
+  /// The same in one instruction.
+  STREAMED_DEVICE std::uint64_t at_unsigned(int i) const {
+    return first + std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(step);
   }
 };
 /// `kBytes`, a multiple of 512, by one warp; both places are this lane's.
@@ -423,7 +429,7 @@ struct ForwardSweep {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
         copy_by_lanes<1024>(ring_place + stage + m * 1024,
-                            weight_walk.at(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+                            weight_walk.at_unsigned(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
     } else {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -438,7 +444,7 @@ struct ForwardSweep {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         input_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at(i), lane);
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at_unsigned(i), lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -907,7 +913,7 @@ struct BackwardSweep {
       copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
                                                                weight_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage, weight_walk.at(i));
+      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage, weight_walk.at_unsigned(i));
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -925,7 +931,7 @@ struct BackwardSweep {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         gradient_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at(i), lane);
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at_unsigned(i), lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
@@ -992,7 +998,7 @@ struct BackwardSweep {
         Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
             sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
       } else if constexpr (kPoints<Format>) {
-        const OwnPlace out{back.at(i)};
+        const OwnPlace out{back.at_unsigned(i)};
         Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
                                                    Format::kMasterStride, a.update_factor, lane);
       } else if constexpr (kKept) {
@@ -1183,8 +1189,8 @@ struct FirstSweep {
     const auto ask_inputs = [&](int i, int stage) {
       if constexpr (kPoints<Format>) {
         const int place = ring_place + stage + Shape::kWeightBytes;
-        copy_to_lane<kInputTileBytes>(place, input_walk.at(i), lane);
-        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at(i), lane);
+        copy_to_lane<kInputTileBytes>(place, input_walk.at_unsigned(i), lane);
+        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
       } else if constexpr (kPacks<Format>) {
         const int place = ring_place + stage * Shape::kBytes + Shape::kWeightBytes;
         const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;

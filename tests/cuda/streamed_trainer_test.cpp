@@ -390,39 +390,32 @@ TEST(StreamedLogits, SumsOfIntegersHaveNoOrderAndDoNotRunOver) {
     EXPECT_FALSE(streamed::can_be_added(broken)) << broken;
 }
 /// Where value (row, feature) of a tile begins, in bits, as the words that hold it are numbered one after the other.
-template <bool kGradient>
 int first_bit(int row, int feature, int bit) {
   namespace packed = streamed::packed;
-  const int at = packed::value_bit(packed::value_of(packed::place_of<kGradient>(row / 8, feature / 8))) + bit;
+  const int at = packed::value_bit(packed::value_of(packed::place_of(row / 8, feature / 8))) + bit;
   const int word = at / 32, g = row % 8, p = feature % 8;
-  const int byte =
-      word < 4 ? packed::first_words<kGradient>(g, p) + word * 4 : packed::fifth_word<kGradient>(g, p);
+  const int byte = word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p);
   return byte * 8 + at % 32;
 }
-template <bool kGradient>
-void check_packed_values() {
+TEST(StreamedPackedTiles, EveryValueHasBitsOfItsOwn) {
   std::vector<int> used(streamed::packed::kTileBytes * 8);
   for (int row = 0; row < 32; ++row)
     for (int feature = 0; feature < 16; ++feature)
       for (int bit = 0; bit < streamed::packed::kValueBits; ++bit)
-        ++used.at(static_cast<std::size_t>(first_bit<kGradient>(row, feature, bit)));
+        ++used.at(static_cast<std::size_t>(first_bit(row, feature, bit)));
   EXPECT_EQ(std::ranges::count(used, 1), 32 * 16 * 19);
   EXPECT_EQ(*std::ranges::max_element(used), 1);
-}
-TEST(StreamedPackedTiles, TheTensorCoreDoesNotLookBehindAValue) {
-  NEEDS_GPU();
-  const std::uint32_t seed = static_cast<std::uint32_t>(fresh_seed());
-  for (const bool special : {false, true}) EXPECT_EQ(sums_that_lower_bits_change(seed, special), 0) << seed;
-}
-TEST(StreamedPackedTiles, EveryValueHasBitsOfItsOwn) {
-  check_packed_values<false>();
-  check_packed_values<true>();
   for (int i = 0; i < 8; ++i) EXPECT_EQ(streamed::packed::value_of(streamed::packed::place_of_value(i)), i);
   std::vector<int> slots;
   for (int output = 0; output < 16; ++output)
     for (int input = 0; input < 16; ++input) slots.push_back(streamed::packed::slot(output, input));
   std::ranges::sort(slots);
   for (int i = 0; i < 256; ++i) EXPECT_EQ(slots[static_cast<std::size_t>(i)], i);
+}
+TEST(StreamedPackedTiles, TheTensorCoreDoesNotLookBehindAValue) {
+  NEEDS_GPU();
+  const std::uint32_t seed = static_cast<std::uint32_t>(fresh_seed());
+  for (const bool special : {false, true}) EXPECT_EQ(sums_that_lower_bits_change(seed, special), 0) << seed;
 }
 /// Of `lanes` that read `bytes` each at the same time, all at places of their own in the 128 bytes of the banks.
 template <class Place>
@@ -435,41 +428,38 @@ void check_banks(int bytes, const Place& place) {
     EXPECT_TRUE(std::ranges::adjacent_find(banks) == banks.end()) << first;
   }
 }
-template <bool kGradient>
-void check_packed_reads() {
+TEST(StreamedPackedTiles, LanesReadFromBanksOfTheirOwn) {
   namespace packed = streamed::packed;
   for (int i = 0; i < 2; ++i) {
     // A lane's own packets, as it works out their places, and those across.
-    const auto own = [&](int lane) { return 512 * i + (packed::own_bytes(lane) ^ (kGradient ? 0 : 16 * i)); };
+    const auto own = [&](int lane) { return 512 * i + (packed::own_bytes(lane) ^ 16 * i); };
     for (int lane = 0; lane < 32; ++lane) {
-      const int g = lane / 4, t = lane % 4, p = kGradient ? t + 4 * i : 2 * t + i;
-      EXPECT_EQ(own(lane), packed::first_words<kGradient>(g, p));
-      EXPECT_EQ(packed::kFifths + 8 * lane + 4 * i, packed::fifth_word<kGradient>(g, p));
-      EXPECT_EQ(packed::first_words<kGradient>(t + 4, g), packed::first_words<kGradient>(t, g) + 256);
-      EXPECT_EQ(packed::fifth_word<kGradient>(t + 4, g), packed::fifth_word<kGradient>(t, g) + 128);
+      const int g = lane / 4, t = lane % 4, p = 2 * t + i;
+      EXPECT_EQ(own(lane), packed::first_words(g, p));
+      EXPECT_EQ(packed::kFifths + 8 * lane + 4 * i, packed::fifth_word(g, p));
+      EXPECT_EQ(packed::first_words(t + 4, g), packed::first_words(t, g) + 256);
+      EXPECT_EQ(packed::fifth_word(t + 4, g), packed::fifth_word(t, g) + 128);
     }
     check_banks(16, own);
-    check_banks(16, [&](int lane) { return packed::first_words<kGradient>(lane % 4 + 4 * i, lane / 4); });
-    check_banks(4, [&](int lane) { return packed::fifth_word<kGradient>(lane % 4 + 4 * i, lane / 4); });
+    check_banks(16, [&](int lane) { return packed::first_words(lane % 4 + 4 * i, lane / 4); });
+    check_banks(4, [&](int lane) { return packed::fifth_word(lane % 4 + 4 * i, lane / 4); });
   }
-}
-TEST(StreamedPackedTiles, LanesReadFromBanksOfTheirOwn) {
-  namespace packed = streamed::packed;
-  check_packed_reads<false>();
-  check_packed_reads<true>();
+  const auto across = [](int lane) {
+    return packed::slot(2 * (lane % 4), packed::feature_of(lane / 4));
+  };
   for (int s = 0; s < 2; ++s)
-    check_banks(
-        16, [&](int lane) { return 4 * packed::slot(lane % 4, packed::input_of_row(lane / 4)) + 256 * s; });
+    check_banks(16, [&](int lane) { return 4 * (across(lane) + packed::kSecondStep * s); });
   for (int lane = 0; lane < 32; ++lane) {
-    const int g = lane / 4, t = lane % 4;
+    const int g = packed::feature_of(lane / 4), t = lane % 4;
+    EXPECT_EQ(packed::place_of_feature(g), lane / 4);
     for (int i = 0; i < 4; ++i) {
       // Own masters and those across, word by word.
       for (int part = 0; part < 2; ++part)
         EXPECT_EQ(packed::slot(g + i / 2 * 8, 2 * t + part + i % 2 * 8),
                   part * 128 + packed::own_bytes(lane) / 4 + i);
       for (int s = 0; s < 2; ++s)
-        EXPECT_EQ(packed::slot(t + 4 * s + i / 2 * 8, packed::input_of_row(g) + i % 2 * 8),
-                  packed::slot(t, packed::input_of_row(g)) + 64 * s + i);
+        EXPECT_EQ(packed::slot(2 * t + s + i / 2 * 8, g + i % 2 * 8),
+                  across(lane) + packed::kSecondStep * s + i);
     }
   }
 }
