@@ -42,4 +42,22 @@ STREAMED_BOTH constexpr int slot(int output, int input) {
 /// to those of the second step.
 inline constexpr int kSecondStep = 64;
 
+// The totals of a tile's 512 sums, one a thread: a warp has four packets of eight neighbouring lanes, rows g, g + 8, g + 16, g + 24 with g = warp / 2;
+// the lane of a value is its place (place_of).
+STREAMED_BOTH constexpr int row_of_total(int warp, int lane) { return warp / 2 + 8 * (lane / 4 % 2 * 2 + lane % 2); }
+STREAMED_BOTH constexpr int feature_of_total(int warp, int lane) {
+  return feature_of(lane / 8 * 2 + warp % 2) + lane / 2 % 2 * 8;
+}
+/// Sum 8m + 4n + 2r + s of lane 4g + t: rows 16m + 8r + g, column 2t + s of the n-th eight. Where it lies among 32, so that both who writes and who
+/// adds up use all banks; and in which word a thread's total begins.
+STREAMED_BOTH constexpr int total_swizzle(int sum) { return (sum >> 1 & 1) * 4 + (sum >> 2 & 1) * 8 + (sum >> 3) * 16; }
+STREAMED_BOTH constexpr int place_of_total(int warp, int lane) {
+  const int sum = lane / 4 % 2 * 8 + lane / 2 % 2 * 4 + lane % 2 * 2 + warp % 2;
+  return sum * 32 + ((warp / 2 * 4 + lane / 8) ^ total_swizzle(sum));
+}
+/// A packet's word from its values: the first one shifted left, the next one right, and in word 3 value 6 shifted right by 25.
+STREAMED_BOTH constexpr int first_value_of(int word) { return 0x64310 >> 4 * word & 15; }
+STREAMED_BOTH constexpr int left_of_first(int word) { return word == 4 ? 7 : word % 2 * 13; }
+STREAMED_BOTH constexpr int right_of_second(int word) { return word == 4 ? 12 : word % 2 == 1 ? 6 : 19; }
+
 }  // namespace headroom::streamed::packed

@@ -40,6 +40,9 @@ STREAMED_DEVICE void block_sync() { __syncthreads(); }
 STREAMED_DEVICE bool block_sync_or(bool value) { return __any_sync(~0u, __syncthreads_or(value)) != 0; }
 STREAMED_DEVICE void warp_sync() { __syncwarp(); }
 STREAMED_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+STREAMED_DEVICE std::uint32_t shuffle_index(std::uint32_t value, int lane) {
+  return __shfl_sync(~0u, value, lane);
+}
 STREAMED_DEVICE std::uint64_t nanoseconds() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

@@ -228,6 +228,9 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
   warp_sync();
 }
 
+/// Whether the totals of a panel are those of packed tiles, packet by packet (packed_tiles.h).
+template <class Format, int kSums, int kSplit>
+inline constexpr bool kPacksPanel = kPacks<Format> && kSums == 16 && kSplit == 1;
 /// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first kWarps / kSplit warps hold other
 /// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
 /// Without kSync the caller sees to it that all have read before anybody asks for copies or adds up again.
@@ -240,6 +243,19 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
   constexpr int kPitch = kKeeps<Format> ? kWarpRingBytes<Format> / 4 : kAtOnce * 32;
   const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
   float* parts = reduction_memory();
+  if constexpr (kPacksPanel<Format, kSums, kSplit>) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      parts[warp * kPitch + i * 32 + (lane ^ packed::total_swizzle(i))] = sums[i];
+    block_sync();  // all parts are written
+    const float* own = parts + packed::place_of_total(warp, lane);
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += own[w * kPitch];
+    totals[0] = total;
+    if (kSync) block_sync();  // all parts are read
+    return;
+  }
 #pragma unroll
   for (int first = 0; first < kSums; first += kAtOnce) {
 #pragma unroll
@@ -481,6 +497,8 @@ template <class Format, int kWarpTiles, int kSplit, int kGroups>
 inline constexpr int kTotals = 16 * kWarpTiles * kGroups / Format::kWarps * kSplit;
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
 STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
+  if constexpr (kPacksPanel<Format, 16 * kWarpTiles * kGroups, kSplit>)
+    return {packed::feature_of_total(warp, lane), packed::row_of_total(warp, lane)};
   Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
   place.feature += i % kSplit * (kWarpTiles * kTileSide);
   return place;
@@ -526,12 +544,38 @@ struct EarlyBiases {
           first + place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane).feature);
   }
 };
+/// The totals of a tile, one a thread, as it lies in memory.
+template <class Format>
+STREAMED_DEVICE void store_packed_total(float value, unsigned char* tile) {
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const std::uint32_t bits = float_to_bits(round_tf32(value));
+  const int word = lane % 8, packet = lane - word;
+  const auto of_value = [&](int i) { return shuffle_index(bits, packet + packed::place_of_value(i)); };
+  const std::uint32_t first = of_value(packed::first_value_of(word)),
+                      second = of_value(packed::first_value_of(word) + 1), third = of_value(6);
+  const std::uint32_t made = first << packed::left_of_first(word) | second >> packed::right_of_second(word) |
+                             (word == 3 ? third >> 25 : 0);
+  const int g = warp / 2, p = packed::feature_of_total(warp, lane) % 8;
+  if (word < 5)
+    *reinterpret_cast<std::uint32_t*>(
+        tile + (word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p))) = made;
+}
 /// Sums of a panel of a hidden layer -> activations.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
 STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
                                         const Sums& sums, const Early& early) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
+  if constexpr (kPacksPanel<Format, 16 * kWarpTiles * kGroups, kSplit>) {
+    for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
+        sums, [&](int i, Place) { return early.bias[i]; },
+        [&](Place, float total, float its_bias) {
+          store_packed_total<Format>(relu(total + its_bias),
+                                     a.hidden + output_offset<Format, kGroups>(layer, tile));
+        });
+    block_sync();  // all parts are read
+    return;
+  }
   float* values = values_memory<Format>();
   for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
       sums,
@@ -1058,7 +1102,8 @@ struct EarlyBelow {
   decltype(activation_at<Format, kGroups, true>(nullptr, Place{})) activation[kCount];
   STREAMED_DEVICE EarlyBelow(const Arguments& a, const LayerPlan& below, int tile) {
     const int warp = warp_index<Format>(), lane = thread_index() % 32;
-    const float* first = a.biases + below.bias + tile * kTileSide + warp;
+    const float* first = a.biases + below.bias + tile * kTileSide +
+                         (kPacksPanel<Format, 16 * kTiles * kGroups, kSplit> ? lane % kTileSide : warp);
     const unsigned char* tiles = a.hidden + output_offset<Format, kGroups>(below, tile);
 #pragma unroll
     for (int i = 0; i < kOfWarp; ++i) bias[i] = load_global<true>(first + i * Format::kWarps);
@@ -1085,6 +1130,31 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
       old_bias[i] = load_global(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
+  if constexpr (kPacksPanel<Format, 16 * kTiles * kGroups, kSplit>) {
+    // What a bias is updated by is added up in the ring of the warp that does it: over four rows, then over eight groups of them.
+    constexpr int kLast = kWarps - 1;
+    float* terms = reinterpret_cast<float*>(ring_of_warp<Format>(kLast) + 2048);
+    for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
+        sums, [&](int i, Place) { return early.activation[i]; },
+        [&](Place place, float total, auto activation) {
+          const float value = Format::positive(activation) ? total : 0.0f;
+          store_packed_total<Format>(value, a.gradients + offset);
+          float sum = value + shuffle_xor(value, 1);
+          sum += shuffle_xor(sum, 4);
+          if (lane % 8 == 0 || lane % 8 == 2) terms[warp / 2 * kTileSide + place.feature] = sum;
+        });
+    block_sync();  // all parts are read, all terms are there
+    if (warp == kLast) {
+      if (lane < kTileSide) {
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < 8; ++g) sum += terms[g * kTileSide + lane];
+        a.biases[below.bias + tile * kTileSide + lane] = fmaf(a.update_factor, sum, old_bias[0]);
+      }
+      warp_sync();
+    }
+    return;
+  }
   for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
       sums,
       [&](int i, Place place) {
