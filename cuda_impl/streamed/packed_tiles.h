@@ -25,7 +25,7 @@ STREAMED_BOTH constexpr int place_of(int j, int h) { return j / 2 * 4 + h * 2 + 
 STREAMED_BOTH constexpr int own_bytes(int lane) { return (lane ^ (lane >> 2 & 2)) * 16; }
 /// Bytes of a tile at which a packet's four words and its fifth are. Lane 4g + t's own are the packets (g, 2t) and (g, 2t + 1).
 STREAMED_BOTH constexpr int first_words(int g, int p) {
-  return p % 2 * 512 + (own_bytes(g * 4 + p / 2) ^ p % 2 * 16);
+  return (p & 1) * 512 + (own_bytes(g * 4 + (p >> 1)) ^ (p & 1) * 16);
 }
 STREAMED_BOTH constexpr int fifth_word(int g, int p) { return kFifths + (g * 8 + p) * 4; }
 
@@ -44,20 +44,23 @@ inline constexpr int kSecondStep = 64;
 
 // The totals of a tile's 512 sums, one a thread: a warp has four packets of eight neighbouring lanes, rows g, g + 8, g + 16, g + 24 with g = warp / 2;
 // the lane of a value is its place (place_of).
-STREAMED_BOTH constexpr int row_of_total(int warp, int lane) { return warp / 2 + 8 * (lane / 4 % 2 * 2 + lane % 2); }
+STREAMED_BOTH constexpr int row_of_total(int warp, int lane) {
+  return (warp >> 1) + 8 * ((lane >> 1 & 2) + (lane & 1));
+}
 STREAMED_BOTH constexpr int feature_of_total(int warp, int lane) {
-  return feature_of(lane / 8 * 2 + warp % 2) + lane / 2 % 2 * 8;
+  return feature_of((lane >> 3) * 2 + (warp & 1)) + (lane >> 1 & 1) * 8;
 }
 /// Sum 8m + 4n + 2r + s of lane 4g + t: rows 16m + 8r + g, column 2t + s of the n-th eight. Where it lies among 32, so that both who writes and who
 /// adds up use all banks; and in which word a thread's total begins.
-STREAMED_BOTH constexpr int total_swizzle(int sum) { return (sum >> 1 & 1) * 4 + (sum >> 2 & 1) * 8 + (sum >> 3) * 16; }
+STREAMED_BOTH constexpr int total_swizzle(int sum) { return (sum >> 1) * 4; }
 STREAMED_BOTH constexpr int place_of_total(int warp, int lane) {
-  const int sum = lane / 4 % 2 * 8 + lane / 2 % 2 * 4 + lane % 2 * 2 + warp % 2;
-  return sum * 32 + ((warp / 2 * 4 + lane / 8) ^ total_swizzle(sum));
+  const int sum = (lane & 7) * 2 + (warp & 1);
+  return sum * 32 + (((warp >> 1) * 4 + (lane >> 3)) ^ total_swizzle(sum));
 }
-/// A packet's word from its values: the first one shifted left, the next one right, and in word 3 value 6 shifted right by 25.
-STREAMED_BOTH constexpr int first_value_of(int word) { return 0x64310 >> 4 * word & 15; }
-STREAMED_BOTH constexpr int left_of_first(int word) { return word == 4 ? 7 : word % 2 * 13; }
-STREAMED_BOTH constexpr int right_of_second(int word) { return word == 4 ? 12 : word % 2 == 1 ? 6 : 19; }
+/// Where in a packet the values of a word are, by their places; the first is shifted left, the second 19 bits less to the right, and in word 3 value 6
+/// follows, 25 bits to the right.
+STREAMED_BOTH constexpr int first_of_word(int word) { return 0x65240 >> 4 * word & 7; }
+STREAMED_BOTH constexpr int second_of_word(int word) { return 0x73514 >> 4 * word & 7; }
+STREAMED_BOTH constexpr int left_of_word(int word) { return 0x7d0d0 >> 4 * word & 15; }
 
 }  // namespace headroom::streamed::packed

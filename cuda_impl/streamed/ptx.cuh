@@ -122,6 +122,14 @@ STREAMED_DEVICE void store_shared16(int address, uint4 v) {
                "r"(v.w)
                : "memory");
 }
+STREAMED_DEVICE float load_shared_float(int address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+STREAMED_DEVICE void store_shared_float(int address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
 /// From the L2. With kHere asked for where it is written, otherwise where the compiler likes: before its first use.
 template <bool kHere = false>
 STREAMED_DEVICE uint4 load_global16(const void* address) {

@@ -228,6 +228,14 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
   warp_sync();
 }
 
+/// A thread's numbers, as bits.
+struct PackedThread {
+  int warp, lane;
+  STREAMED_DEVICE PackedThread() {
+    const auto thread = static_cast<std::uint32_t>(thread_index());
+    warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
+  }
+};
 /// Whether the totals of a panel are those of packed tiles, packet by packet (packed_tiles.h).
 template <class Format, int kSums, int kSplit>
 inline constexpr bool kPacksPanel = kPacks<Format> && kSums == 16 && kSplit == 1;
@@ -241,21 +249,27 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
                 kAtOnce = kSmaller<kSums, kReductionBytes / (kWarps * 32 * 4)>;
   // A warp's own part of the memory, also where that is the beginning of its ring.
   constexpr int kPitch = kKeeps<Format> ? kWarpRingBytes<Format> / 4 : kAtOnce * 32;
-  const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
-  float* parts = reduction_memory();
   if constexpr (kPacksPanel<Format, kSums, kSplit>) {
+    const PackedThread own;
+    const int parts = shared_address(reduction_memory());
+    const int to = parts + own.warp * (kPitch * 4) + own.lane * 4;
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
-      parts[warp * kPitch + i * 32 + (lane ^ packed::total_swizzle(i))] = sums[i];
+      store_shared_float((to ^ packed::total_swizzle(i) * 4) + i * 128, sums[i]);
     block_sync();  // all parts are written
-    const float* own = parts + packed::place_of_total(warp, lane);
-    float total = 0;
+    const int from = parts + packed::place_of_total(own.warp, own.lane) * 4;
+    float total[4];
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += own[w * kPitch];
-    totals[0] = total;
+    for (int w = 0; w < kWarps; ++w) {
+      const float part = load_shared_float(from + w * (kPitch * 4));
+      total[w % 4] = w < 4 ? part : total[w % 4] + part;
+    }
+    totals[0] = (total[0] + total[1]) + (total[2] + total[3]);
     if (kSync) block_sync();  // all parts are read
     return;
   }
+  const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
+  float* parts = reduction_memory();
 #pragma unroll
   for (int first = 0; first < kSums; first += kAtOnce) {
 #pragma unroll
@@ -510,7 +524,13 @@ template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, b
           class Look, class Use>
 STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
   constexpr int kSums = 16 * kWarpTiles * kGroups, kCount = kTotals<Format, kWarpTiles, kSplit, kGroups>;
-  const int warp = warp_index<Format>(), lane = thread_index() % 32;
+  int warp, lane;
+  if constexpr (kPacksPanel<Format, kSums, kSplit>) {
+    const PackedThread own;
+    warp = own.warp, lane = own.lane;
+  } else {
+    warp = warp_index<Format>(), lane = thread_index() % 32;
+  }
   const auto place_of = [&](int i) {
     return place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane);
   };
@@ -547,18 +567,16 @@ struct EarlyBiases {
 /// The totals of a tile, one a thread, as it lies in memory.
 template <class Format>
 STREAMED_DEVICE void store_packed_total(float value, unsigned char* tile) {
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const PackedThread own;
   const std::uint32_t bits = float_to_bits(round_tf32(value));
-  const int word = lane % 8, packet = lane - word;
-  const auto of_value = [&](int i) { return shuffle_index(bits, packet + packed::place_of_value(i)); };
-  const std::uint32_t first = of_value(packed::first_value_of(word)),
-                      second = of_value(packed::first_value_of(word) + 1), third = of_value(6);
-  const std::uint32_t made = first << packed::left_of_first(word) | second >> packed::right_of_second(word) |
-                             (word == 3 ? third >> 25 : 0);
-  const int g = warp / 2, p = packed::feature_of_total(warp, lane) % 8;
-  if (word < 5)
-    *reinterpret_cast<std::uint32_t*>(
-        tile + (word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p))) = made;
+  const int word = own.lane & 7, packet = own.lane & ~7, left = packed::left_of_word(word);
+  const auto of_lane = [&](int place) { return shuffle_index(bits, packet | place); };
+  const std::uint32_t first = of_lane(packed::first_of_word(word)), second = of_lane(packed::second_of_word(word)),
+                      third = of_lane(packed::place_of_value(6));
+  const std::uint32_t made = first << left | second >> (19 - left) | (word == 3 ? third >> 25 : 0);
+  const int g = own.warp >> 1, p = packed::feature_of((own.lane >> 3) * 2 + (own.warp & 1));
+  const int offset = word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p);
+  if (word < 5) *reinterpret_cast<std::uint32_t*>(tile + offset) = made;
 }
 /// Sums of a panel of a hidden layer -> activations.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
@@ -1133,6 +1151,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   if constexpr (kPacksPanel<Format, 16 * kTiles * kGroups, kSplit>) {
     // What a bias is updated by is added up in the ring of the warp that does it: over four rows, then over eight groups of them.
     constexpr int kLast = kWarps - 1;
+    const PackedThread own;
     float* terms = reinterpret_cast<float*>(ring_of_warp<Format>(kLast) + 2048);
     for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
         sums, [&](int i, Place) { return early.activation[i]; },
@@ -1141,15 +1160,15 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
           store_packed_total<Format>(value, a.gradients + offset);
           float sum = value + shuffle_xor(value, 1);
           sum += shuffle_xor(sum, 4);
-          if (lane % 8 == 0 || lane % 8 == 2) terms[warp / 2 * kTileSide + place.feature] = sum;
+          if ((own.lane & 5) == 0) terms[(own.warp >> 1) * kTileSide + place.feature] = sum;
         });
     block_sync();  // all parts are read, all terms are there
-    if (warp == kLast) {
-      if (lane < kTileSide) {
-        float sum = 0;
+    if (own.warp == kLast) {
+      if (own.lane < kTileSide) {
+        float sum = terms[own.lane];
 #pragma unroll
-        for (int g = 0; g < 8; ++g) sum += terms[g * kTileSide + lane];
-        a.biases[below.bias + tile * kTileSide + lane] = fmaf(a.update_factor, sum, old_bias[0]);
+        for (int g = 1; g < 8; ++g) sum += terms[g * kTileSide + own.lane];
+        a.biases[below.bias + tile * kTileSide + own.lane] = fmaf(a.update_factor, sum, old_bias[0]);
       }
       warp_sync();
     }
