@@ -13,9 +13,26 @@
 namespace headroom::streamed {
 
 /// Where a lane's first 16 bytes of a backward item's masters go back to, in global memory.
+template <bool kHinted>
 struct OwnPlace {
   std::uint64_t address;
+  bool held;  // with hints
 };
+template <bool kHinted>
+STREAMED_DEVICE void store_own(const OwnPlace<kHinted>& out, int byte, uint4 v) {
+  void* const there = reinterpret_cast<void*>(out.address + static_cast<std::uint64_t>(byte));
+  if constexpr (!kHinted)
+    store_global_floats<false>(
+        out.address + static_cast<std::uint64_t>(byte),
+        {bits_to_float(v.x), bits_to_float(v.y), bits_to_float(v.z), bits_to_float(v.w)});
+  else if (out.held)
+    store_global16_held(there, v);
+  else
+    store_global16_passing(there, v);
+}
+template <class Out>
+inline constexpr bool kIsOwnPlace =
+    std::is_same_v<Out, OwnPlace<true>> || std::is_same_v<Out, OwnPlace<false>>;
 
 struct PackedTf32 : Tf32 {
   static constexpr int kActivationBytes = packed::kTileBytes;
@@ -182,26 +199,39 @@ struct PackedTf32 : Tf32 {
     }
     // Outputs 2t (+ 1 in the second step) and 8 further of this lane's inputs: the weights of a column operand, and those whose gradient it has.
     const int across = bytes_across(lane);
+    const auto masters_at = [&](int u, int s) {
+      return words_of(load_shared16(weights + u * 1024 + across + 4 * packed::kSecondStep * s));
+    };
+    const auto update = [&](int u, int s, Words masters) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        masters.word[e] = updated(masters.word[e], gradient[u][e / 2 * 4 + e % 2 * 2 + s], factor);
+      const int byte = 4 * packed::kSecondStep * s;
+      if constexpr (kIsOwnPlace<Out>)
+        store_own(out, u * 1024 + byte, vector_of(masters));
+      else
+        store_part(out, 0, u * tile_step + across + byte, vector_of(masters));
+    };
     RowOperand w[kTiles];
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
-        const int place = across + 4 * packed::kSecondStep * s;
-        Words masters = words_of(load_shared16(weights + u * 1024 + place));
+        const Words masters = masters_at(u, s);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          w[u].step[s].word[e % 2 * 2 + e / 2] = rounded(masters.word[e]);
-          masters.word[e] = updated(masters.word[e], gradient[u][e / 2 * 4 + e % 2 * 2 + s], factor);
-        }
-        if constexpr (std::is_same_v<Out, OwnPlace>)
-          store_global_floats<false>(out.address + u * 1024 + 4 * packed::kSecondStep * s,
-                                     {bits_to_float(masters.word[0]), bits_to_float(masters.word[1]),
-                                      bits_to_float(masters.word[2]), bits_to_float(masters.word[3])});
-        else
-          store_part(out, 0, u * tile_step + place, vector_of(masters));
+        for (int e = 0; e < 4; ++e) w[u].step[s].word[e % 2 * 2 + e / 2] = rounded(masters.word[e]);
+        if constexpr (kTiles == 1) update(u, s, masters);
       }
     multiply_along<kTiles, kGroups>(sums, w, gradients, lane);
+    // Two tiles' masters are read again: there are no registers for them.
+    if constexpr (kTiles > 1)
+#pragma unroll
+      for (int u = 0; u < kTiles; ++u)
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+          update(u, s,
+                 words_of(load_shared16(shared_address(weights) + u * 1024 + across +
+                                        4 * packed::kSecondStep * s)));
   }
 
   template <int kTiles, int kGroups, bool kForward, class Out>

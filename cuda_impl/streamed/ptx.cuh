@@ -203,8 +203,8 @@ STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
 /// By some lanes, without a branch.
 STREAMED_DEVICE void copy_async16_if(bool copies, int destination, std::uint64_t source) {
   asm volatile(
-      "{.reg .pred copies; setp.ne.s32 copies, %2, 0; @copies cp.async.cg.shared.global [%0], [%1], 16;}" ::"r"(
-          destination),
+      "{.reg .pred copies; setp.ne.s32 copies, %2, 0; @copies cp.async.cg.shared.global [%0], [%1], 16;}" ::
+          "r"(destination),
       "l"(source), "r"(static_cast<int>(copies))
       : "memory");
 }

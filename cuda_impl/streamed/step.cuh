@@ -68,7 +68,7 @@ template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
 /// Whether sweeps keep the place of their first item and work out those of others from it.
 template <class Format>
-inline constexpr bool kPoints = kPacks<Format> && !kHolds<Format>;
+inline constexpr bool kPoints = kPacks<Format>;
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
 template <int kGroups>
@@ -171,6 +171,24 @@ STREAMED_DEVICE void copy_by_lanes(int destination, std::uint64_t source) {
       copy_async16(destination + byte, source + static_cast<std::uint64_t>(byte));
 }
 
+/// The same for tiles of masters that are one item's, with hints if there are any.
+template <class Format, int kBytes>
+STREAMED_DEVICE void copy_masters(int destination, std::uint64_t source, bool held) {
+  if constexpr (!kHolds<Format>) {
+    copy_by_lanes<kBytes>(destination, source);
+  } else if (held) {
+#pragma unroll
+    for (int byte = 0; byte < kBytes; byte += 512)
+      copy_async16_held(destination + byte,
+                        reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
+  } else {
+#pragma unroll
+    for (int byte = 0; byte < kBytes; byte += 512)
+      copy_async16_passing(destination + byte,
+                           reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
+  }
+}
+
 /// Items of a sweep, a warp's own: begin(i) asks for what does not depend on a barrier, finish(i) for the rest and ends the
 /// group, use(stage) works on it. prefetch() and run() are apart so that a barrier fits between them.
 template <class Shape, class Begin>
@@ -189,7 +207,6 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
   };
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? i * Shape::kBytes : i);
-  int stage = 0, free_stage = kAhead;
   if constexpr (Shape::kPoints) {
     // Byte numbers; the stage that is free is the one before.
     int place = 0, before = kAhead * Shape::kBytes;
@@ -206,23 +223,22 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
       before = place;
       place = place == kAhead * Shape::kBytes ? 0 : place + Shape::kBytes;
     }
-    copy_async_wait<0>();
-    warp_sync();
-    return;
-  }
+  } else {
+    int stage = 0, free_stage = kAhead;
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    if constexpr (kAhead > 0) copy_async_wait<(kAhead > 0 ? kAhead - 1 : 0)>();
-    warp_sync();  // all lanes' copies of this stage are there, and nobody reads the stage before any more
-    if (i + kAhead < count) begin(i + kAhead, free_stage);
-    ask(i + kAhead, free_stage);
-    if constexpr (kAhead == 0) {
-      copy_async_wait<0>();
-      warp_sync();
+    for (int i = 0; i < count; ++i) {
+      if constexpr (kAhead > 0) copy_async_wait<(kAhead > 0 ? kAhead - 1 : 0)>();
+      warp_sync();  // all lanes' copies of this stage are there, and nobody reads the stage before any more
+      if (i + kAhead < count) begin(i + kAhead, free_stage);
+      ask(i + kAhead, free_stage);
+      if constexpr (kAhead == 0) {
+        copy_async_wait<0>();
+        warp_sync();
+      }
+      use(ring + stage * Shape::kBytes);
+      if (++stage == Shape::kCount) stage = 0;
+      if (++free_stage == Shape::kCount) free_stage = 0;
     }
-    use(ring + stage * Shape::kBytes);
-    if (++stage == Shape::kCount) stage = 0;
-    if (++free_stage == Shape::kCount) free_stage = 0;
   }
   copy_async_wait<0>();
   warp_sync();
@@ -458,8 +474,10 @@ struct ForwardSweep {
     } else if constexpr (kPoints<Format>) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
-        copy_by_lanes<1024>(ring_place + stage + m * 1024,
-                            weight_walk.at_unsigned(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024);
+        copy_masters<Format, 1024>(
+            ring_place + stage + m * 1024,
+            weight_walk.at_unsigned(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024,
+            kHolds<Format> && is_held(a.held, tile + m, in_tile(i)));
     } else {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -474,7 +492,8 @@ struct ForwardSweep {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         input_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at_unsigned(i), lane);
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at_unsigned(i),
+                                       lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -571,7 +590,8 @@ STREAMED_DEVICE void store_packed_total(float value, unsigned char* tile) {
   const std::uint32_t bits = float_to_bits(round_tf32(value));
   const int word = own.lane & 7, packet = own.lane & ~7, left = packed::left_of_word(word);
   const auto of_lane = [&](int place) { return shuffle_index(bits, packet | place); };
-  const std::uint32_t first = of_lane(packed::first_of_word(word)), second = of_lane(packed::second_of_word(word)),
+  const std::uint32_t first = of_lane(packed::first_of_word(word)),
+                      second = of_lane(packed::second_of_word(word)),
                       third = of_lane(packed::place_of_value(6));
   const std::uint32_t made = first << left | second >> (19 - left) | (word == 3 ? third >> 25 : 0);
   const int g = own.warp >> 1, p = packed::feature_of((own.lane >> 3) * 2 + (own.warp & 1));
@@ -975,7 +995,8 @@ struct BackwardSweep {
       copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
                                                                weight_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_by_lanes<Shape::kWeightBytes>(ring_place + stage, weight_walk.at_unsigned(i));
+      copy_masters<Format, Shape::kWeightBytes>(ring_place + stage, weight_walk.at_unsigned(i),
+                                                kHolds<Format> && is_held(a.held, out_tile(i), tile));
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -993,7 +1014,8 @@ struct BackwardSweep {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         gradient_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at_unsigned(i), lane);
+      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at_unsigned(i),
+                                       lane);
     } else if constexpr (kPacks<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
@@ -1050,9 +1072,9 @@ struct BackwardSweep {
         return 0;
     }();
     Walk back;
-    if constexpr (kPoints<Format>) {
-      back.first = kept_whole(weight_walk.first +
-                              static_cast<std::uint64_t>(Format::bytes_across(lane) - lane * 16));
+    if constexpr (kPoints<Format> && kTiles == 1) {
+      back.first =
+          kept_whole(weight_walk.first + static_cast<std::uint64_t>(Format::bytes_across(lane) - lane * 16));
       back.step = weight_walk.step;
     }
     const auto use = [&](unsigned char* stage) {
@@ -1060,7 +1082,12 @@ struct BackwardSweep {
         Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
             sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
       } else if constexpr (kPoints<Format>) {
-        const OwnPlace out{back.at_unsigned(i)};
+        const OwnPlace<kHolds<Format>> out{
+            kTiles == 1
+                ? back.at_unsigned(i)
+                : weight_walk.at_unsigned(i) +
+                      static_cast<std::uint64_t>(std::int64_t{Format::bytes_across(lane) - lane * 16}),
+            kHolds<Format> && is_held(a.held, out_tile(i), tile)};
         Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
                                                    Format::kMasterStride, a.update_factor, lane);
       } else if constexpr (kKept) {
@@ -1272,14 +1299,16 @@ struct FirstSweep {
   STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     Walk input_walk, next_walk;
     if constexpr (kPoints<Format>) {
-      input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
+      input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane,
+                       kSweepWarps * kInputTileBytes);
       next_walk.begin(next + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
     }
     const auto ask_inputs = [&](int i, int stage) {
       if constexpr (kPoints<Format>) {
         const int place = ring_place + stage + Shape::kWeightBytes;
         copy_to_lane<kInputTileBytes>(place, input_walk.at_unsigned(i), lane);
-        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
+        if constexpr (kForward)
+          copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
       } else if constexpr (kPacks<Format>) {
         const int place = ring_place + stage * Shape::kBytes + Shape::kWeightBytes;
         const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;

@@ -444,9 +444,7 @@ TEST(StreamedPackedTiles, LanesReadFromBanksOfTheirOwn) {
     check_banks(16, [&](int lane) { return packed::first_words(lane % 4 + 4 * i, lane / 4); });
     check_banks(4, [&](int lane) { return packed::fifth_word(lane % 4 + 4 * i, lane / 4); });
   }
-  const auto across = [](int lane) {
-    return packed::slot(2 * (lane % 4), packed::feature_of(lane / 4));
-  };
+  const auto across = [](int lane) { return packed::slot(2 * (lane % 4), packed::feature_of(lane / 4)); };
   for (int s = 0; s < 2; ++s)
     check_banks(16, [&](int lane) { return 4 * (across(lane) + packed::kSecondStep * s); });
   for (int lane = 0; lane < 32; ++lane) {
