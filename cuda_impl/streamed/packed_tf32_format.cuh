@@ -140,6 +140,35 @@ struct PackedTf32 : Tf32 {
   }
   STREAMED_DEVICE static int slot(int output, int input) { return packed::slot(output, input); }
 
+  /// The totals of a tile, one a thread, packet by packet.
+  struct Totals {
+    static constexpr int kTerms = 8;  // of a feature, what neighbours have added up
+    STREAMED_DEVICE static int row(int warp, int lane) { return packed::row_of_total(warp, lane); }
+    STREAMED_DEVICE static int feature(int warp, int lane) { return packed::feature_of_total(warp, lane); }
+    STREAMED_DEVICE static int swizzle(int sum) { return packed::total_swizzle(sum); }
+    STREAMED_DEVICE static int place(int warp, int lane) { return packed::place_of_total(warp, lane); }
+    STREAMED_DEVICE static void store(float value, unsigned char* tile) {
+      const auto thread = static_cast<std::uint32_t>(thread_index());
+      const int warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
+      const std::uint32_t bits = float_to_bits(round_tf32(value));
+      const int word = lane & 7, packet = lane & ~7, left = packed::left_of_word(word);
+      const auto of_place = [&](int its_place) { return shuffle_index(bits, packet | its_place); };
+      const std::uint32_t first = of_place(packed::first_of_word(word)),
+                          second = of_place(packed::second_of_word(word)),
+                          third = of_place(packed::place_of_value(6));
+      const std::uint32_t made = first << left | second >> (19 - left) | (word == 3 ? third >> 25 : 0);
+      const int g = warp >> 1, p = packed::feature_of((lane >> 3) * 2 + (warp & 1));
+      const int byte = word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p);
+      if (word < 5) *reinterpret_cast<std::uint32_t*>(tile + byte) = made;
+    }
+    STREAMED_DEVICE static float sum_of_neighbours(float value) {
+      const float two = value + shuffle_xor(value, 1);
+      return two + shuffle_xor(two, 4);
+    }
+    STREAMED_DEVICE static bool has_term(int lane) { return (lane & 5) == 0; }
+    STREAMED_DEVICE static int term(int warp) { return warp >> 1; }
+  };
+
   template <int kTiles, int kGroups>
   STREAMED_DEVICE static void multiply_along(float (&sums)[16 * kTiles * kGroups],
                                              const RowOperand (&w)[kTiles], const unsigned char* inputs,

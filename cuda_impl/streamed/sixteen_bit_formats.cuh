@@ -275,6 +275,33 @@ struct SixteenBit : Numbers {
 
   // ---- single values and 16-byte chunks of tiles
 
+  /// The totals of a tile, one a thread, in the order in which it lies in memory: a warp has two rows, 8 apart.
+  struct Totals {
+    static constexpr int kTerms = 16;  // of a feature, what neighbours have added up
+    STREAMED_DEVICE static int row(int warp, int lane) {
+      return (warp & 1) * 16 + (lane >> 2 & 1) * 8 + (warp >> 1);
+    }
+    STREAMED_DEVICE static int feature(int /*warp*/, int lane) {
+      return (lane >> 3) * 2 + (lane & 1) + (lane >> 1 & 1) * 8;
+    }
+    /// Sum 4j + 2h + r of lane 4g + t: row 8j + 2t + r of feature g + 8h. Where it lies among 32, and in which word a thread's total begins.
+    STREAMED_DEVICE static int swizzle(int sum) { return sum >> 1 & 3; }
+    STREAMED_DEVICE static int place(int warp, int lane) {
+      const int sum = (warp & 1) * 8 + (lane >> 2 & 1) * 4 + (lane & 2) + (warp >> 1 & 1);
+      return sum * 32 + ((((lane >> 3) * 2 + (lane & 1)) * 4 + (warp >> 2)) ^ swizzle(sum));
+    }
+    STREAMED_DEVICE static void store(float value, unsigned char* tile) {
+      const auto thread = static_cast<std::uint32_t>(thread_index());
+      const int warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
+      const std::uint32_t word = Numbers::pack(value, shuffle_xor(value, 1));
+      if ((lane & 1) == 0)
+        *reinterpret_cast<std::uint32_t*>(tile + (warp & 1) * 512 + (warp >> 1) * 64 + lane * 2) = word;
+    }
+    STREAMED_DEVICE static float sum_of_neighbours(float value) { return value + shuffle_xor(value, 4); }
+    STREAMED_DEVICE static bool has_term(int lane) { return (lane & 4) == 0; }
+    STREAMED_DEVICE static int term(int warp) { return warp; }
+  };
+
   STREAMED_DEVICE static int slot(int output, int input) {
     return input / 8 * 128 + (output % 8 * 4 + input % 8 / 2) * 4 + output / 8 * 2 + input % 2;
   }

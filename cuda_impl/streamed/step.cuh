@@ -68,7 +68,8 @@ template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
 /// Whether sweeps keep the place of their first item and work out those of others from it.
 template <class Format>
-inline constexpr bool kPoints = kPacks<Format>;
+inline constexpr bool kPoints =
+    kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16>;
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
 template <int kGroups>
@@ -197,19 +198,22 @@ STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
-template <class Shape, class Begin, class Finish, class Use>
+/// kFirst: the stage of the first item. `asked`: for the first kCount - 1 of them all has been asked.
+template <class Shape, int kFirst = 0, class Begin, class Finish, class Use>
 STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
-                         const Use& use) {
+                         const Use& use, bool asked = false) {
+  static_assert(kFirst < 2 && (kFirst == 0 || Shape::kPoints));
   constexpr int kAhead = Shape::kCount - 1;
   const auto ask = [&](int i, int stage) {
     if (i < count) finish(i, stage);
     copy_async_commit();
   };
+  if (kFirst == 0 || !asked)
 #pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? i * Shape::kBytes : i);
+    for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? (i + kFirst) * Shape::kBytes : i);
   if constexpr (Shape::kPoints) {
     // Byte numbers; the stage that is free is the one before.
-    int place = 0, before = kAhead * Shape::kBytes;
+    int place = kFirst * Shape::kBytes, before = (kFirst == 0 ? kAhead : 0) * Shape::kBytes;
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       copy_async_wait<kAhead - 1>();
@@ -245,42 +249,51 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
 }
 
 /// A thread's numbers, as bits.
-struct PackedThread {
+struct ThreadNumbers {
   int warp, lane;
-  STREAMED_DEVICE PackedThread() {
+  STREAMED_DEVICE ThreadNumbers() {
     const auto thread = static_cast<std::uint32_t>(thread_index());
     warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
   }
 };
-/// Whether the totals of a panel are those of packed tiles, packet by packet (packed_tiles.h).
-template <class Format, int kSums, int kSplit>
-inline constexpr bool kPacksPanel = kPacks<Format> && kSums == 16 && kSplit == 1;
+/// Whether a panel's totals can come in the order in which its tiles lie in memory (Format::Totals), so that warps pack and store what they added up.
+template <class Format, int kGroups, int kSplit>
+inline constexpr bool kHasOrder = kGroups == 1 && kSplit == 1 && requires { Format::Totals::kTerms; };
 /// Adds up what the warps hold, in the order of their numbers. With kSplit > 1 the first kWarps / kSplit warps hold other
 /// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
 /// Without kSync the caller sees to it that all have read before anybody asks for copies or adds up again.
-template <class Format, int kSums, int kSplit, bool kSync>
+template <class Format, int kSums, int kSplit, bool kSync, bool kOrdered>
 STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
                                     float (&totals)[kSums / Format::kWarps * kSplit]) {
   constexpr int kWarps = Format::kWarps, kWarpsOfSplit = kWarps / kSplit,
                 kAtOnce = kSmaller<kSums, kReductionBytes / (kWarps * 32 * 4)>;
   // A warp's own part of the memory, also where that is the beginning of its ring.
   constexpr int kPitch = kKeeps<Format> ? kWarpRingBytes<Format> / 4 : kAtOnce * 32;
-  if constexpr (kPacksPanel<Format, kSums, kSplit>) {
-    const PackedThread own;
-    const int parts = shared_address(reduction_memory());
-    const int to = parts + own.warp * (kPitch * 4) + own.lane * 4;
+  if constexpr (kOrdered) {
+    using Totals = typename Format::Totals;
+    const ThreadNumbers own;
+    const int parts = shared_address(reduction_memory()), to = parts + own.warp * (kPitch * 4) + own.lane * 4,
+              from = parts + Totals::place(own.warp, own.lane) * 4;
+    // So many tiles together as there is room for.
+    constexpr int kTogether = kKeeps<Format> ? kSums : 16;
 #pragma unroll
-    for (int i = 0; i < kSums; ++i)
-      store_shared_float((to ^ packed::total_swizzle(i) * 4) + i * 128, sums[i]);
-    block_sync();  // all parts are written
-    const int from = parts + packed::place_of_total(own.warp, own.lane) * 4;
-    float total[4];
+    for (int first = 0; first < kSums; first += kTogether) {
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float part = load_shared_float(from + w * (kPitch * 4));
-      total[w % 4] = w < 4 ? part : total[w % 4] + part;
+      for (int i = 0; i < kTogether; ++i)
+        store_shared_float((to ^ Totals::swizzle(i % 16) * 4) + i * 128, sums[first + i]);
+      block_sync();  // all parts are written
+#pragma unroll
+      for (int u = 0; u < kTogether / 16; ++u) {
+        float total[4];
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) {
+          const float part = load_shared_float(from + w * (kPitch * 4) + u * 2048);
+          total[w % 4] = w < 4 ? part : total[w % 4] + part;
+        }
+        totals[first / 16 + u] = (total[0] + total[1]) + (total[2] + total[3]);
+      }
+      if (first + kTogether < kSums) block_sync();  // all parts are read
     }
-    totals[0] = (total[0] + total[1]) + (total[2] + total[3]);
     if (kSync) block_sync();  // all parts are read
     return;
   }
@@ -448,7 +461,7 @@ struct ForwardSweep {
         lane(thread_index() % 32),
         ring(ring_of_warp<Format>(warp)) {
     count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
-    if constexpr (kHolds<Format> || kPacks<Format>)
+    if constexpr (kHolds<Format> || kPoints<Format>)
       ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
@@ -474,9 +487,10 @@ struct ForwardSweep {
     } else if constexpr (kPoints<Format>) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
-        copy_masters<Format, 1024>(
-            ring_place + stage + m * 1024,
-            weight_walk.at_unsigned(i) + static_cast<std::uint64_t>(m * layer.in_tiles) * 1024,
+        copy_masters<Format, Format::kForwardParts * 512>(
+            ring_place + stage + m * (Format::kForwardParts * 512),
+            weight_walk.at_unsigned(i) +
+                static_cast<std::uint64_t>(m * layer.in_tiles) * Format::kMasterStride,
             kHolds<Format> && is_held(a.held, tile + m, in_tile(i)));
     } else {
 #pragma unroll
@@ -528,10 +542,10 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
 /// Of the totals of a panel, what the warps' sums come to, a thread has so many. Each has its place.
 template <class Format, int kWarpTiles, int kSplit, int kGroups>
 inline constexpr int kTotals = 16 * kWarpTiles * kGroups / Format::kWarps * kSplit;
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kOrdered>
 STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
-  if constexpr (kPacksPanel<Format, 16 * kWarpTiles * kGroups, kSplit>)
-    return {packed::feature_of_total(warp, lane), packed::row_of_total(warp, lane)};
+  if constexpr (kOrdered)
+    return {Format::Totals::feature(warp, lane) + i * kTileSide, Format::Totals::row(warp, lane)};
   Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
   place.feature += i % kSplit * (kWarpTiles * kTileSide);
   return place;
@@ -539,19 +553,19 @@ STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
 
 /// The warps' sums of a panel, each total handed by one thread to use(place, total, found), where found = look(i, place) of its i-th
 /// total was asked for before the sums are added up.
-template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kSync, class Sums,
-          class Look, class Use>
+template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kSync, bool kOrdered,
+          class Sums, class Look, class Use>
 STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
   constexpr int kSums = 16 * kWarpTiles * kGroups, kCount = kTotals<Format, kWarpTiles, kSplit, kGroups>;
   int warp, lane;
-  if constexpr (kPacksPanel<Format, kSums, kSplit>) {
-    const PackedThread own;
+  if constexpr (kOrdered) {
+    const ThreadNumbers own;
     warp = own.warp, lane = own.lane;
   } else {
     warp = warp_index<Format>(), lane = thread_index() % 32;
   }
   const auto place_of = [&](int i) {
-    return place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane);
+    return place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes, kOrdered>(i, warp, lane);
   };
   decltype(look(0, Place{})) found[kCount];
 #pragma unroll
@@ -561,7 +575,7 @@ STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Us
     Format::template settle_forward<kWarpTiles, kGroups>(sums, settled, lane);
   else
     Format::template settle_panel<kWarpTiles, kGroups>(sums, settled, lane);
-  sum_over_warps<Format, kSums, kSplit, kSync>(settled, totals);
+  sum_over_warps<Format, kSums, kSplit, kSync, kOrdered>(settled, totals);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) use(place_of(i), totals[i], found[i]);
 }
@@ -580,42 +594,26 @@ struct EarlyBiases {
 #pragma unroll
     for (int i = 0; i < kTotals<Format, kWarpTiles, kSplit, kGroups>; ++i)
       bias[i] = load_global<true>(
-          first + place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes>(i, warp, lane).feature);
+          first +
+          place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes, kHasOrder<Format, kGroups, kSplit>>(
+              i, warp, lane)
+              .feature);
   }
 };
-/// The totals of a tile, one a thread, as it lies in memory.
-template <class Format>
-STREAMED_DEVICE void store_packed_total(float value, unsigned char* tile) {
-  const PackedThread own;
-  const std::uint32_t bits = float_to_bits(round_tf32(value));
-  const int word = own.lane & 7, packet = own.lane & ~7, left = packed::left_of_word(word);
-  const auto of_lane = [&](int place) { return shuffle_index(bits, packet | place); };
-  const std::uint32_t first = of_lane(packed::first_of_word(word)),
-                      second = of_lane(packed::second_of_word(word)),
-                      third = of_lane(packed::place_of_value(6));
-  const std::uint32_t made = first << left | second >> (19 - left) | (word == 3 ? third >> 25 : 0);
-  const int g = own.warp >> 1, p = packed::feature_of((own.lane >> 3) * 2 + (own.warp & 1));
-  const int offset = word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p);
-  if (word < 5) *reinterpret_cast<std::uint32_t*>(tile + offset) = made;
-}
+/// Whether an epilogue takes them so: in kernels for panels of one tile, and in all with packed tiles.
+template <class Format, int kGroups, int kSplit, class Early>
+inline constexpr bool kOrders =
+    kHasOrder<Format, kGroups, kSplit> && (kPacks<Format> || !std::is_same_v<Early, AskedLate>);
 /// Sums of a panel of a hidden layer -> activations.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
 STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
                                         const Sums& sums, const Early& early) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
-  if constexpr (kPacksPanel<Format, 16 * kWarpTiles * kGroups, kSplit>) {
-    for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
-        sums, [&](int i, Place) { return early.bias[i]; },
-        [&](Place, float total, float its_bias) {
-          store_packed_total<Format>(relu(total + its_bias),
-                                     a.hidden + output_offset<Format, kGroups>(layer, tile));
-        });
-    block_sync();  // all parts are read
-    return;
-  }
+  constexpr bool kOrdered = kOrders<Format, kGroups, kSplit, Early>;
   float* values = values_memory<Format>();
-  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false>(
+  [[maybe_unused]] unsigned char* to = a.hidden + output_offset<Format, kGroups>(layer, tile);
+  for_each_total<Format, kWarpTiles, kSplit, kGroups, kLanes, false, kOrdered>(
       sums,
       [&](int i, Place place) {
         if constexpr (std::is_same_v<Early, AskedLate>)
@@ -624,8 +622,15 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
           return early.bias[i];
       },
       [&](Place place, float total, float its_bias) {
-        values[value_index<kTiles>(place)] = relu(total + its_bias);
+        if constexpr (kOrdered)
+          Format::Totals::store(relu(total + its_bias), to), to += Format::kActivationBytes;
+        else
+          values[value_index<kTiles>(place)] = relu(total + its_bias);
       });
+  if constexpr (kOrdered) {
+    block_sync();  // all parts are read
+    return;
+  }
   block_sync();  // all values are there
   store_panel<Format, kTiles, kGroups, false>(values, a.hidden + output_offset<Format, kGroups>(layer, tile));
   block_sync();  // and read
@@ -636,7 +641,7 @@ template <class Format, int kTiles, int kGroups, class Sums>
 STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
   float* logits =
       a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
-  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward, true>(
+  for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward, true, false>(
       sums, [](int, Place) { return 0; },
       [&](Place place, float total, int) {
         logits[std::int64_t{place.row} * a.plan.logit_columns + place.feature] = total;
@@ -651,7 +656,7 @@ template <class Format, class Sums>
 STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std::uint64_t* shared,
                                 const Sums& sums) {
   const bool keeps = keeps_loss(a);
-  for_each_total<Format, 1, 1, 1, Lanes::kForward, true>(
+  for_each_total<Format, 1, 1, 1, Lanes::kForward, true, false>(
       sums,
       [&](int, Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
       [&](Place place, float total, float bias) {
@@ -974,7 +979,7 @@ struct BackwardSweep {
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
     static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
-    if constexpr (kHolds<Format> || kPacks<Format>)
+    if constexpr (kHolds<Format> || kPoints<Format>)
       ring_place = kept_by_lane(shared_address(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_address(ring) + lane * 16);
@@ -990,13 +995,20 @@ struct BackwardSweep {
     }
   }
   STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
+  STREAMED_DEVICE unsigned char* masters_of_item(int part, int i) const {
+    return a.masters.part[part] + weight_offset<Format>(layer, first_out, tile) +
+           std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(weight_walk.step);
+  }
   STREAMED_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
                                                                weight_walk.at(i));
     } else if constexpr (kPoints<Format>) {
-      copy_masters<Format, Shape::kWeightBytes>(ring_place + stage, weight_walk.at_unsigned(i),
-                                                kHolds<Format> && is_held(a.held, out_tile(i), tile));
+      copy_masters<Format, kKept ? 512 : Format::kMasterStride * kTiles>(
+          ring_place + stage, weight_walk.at_unsigned(i),
+          kHolds<Format> && is_held(a.held, out_tile(i), tile));
+      if constexpr (!kKept && Format::kMasterStride == 512)  // the second parts lie elsewhere
+        ask_part<Format>(a, layer, 1, out_tile(i), tile, ring, ring_place, stage + 512, lane);
     } else {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u)
@@ -1072,7 +1084,7 @@ struct BackwardSweep {
         return 0;
     }();
     Walk back;
-    if constexpr (kPoints<Format> && kTiles == 1) {
+    if constexpr (kPacks<Format> && kTiles == 1) {
       back.first =
           kept_whole(weight_walk.first + static_cast<std::uint64_t>(Format::bytes_across(lane) - lane * 16));
       back.step = weight_walk.step;
@@ -1082,14 +1094,27 @@ struct BackwardSweep {
         Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
             sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
       } else if constexpr (kPoints<Format>) {
-        const OwnPlace<kHolds<Format>> out{
-            kTiles == 1
-                ? back.at_unsigned(i)
-                : weight_walk.at_unsigned(i) +
-                      static_cast<std::uint64_t>(std::int64_t{Format::bytes_across(lane) - lane * 16}),
-            kHolds<Format> && is_held(a.held, out_tile(i), tile)};
-        Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
-                                                   Format::kMasterStride, a.update_factor, lane);
+        if constexpr (kKept) {
+          // Pointers into the masters, so that the compiler knows where they point.
+          unsigned char* const low =
+              kept_tile<Format>(layer, below, first_out, tile) + i * (kSweepWarps * 512);
+          unsigned char* const out[2] = {masters_of_item(0, i), low};
+          Format::template backward<kTiles, kGroups>(sums, x, stage, low, 1024, stage + Shape::kWeightBytes,
+                                                     out, Format::kMasterStride, a.update_factor, lane);
+        } else if constexpr (!kPacks<Format>) {
+          unsigned char* const out[2] = {masters_of_item(0, i), masters_of_item(1, i)};
+          Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                     Format::kMasterStride, a.update_factor, lane);
+        } else {
+          const OwnPlace<kHolds<Format>> out{
+              kTiles == 1
+                  ? back.at_unsigned(i)
+                  : weight_walk.at_unsigned(i) +
+                        static_cast<std::uint64_t>(std::int64_t{Format::bytes_across(lane) - lane * 16}),
+              kHolds<Format> && is_held(a.held, out_tile(i), tile)};
+          Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                     Format::kMasterStride, a.update_factor, lane);
+        }
       } else if constexpr (kKept) {
         const std::int64_t offset = weight_offset<Format>(layer, out_tile(i), tile);
         unsigned char* const low = kept_tile<Format>(layer, below, out_tile(i), tile);
@@ -1148,14 +1173,16 @@ struct EarlyBelow {
   STREAMED_DEVICE EarlyBelow(const Arguments& a, const LayerPlan& below, int tile) {
     const int warp = warp_index<Format>(), lane = thread_index() % 32;
     const float* first = a.biases + below.bias + tile * kTileSide +
-                         (kPacksPanel<Format, 16 * kTiles * kGroups, kSplit> ? lane % kTileSide : warp);
+                         (kHasOrder<Format, kGroups, kSplit> ? lane % kTileSide : warp);
     const unsigned char* tiles = a.hidden + output_offset<Format, kGroups>(below, tile);
 #pragma unroll
     for (int i = 0; i < kOfWarp; ++i) bias[i] = load_global<true>(first + i * Format::kWarps);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       activation[i] = activation_at<Format, kGroups, true>(
-          tiles, place_of_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel>(i, warp, lane));
+          tiles,
+          place_of_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, kHasOrder<Format, kGroups, kSplit>>(
+              i, warp, lane));
   }
 };
 /// Sums of a panel of the layer below -> its gradient, masked, and its bias updated.
@@ -1166,7 +1193,8 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   constexpr int kPanel = kTiles * kSplit, kWarps = Format::kWarps, kOfWarp = kPanel * kTileSide / kWarps;
   const int warp = warp_index<Format>(), lane = thread_index() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
-  float* bias = a.biases + below.bias + tile * kTileSide + warp;
+  constexpr bool kOrdered = kOrders<Format, kGroups, kSplit, Early>;
+  float* bias = a.biases + below.bias + tile * kTileSide + (kOrdered ? lane % kTileSide : warp);
   float* values = values_memory<Format>();
   float old_bias[kOfWarp];
 #pragma unroll
@@ -1175,33 +1203,47 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
       old_bias[i] = load_global(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
-  if constexpr (kPacksPanel<Format, 16 * kTiles * kGroups, kSplit>) {
-    // What a bias is updated by is added up in the ring of the warp that does it: over four rows, then over eight groups of them.
+  if constexpr (kOrdered) {
+    // What a bias is updated by: over a lane's and its neighbours' rows, and in the ring of the warp that updates biases over kTerms of these.
+    using Totals = typename Format::Totals;
+    const ThreadNumbers own;
     constexpr int kLast = kWarps - 1;
-    const PackedThread own;
-    float* terms = reinterpret_cast<float*>(ring_of_warp<Format>(kLast) + 2048);
-    for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
-        sums, [&](int i, Place) { return early.activation[i]; },
+    float* terms = reinterpret_cast<float*>(ring_of_warp<Format>(kLast) + 2048 * kTiles);
+    static_assert((2048 + Totals::kTerms * kTileSide * 4) * kTiles <= kWarpRingBytes<Format>);
+    unsigned char* to = a.gradients + offset;
+    for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false, true>(
+        sums,
+        [&](int i, Place place) {
+          if constexpr (kLate)
+            return activation_at<Format, kGroups, false>(a.hidden + offset, place);
+          else
+            return early.activation[i];
+        },
         [&](Place place, float total, auto activation) {
-          const float value = Format::positive(activation) ? total : 0.0f;
-          store_packed_total<Format>(value, a.gradients + offset);
-          float sum = value + shuffle_xor(value, 1);
-          sum += shuffle_xor(sum, 4);
-          if ((own.lane & 5) == 0) terms[(own.warp >> 1) * kTileSide + place.feature] = sum;
+          const float value = Format::positive(activation) ? Format::bias_term(total) : 0.0f;
+          Totals::store(value, to), to += Format::kActivationBytes;
+          const float sum = Totals::sum_of_neighbours(value);
+          if (Totals::has_term(own.lane))
+            terms[Totals::term(own.warp) * (kTiles * kTileSide) + place.feature] = sum;
         });
     block_sync();  // all parts are read, all terms are there
     if (own.warp == kLast) {
-      if (own.lane < kTileSide) {
-        float sum = terms[own.lane];
 #pragma unroll
-        for (int g = 1; g < 8; ++g) sum += terms[g * kTileSide + own.lane];
-        a.biases[below.bias + tile * kTileSide + own.lane] = fmaf(a.update_factor, sum, old_bias[0]);
+      for (int u = 0; u < kTiles; ++u) {
+        const float* its_terms = terms + u * kTileSide + (own.lane & 15) +
+                                 (Totals::kTerms == 16 ? own.lane >> 4 : 0) * (8 * kTiles * kTileSide);
+        float sum = its_terms[0];
+#pragma unroll
+        for (int g = 1; g < 8; ++g) sum += its_terms[g * (kTiles * kTileSide)];
+        if constexpr (Totals::kTerms == 16) sum += shuffle_xor(sum, 16);
+        if (own.lane < kTileSide)
+          a.biases[below.bias + (tile + u) * kTileSide + own.lane] = fmaf(a.update_factor, sum, old_bias[u]);
       }
       warp_sync();
     }
     return;
   }
-  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false>(
+  for_each_total<Format, kTiles, kSplit, kGroups, Lanes::kPanel, false, false>(
       sums,
       [&](int i, Place place) {
         if constexpr (kLate)
@@ -1228,9 +1270,14 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 
 /// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
 /// leaves the gradients of the logits in `own_logits`.
-template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before>
+struct NothingBehind {
+  STREAMED_DEVICE void operator()() const {}
+};
+template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before,
+          class Behind = NothingBehind>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false) {
+                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false,
+                              const Behind& behind = {}) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
@@ -1247,6 +1294,7 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
     typename Sweep::Sums sums = {};
     if constexpr (!kEarly || !kJoined) sweep.template load_own<false>(x, below);
     sweep.template multiply_and_update<kJoined>(sums, below, x, put);
+    if (tile + kPanel >= own.end) behind();
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums, early);
   }
   return ready || before([] {});
@@ -1257,6 +1305,9 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
 template <class Format, int kTiles, int kGroups, bool kForward>
 using FirstStages = Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
 
+/// Whether the first layer's first inputs are asked for before the sums of the sweep before are added up.
+template <class Format, int kGroups>
+inline constexpr bool kAsksInputsEarly = kPacks<Format> && kKeepsAllFirst<Format> && kGroups == 1;
 /// Whether the first layer's next forward product rides on its update.
 template <class Format, int kGroups>
 inline constexpr bool kFirstLayerFused =
@@ -1281,7 +1332,7 @@ struct FirstSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
-    if constexpr (kHolds<Format> || kPacks<Format>)
+    if constexpr (kHolds<Format> || kPoints<Format>)
       ring_place = kept_by_lane(shared_address(ring) + lane * 16);
   }
   STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
@@ -1296,7 +1347,23 @@ struct FirstSweep {
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
   }
-  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
+  /// Asks for the first items' inputs before the sums of the sweep before are added up, where the first stage lies.
+  STREAMED_DEVICE void ask_early(const unsigned char* inputs, const unsigned char* next) const {
+    Walk input_walk, next_walk;
+    input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
+    next_walk.begin(next + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
+#pragma unroll
+    for (int i = 0; i < Shape::kCount - 1; ++i) {
+      if (i < count) {
+        const int place = ring_place + (i + 1) * Shape::kBytes;
+        copy_to_lane<kInputTileBytes>(place, input_walk.at_unsigned(i), lane);
+        copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
+      }
+      copy_async_commit();
+    }
+  }
+  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor,
+                              bool asked) const {
     Walk input_walk, next_walk;
     if constexpr (kPoints<Format>) {
       input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane,
@@ -1329,7 +1396,7 @@ struct FirstSweep {
         d, a.gradients + output_offset<Format, kGroups>(layer, tile), lane);
     float sums[Format::template kPanelSums<kTiles, kGroups>] = {};
     int i = 0;
-    run<Shape>(
+    run<Shape, kAsksInputsEarly<Format, kGroups> ? 1 : 0>(
         count, ring, [&](int item, int stage) { ask_weights(item, stage); }, ask_inputs,
         [&](unsigned char* stage) {
           with_destination<Format>(a, layer, tile, in_tile(i), [&](const auto& out) {
@@ -1348,7 +1415,8 @@ struct FirstSweep {
             }
           });
           ++i;
-        });
+        },
+        asked);
     if constexpr (kForward)
       finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kFirst>(a, layer, panel_tile, sums, early);
   }
@@ -1356,13 +1424,14 @@ struct FirstSweep {
 
 /// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
 template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
-STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
+STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor,
+                                 bool asked = false) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int tile = own.begin; tile < own.end; tile += kPanel)
     FirstSweep<Format, kPanel, kGroups, kForward, kEarly>(a, layer, tile)
-        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
-                factor);
+        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next), factor,
+                asked && tile == own.begin);
   if (!kForward) block_sync();  // the weights are written; otherwise behind the activations
 }
 
@@ -1371,13 +1440,15 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
 /// Layer 0 between two steps: updated on the batch before and multiplied with the next one. A launch begins with an update
 /// by nothing, so that its first activations are the same sums in the same order as if it had begun earlier.
 template <class Format, int kGroups, int kPanels>
-STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
+STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done,
+                                   bool asked = false) {
   const LayerPlan& layer = a.plan.layer[0];
   with_panel<kGroups, kPanels>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
     constexpr bool kEarly = kAsksEarly<Format, kPanels>;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
-      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
+      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor,
+                                                         asked);
       return true;
     } else {
       if (done > 0) first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, a.update_factor);
@@ -1406,6 +1477,14 @@ STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t
     block_sync();  // what finish_loss() reads is written
   }
   return true;
+}
+
+/// Brings a batch's inputs to the L2, each block its share: every step begins with others, which all blocks read at the same time.
+template <class Format>
+STREAMED_DEVICE void bring_inputs(const Arguments& a, std::int64_t batch) {
+  const int line = block_index() + a.plan.members * thread_index();
+  if (line * 128 < a.plan.input_tiles * Format::kActivationBytes)
+    bring_to_l2(inputs_of_batch<Format, 1>(a, batch) + line * 128);
 }
 
 template <class Format, int kGroups, int kPanels>
@@ -1456,6 +1535,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     if constexpr (kJoined && !kInLoop) {
       if (joined) {
         arrive<Format>(a, barrier);
+        if constexpr (kEarly && kHasOrder<Format, kGroups, 1>) bring_inputs<Format>(a, next_batch(a, batch));
         const int waited = barrier++;
         const bool good = with_panel<kGroups, kPanels>(layers[last - 1].panel, [&](auto panel) {
           return backward<Format, decltype(panel)::value, kGroups, kEarly, false, true>(
@@ -1491,7 +1571,8 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
       if (layer == last) finish_loss<Format>(a, a.first_step + done, kInLoop && joined);
     }
     set = set + 1 == kLogitSumSets ? 0 : set + 1;
-    arrive<Format>(a, barrier++, last > 1);  // the weights of layer 1; not waited for here
+    // The weights of layer 1; not waited for here. Totals in order update layer 0's biases, which are read next, behind their last block_sync().
+    arrive<Format>(a, barrier++, last > 1 && !(kEarly && kHasOrder<Format, kGroups, 1>));
     batch_before = batch;
     batch = next_batch(a, batch);
   }
@@ -1556,7 +1637,8 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
     const auto barrier = [&](int of_step) { return step.done() * 2 * last() + of_step; };
     {
       const int batch = step.batch();
-      between_steps<Format, 1, kPanels>(a, batch == 0 ? a.batches - 1 : batch - 1, batch, step.done());
+      between_steps<Format, 1, kPanels>(a, batch == 0 ? a.batches - 1 : batch - 1, batch, step.done(),
+                                        kAsksInputsEarly<Format, 1> && step.done() > 0 && last() > 1);
     }
     if (step.done() == a.steps) break;
     for (int layer = 1; layer < last(); ++layer) {
@@ -1573,6 +1655,7 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
                                          a.logit_sums + set * kLogitSumsPitch);
     OwnLogits<Format> own_logits = {};
     arrive<Format>(a, barrier(last() - 1));
+    bring_inputs<Format>(a, step.batch() + 1 == a.batches ? 0 : step.batch() + 1);
     if (!backward<Format, kPanels, 1, kEarly, false, true>(
             a, layers[last()], layers[last() - 1], own_logits, [&](const auto& ask) {
               return wait_for_loss<Format>(a, barrier(last() - 1), step.batch(), step.done() % kLogitSumSets,
@@ -1586,10 +1669,19 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
                      layer < last() - 1);  // the last layer's bias comes without a block_sync()
       if (!backward<Format, kPanels, 1, kEarly, false, false>(
               a, layers[layer], layers[layer - 1], own_logits,
-              [&](const auto& ask) { return wait<Format>(a, its_barrier, ask); }))
+              [&](const auto& ask) { return wait<Format>(a, its_barrier, ask); }, false,
+              [&] {
+                if constexpr (kAsksInputsEarly<Format, 1>) {
+                  if (layer > 1) return;
+                  const int batch = step.batch();
+                  FirstSweep<Format, kPanels, 1, true, kEarly>(a, layers[0], owned_tiles(layers[0]).begin)
+                      .ask_early(inputs_of_batch<Format, 1>(a, batch),
+                                 inputs_of_batch<Format, 1>(a, batch + 1 == a.batches ? 0 : batch + 1));
+                }
+              }))
         return;
     }
-    arrive<Format>(a, barrier(2 * last() - 1), last() > 1);  // the weights of layer 1; not waited for here
+    arrive<Format>(a, barrier(2 * last() - 1));  // the weights of layer 1; not waited for here
     step.next(a.batches);
   }
   if constexpr (kKeepsFirst<Format>)

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -459,6 +461,45 @@ TEST(StreamedPackedTiles, LanesReadFromBanksOfTheirOwn) {
         EXPECT_EQ(packed::slot(2 * t + s + i / 2 * 8, g + i % 2 * 8),
                   across(lane) + packed::kSecondStep * s + i);
     }
+  }
+}
+TEST(StreamedPackedTiles, TotalsComePacketByPacket) {
+  namespace packed = streamed::packed;
+  // Where the 16 sums of a warp's lanes are written, by row and feature.
+  std::map<std::pair<int, int>, int> written;
+  for (int lane = 0; lane < 32; ++lane)
+    for (int sum = 0; sum < 16; ++sum) {
+      const int g = lane / 4, t = lane % 4, m = sum / 8, n = sum / 4 % 2, r = sum / 2 % 2, s = sum % 2;
+      written[{16 * m + 8 * r + g, packed::feature_of(2 * t + s) + 8 * n}] =
+          sum * 32 + (lane ^ packed::total_swizzle(sum));
+    }
+  EXPECT_EQ(written.size(), 512u);
+  for (int warp = 0; warp < 16; ++warp) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = packed::row_of_total(warp, lane), feature = packed::feature_of_total(warp, lane);
+      EXPECT_EQ(packed::place_of_total(warp, lane), (written.at({row, feature})));
+      EXPECT_EQ(packed::place_of(row / 8, feature / 8), lane % 8);
+      EXPECT_EQ(row % 8, warp / 2);
+      EXPECT_EQ(feature % 8, packed::feature_of(lane / 8 * 2 + warp % 2));
+    }
+    check_banks(4, [&](int lane) { return packed::place_of_total(warp, lane) * 4; });
+  }
+  // A packet's words from its eight values, each the upper 19 bits of a register.
+  std::array<std::uint32_t, 8> value;  // by place
+  std::mt19937 random(1);
+  for (std::uint32_t& bits : value) bits = static_cast<std::uint32_t>(random()) & 0xffffe000u;
+  for (int word = 0; word < 5; ++word) {
+    const auto of_place = [&](int place) { return value[static_cast<std::size_t>(place)]; };
+    const int left = packed::left_of_word(word);
+    const std::uint32_t made = of_place(packed::first_of_word(word)) << left |
+                               of_place(packed::second_of_word(word)) >> (19 - left) |
+                               (word == 3 ? of_place(packed::place_of_value(6)) >> 25 : 0);
+    for (int i = 0; i < 8; ++i)
+      for (int bit = 0; bit < packed::kValueBits; ++bit)
+        if (const int at = packed::value_bit(i) + bit; at / 32 == word) {
+          EXPECT_EQ(made >> (31 - at % 32) & 1, of_place(packed::place_of_value(i)) >> (31 - bit) & 1)
+              << word << ' ' << i << ' ' << bit;
+        }
   }
 }
 TEST(StreamedPlan, RefusesWithTheReason) {
