@@ -66,7 +66,7 @@ inline constexpr bool kHolds =
 /// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
 template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
-/// Whether sweeps keep the place of their first item and work out those of others from it.
+/// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, and where tiles are packed.
 template <class Format>
 inline constexpr bool kPoints =
     kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16>;
@@ -125,16 +125,7 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
     copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
 }
 
-/// `kBytes`, a multiple of 16, by one warp, to this lane's place. Addresses of this kind take fewer registers.
-template <int kBytes>
-STREAMED_DEVICE void copy_to_lane(int place, const unsigned char* source, int lane) {
-  const std::uint64_t from = global_address(source) + static_cast<std::uint64_t>(lane * 16);
-#pragma unroll
-  for (int byte = 0; byte < kBytes; byte += 512)
-    if (byte + 512 <= kBytes || lane * 16 < kBytes - byte)
-      copy_async16(place + byte, from + static_cast<std::uint64_t>(byte));
-}
-
+/// `kBytes`, a multiple of 16, by one warp; both places are this lane's.
 template <int kBytes>
 STREAMED_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
 #pragma unroll
@@ -198,7 +189,8 @@ STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
-/// kFirst: the stage of the first item. `asked`: for the first kCount - 1 of them all has been asked.
+/// Where sweeps walk, stages are numbered by their first byte. kFirst: the stage of the first item. `asked`: all that the first kCount - 1 items
+/// need has been asked for.
 template <class Shape, int kFirst = 0, class Begin, class Finish, class Use>
 STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
                          const Use& use, bool asked = false) {
@@ -212,7 +204,7 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? (i + kFirst) * Shape::kBytes : i);
   if constexpr (Shape::kPoints) {
-    // Byte numbers; the stage that is free is the one before.
+    // The stage that is free is the one before.
     int place = kFirst * Shape::kBytes, before = (kFirst == 0 ? kAhead : 0) * Shape::kBytes;
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -508,9 +500,6 @@ struct ForwardSweep {
     } else if constexpr (kPoints<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at_unsigned(i),
                                        lane);
-    } else if constexpr (kPacks<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                       inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
@@ -1028,10 +1017,6 @@ struct BackwardSweep {
     } else if constexpr (kPoints<Format>) {
       copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at_unsigned(i),
                                        lane);
-    } else if constexpr (kPacks<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                       a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
-                                       lane);
     } else {
       copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
                                        a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
@@ -1268,11 +1253,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-/// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
-/// leaves the gradients of the logits in `own_logits`.
 struct NothingBehind {
   STREAMED_DEVICE void operator()() const {}
 };
+/// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
+/// leaves the gradients of the logits in `own_logits`. behind() follows the last sweep, before its sums are added up.
 template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before,
           class Behind = NothingBehind>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
@@ -1376,11 +1361,6 @@ struct FirstSweep {
         copy_to_lane<kInputTileBytes>(place, input_walk.at_unsigned(i), lane);
         if constexpr (kForward)
           copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
-      } else if constexpr (kPacks<Format>) {
-        const int place = ring_place + stage * Shape::kBytes + Shape::kWeightBytes;
-        const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
-        copy_to_lane<kInputTileBytes>(place, inputs + offset, lane);
-        if constexpr (kForward) copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next + offset, lane);
       } else {
         unsigned char* place = ring + stage * Shape::kBytes + Shape::kWeightBytes;
         const std::int64_t offset = std::int64_t{in_tile(i)} * kInputTileBytes;
