@@ -142,7 +142,8 @@ struct PackedTf32 : Tf32 {
 
   /// The totals of a tile, one a thread, packet by packet.
   struct Totals {
-    static constexpr int kTerms = 8;  // of a feature, what neighbours have added up
+    static constexpr int kChains = 4;  // of a total, added up side by side
+    static constexpr int kTerms = 8;   // of a feature, what neighbours have added up
     STREAMED_DEVICE static int row(int warp, int lane) { return packed::row_of_total(warp, lane); }
     STREAMED_DEVICE static int feature(int warp, int lane) { return packed::feature_of_total(warp, lane); }
     STREAMED_DEVICE static int swizzle(int sum) { return packed::total_swizzle(sum); }
@@ -166,7 +167,13 @@ struct PackedTf32 : Tf32 {
       return two + shuffle_xor(two, 4);
     }
     STREAMED_DEVICE static bool has_term(int lane) { return (lane & 5) == 0; }
-    STREAMED_DEVICE static int term(int warp) { return warp >> 1; }
+    STREAMED_DEVICE static int term(int warp, int /*lane*/) { return warp >> 1; }
+    STREAMED_DEVICE static float sum_of_terms(const float* terms, int pitch, int /*lane*/) {
+      float sum = terms[0];
+#pragma unroll
+      for (int i = 1; i < kTerms; ++i) sum += terms[i * pitch];
+      return sum;
+    }
   };
 
   template <int kTiles, int kGroups>

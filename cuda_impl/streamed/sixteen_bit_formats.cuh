@@ -277,7 +277,9 @@ struct SixteenBit : Numbers {
 
   /// The totals of a tile, one a thread, in the order in which it lies in memory: a warp has two rows, 8 apart.
   struct Totals {
-    static constexpr int kTerms = 16;  // of a feature, what neighbours have added up
+    // Everything is added up in the order of the kernels without this.
+    static constexpr int kChains = 1;
+    static constexpr int kTerms = kGroupRows;  // of a feature
     STREAMED_DEVICE static int row(int warp, int lane) {
       return (warp & 1) * 16 + (lane >> 2 & 1) * 8 + (warp >> 1);
     }
@@ -297,9 +299,23 @@ struct SixteenBit : Numbers {
       if ((lane & 1) == 0)
         *reinterpret_cast<std::uint32_t*>(tile + (warp & 1) * 512 + (warp >> 1) * 64 + lane * 2) = word;
     }
-    STREAMED_DEVICE static float sum_of_neighbours(float value) { return value + shuffle_xor(value, 4); }
-    STREAMED_DEVICE static bool has_term(int lane) { return (lane & 4) == 0; }
-    STREAMED_DEVICE static int term(int warp) { return warp; }
+    STREAMED_DEVICE static float sum_of_neighbours(float value) { return value; }
+    STREAMED_DEVICE static bool has_term(int /*lane*/) { return true; }
+    STREAMED_DEVICE static int term(int warp, int lane) { return row(warp, lane); }
+    /// Half of the rows by this lane, half by the one 16 further: as warp_sum() of a row a lane.
+    STREAMED_DEVICE static float sum_of_terms(const float* terms, int pitch, int lane) {
+      float sum[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) sum[i] = terms[(2 * i + (lane >> 4)) * pitch];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] += sum[i + 8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] += sum[i + 4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) sum[i] += sum[i + 2];
+      sum[0] += sum[1];
+      return sum[0] + shuffle_xor(sum[0], 16);
+    }
   };
 
   STREAMED_DEVICE static int slot(int output, int input) {

@@ -276,13 +276,14 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
       block_sync();  // all parts are written
 #pragma unroll
       for (int u = 0; u < kTogether / 16; ++u) {
-        float total[4];
+        float total[Totals::kChains] = {};
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w) {
-          const float part = load_shared_float(from + w * (kPitch * 4) + u * 2048);
-          total[w % 4] = w < 4 ? part : total[w % 4] + part;
-        }
-        totals[first / 16 + u] = (total[0] + total[1]) + (total[2] + total[3]);
+        for (int w = 0; w < kWarps; ++w)
+          total[w % Totals::kChains] += load_shared_float(from + w * (kPitch * 4) + u * 2048);
+        if constexpr (Totals::kChains == 1)
+          totals[first / 16 + u] = total[0];
+        else
+          totals[first / 16 + u] = (total[0] + total[1]) + (total[2] + total[3]);
       }
       if (first + kTogether < kSums) block_sync();  // all parts are read
     }
@@ -1209,18 +1210,14 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
           Totals::store(value, to), to += Format::kActivationBytes;
           const float sum = Totals::sum_of_neighbours(value);
           if (Totals::has_term(own.lane))
-            terms[Totals::term(own.warp) * (kTiles * kTileSide) + place.feature] = sum;
+            terms[Totals::term(own.warp, own.lane) * (kTiles * kTileSide) + place.feature] = sum;
         });
     block_sync();  // all parts are read, all terms are there
     if (own.warp == kLast) {
 #pragma unroll
       for (int u = 0; u < kTiles; ++u) {
-        const float* its_terms = terms + u * kTileSide + (own.lane & 15) +
-                                 (Totals::kTerms == 16 ? own.lane >> 4 : 0) * (8 * kTiles * kTileSide);
-        float sum = its_terms[0];
-#pragma unroll
-        for (int g = 1; g < 8; ++g) sum += its_terms[g * (kTiles * kTileSide)];
-        if constexpr (Totals::kTerms == 16) sum += shuffle_xor(sum, 16);
+        const float sum =
+            Totals::sum_of_terms(terms + u * kTileSide + (own.lane & 15), kTiles * kTileSide, own.lane);
         if (own.lane < kTileSide)
           a.biases[below.bias + (tile + u) * kTileSide + own.lane] = fmaf(a.update_factor, sum, old_bias[u]);
       }
@@ -1292,7 +1289,7 @@ using FirstStages = Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups *
 
 /// Whether the first layer's first inputs are asked for before the sums of the sweep before are added up.
 template <class Format, int kGroups>
-inline constexpr bool kAsksInputsEarly = kPacks<Format> && kKeepsAllFirst<Format> && kGroups == 1;
+inline constexpr bool kAsksInputsEarly = false;
 /// Whether the first layer's next forward product rides on its update.
 template <class Format, int kGroups>
 inline constexpr bool kFirstLayerFused =
@@ -1515,7 +1512,6 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
     if constexpr (kJoined && !kInLoop) {
       if (joined) {
         arrive<Format>(a, barrier);
-        if constexpr (kEarly && kHasOrder<Format, kGroups, 1>) bring_inputs<Format>(a, next_batch(a, batch));
         const int waited = barrier++;
         const bool good = with_panel<kGroups, kPanels>(layers[last - 1].panel, [&](auto panel) {
           return backward<Format, decltype(panel)::value, kGroups, kEarly, false, true>(
@@ -1635,7 +1631,6 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
                                          a.logit_sums + set * kLogitSumsPitch);
     OwnLogits<Format> own_logits = {};
     arrive<Format>(a, barrier(last() - 1));
-    bring_inputs<Format>(a, step.batch() + 1 == a.batches ? 0 : step.batch() + 1);
     if (!backward<Format, kPanels, 1, kEarly, false, true>(
             a, layers[last()], layers[last() - 1], own_logits, [&](const auto& ask) {
               return wait_for_loss<Format>(a, barrier(last() - 1), step.batch(), step.done() % kLogitSumSets,
