@@ -234,10 +234,6 @@ STREAMED_DEVICE void copy_async16_share_held(int destination, std::uint64_t sour
 STREAMED_HINTED(held, "evict_last")
 STREAMED_HINTED(passing, "evict_first")
 #undef STREAMED_HINTED
-/// Brings 128 bytes to the L2; nobody waits for them.
-STREAMED_DEVICE void bring_to_l2(const unsigned char* line) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
 STREAMED_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// All groups of this thread but the newest `kNewest` have landed.
 template <int kNewest>

@@ -189,23 +189,20 @@ STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
-/// Where sweeps walk, stages are numbered by their first byte. kFirst: the stage of the first item. `asked`: all that the first kCount - 1 items
-/// need has been asked for.
-template <class Shape, int kFirst = 0, class Begin, class Finish, class Use>
+/// Where sweeps walk, stages are numbered by their first byte.
+template <class Shape, class Begin, class Finish, class Use>
 STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
-                         const Use& use, bool asked = false) {
-  static_assert(kFirst < 2 && (kFirst == 0 || Shape::kPoints));
+                         const Use& use) {
   constexpr int kAhead = Shape::kCount - 1;
   const auto ask = [&](int i, int stage) {
     if (i < count) finish(i, stage);
     copy_async_commit();
   };
-  if (kFirst == 0 || !asked)
 #pragma unroll 1
-    for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? (i + kFirst) * Shape::kBytes : i);
+  for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? i * Shape::kBytes : i);
   if constexpr (Shape::kPoints) {
     // The stage that is free is the one before.
-    int place = kFirst * Shape::kBytes, before = (kFirst == 0 ? kAhead : 0) * Shape::kBytes;
+    int place = 0, before = kAhead * Shape::kBytes;
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       copy_async_wait<kAhead - 1>();
@@ -1250,16 +1247,11 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
   block_sync();  // and read
 }
 
-struct NothingBehind {
-  STREAMED_DEVICE void operator()() const {}
-};
 /// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
-/// leaves the gradients of the logits in `own_logits`. behind() follows the last sweep, before its sums are added up.
-template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before,
-          class Behind = NothingBehind>
+/// leaves the gradients of the logits in `own_logits`.
+template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before>
 STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false,
-                              const Behind& behind = {}) {
+                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
@@ -1276,7 +1268,6 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
     typename Sweep::Sums sums = {};
     if constexpr (!kEarly || !kJoined) sweep.template load_own<false>(x, below);
     sweep.template multiply_and_update<kJoined>(sums, below, x, put);
-    if (tile + kPanel >= own.end) behind();
     finish_gradients<Format, kTiles, kSplit, kGroups>(a, below, tile, sums, early);
   }
   return ready || before([] {});
@@ -1287,9 +1278,6 @@ STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const 
 template <class Format, int kTiles, int kGroups, bool kForward>
 using FirstStages = Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
 
-/// Whether the first layer's first inputs are asked for before the sums of the sweep before are added up.
-template <class Format, int kGroups>
-inline constexpr bool kAsksInputsEarly = false;
 /// Whether the first layer's next forward product rides on its update.
 template <class Format, int kGroups>
 inline constexpr bool kFirstLayerFused =
@@ -1329,23 +1317,7 @@ struct FirstSweep {
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
   }
-  /// Asks for the first items' inputs before the sums of the sweep before are added up, where the first stage lies.
-  STREAMED_DEVICE void ask_early(const unsigned char* inputs, const unsigned char* next) const {
-    Walk input_walk, next_walk;
-    input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
-    next_walk.begin(next + std::int64_t{first_in} * kInputTileBytes, lane, kSweepWarps * kInputTileBytes);
-#pragma unroll
-    for (int i = 0; i < Shape::kCount - 1; ++i) {
-      if (i < count) {
-        const int place = ring_place + (i + 1) * Shape::kBytes;
-        copy_to_lane<kInputTileBytes>(place, input_walk.at_unsigned(i), lane);
-        copy_to_lane<kInputTileBytes>(place + kInputTileBytes, next_walk.at_unsigned(i), lane);
-      }
-      copy_async_commit();
-    }
-  }
-  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor,
-                              bool asked) const {
+  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     Walk input_walk, next_walk;
     if constexpr (kPoints<Format>) {
       input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane,
@@ -1373,7 +1345,7 @@ struct FirstSweep {
         d, a.gradients + output_offset<Format, kGroups>(layer, tile), lane);
     float sums[Format::template kPanelSums<kTiles, kGroups>] = {};
     int i = 0;
-    run<Shape, kAsksInputsEarly<Format, kGroups> ? 1 : 0>(
+    run<Shape>(
         count, ring, [&](int item, int stage) { ask_weights(item, stage); }, ask_inputs,
         [&](unsigned char* stage) {
           with_destination<Format>(a, layer, tile, in_tile(i), [&](const auto& out) {
@@ -1392,8 +1364,7 @@ struct FirstSweep {
             }
           });
           ++i;
-        },
-        asked);
+        });
     if constexpr (kForward)
       finish_activations<Format, kTiles, kSplit, kGroups, Lanes::kFirst>(a, layer, panel_tile, sums, early);
   }
@@ -1401,14 +1372,13 @@ struct FirstSweep {
 
 /// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
 template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
-STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor,
-                                 bool asked = false) {
+STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int tile = own.begin; tile < own.end; tile += kPanel)
     FirstSweep<Format, kPanel, kGroups, kForward, kEarly>(a, layer, tile)
-        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next), factor,
-                asked && tile == own.begin);
+        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
+                factor);
   if (!kForward) block_sync();  // the weights are written; otherwise behind the activations
 }
 
@@ -1417,15 +1387,13 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
 /// Layer 0 between two steps: updated on the batch before and multiplied with the next one. A launch begins with an update
 /// by nothing, so that its first activations are the same sums in the same order as if it had begun earlier.
 template <class Format, int kGroups, int kPanels>
-STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done,
-                                   bool asked = false) {
+STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
   const LayerPlan& layer = a.plan.layer[0];
   with_panel<kGroups, kPanels>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
     constexpr bool kEarly = kAsksEarly<Format, kPanels>;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
-      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor,
-                                                         asked);
+      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
       return true;
     } else {
       if (done > 0) first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, a.update_factor);
@@ -1454,14 +1422,6 @@ STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t
     block_sync();  // what finish_loss() reads is written
   }
   return true;
-}
-
-/// Brings a batch's inputs to the L2, each block its share: every step begins with others, which all blocks read at the same time.
-template <class Format>
-STREAMED_DEVICE void bring_inputs(const Arguments& a, std::int64_t batch) {
-  const int line = block_index() + a.plan.members * thread_index();
-  if (line * 128 < a.plan.input_tiles * Format::kActivationBytes)
-    bring_to_l2(inputs_of_batch<Format, 1>(a, batch) + line * 128);
 }
 
 template <class Format, int kGroups, int kPanels>
@@ -1613,8 +1573,7 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
     const auto barrier = [&](int of_step) { return step.done() * 2 * last() + of_step; };
     {
       const int batch = step.batch();
-      between_steps<Format, 1, kPanels>(a, batch == 0 ? a.batches - 1 : batch - 1, batch, step.done(),
-                                        kAsksInputsEarly<Format, 1> && step.done() > 0 && last() > 1);
+      between_steps<Format, 1, kPanels>(a, batch == 0 ? a.batches - 1 : batch - 1, batch, step.done());
     }
     if (step.done() == a.steps) break;
     for (int layer = 1; layer < last(); ++layer) {
@@ -1644,16 +1603,7 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
                      layer < last() - 1);  // the last layer's bias comes without a block_sync()
       if (!backward<Format, kPanels, 1, kEarly, false, false>(
               a, layers[layer], layers[layer - 1], own_logits,
-              [&](const auto& ask) { return wait<Format>(a, its_barrier, ask); }, false,
-              [&] {
-                if constexpr (kAsksInputsEarly<Format, 1>) {
-                  if (layer > 1) return;
-                  const int batch = step.batch();
-                  FirstSweep<Format, kPanels, 1, true, kEarly>(a, layers[0], owned_tiles(layers[0]).begin)
-                      .ask_early(inputs_of_batch<Format, 1>(a, batch),
-                                 inputs_of_batch<Format, 1>(a, batch + 1 == a.batches ? 0 : batch + 1));
-                }
-              }))
+              [&](const auto& ask) { return wait<Format>(a, its_barrier, ask); }))
         return;
     }
     arrive<Format>(a, barrier(2 * last() - 1));  // the weights of layer 1; not waited for here
