@@ -156,7 +156,8 @@ int held_share(const Plan& plan, Precision precision) {
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
   if (plan.groups > 1 || plan.keeps != Kept::kNothing) return 0;
   const std::int64_t bytes = master_bytes(plan);
-  return bytes > l2_bytes && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
+  const bool pays_below = packs_activations(plan, precision) && one_panel_for_all(plan) == 2;
+  return (bytes > l2_bytes || pays_below) && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

@@ -125,7 +125,8 @@ int held_share(const Plan& plan, Precision precision);
 
 /// How many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them push each other out.
 /// The share above if the masters are more than the L2 and at most three times as much (larger ones lose by hints), the batch is up
-/// to 32 and no halves are kept; otherwise 0, and the L2 is asked for nothing. In fp32 the number
+/// to 32 and no halves are kept; otherwise 0, and the L2 is asked for nothing. With packed activations in panels of 2 tiles also if the
+/// masters are less than the L2: the kernel with hints has no local memory. In fp32 the number
 /// says whether it is asked at all, then to hold a fixed share of the lines.
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 

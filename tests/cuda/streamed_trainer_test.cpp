@@ -327,6 +327,9 @@ TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToThreeTimesTheL2) {
     EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kBf16, kL2Bytes), held_bf16) << name;
     EXPECT_EQ(streamed::tiles_to_hold(plan, Precision::kFp32, kL2Bytes), held) << name;
   }
+  const auto packed_pairs = streamed::make_plan(parse_workload_name("mlp-784x2400x2400x2400x10-b32"), kH200);
+  EXPECT_EQ(streamed::tiles_to_hold(packed_pairs, Precision::kTf32, kL2Bytes), 59);
+  EXPECT_EQ(streamed::tiles_to_hold(packed_pairs, Precision::kFp16, kL2Bytes), 0);
   const auto small = streamed::make_plan(parse_workload_name("mlp-20x16x3-b1"), kH200);
   EXPECT_EQ(streamed::held_share(small, Precision::kFp16), 128);
   const auto large = streamed::make_plan(parse_workload_name("mlp-784x30000x30000x30000x10-b32"), kH200);
