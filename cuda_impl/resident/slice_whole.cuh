@@ -17,14 +17,15 @@
 //   barriers, all of all ten warps, in a step:
 //              1. the first layer's partial sums are complete (on the chain)
 //              2. rows of the second layer are updated from the step before, while h1 travels
-//              3. rows of the third, while h2 travels; behind it columns of the second
-//              4. the gradient below the last layer and that of the logits are kept, behind d2's publication: the last layer
-//                 and columns of the third are updated while d2 travels
-//              5. the first layer's gradient is complete (on the chain)
+//              3. rows of the third, while h2 travels
+//              4. columns of the third and the last layer, while h3 travels; behind it columns of the second
+//              5. the gradient below the last layer and that of the logits are kept, behind d2's publication
+//              6. the first layer's gradient is complete (on the chain)
 //              Whoever writes weights, biases or kept tiles again is one of these behind their last reader.
-//   exchanges: the buffers' two stages are enough as before: what the eight read of a step they have read before the third
-//              barrier of the next, and its buffers are written again only by members that have taken a tile
-//              which this one published behind that.
+//   exchanges: the buffers' two stages are enough as before. h1 is read for the last time before the second barrier of the
+//              next step, and written again by members that have taken a d2 which this one published behind the fourth.
+//              The others are read before the fifth, and written by members that have taken an h1 published in the
+//              step after. A member's own tiles are written by itself.
 #pragma once
 
 #include "resident/slice_step.cuh"
@@ -81,9 +82,9 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
   }
-  /// Behind the last barrier of a step; the words are written before it.
-  RESIDENT_DEVICE bool anybody_timed_out(const Arguments& a) const {
-    return warp_any(lane_ < kChainWarps && timed_out_words(a)[lane_] != 0);
+  /// Behind the last barrier of a step, one for each of the first lanes; written before it.
+  RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
+    return lane_ < kChainWarps ? timed_out_words(a)[lane_] : 0;
   }
 
   RESIDENT_DEVICE void load(const Arguments& a) {
@@ -113,30 +114,39 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       Base::next_batch(a);
       Base::partial_ = 1;  // one buffer is enough
       Base::store_partial(a, Base::first_sums_);
-      step_sync();
+      step_sync();  // 1
       if (step > 0) update_second_rows(a);
-      step_sync();
-      if (step > 0) update_third_rows(a);
-      step_sync();
+      step_sync();                // 2
       if (warp_ == kWarps - 1) {  // behind the first barrier nobody reads the last inputs
         Base::stage_columns(a);
         if (step + 1 < a.steps) Base::stage_rows(a);
       }
+      if (step > 0) update_third_rows(a);
+      step_sync();  // 3
+      if (step > 0) {
+        update_third_columns(a);
+        update_last(a);
+      }
+      step_sync();  // 4
       if (step > 0) update_second_columns(a);
-      step_sync();
+      step_sync();  // 5
       EarlyInputs columns;
       Base::load_inputs(a, columns, step);
-      update_third_columns(a);
-      update_last(a);
-      if (warp_ == 6) Base::update_last_bias(a);
+      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+      Fragments rows[kEarlyRows];
+#pragma unroll
+      for (int i = 0; i < kEarlyRows; ++i) rows[i] = load_row_inputs(a, i);
       if (warp_ == 5 && member_ == 0) Base::store_loss(a, step);
-      step_sync();
-      if (anybody_timed_out(a)) return false;
-      Base::update_first_and_multiply(a, step, columns);
+      step_sync();  // 6
+      const std::uint32_t timed_out = timed_out_word(a);
+      update_first_and_multiply(a, columns, rows);
+      if (warp_any(timed_out != 0)) return false;
     }
     exchange_.begin_step(a, a.steps);
     update_second_rows(a);
     update_third_rows(a);
+    update_third_columns(a);
+    update_last(a);
     update_second_columns(a);
     return true;
   }
@@ -210,17 +220,16 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
                   exchange_.buffer_offset(a, kSecondGradient, true),
                   tile(exchange_.buffer_offset(a, kFirstHidden, true), member_));
   }
-  // From this step.
   RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
     update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, third_gradient(a),
-                  tile(exchange_.buffer_offset(a, kSecondHidden), member_));
+                  tile(exchange_.buffer_offset(a, kSecondHidden, true), member_));
   }
   RESIDENT_DEVICE void update_last(const Arguments& a) const {
     float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
     const SecondTile second = Base::second_tile(a, 0);
     const float4 low_before = master, high_before = second.load(lane_);
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
-    const std::uint32_t tiles = exchange_.buffer_offset(a, kThirdHidden);
+    const std::uint32_t tiles = exchange_.buffer_offset(a, kThirdHidden, true);
     const Values first_slice = Format::transposed(tile(tiles, 2 * warp_)),
                  second_slice = Format::transposed(tile(tiles, 2 * warp_ + 1));
     const float4 low = Base::updated(
@@ -231,6 +240,31 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     master = low;
     second.store(lane_, high);
     keep_last_weights(a, low, high);
+    if (warp_ == 6) Base::update_last_bias(a);
+  }
+  /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. In 16 bits
+  /// there is always room to stage them.
+  static constexpr int kEarlyRows = 4;
+  using Fragments = typename Base::Fragments;
+  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
+    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + Base::input_byte(true) +
+                             2 * max(0, min(i, Base::input_pairs_ - 1)) * kTile;
+    Fragments f;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) assign(f, part, load_shared16(x + part * 512));
+    return f;
+  }
+  /// And the product of the next step, if there is one. The gradient lies row by row.
+  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
+                                                 const Fragments (&rows)[kEarlyRows]) {
+    typename Base::Owns own;
+    load_matrices_transposed(own.slice[0].word, Base::own_gradient(a, 0) + lane_ * 16);
+    Base::clear_first_sums();
+#pragma unroll
+    for (int i = 0; i < kInputPairs; ++i) {
+      Base::update_first_pair(a, i, columns[i], own);
+      Base::multiply_first_pair(a, i, i < kEarlyRows ? rows[i] : load_row_inputs(a, i));
+    }
   }
 
   // ---- two warps that are the chain
@@ -270,11 +304,11 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       product.weights[i] = load_shared16(fragments(a, matrix) + i * 512 + lane_ * 16);
     return product;
   }
-  /// In kChains chains of instructions that wait for each other.
+  /// bias + the sum, in kChains chains of instructions that wait for each other.
   template <int kChains>
-  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs],
-                                       const Product& product) {
-    float chain[kChains][4] = {};
+  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs], const Product& product,
+                                       const float2& bias = make_float2(0, 0)) {
+    float chain[kChains][4] = {{bias.x, bias.y, bias.x, bias.y}};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const uint4& w = product.weights[i / 2];
@@ -285,9 +319,8 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       sum[c] = kChains == 4 ? (chain[0][c] + chain[1][c]) + (chain[2 % kChains][c] + chain[3 % kChains][c])
                             : chain[0][c] + chain[1][c];
   }
-  RESIDENT_DEVICE static Two hidden(const float (&sum)[4], const float2& bias) {
-    return {Format::pack(relu(sum[0] + bias.x), relu(sum[1] + bias.y)),
-            Format::pack(relu(sum[2] + bias.x), relu(sum[3] + bias.y))};
+  RESIDENT_DEVICE static Two hidden(const float (&sum)[4]) {
+    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
   }
   RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
     return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
@@ -344,7 +377,7 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       step_sync();  // 1
       float sum[4];
       add_first(a, sum);
-      const Two first = hidden(sum, Base::bias_of(a, 0, 0));
+      const Two first = hidden(sum);
       publish(lane, to, first);
 
       uint4 tiles[kPairs];
@@ -353,8 +386,8 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       Product product = load_product(a, kSecondRows);
       float2 bias = Base::bias_of(a, 1, 0);
       take(a, lane, kFirstHidden, tiles);
-      multiply<4>(sum, tiles, product);
-      const Two second = hidden(sum, bias);
+      multiply<4>(sum, tiles, product, bias);
+      const Two second = hidden(sum);
       publish(lane, to, second);
       expect_next(a, kFirstHidden);
 
@@ -363,22 +396,34 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       product = load_product(a, kThirdRows);
       bias = Base::bias_of(a, 2, 0);
       take(a, lane, kSecondHidden, tiles);
-      multiply<4>(sum, tiles, product);
-      publish(lane, to, hidden(sum, bias));
+      multiply<4>(sum, tiles, product, bias);
+      publish(lane, to, hidden(sum));
       expect_next(a, kSecondHidden);
 
-      loss(a, lane, label, second);  // with barrier 4
+      step_sync();                   // 4
+      loss(a, lane, label, second);  // with barrier 5
       product = load_product(a, kSecondColumns);
       take(a, lane, kSecondGradient, tiles);
       multiply<4>(sum, tiles, product);
       const Two gradient = masked(sum, first);
-      *reinterpret_cast<uint2*>(Base::own_gradient(a, 0) + lane_ * 16 + (warp_ - kWarps) * 8) =
-          make_uint2(gradient.upper, gradient.lower);
-      expect_next(a, kSecondGradient);
+      auto* own = reinterpret_cast<std::uint32_t*>(Base::own_gradient(a, 0) + lane.row * 16) + (lane_ & 3);
+      own[0] = gradient.upper;
+      own[8 * 4] = gradient.lower;
       if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_ - kWarps] = 1;
-      step_sync();  // 5
-      if (anybody_timed_out(a)) return;
+      step_sync();  // 6
+      expect_next(a, kSecondGradient);
+      if (warp_any(timed_out_word(a) != 0)) return;
+      if (warp_ == kWarps + 1) update_first_bias(a);
     }
+  }
+  /// While the others update the first layer.
+  RESIDENT_DEVICE void update_first_bias(const Arguments& a) const {
+    Values gradient;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      gradient.word[i] = reinterpret_cast<const std::uint32_t*>(Base::own_gradient(a, 0) +
+                                                                ((lane_ >> 2) + 8 * i) * 16)[lane_ & 3];
+    update_bias(a, 0, gradient);
   }
   RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
     const float4* mine = Base::partial(a, 0) + (warp_ - kWarps) * 32 + lane_;
@@ -389,7 +434,9 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     for (int distance = 1; distance < kWarps; distance *= 2)
 #pragma unroll
       for (int from = 0; from < kWarps; from += 2 * distance) Base::add(part[from], part[from + distance]);
-    sum[0] = part[0].x, sum[1] = part[0].y, sum[2] = part[0].z, sum[3] = part[0].w;
+    const float2 bias = Base::bias_of(a, 0, 0);
+    sum[0] = part[0].x + bias.x, sum[1] = part[0].y + bias.y;
+    sum[2] = part[0].z + bias.x, sum[3] = part[0].w + bias.y;
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
@@ -397,13 +444,19 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     const Target to = target(a, lane, kSecondGradient);
     const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
     const int t = lane_ & 3;
-    const float2 low_bias = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[t],
-                 high_bias = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[4 + t];
+    // Classes that are not there have no chance.
+    float2 bias[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      bias[i] = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[4 * i + t];
+      if (Base::class_of(2 * i, t) >= a.plan.classes) bias[i].x = -INFINITY;
+      if (Base::class_of(2 * i + 1, t) >= a.plan.classes) bias[i].y = -INFINITY;
+    }
     uint4 tiles[kPairs];
     take(a, lane, kThirdHidden, tiles);
     float low[4], high[4];
-    multiply<2>(low, tiles, low_weights);
-    multiply<2>(high, tiles, high_weights);
+    multiply<2>(low, tiles, low_weights, bias[0]);
+    multiply<2>(high, tiles, high_weights, bias[1]);
     uint4 across[kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
@@ -411,26 +464,19 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     const Product product = load_product(a, kThirdColumns);
 
     // Softmax of rows g and g + 8: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
-    float power[2][4], row_sum[2], distance[2];
+    float power[2][4], below[2][4], row_sum[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float logit[4] = {low[2 * i] + low_bias.x, low[2 * i + 1] + low_bias.y, high[2 * i] + high_bias.x,
-                        high[2 * i + 1] + high_bias.y};
-      float highest = -INFINITY;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        if (Base::class_of(c, t) >= a.plan.classes) logit[c] = -INFINITY;
-        highest = fmaxf(highest, logit[c]);
-      }
+      const float logit[4] = {low[2 * i], low[2 * i + 1], high[2 * i], high[2 * i + 1]};
+      float highest = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
       highest = fmaxf(highest, shuffle_xor(highest, 1));
       highest = fmaxf(highest, shuffle_xor(highest, 2));
-      row_sum[i] = distance[i] = 0;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        power[i][c] = exponential(logit[c] - highest);
-        row_sum[i] += power[i][c];
-        if (Base::class_of(c, t) == label[i]) distance[i] = logit[c] - highest;
+        below[i][c] = logit[c] - highest;
+        power[i][c] = exponential(below[i][c]);
       }
+      row_sum[i] = (power[i][0] + power[i][1]) + (power[i][2] + power[i][3]);
       row_sum[i] += shuffle_xor(row_sum[i], 1);
       row_sum[i] += shuffle_xor(row_sum[i], 2);
       const float inverse = lane.row + 8 * i < a.plan.batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
@@ -465,13 +511,17 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     if (member_ == 0)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        distance[i] += shuffle_xor(distance[i], 1);
-        distance[i] += shuffle_xor(distance[i], 2);
+        float distance = 0;
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (Base::class_of(c, t) == label[i]) distance = below[i][c];
+        distance += shuffle_xor(distance, 1);
+        distance += shuffle_xor(distance, 2);
         if (t == 0)
           reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[lane.row + 8 * i] =
-              make_float2(row_sum[i], distance[i]);
+              make_float2(row_sum[i], distance);
       }
-    step_sync();  // 4
+    step_sync();  // 5
   }
 };
 
