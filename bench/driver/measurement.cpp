@@ -83,9 +83,11 @@ void choose_block(TimedTrainer& trainer, double block_seconds) {
 }
 
 void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {
-  std::vector<std::string> words = {"headroom", "--benchmark_enable_random_interleaving=true"};
+  // The library keeps the pointer to the program's name, for its reports' context, and copies every other word.
+  static char program[] = "headroom";
+  std::vector<std::string> words = {"--benchmark_enable_random_interleaving=true"};
   words.insert(words.end(), options.passed_on.begin(), options.passed_on.end());
-  std::vector<char*> argv;
+  std::vector<char*> argv = {program};
   for (std::string& word : words) argv.push_back(word.data());
   int count = static_cast<int>(argv.size());
   argv.push_back(nullptr);

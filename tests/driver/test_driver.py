@@ -303,7 +303,9 @@ def test_google_benchmark_writes_one_file_for_the_run(tmp_path):
     out = tmp_path / "gb.json"
     arguments = [f"--benchmark_out={out}", "--precision", "fp32,bf16", "--benchmark_filter=honest"]
     assert run_small(tmp_path / "a.json", *arguments, backends="oracle-honest,empty").returncode == 0
-    runs = json.loads(out.read_text())["benchmarks"]
+    report = json.loads(out.read_text())
+    assert report["context"]["executable"] == "headroom"
+    runs = report["benchmarks"]
     names = {run["run_name"].split("/manual_time")[0].split("/iterations")[0] for run in runs}
     assert names == {f"{SMALL}/oracle-honest/fp32", f"{SMALL}/oracle-honest/bf16"}
     records = read(tmp_path / "a.json")["records"]
