@@ -199,6 +199,7 @@ int run(const RunOptions& asked) {
 // Reads or measures two sides, judges them, and says it in the exit code.
 int compare(const CompareOptions& options) {
   if (options.print_targets) {
+    check_output(options.output);
     print(targets_text(options));
     return kDone;
   }

@@ -196,7 +196,7 @@ void CompareParser::finish() {
   options.measured.device_given = command->get_option("--device")->count() > 0;
   if (command->get_option("--suite")->count() > 0 && !options.measured.workload_names.empty())
     throw InputError("--workload and --suite: give one of them");
-  if (!options.print_targets) check_use();
+  check_use();
 }
 
 }  // namespace headroom

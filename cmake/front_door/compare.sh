@@ -31,7 +31,7 @@ compare() {
   use_driver
   [ -z "$base" ] || measured=yes
   if [ -n "$measured" ]; then
-    wanted_targets "${rest[@]}"
+    wanted_targets ${base:+--base "$base"} ${head:+--head "$head"} "${rest[@]}"
     known --base "$base"
     known --head "$head" # before base is built, which takes minutes
     if [ -n "$base" ]; then

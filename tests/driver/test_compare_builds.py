@@ -240,26 +240,44 @@ def test_ctrl_c_ends_it_in_order(build):
     assert done.stdout == ""
 
 
+def targets(*arguments):
+    """What the front door asks before it builds anything."""
+    return compare("--print-targets", "--base", "main", *arguments)
+
+
 def test_targets_for_the_front_door():
-    done = compare("--print-targets")
+    done = targets()
     if done.returncode == 0:
         assert done.stdout == "headroom-cuda-worker\n"
     else:
         assert_refused(done, "no CUDA device")
-    done = compare("--print-targets", "--backend", "cuda-layered,oracle,cublaslt-graph")
+    done = targets("--backend", "cuda-layered,oracle,cublaslt-graph")
     assert done.stdout.split() == [
         "headroom-oracle-worker",
         "headroom-cuda-worker",
         "headroom-cublaslt-worker",
     ]
-    with_python = compare("--print-targets", "--backend", "pytorch-eager,oracle")
-    assert_refused(with_python, "is not a program of a build")
+    assert_refused(targets("--backend", "pytorch-eager,oracle"), "is not a program of a build")
 
 
 def test_without_a_device_nothing_is_built_for_backends_that_need_one():
-    """The front door asks for the targets before it builds anything."""
-    assert_refused(compare("--print-targets", "--device", "-1"), "no CUDA device, and every backend")
-    assert_refused(compare("--print-targets", "--device", "-1", "--backend", "cuda-layered"), "no CUDA")
+    assert_refused(targets("--device", "-1"), "no CUDA device, and every backend")
+    assert_refused(targets("--device", "-1", "--backend", "cuda-layered"), "no CUDA")
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (("--backend", "cuda-layred"), "did you mean 'cuda-layered'?"),
+        (("--workload", "mlp-1x"), "mlp-1x"),
+        (("--launches", "1", "--pairs", "1"), "that makes 1 pairs a round"),
+        (("--repeat", "2"), "--repeat and --plant go with --self-check"),
+        (("--self-check",), "two different comparisons"),
+        (("--output", "/nowhere/a.json"), "cannot be written"),
+    ],
+)
+def test_nothing_is_built_for_a_comparison_that_cannot_be(arguments, reason):
+    assert_refused(targets("--backend", "oracle", *arguments), reason)
 
 
 def test_ci_suite_is_small():

@@ -34,7 +34,7 @@ fi
 STAND_IN_DRIVER = """#!/usr/bin/env bash
 case "$*" in
   *--bad-option*) echo "headroom: unknown option '--bad-option'" >&2; exit 2 ;;
-  *--print-targets*) echo headroom-oracle-worker ;;
+  *--print-targets*) echo "$*" >>"$STAND_IN/asked"; echo headroom-oracle-worker ;;
   *) printf '%s\\n' "$@" ;;
 esac
 """
@@ -132,6 +132,8 @@ def test_revisions_are_built_once_each_and_worktrees_removed(checkout):
         assert program.read_text().strip() == ("first" if side == "base" else "second")
         assert Path(called[f"--{side}"]).name.startswith(sha)
     assert called["--suite"] == "ci"
+    asked = (checkout.stand_in / "asked").read_text()
+    assert asked == "compare --print-targets --base HEAD~1 --head main --suite ci\n"
     checkout.assert_clean()
     assert checkout.builds() == 2
     again = passed_on(checkout.compare("--base", first, "--head", "main", "--suite", "ci"))
