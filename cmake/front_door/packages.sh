@@ -2,7 +2,7 @@
 # compiler or library that was installed otherwise counts too.
 # shellcheck shell=bash
 
-# packages_for build|python|environment|browser: package | what must be there: a command, a header, a module or a file.
+# packages_for build|python|environment|tests: package | what must be there: a command, a header, a module or a file.
 packages_for() {
   [ "$1" != build ] || cat <<'LIST'
 g++|command c++
@@ -15,8 +15,8 @@ libgtest-dev|header gtest/gtest.h
 libgmock-dev|header gmock/gmock.h
 zlib1g-dev|header zlib.h
 LIST
-  if [ "$1" = browser ]; then
-    printf '%s\n' "chromium|command chromium" "chromium-driver|command chromedriver"
+  if [ "$1" = tests ]; then
+    printf '%s\n' "chromium|command chromium" "chromium-driver|command chromedriver" "shellcheck|command shellcheck"
     return
   fi
   # Where no Python is, one will be needed for an environment.
@@ -43,7 +43,7 @@ missing_packages() {
   done
 }
 
-# need_packages build|python|environment|browser: installs what is missing, or prints the command that would and exits with code 2.
+# need_packages build|python|environment|tests: installs what is missing, or prints the command that would and exits with code 2.
 need_packages() {
   local missing
   missing=$(packages_for "$1" | missing_packages)
@@ -61,7 +61,7 @@ need_packages() {
   with_lock "$cache/lock" install_packages "$missing" "${as_root[@]}"
 }
 
-# want_packages browser: as need_packages, but where it cannot install it says so and goes on.
+# want_packages tests: as need_packages, but where it cannot install it says so and goes on.
 want_packages() { (need_packages "$1") || say "goes on without the packages for: $1"; }
 
 # install_packages "NAME ..." [SUDO...]

@@ -157,7 +157,7 @@ check_style() {
   check "clang-format" "$clang_format" "$clang_format" --dry-run -Werror "${sources[@]}"
   check "ruff format" "$ruff" "$ruff" format --check .
   check "ruff check" "$ruff" "$ruff" check .
-  check "shellcheck" "$(command -v shellcheck)" shellcheck -x headroom .ci/run cmake/front_door/browser.sh
+  check "shellcheck" "$(command -v shellcheck)" shellcheck -x headroom .ci/run cmake/front_door/test_packages.sh
 }
 
 run_ctest() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs Chromium from the system's packages where it is missing and that is allowed; without it the report's browser
-# tests skip themselves, so this never fails. Not part of set-up: nothing but those tests needs a browser.
+# Installs what some tests need besides the set-up, from the system's packages, where it is missing and that is allowed:
+# Chromium for the tests of the report in a browser, and shellcheck. Without them those tests are skipped, so this never
+# fails.
 set -uo pipefail
 
 front_door=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -10,4 +11,4 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/headroom
 # shellcheck source=cmake/front_door/packages.sh
 . "$front_door/packages.sh"
 
-want_packages browser || true
+want_packages tests || true
