@@ -123,7 +123,7 @@ DeviceInfo made_up_device() {
 Calibration made_up_calibration() {
   const std::string_view wrong = std::getenv("FAULT_CALIBRATION");
   if (wrong == "dies") die();
-  const double speed = wrong == "slow" ? 1e-3 : 1;
+  const double speed = wrong == "slow" ? 1e-4 : 1;
   Calibration rates;
   const auto add = [&](const char* name, double value, const char* unit) {
     rates[name] = {value, unit, "made up for a test"};
