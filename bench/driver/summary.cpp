@@ -156,16 +156,22 @@ std::string summary_sentence(const Results& results) {
   const auto ran = count([](const Record& record) { return record.outcome == Outcome::kOk; });
   const auto verified = count([](const Record& record) { return counts(record); });
   const auto skipped = count([](const Record& record) { return record.outcome == Outcome::kSkipped; });
+  const auto failed = count([](const Record& record) { return record.outcome == Outcome::kFailed; });
   std::string text = finding(results.records);
   const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
   if (ran > 0) {
-    const bool some_failed =
-        count([](const Record& record) { return record.outcome == Outcome::kFailed; }) > 0;
-    add(verified == ran ? fmt::format("{} {} records {} verified{}.", some_failed ? "The other" : "All", ran,
-                                      some_failed ? "are" : "that ran are",
-                                      skipped > 0 ? fmt::format("; {} skipped", skipped) : "")
-                        : fmt::format("{} of {} records that ran are verified.", verified, ran));
-  } else if (count([](const Record& record) { return record.outcome == Outcome::kFailed; }) == 0) {
+    const bool one = ran == 1;
+    std::string records = one ? "record" : fmt::format("{} records", ran);
+    if (verified < ran) {
+      records = fmt::format("{} of {} that ran", verified, one ? "1 record" : records);
+    } else if (failed > 0) {
+      records = "The other " + records;
+    } else {
+      records = (one ? "The one " : "All ") + records + " that ran";
+    }
+    add(fmt::format("{} {} verified{}.", records, one ? "is" : "are",
+                    skipped > 0 ? fmt::format("; {} skipped", skipped) : ""));
+  } else if (failed == 0) {
     add("Nothing could run here: see the reasons above.");
   }
   if (!results.device) add("No CUDA device was found: only CPU rows ran.");

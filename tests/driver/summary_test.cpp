@@ -70,5 +70,22 @@ TEST(Summary, ShowsTheShareOfTheFloorAndWhatSetsIt) {
   EXPECT_THAT(summary_json(results, "a.json"), HasSubstr("\"faster_than_floor\": true"));
 }
 
+TEST(Summary, SaysOfHowManyRecordsTheTimesCount) {
+  Results results = measured();
+  EXPECT_THAT(summary_sentence(results), HasSubstr("All 5 records that ran are verified. "));
+  results.records[1].outcome = Outcome::kSkipped;
+  EXPECT_THAT(summary_sentence(results), HasSubstr("All 4 records that ran are verified; 1 skipped. "));
+  results.records[2].verification.verdict = Verdict::kFail;
+  EXPECT_THAT(summary_sentence(results), HasSubstr(" 3 of 4 records that ran are verified; 1 skipped. "));
+  results.records[2].outcome = Outcome::kFailed;
+  EXPECT_THAT(summary_sentence(results), HasSubstr("The other 3 records are verified; 1 skipped. "));
+  results.records[3].outcome = results.records[4].outcome = Outcome::kFailed;
+  EXPECT_THAT(summary_sentence(results), HasSubstr("The other record is verified; 1 skipped. "));
+  results.records.resize(1);
+  EXPECT_THAT(summary_sentence(results), HasSubstr("The one record that ran is verified. "));
+  results.records[0].verification.verdict = Verdict::kFail;
+  EXPECT_THAT(summary_sentence(results), HasSubstr("0 of 1 record that ran is verified. "));
+}
+
 }  // namespace
 }  // namespace headroom
