@@ -198,13 +198,13 @@ int run(const RunOptions& asked) {
 
 // Reads or measures two sides, judges them, and says it in the exit code.
 int compare(const CompareOptions& options) {
-  if (options.print_targets) {
-    check_output(options.output);
-    print(targets_text(options));
-    return kDone;
-  }
   if (!options.save_baseline.empty()) {
     print(stored_text(options));
+    return kDone;
+  }
+  check_output(options.output);
+  if (options.print_targets) {
+    print(targets_text(options));
     return kDone;
   }
   int worst = kDone;
@@ -213,7 +213,6 @@ int compare(const CompareOptions& options) {
     append_comparison(comparison, options.output);
     worst = worse(worst, exit_code(comparison));
   };
-  check_output(options.output);
   if (measures(options)) {
     compare_builds(options, report);
   } else {
