@@ -450,8 +450,8 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
     add_bias(logits, own.biases(2), own.at());
     std::uint32_t gradient[4];
     float output_bias[4] = {bias_before.x, bias_before.y, bias_before.z, bias_before.w};
-    const float loss = narrow_loss<Format>(logits, label, arguments.gradient_scale, own.at().first_column(),
-                                           gradient, output_bias);
+    const float loss = narrow_loss<Format, true>(logits, label, arguments.gradient_scale,
+                                                 own.at().first_column(), gradient, output_bias);
     store_rows<1>(own.shared + Map::kLogitGradient, gradient, own.at());
     shared_writes_to_async();
     named_barrier(1, kWarpgroup);

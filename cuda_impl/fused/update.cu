@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "device/check.h"
+#include "device/device.h"
 #include "fused/formats.cuh"
 #include "fused/kernels.h"
 #include "fused/launch_config.h"
@@ -21,6 +22,7 @@ template <int kRows_, int kParts_, int kThreads_, int kAtOnce_>
 struct UpdateForm {
   static constexpr int kRows = kRows_, kParts = kParts_, kThreads = kThreads_, kAtOnce = kAtOnce_;
   static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
+  static constexpr int kSharedBytes = kRows * kGroups * kLanes * 16;
 };
 using FewPartials = UpdateForm<4, 1, 512, 1>;
 using SomePartials = UpdateForm<1, 1, 512, 4>;
@@ -135,13 +137,29 @@ __global__ void __launch_bounds__(Form::kThreads)
   }
 }
 
+/// Shared memory that a thread block asks for, unused, so that an SM takes no more blocks than its share: the SMs that
+/// end the kernel before first would take as many as they have registers for, and the last ones none.
+int share_keeping_bytes(int blocks, int threads, int static_bytes) {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount, device);
+  const int share = (blocks + sms - 1) / sms;
+  if (share * threads > device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor, device)) return 0;
+  const int bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) / share -
+                    device_attribute(cudaDevAttrReservedSharedMemoryPerBlock, device) - static_bytes;
+  return bytes / 128 * 128;
+}
+
 template <class Form>
 void launch_update_of(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
   const bool bf16 = precision == Precision::kBf16;
   const auto kernel = arguments.plan.pack == 1
                           ? (bf16 ? update_kernel<Bf16, Form, 1> : update_kernel<Fp16, Form, 1>)
                           : (bf16 ? update_kernel<Bf16, Form, 2> : update_kernel<Fp16, Form, 2>);
-  const LaunchConfig launch(Form::kParts * arguments.row_blocks + 1, Form::kThreads, 0, stream);
+  const int blocks = Form::kParts * arguments.row_blocks + 1;
+  const int bytes = share_keeping_bytes(blocks, Form::kThreads, Form::kSharedBytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const LaunchConfig launch(blocks, Form::kThreads, bytes, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
