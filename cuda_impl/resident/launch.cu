@@ -130,7 +130,8 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
     case Precision::kFp32:
       return slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
-      return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
+      return sums_whole(precision, plan) ? slice_whole_kernel_tf32()
+                                         : slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
     case Precision::kFp16:
       return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));
     case Precision::kBf16:

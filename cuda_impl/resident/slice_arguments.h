@@ -53,6 +53,7 @@ struct SliceKernel {
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
 SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
+SliceKernel slice_whole_kernel_tf32();
 SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
 SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
 

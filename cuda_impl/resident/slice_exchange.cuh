@@ -98,6 +98,17 @@ class SliceGrid {
     restore<kGradient>(share, displaced.x, waiter.lane);
   }
 
+  /// For who takes parts of tiles: where they are in this step, and the mark that they will have.
+  struct Awaited {
+    const unsigned char* tiles;
+    std::uint32_t mark, want;
+  };
+  template <bool kGradient>
+  RESIDENT_DEVICE Awaited awaited(const SliceArguments& arguments, int exchange) const {
+    constexpr std::uint32_t kMark = mark<kGradient>();
+    return {arguments.exchange + slot(exchange), kMark, epoch_ ? kMark : 0};
+  }
+
   /// Asks for activations of the step before; they may be used after ready().
   RESIDENT_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs>& share, int exchange) const {
     const unsigned char* tiles = reader_ + slot(exchange, true);

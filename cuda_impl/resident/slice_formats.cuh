@@ -430,6 +430,10 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices> {
     product_tf32(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
     product_tf32(sums[1], a.word[4], a.word[5], a.word[6], a.word[7], b0, b1);
   }
+  /// Of whole sums (slice_whole_team.cuh).
+  RESIDENT_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
+    product_tf32(c, a.x, a.y, a.z, a.w, b0, b1);
+  }
   RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
                                        const Weights& w, int /*lane*/) {
     product(sums.chain[chain], a, w.word[0], w.word[1]);

@@ -48,6 +48,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
+  // Teams with whole sums have a place for each of 16 slices.
+  if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
+    plan.members = std::max(plan.members, kMaxCluster);
   require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
                                                             " thread blocks, the device holds " +
                                                             std::to_string(limits.sm_count));
@@ -59,10 +62,12 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   const int stages = 1 << plan.stage_shift;
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
+  const bool whole_in_teams = team > 1 && sums_whole(precision, plan);
   const std::int64_t own_tile =
-      std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) ? 2 : 1);
-  const std::int64_t kept =
-      std::int64_t{kept_layers(precision, plan.layers, team)} * kWarps * 2 * plan.pairs * plan.tile;
+      std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) && !whole_in_teams ? 2 : 1);
+  const std::int64_t kept = whole_in_teams ? 0
+                                           : std::int64_t{kept_layers(precision, plan.layers, team)} *
+                                                 kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
   std::int64_t parameter = 0;
@@ -90,12 +95,16 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
   plan.hidden_offset =
-      take(sums_whole(precision, plan) ? kFragmentBytes
-                                       : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
+      take(whole_in_teams                ? kWholeTeamFragmentBytes + kWholeTeamTileBytes
+           : sums_whole(precision, plan) ? kFragmentBytes
+                                         : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
   plan.dlogits_offset = take(2 * own_tile + kept);
   plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);
-  plan.last_partial_offset = own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4) : -1;
+  plan.last_partial_offset = whole_in_teams
+                                 ? take(std::int64_t{kWholeTeamParts} * kPartialTile * plan.last_lanes / 4)
+                             : own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4)
+                                        : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
   plan.staging_barrier_offset = take(16);
   plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);

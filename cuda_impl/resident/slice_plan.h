@@ -23,6 +23,11 @@ inline constexpr int kMostWarps = 12;  // of a thread block
 /// Of weights as whole sums take them: of rows and columns of two layers and of the last layer's two tiles, 2 KB each,
 /// and of the last layer backward.
 inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
+/// The same in tf32 in teams, and the tiles that updates take, five of every slice and six of the member's own
+/// (slice_whole_team.cuh).
+inline constexpr int kWholeTeamFragmentBytes = 6 * 4096 + 8192;
+inline constexpr int kWholeTeamTileBytes = (5 * kMaxCluster + 6) * 1024;
+inline constexpr int kWholeTeamParts = 2;  // that a sum is made in
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
 // What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
@@ -90,10 +95,12 @@ struct SlicePlan {
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 
-/// Whether a cluster's sums over hidden columns are whole in two warps, which do nothing else (slice_whole.cuh).
+/// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh), in tf32 in
+/// each thread block of teams of four (slice_whole_team.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
-  return (precision == Precision::kFp16 || precision == Precision::kBf16) && plan.form == Form::kCluster &&
-         plan.layers == 4 && plan.members == kMaxCluster;
+  if (plan.layers != 4 || plan.members != kMaxCluster) return false;
+  return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4
+                                       : precision != Precision::kFp32 && plan.form == Form::kCluster;
 }
 
 /// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.

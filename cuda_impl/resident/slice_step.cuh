@@ -45,8 +45,9 @@ inline constexpr bool kServesIn =
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
+/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh).
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1>
+          int kOwn = 1, bool kWhole = false>
 class SliceMember {
  public:
   using Values = typename Format::Values;
@@ -58,7 +59,7 @@ class SliceMember {
   using Place = typename Exchange::Place;
   using Fragments = typename Format::Fragments;
 
-  static constexpr bool kServes = kServesIn<Format, kPairs, kTeam>;
+  static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam>;
   static constexpr int kBlock = kBlockThreads<Format, kPairs, kTeam>;
   static constexpr int kInputs = (kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
@@ -81,11 +82,11 @@ class SliceMember {
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   /// Layers whose activations are kept here for the update in the next step, and not read a second time.
-  static constexpr int kKeptLayers = kept_layers(Format::kPrecision, kLayers, kTeam);
+  static constexpr int kKeptLayers = kWhole ? 0 : kept_layers(Format::kPrecision, kLayers, kTeam);
   /// Old activations come as columns.
   static constexpr bool kFetchesColumns = publishes_columns(Format::kPrecision, kPairs, kTeam);
   /// Own tiles have a second form, behind the first.
-  static constexpr bool kKeepsColumns = keeps_columns(Format::kPrecision, kPairs, kTeam);
+  static constexpr bool kKeepsColumns = !kWhole && keeps_columns(Format::kPrecision, kPairs, kTeam);
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
@@ -1220,28 +1221,34 @@ class SliceMember {
       visit(floats(a.plan.last_bias_offset)[lane_], lane_ < a.plan.classes, a.plan.bias_begin[last] + lane_);
   }
 
-  /// Masters and biases of this member out of the flat parameters; everything else zero.
-  RESIDENT_DEVICE void load(const Arguments& a) {
+  /// Masters and biases of this member, by the warps that have them, out of the flat parameters; everything else zero.
+  template <int kThreadCount = kBlock>
+  RESIDENT_DEVICE void load(const Arguments& a, bool owns = true) {
 #pragma unroll 1
-    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kBlock * 16)
+    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
     block_sync();
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
-    for_masters(a, take, take);
-    for_biases(a, take);
+    if (owns) {
+      for_masters(a, take, take);
+      for_biases(a, take);
+    }
     block_sync();
   }
-  /// The whole last layer comes from the first member, its mirror from the last.
+  /// The whole last layer comes from the first member, its mirror from the last. What a team does not divide comes from its
+  /// first member, too, and the mirror from its last.
   RESIDENT_DEVICE void store(const Arguments& a) {
-    const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1];
+    const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1], divided_end = a.plan.bias_begin[0];
     for_masters(
         a,
         [&](const float& own, bool exists, std::int64_t place) {
+          if (kWhole && place >= divided_end && rank_ > 0) return;
           if (exists && (place < last_begin || member_ == 0)) a.parameters[place] = own;
         },
         [&](const float& own, bool exists, std::int64_t place) {
+          if (kWhole && rank_ < kTeam - 1) return;
           if (exists && (place < last_begin || member_ == a.plan.members / kOwn - 1)) a.mirror[place] = own;
         });
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
@@ -1257,7 +1264,7 @@ class SliceMember {
   }
   /// Shares of hidden columns. In a team without enough of them those warps that publish have none.
   RESIDENT_DEVICE static int share_of(int warp, int rank) {
-    return kTeam == 1 ? warp : (kWarps - 1 - warp) * kTeam + rank;
+    return kTeam == 1 || kWhole ? warp : (kWarps - 1 - warp) * kTeam + rank;
   }
   RESIDENT_DEVICE static int warp_of(int share) { return kTeam == 1 ? share : kWarps - 1 - share / kTeam; }
   RESIDENT_DEVICE static int gradient_exchange(const Arguments& a, int layer) {

@@ -29,6 +29,7 @@
 #pragma once
 
 #include "resident/slice_step.cuh"
+#include "resident/slice_whole_loss.cuh"
 
 namespace headroom::resident {
 
@@ -47,7 +48,7 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
 
   RESIDENT_DEVICE void run(const Arguments& a) {
-    load(a);
+    Base::template load<kWholeThreads>(a, warp_ < kWarps);
     exchange_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     Base::begin_staging(a);
@@ -85,21 +86,6 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
   RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
     return lane_ < kChainWarps ? timed_out_words(a)[lane_] : 0;
-  }
-
-  RESIDENT_DEVICE void load(const Arguments& a) {
-#pragma unroll 1
-    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kWholeThreads * 16)
-      *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
-    block_sync();
-    if (warp_ < kWarps) {
-      const auto take = [&](float& own, bool exists, std::int64_t place) {
-        own = exists ? a.parameters[place] : 0.0f;
-      };
-      Base::for_masters(a, take, take);
-      Base::for_biases(a, take);
-    }
-    block_sync();
   }
 
   // ---- eight warps that own masters
@@ -444,46 +430,21 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     const Target to = target(a, lane, kSecondGradient);
     const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
     const int t = lane_ & 3;
-    // Classes that are not there have no chance.
-    float2 bias[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      bias[i] = reinterpret_cast<const float2*>(Base::floats(a.plan.last_bias_offset))[4 * i + t];
-      if (Base::class_of(2 * i, t) >= a.plan.classes) bias[i].x = -INFINITY;
-      if (Base::class_of(2 * i + 1, t) >= a.plan.classes) bias[i].y = -INFINITY;
-    }
+    const auto bias = TwoRowsOfLoss::load_bias(Base::floats(a.plan.last_bias_offset), a.plan.classes, t);
     uint4 tiles[kPairs];
     take(a, lane, kThirdHidden, tiles);
     float low[4], high[4];
-    multiply<2>(low, tiles, low_weights, bias[0]);
-    multiply<2>(high, tiles, high_weights, bias[1]);
+    multiply<2>(low, tiles, low_weights, bias.low);
+    multiply<2>(high, tiles, high_weights, bias.high);
     uint4 across[kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       across[i] = load_shared16(fragments(a, kLastAcross) + i * 512 + lane_ * 16);
     const Product product = load_product(a, kThirdColumns);
 
-    // Softmax of rows g and g + 8: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
-    float power[2][4], below[2][4], row_sum[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float logit[4] = {low[2 * i], low[2 * i + 1], high[2 * i], high[2 * i + 1]};
-      float highest = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
-      highest = fmaxf(highest, shuffle_xor(highest, 1));
-      highest = fmaxf(highest, shuffle_xor(highest, 2));
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        below[i][c] = logit[c] - highest;
-        power[i][c] = exponential(below[i][c]);
-      }
-      row_sum[i] = (power[i][0] + power[i][1]) + (power[i][2] + power[i][3]);
-      row_sum[i] += shuffle_xor(row_sum[i], 1);
-      row_sum[i] += shuffle_xor(row_sum[i], 2);
-      const float inverse = lane.row + 8 * i < a.plan.batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        power[i][c] = power[i][c] * inverse - (Base::class_of(c, t) == label[i] ? a.gradient_scale : 0.0f);
-    }
+    const int row[2] = {lane.row, lane.row + 8};
+    const auto rows = TwoRowsOfLoss::of(low, high, label, row, a.plan.batch, a.gradient_scale, t);
+    const auto& power = rows.gradient;
     const uint4 dlogits =
         make_uint4(Format::pack(power[0][0], power[0][1]), Format::pack(power[1][0], power[1][1]),
                    Format::pack(power[0][2], power[0][3]), Format::pack(power[1][2], power[1][3]));
@@ -509,18 +470,7 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     *reinterpret_cast<uint2*>(kept) = make_uint2(dlogits.x, dlogits.y);
     *reinterpret_cast<uint2*>(kept + kTile) = make_uint2(dlogits.z, dlogits.w);
     if (member_ == 0)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float distance = 0;
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          if (Base::class_of(c, t) == label[i]) distance = below[i][c];
-        distance += shuffle_xor(distance, 1);
-        distance += shuffle_xor(distance, 2);
-        if (t == 0)
-          reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[lane.row + 8 * i] =
-              make_float2(row_sum[i], distance);
-      }
+      rows.keep(reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset), label, row, t);
     step_sync();  // 5
   }
 };

@@ -170,9 +170,10 @@ Program choose_program(const Workload& workload, Precision precision, int device
   };
   using Kernel = ResidentOptions::Kernel;
   // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them, in tf32
-  // where the first layer's has something to divide (docs/kernels/resident.md, version 17).
+  // where the first layer's has something to divide or sums are whole (docs/kernels/resident.md, versions 17 and 23).
   std::vector<Form> slice_forms = forms;
-  if (precision == Precision::kFp32 || (precision == Precision::kTf32 && workload.inputs() > 64))
+  if (precision == Precision::kFp32 ||
+      (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
   if (options.kernel != Kernel::kGeneral)
     for (const Form form : slice_forms)

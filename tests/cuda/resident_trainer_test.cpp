@@ -125,13 +125,36 @@ TEST_P(ResidentTeams, SmallStepsMatchTheOracle) {
     check_against_oracle({"mlp-33x24x17x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, GetParam(),
                          kSanitizerWaitSeconds);
 }
+/// Up to 128 columns teams of four have whole sums in tf32.
+constexpr const char* kWiderThanWholeSums = "mlp-33x136x17x7x5-b17";
 TEST_P(ResidentTeams, SmallStepsOfFourLayersMatchTheOracle) {  // which have a kernel of their own but in fp32
   NEEDS_GPU();
   const std::vector<Sharing> all = sharings(GetParam());
   for (const Sharing sharing : all)
     if (sharing.own == all.front().own)
-      check_against_oracle({"mlp-33x24x17x7x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, sharing},
+      check_against_oracle({kWiderThanWholeSums, Form::kGrid, kFewSteps, Kernel::kSlices, sharing},
                            GetParam(), kSanitizerWaitSeconds);
+}
+/// Teams of four with four layers and up to 128 columns, in tf32 (slice_whole_team.cuh).
+TEST(ResidentWholeTeams, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x128x9x16-b32"})
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kFour}, Precision::kTf32,
+                         kSanitizerWaitSeconds);
+}
+TEST(ResidentWholeTeams, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-16x65x120x128x2-b1",
+                           "mlp-784x32x64x17x8-b9"})
+    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, kFour}, Precision::kTf32, 2);
+}
+TEST(ResidentWholeTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  Problem problem("mlp-33x72x17x7x5-b17", fresh_seed());
+  const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kFour};
+  const auto first = bits_after(problem, Precision::kTf32, options, 350);
+  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
+  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
 }
 TEST_P(ResidentTeams, NarrowAndDeepStepsMatchTheOracle) {
   NEEDS_GPU();
@@ -147,6 +170,7 @@ TEST_P(ResidentTeams, StepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kPair},
                                       {"mlp-784x128x128x128x10-b32", kFour},
+                                      {"mlp-784x192x192x192x10-b32", kFour},
                                       {"mlp-896x136x130x9-b5", kFour},
                                       {"mlp-784x256x256x256x10-b32", kPair},
                                       {"mlp-784x512x512x512x10-b32", kPair},
@@ -179,6 +203,7 @@ TEST_P(ResidentTeams, WideStepsOfEveryThreadBlockAloneMatchTheOracle) {
 TEST_P(ResidentTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kFour},
+                                      {"mlp-784x192x192x192x10-b32", kFour},
                                       {"mlp-784x512x512x512x10-b32", kPair},
                                       {"mlp-784x512x512x512x10-b32", kPairOfTwo},
                                       {"mlp-784x1024x1024x1024x10-b32", kPairOfTwo}}) {
@@ -271,8 +296,10 @@ TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
 
 void expect_a_lost_exchange_to_fail(Kernel kernel, const std::vector<int>& exchanges,
                                     Precision precision = Precision::kFp16, Sharing sharing = {0, 0},
-                                    const char* name = "mlp-33x24x17x7x5-b17") {
-  for (const Form form : {Form::kCluster, Form::kGrid, Form::kCluster, Form::kGrid})
+                                    const char* name = "mlp-33x24x17x7x5-b17",
+                                    const std::vector<Form>& forms = {Form::kCluster, Form::kGrid,
+                                                                      Form::kCluster, Form::kGrid}) {
+  for (const Form form : forms)
     for (const int exchange : exchanges) {
       if (under_racecheck() && exchange != exchanges.front()) continue;
       Problem problem(name, fresh_seed());
@@ -300,11 +327,18 @@ TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInsteadOfHanging) {
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp16, {0, 0},
                                  "mlp-33x72x17x7x5-b17");
 }
+TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInTeamsInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kFour,
+                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
   for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kFp16})
     for (const Sharing sharing : sharings(precision))
       expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, precision, sharing);
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, Precision::kTf32, kFour, kWiderThanWholeSums,
+                                 {Form::kGrid, Form::kGrid});
 }
 
 /// Copies through the L2, all the time, on whatever of the GPU is free.

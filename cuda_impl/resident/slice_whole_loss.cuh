@@ -1,0 +1,74 @@
+// Softmax and the logits' gradient of two rows in the four lanes of a quad, as the kernels with whole sums have them in registers.
+#pragma once
+
+#include "resident/slice_arguments.h"
+#include "resident/slice_formats.cuh"
+
+namespace headroom::resident {
+
+/// Of lane (g, t), two rows: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
+struct TwoRowsOfLoss {
+  float gradient[2][4], below[2][4], row_sum[2];
+
+  RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
+
+  /// The bias of this lane's classes; those that are not there have no chance.
+  struct Bias {
+    float2 low, high;
+  };
+  RESIDENT_DEVICE static Bias load_bias(const float* bias, int classes, int t) {
+    float2 two[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      two[i] = reinterpret_cast<const float2*>(bias)[4 * i + t];
+      if (class_of(2 * i, t) >= classes) two[i].x = -INFINITY;
+      if (class_of(2 * i + 1, t) >= classes) two[i].y = -INFINITY;
+    }
+    return {two[0], two[1]};
+  }
+
+  /// low, high: logits of both rows as a product leaves them, two classes of the first row, then of the second. Rows beyond
+  /// the batch have no gradient.
+  RESIDENT_DEVICE static TwoRowsOfLoss of(const float (&low)[4], const float (&high)[4],
+                                          const int (&label)[2], const int (&row)[2], int batch,
+                                          float gradient_scale, int t) {
+    TwoRowsOfLoss rows;
+    auto& power = rows.gradient;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float logit[4] = {low[2 * i], low[2 * i + 1], high[2 * i], high[2 * i + 1]};
+      float highest = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
+      highest = fmaxf(highest, shuffle_xor(highest, 1));
+      highest = fmaxf(highest, shuffle_xor(highest, 2));
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        rows.below[i][c] = logit[c] - highest;
+        power[i][c] = exponential(rows.below[i][c]);
+      }
+      rows.row_sum[i] = (power[i][0] + power[i][1]) + (power[i][2] + power[i][3]);
+      rows.row_sum[i] += shuffle_xor(rows.row_sum[i], 1);
+      rows.row_sum[i] += shuffle_xor(rows.row_sum[i], 2);
+      const float inverse = row[i] < batch ? divide(gradient_scale, rows.row_sum[i]) : 0.0f;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        power[i][c] = power[i][c] * inverse - (class_of(c, t) == label[i] ? gradient_scale : 0.0f);
+    }
+    return rows;
+  }
+
+  /// What the loss needs of them, for who makes it: the row's sum and its label's distance to the highest.
+  RESIDENT_DEVICE void keep(float2* rows, const int (&label)[2], const int (&row)[2], int t) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float distance = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (class_of(c, t) == label[i]) distance = below[i][c];
+      distance += shuffle_xor(distance, 1);
+      distance += shuffle_xor(distance, 2);
+      if (t == 0) rows[row[i]] = make_float2(row_sum[i], distance);
+    }
+  }
+};
+
+}  // namespace headroom::resident
