@@ -375,27 +375,6 @@ class SliceCluster {
     if (thread_index() == 0 && !waiter.timed_out) expect(arguments, barrier);
     load(arguments, share, which);
   }
-  // The same in parts, for whole sums (slice_whole.cuh).
-  RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange) const {
-    const std::uint32_t barrier = buffer_barrier(arguments, exchange);
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
-      if (waiter.give_up(arguments, polls, begin, exchange)) break;
-  }
-  /// By one thread that has waited, for the next use of the buffer.
-  RESIDENT_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter,
-                                   int exchange) const {
-    if (!waiter.timed_out) expect(arguments, buffer_barrier(arguments, exchange));
-  }
-  /// This step's buffer of an exchange, or the last's, in bytes from the start of shared memory; and its barrier.
-  RESIDENT_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
-                                              bool before = false) const {
-    return static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
-           buffer(arguments, exchange, before ? before_ : now_) * arguments.slot_bytes;
-  }
-  RESIDENT_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange) const {
-    return first_barrier(arguments) + 8 * buffer(arguments, exchange, now_);
-  }
   RESIDENT_DEVICE void fetch(const SliceArguments& arguments, Share<Format, kPairs>& share,
                              int exchange) const {
     load(arguments, share, buffer(arguments, exchange, before_));
@@ -462,6 +441,79 @@ class SliceCluster {
 
   const unsigned char* reader_;
   std::uint32_t now_ = 0, before_ = 0, parity_ = 0;  // this step's buffer and the last's; this step's phase
+};
+
+/// The same for whole sums (slice_whole.cuh): a warp takes one half of every tile, the rows that it goes on with, and waits for
+/// nothing else. So each buffer has two mbarriers.
+template <class Format, int kPairs>
+class SliceHalves {
+ public:
+  static constexpr Form kForm = Form::kCluster;
+
+  /// Where a lane publishes, known before there is anything to publish.
+  struct Place {
+    std::uint32_t tile, barrier;
+    bool lost;
+  };
+
+  RESIDENT_DEVICE SliceHalves(const SliceArguments&, int /*first_slice*/, int /*lane*/) {}
+
+  /// After shared memory was cleared and before anybody publishes.
+  RESIDENT_DEVICE void begin(const SliceArguments& arguments) const {
+    if (thread_index() == 0) {
+      const int barriers = arguments.plan.exchanges * kStages * 2;
+      for (int i = 0; i < barriers; ++i) barrier_init(place(arguments, i), 1);
+      barrier_init_fence();
+      for (int i = 0; i < barriers; ++i) expect(arguments, place(arguments, i));
+    }
+    block_sync();
+    cluster_sync();
+  }
+  RESIDENT_DEVICE void begin_step(int step) {
+    now_ = step & 1;
+    parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
+  }
+  /// Nobody may leave while others still store into its memory.
+  RESIDENT_DEVICE void end() const { cluster_sync(); }
+
+  /// For a half of everybody's tiles.
+  RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange,
+                             int half) const {
+    const std::uint32_t barrier = buffer_barrier(arguments, exchange, half);
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
+      if (waiter.give_up(arguments, polls, begin, exchange)) break;
+  }
+  /// By one thread that has waited, for the next use of the buffer. A completed phase stays visible until that one is
+  /// complete too.
+  RESIDENT_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter, int exchange,
+                                   int half) const {
+    if (!waiter.timed_out) expect(arguments, buffer_barrier(arguments, exchange, half));
+  }
+  /// This step's buffer of an exchange, or the last's, in bytes from the start of shared memory; and its barriers.
+  RESIDENT_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
+                                              bool before = false) const {
+    return static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
+           static_cast<std::uint32_t>(exchange * kStages + (before ? now_ ^ 1 : now_)) * arguments.slot_bytes;
+  }
+  RESIDENT_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange,
+                                               int half) const {
+    return place(arguments, (exchange * kStages + now_) * 2 + half);
+  }
+
+ private:
+  static constexpr int kStages = 2;  // of four layers
+
+  RESIDENT_DEVICE static std::uint32_t place(const SliceArguments& arguments, int barrier) {
+    return shared_address(shared_memory()) +
+           static_cast<std::uint32_t>(arguments.plan.barrier_offset + 8 * barrier);
+  }
+  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
+    barrier_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * arguments.plan.tile / 2));
+  }
+
+  int now_ = 0;  // this step's buffer
+  std::uint32_t parity_ = 0;
 };
 
 }  // namespace headroom::resident

@@ -255,6 +255,7 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
     Type::product(c, a.x, a.y, a.z, a.w, b0, b1);
   }
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return Type::pack(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return Type::pack_weights(a, b); }
   RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return Type::positive(word); }
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
@@ -275,6 +276,15 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
 
   RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
     return transposed(load_tile<4>(tile, lane));
+  }
+  /// Of columns 2t and 2t + 1, in every lane: a product with ones. Additions over lanes are more instructions, which wait for
+  /// each other.
+  RESIDENT_DEVICE static float2 sum_of_rows(const Own& own) {
+    const std::uint32_t ones = Type::pack(1.0f, 1.0f);
+    float sum[4] = {};
+#pragma unroll
+    for (int s = 0; s < 4; s += 2) Type::product(sum, ones, ones, ones, ones, own.word[s], own.word[s + 1]);
+    return make_float2(sum[0], sum[1]);
   }
   /// [16 columns, 8 outputs] = columns^T * own over 32 rows, in the order of a pair of masters.
   RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {

@@ -112,7 +112,8 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.barrier_offset = plan.exchange_offset = -1;
   plan.kept_gradient_begin = -1;
   if (form == Form::kCluster) {
-    plan.barrier_offset = take(std::int64_t{8} * plan.exchanges * stages);
+    plan.barrier_offset =
+        take(std::int64_t{8} * plan.exchanges * stages * (sums_whole(precision, plan) ? 2 : 1));
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
     plan.exchange_bytes = plan.exchanges * stages *

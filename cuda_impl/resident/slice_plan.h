@@ -76,12 +76,12 @@ struct SlicePlan {
   std::int32_t last_bias_offset;  // fp32 [16]
   std::int32_t
       hidden_offset;  // own tiles [layers - 1, 2 by the step's parity]; or weights, if sums are whole
-  std::int32_t gradient_offset;         // own tiles [layers - 1]
-  std::int32_t dlogits_offset;          // 2 tiles; kept activations [kept_layers(), 8 warps, 2 pairs]
-  std::int32_t partial_offset;          // fp32 [2, 8 warps, 32, 8]
-  std::int32_t last_partial_offset;     // of the second tile of logits, without empty lanes
-  std::int32_t row_loss_offset;         // fp32 [32, 2]
-  std::int32_t barrier_offset;          // cluster: mbarriers [exchanges, stages]
+  std::int32_t gradient_offset;      // own tiles [layers - 1]
+  std::int32_t dlogits_offset;       // 2 tiles; kept activations [kept_layers(), 8 warps, 2 pairs]
+  std::int32_t partial_offset;       // fp32 [2, 8 warps, 32, 8]
+  std::int32_t last_partial_offset;  // of the second tile of logits, without empty lanes
+  std::int32_t row_loss_offset;      // fp32 [32, 2]
+  std::int32_t barrier_offset;       // cluster: mbarriers [exchanges, stages]; [2 halves] if sums are whole
   std::int32_t staging_barrier_offset;  // 2 mbarriers
   std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
   std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each

@@ -1113,8 +1113,8 @@ class SliceMember {
     block_sync();
   }
   RESIDENT_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
-                             int batch) const {
-    if (offset < 0 || thread_index() != kThreads - 1) return;
+                             int batch, int thread) const {
+    if (offset < 0 || thread_index() != thread) return;
     const auto bytes = static_cast<std::uint32_t>(
         kTeam == 1 ? a.plan.x_batch_bytes
                    : std::int64_t{2} * (input_begin(a, rank_ + 1, 0) - input_first_) * kTile);
@@ -1126,11 +1126,11 @@ class SliceMember {
               staging_barrier(a, which));
   }
   /// Of the next step.
-  RESIDENT_DEVICE void stage_rows(const Arguments& a) const {
-    stage(a, 0, a.x_rows, a.plan.x_rows_offset, next_batch_);
+  RESIDENT_DEVICE void stage_rows(const Arguments& a, int thread = kThreads - 1) const {
+    stage(a, 0, a.x_rows, a.plan.x_rows_offset, next_batch_, thread);
   }
-  RESIDENT_DEVICE void stage_columns(const Arguments& a) const {
-    stage(a, 1, a.x_columns, a.plan.x_columns_offset, batch_);
+  RESIDENT_DEVICE void stage_columns(const Arguments& a, int thread = kThreads - 1) const {
+    stage(a, 1, a.x_columns, a.plan.x_columns_offset, batch_, thread);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
   RESIDENT_DEVICE void wait_for_inputs(const Arguments& a, int which, int offset, int step) const {

@@ -4,8 +4,10 @@
 // slice_step.cuh does: partial sums through shared memory, a barrier, and an addition of eight. So two warps, each with 16 of
 // the 32 rows, are the chain from h1 to the first layer's gradient. What one has summed up it rounds and publishes from its
 // registers; logits, softmax, the gradient below the last layer and the next product follow each other without a barrier.
-// The eight others own the masters as in slice_step.cuh. They multiply the first layer, whose 784 inputs are worth
-// dividing, update everything, and leave weights in shared memory in the order in which the two take them.
+// Eight others own the masters as in slice_step.cuh. They multiply the first layer, whose 784 inputs are worth
+// dividing, update every weight, and leave weights in shared memory in the order in which the two take them. An eleventh warp
+// updates biases, stores the loss and asks for inputs: little work, but a long row of instructions that wait for each
+// other, for which nobody is to be waited for.
 //
 //   tiles:     [32 rows, 8 columns] as two halves of 16 rows; in a half 8 bytes of each lane (4g + t: rows g and g + 8, columns
 //              2t and 2t + 1). 16 bytes of them are what a lane of a product takes: of a pair of slices, lanes with t < 2
@@ -13,19 +15,24 @@
 //              free if its weights follow, and the gradient below the last layer is made in it, so that it
 //              is masked by activations and multiplied where it is. In tiles of odd slices 16-byte places 0 to 3 and 4 to 7
 //              change places (and so on), so that a lane's quad meets no bank twice.
-//   own tiles: are in this member's buffers of the exchanges, too.
-//   barriers, all of all ten warps, in a step:
-//              1. the first layer's partial sums are complete (on the chain)
-//              2. rows of the second layer are updated from the step before, while h1 travels
-//              3. rows of the third, while h2 travels
-//              4. columns of the third and the last layer, while h3 travels; behind it columns of the second
-//              5. the gradient below the last layer and that of the logits are kept, behind d2's publication
-//              6. the first layer's gradient is complete (on the chain)
+//   own tiles: are in this member's buffers of the exchanges, too. Own gradients, and those of the logits, are also kept row
+//              by row, which is how they are read transposed.
+//   weights:   a row of 16 bytes for each column, also read transposed.
+//   barriers, all of all eleven warps, in a step, and what is done before each besides the chain's own:
+//              1. the first layer's partial sums are complete (on the chain); its bias
+//              2. rows of the second layer and its bias are updated from the step before, while h1 travels
+//              3. rows of the third and its bias, while h2 travels
+//              4. the last layer, while h3 travels
+//              5. inputs as columns are in registers; columns of the second layer. The gradient below the last layer and that
+//                 of the logits are kept, behind d2's publication
+//              6. columns of the third, in the step itself, while d2 travels; inputs as rows are in registers. The first
+//                 layer's gradient is complete (on the chain)
 //              Whoever writes weights, biases or kept tiles again is one of these behind their last reader.
-//   exchanges: the buffers' two stages are enough as before. h1 is read for the last time before the second barrier of the
-//              next step, and written again by members that have taken a d2 which this one published behind the fourth.
-//              The others are read before the fifth, and written by members that have taken an h1 published in the
-//              step after. A member's own tiles are written by itself.
+//   exchanges: a chain warp waits for its half of everybody's tiles only; what the eight read of both halves is behind a barrier.
+//              The buffers' two stages are enough as before, for each half: h1 is read for the last time before the
+//              second barrier of the next step, and written again by members that have taken a d2 which this one
+//              published behind the fourth. The others are read before the fifth, and written by members that have taken
+//              an h1 published in the step after. A member's own tiles are written by itself.
 #pragma once
 
 #include "resident/slice_step.cuh"
@@ -33,16 +40,18 @@
 
 namespace headroom::resident {
 
-inline constexpr int kChainWarps = 2, kWholeThreads = kThreads + 32 * kChainWarps;
+inline constexpr int kChainWarps = 2, kWholeThreads = kThreads + 32 * (kChainWarps + 1);
 
 template <class Format>
-class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
-  using Base = SliceMember<Format, SliceCluster, 1, 4>;
+class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
+  using Base = SliceMember<Format, SliceHalves, 1, 4>;
   using Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::waiter_, Base::warp_;
   using typename Base::Arguments;
   using typename Base::EarlyInputs;
+  using typename Base::Place;
   using typename Base::Values;
   using typename Base::Weights;
+  using Own = typename Format::Own;
 
  public:
   RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
@@ -56,8 +65,10 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     bool complete = false;
     if (updates)
       complete = update(a);
-    else
+    else if (warp_ < kWarps + kChainWarps)
       chain(a);
+    else
+      serve(a);
     block_sync();
     if (updates && complete) Base::store(a);
     exchange_.end();
@@ -93,45 +104,36 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   /// Whether all steps were made.
   RESIDENT_DEVICE bool update(const Arguments& a) {
     keep_all_weights(a);
-    Base::stage_rows(a);
     Base::multiply_first(a, 0, next_batch_);
     for (int step = 0; step < a.steps; ++step) {
-      exchange_.begin_step(a, step);
+      exchange_.begin_step(step);
       Base::next_batch(a);
       Base::partial_ = 1;  // one buffer is enough
       Base::store_partial(a, Base::first_sums_);
       step_sync();  // 1
       if (step > 0) update_second_rows(a);
-      step_sync();                // 2
-      if (warp_ == kWarps - 1) {  // behind the first barrier nobody reads the last inputs
-        Base::stage_columns(a);
-        if (step + 1 < a.steps) Base::stage_rows(a);
-      }
+      step_sync();  // 2
       if (step > 0) update_third_rows(a);
       step_sync();  // 3
-      if (step > 0) {
-        update_third_columns(a);
-        update_last(a);
-      }
+      if (step > 0) update_last(a);
       step_sync();  // 4
-      if (step > 0) update_second_columns(a);
-      step_sync();  // 5
       EarlyInputs columns;
       Base::load_inputs(a, columns, step);
+      if (step > 0) update_second_columns(a);
+      step_sync();  // 5
+      update_third_columns(a);
       if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
       Fragments rows[kEarlyRows];
 #pragma unroll
       for (int i = 0; i < kEarlyRows; ++i) rows[i] = load_row_inputs(a, i);
-      if (warp_ == 5 && member_ == 0) Base::store_loss(a, step);
       step_sync();  // 6
       const std::uint32_t timed_out = timed_out_word(a);
       update_first_and_multiply(a, columns, rows);
       if (warp_any(timed_out != 0)) return false;
     }
-    exchange_.begin_step(a, a.steps);
+    exchange_.begin_step(a.steps);
     update_second_rows(a);
     update_third_rows(a);
-    update_third_columns(a);
     update_last(a);
     update_second_columns(a);
     return true;
@@ -139,26 +141,34 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   RESIDENT_DEVICE void keep_all_weights(const Arguments& a) const {
 #pragma unroll
     for (int layer = 1; layer < 3; ++layer) {
-      keep_weights(a, static_cast<Matrix>(kSecondRows + layer - 1),
-                   Format::weights(Base::matrix(a.plan.rows_offset, layer)[lane_]));
-      keep_weights(a, static_cast<Matrix>(kSecondColumns + layer - 1),
-                   Format::weights(Base::matrix(a.plan.columns_offset, layer)[lane_]));
+      keep_matrix(a, static_cast<Matrix>(kSecondRows + layer - 1),
+                  Base::matrix(a.plan.rows_offset, layer)[lane_]);
+      keep_matrix(a, static_cast<Matrix>(kSecondColumns + layer - 1),
+                  Base::matrix(a.plan.columns_offset, layer)[lane_]);
     }
     keep_last_weights(a, Base::matrix(a.plan.last_offset[0], 1)[lane_], Base::second_tile(a, 0).load(lane_));
   }
-  /// Of this warp's pair: [4 pairs of pairs] [lane] [2 pairs] two words.
-  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, const Weights& w) const {
+  /// Of this warp's pair: a row of 16 bytes for each of its 16 columns, as load_product() takes them.
+  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, std::uint32_t first,
+                                    std::uint32_t second) const {
     const int g = lane_ >> 2, t = lane_ & 3;
-    auto* place = reinterpret_cast<std::uint32_t*>(fragments(a, matrix) + (warp_ >> 1) * 512 +
-                                                   (g * 4 + (t >> 1)) * 16 + (warp_ & 1) * 8 + (t & 1) * 4);
-    place[0] = w.word[0];
-    place[8] = w.word[1];  // the second slice's two lanes further
+    unsigned char* place = fragments(a, matrix) + warp_ * 256 + t * 4;
+    *reinterpret_cast<std::uint32_t*>(place + weight_row(0, g) * 16) = first;
+    *reinterpret_cast<std::uint32_t*>(place + weight_row(1, g) * 16) = second;
+  }
+  /// In an order in which eight columns that are read together are in different banks.
+  RESIDENT_DEVICE static int weight_row(int slice, int column) {
+    return slice == 0 ? column : 8 + (column ^ 2);
+  }
+  RESIDENT_DEVICE void keep_matrix(const Arguments& a, Matrix matrix, const float4& masters) const {
+    keep_weights(a, matrix, Format::pack_weights(masters.x, masters.y),
+                 Format::pack_weights(masters.z, masters.w));
   }
   RESIDENT_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
-    keep_weights(a, kLastLow, Format::weights(low));
-    keep_weights(a, kLastHigh, Format::weights(high));
-    // [pair] [lane] [2 instructions] two words, of columns in the order of whole sums.
     const auto across = Format::across_weights(low, high);
+    keep_weights(a, kLastLow, across.low[0], across.low[1]);
+    keep_weights(a, kLastHigh, across.high[0], across.high[1]);
+    // [pair] [lane] [2 instructions] two words, of columns in the order of whole sums.
     const int g = lane_ >> 2, t = lane_ & 3, column = 2 * (g >> 2) + (g & 1);
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice)
@@ -175,58 +185,47 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
   }
   /// masters += factor * columns^T * own, of this warp's pair of `tiles`.
   RESIDENT_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
-                                     std::uint32_t tiles, const Values& own) const {
+                                     std::uint32_t tiles, const Own& own) const {
     float4& master = Base::matrix(offset, layer)[lane_];
     const float4 before = master;
-    const float4 sum =
-        Format::outer(Format::transposed(tile(tiles, 2 * warp_)),
-                      Format::transposed(tile(tiles, 2 * warp_ + 1)), Format::transposed(own), lane_);
+    const float4 sum = Format::outer(Format::transposed(tile(tiles, 2 * warp_)),
+                                     Format::transposed(tile(tiles, 2 * warp_ + 1)), own, lane_);
     const float4 now = Base::updated(a, before, sum);
     master = now;
-    keep_weights(a, matrix, Format::weights(now));
-  }
-  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer, const Values& gradient) const {
-    Base::update_bias(a, gradient, Base::floats(a.plan.bias_offset) + 8 * layer);
+    keep_matrix(a, matrix, now);
   }
   // From the step before.
   RESIDENT_DEVICE void update_second_rows(const Arguments& a) const {
-    const Values gradient = tile(exchange_.buffer_offset(a, kSecondGradient, true), member_);
     update_matrix(a, a.plan.rows_offset, 1, kSecondRows, exchange_.buffer_offset(a, kFirstHidden, true),
-                  gradient);
-    if (warp_ == 4) update_bias(a, 1, gradient);
+                  load_own_gradient(a, 1));
   }
   RESIDENT_DEVICE void update_third_rows(const Arguments& a) const {
-    const Values gradient = tile(third_gradient(a), member_);
     update_matrix(a, a.plan.rows_offset, 2, kThirdRows, exchange_.buffer_offset(a, kSecondHidden, true),
-                  gradient);
-    if (warp_ == 5) update_bias(a, 2, gradient);
+                  load_own_gradient(a, 2));
   }
   RESIDENT_DEVICE void update_second_columns(const Arguments& a) const {
     update_matrix(a, a.plan.columns_offset, 1, kSecondColumns,
                   exchange_.buffer_offset(a, kSecondGradient, true),
-                  tile(exchange_.buffer_offset(a, kFirstHidden, true), member_));
+                  Format::transposed(tile(exchange_.buffer_offset(a, kFirstHidden, true), member_)));
   }
   RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
     update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, third_gradient(a),
-                  tile(exchange_.buffer_offset(a, kSecondHidden, true), member_));
+                  Format::transposed(tile(exchange_.buffer_offset(a, kSecondHidden), member_)));
   }
   RESIDENT_DEVICE void update_last(const Arguments& a) const {
     float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
     const SecondTile second = Base::second_tile(a, 0);
     const float4 low_before = master, high_before = second.load(lane_);
-    const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
     const std::uint32_t tiles = exchange_.buffer_offset(a, kThirdHidden, true);
     const Values first_slice = Format::transposed(tile(tiles, 2 * warp_)),
                  second_slice = Format::transposed(tile(tiles, 2 * warp_ + 1));
-    const float4 low = Base::updated(
-        a, low_before, Format::outer(first_slice, second_slice, Format::load_own(dlogits, lane_), lane_));
-    const float4 high = Base::updated(
-        a, high_before,
-        Format::outer(first_slice, second_slice, Format::load_own(dlogits + kTile, lane_), lane_));
+    const float4 low =
+        Base::updated(a, low_before, Format::outer(first_slice, second_slice, load_dlogits(a, 0), lane_));
+    const float4 high =
+        Base::updated(a, high_before, Format::outer(first_slice, second_slice, load_dlogits(a, 1), lane_));
     master = low;
     second.store(lane_, high);
     keep_last_weights(a, low, high);
-    if (warp_ == 6) Base::update_last_bias(a);
   }
   /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. In 16 bits
   /// there is always room to stage them.
@@ -240,40 +239,114 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     for (int part = 0; part < 2; ++part) assign(f, part, load_shared16(x + part * 512));
     return f;
   }
-  /// And the product of the next step, if there is one. The gradient lies row by row.
+  /// A tile that lies row by row, transposed.
+  RESIDENT_DEVICE Own load_rows(const unsigned char* tile) const {
+    Own own;
+    load_matrices_transposed(own.word, tile + lane_ * 16);
+    return own;
+  }
+  RESIDENT_DEVICE Own load_own_gradient(const Arguments& a, int layer) const {
+    return load_rows(Base::own_gradient(a, layer));
+  }
+  RESIDENT_DEVICE Own load_dlogits(const Arguments& a, int tile) const {
+    return load_rows(shared_memory() + a.plan.dlogits_offset + tile * kTile);
+  }
+  /// And the product of the next step, if there is one.
   RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
                                                  const Fragments (&rows)[kEarlyRows]) {
-    typename Base::Owns own;
-    load_matrices_transposed(own.slice[0].word, Base::own_gradient(a, 0) + lane_ * 16);
+    const typename Base::Owns own = {{load_own_gradient(a, 0)}};
     Base::clear_first_sums();
 #pragma unroll
     for (int i = 0; i < kInputPairs; ++i) {
+      if (i == kInputPairs - 1 && Base::input_pairs_ < kInputPairs)
+        break;  // as in most warps with 784 inputs
       Base::update_first_pair(a, i, columns[i], own);
       Base::multiply_first_pair(a, i, i < kEarlyRows ? rows[i] : load_row_inputs(a, i));
     }
   }
 
+  // ---- a warp for what is small: a warp that did it besides would be waited for
+
+  /// Biases and the loss of a step are due in the next one, but for the first layer's bias.
+  RESIDENT_DEVICE void serve(const Arguments& a) {
+    constexpr int kThread = kWholeThreads - 1;
+    Base::stage_rows(a, kThread);
+    for (int step = 0; step < a.steps; ++step) {
+      exchange_.begin_step(step);
+      Base::next_batch(a);
+      step_sync();  // 1: behind it nobody reads the last inputs
+      if (step > 0) update_second_bias(a);
+      Base::stage_columns(a, kThread);
+      if (step + 1 < a.steps) Base::stage_rows(a, kThread);
+      step_sync();  // 2
+      if (step > 0) {
+        update_third_bias(a);
+        if (member_ == 0) Base::store_loss(a, step - 1);
+      }
+      step_sync();  // 3
+      if (step > 0) update_last_bias(a);
+      step_sync();  // 4
+      step_sync();  // 5
+      step_sync();  // 6
+      if (warp_any(timed_out_word(a) != 0)) return;
+      update_bias(a, own_bias(a, 0), load_own_gradient(a, 0));
+    }
+    exchange_.begin_step(a.steps);
+    update_second_bias(a);
+    update_third_bias(a);
+    update_last_bias(a);
+    if (member_ == 0) Base::store_loss(a, a.steps - 1);
+  }
+  RESIDENT_DEVICE static float* own_bias(const Arguments& a, int layer) {
+    return Base::floats(a.plan.bias_offset) + 8 * layer;
+  }
+  RESIDENT_DEVICE void update_second_bias(const Arguments& a) const {
+    update_bias(a, own_bias(a, 1), load_own_gradient(a, 1));
+  }
+  RESIDENT_DEVICE void update_third_bias(const Arguments& a) const {
+    update_bias(a, own_bias(a, 2), load_own_gradient(a, 2));
+  }
+  RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_dlogits(a, i));
+  }
+  /// bias [8] += factor * the sum of a tile's rows
+  RESIDENT_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
+    const float2 sum = Format::sum_of_rows(gradient);
+    if (lane_ >= 4) return;
+    float2& two = reinterpret_cast<float2*>(bias)[lane_];
+    two = make_float2(fmaf(a.update_factor, sum.x, two.x), fmaf(a.update_factor, sum.y, two.y));
+  }
+
   // ---- two warps that are the chain
 
+  RESIDENT_DEVICE int half() const { return warp_ - kWarps; }
   /// Where this warp's 16 rows are: of a pair of tiles, what this lane of a product takes; of this member's tile, what it
-  /// publishes, to every other member, with the lane beside it, which holds the same.
+  /// publishes, to every other member, with the lane 16 further, which holds the same. So half a warp writes 256 bytes in a row.
   struct Lane {
-    int row, pair_place;
+    int row, pair_place, weights_place;
     std::uint32_t tile_place;
     std::uint32_t to[kMembers / 2];  // from this member's shared memory to another's
   };
   RESIDENT_DEVICE Lane place_lane() const {
-    const int half = warp_ - kWarps, g = lane_ >> 2, t = lane_ & 3, slice = t >> 1;
+    const int half = this->half(), g = lane_ >> 2, t = lane_ & 3, slice = t >> 1;
     Lane lane;
     lane.row = 16 * half + g;
     lane.pair_place = slice * kTile + half * kHalf + ((2 * g + (t & 1)) ^ (4 * slice)) * 16;
+    // Of two pairs' weights, the row that this lane names of the four blocks of a load: the columns that two lanes of a quad
+    // take first, of either slice, then those that they take last.
+    const int block = lane_ >> 3, in_block = lane_ & 7;
+    lane.weights_place =
+        (block >> 1) * 256 +
+        weight_row(in_block >> 2, 4 * (in_block >> 1 & 1) + 2 * (block & 1) + (in_block & 1)) * 16;
     lane.tile_place = static_cast<std::uint32_t>(member_ * kTile + half * kHalf +
-                                                 ((lane_ >> 1) ^ (4 * (member_ & 1))) * 16);
+                                                 ((lane_ & 15) ^ (4 * (member_ & 1))) * 16);
     const std::uint32_t here = shared_address(shared_memory());
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i)
       lane.to[i] =
-          remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ & 1) + 2 * i) % kMembers) - here;
+          remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ >> 4) + 2 * i) % kMembers) - here;
     return lane;
   }
   /// A row's two values and those of the row 8 further.
@@ -281,13 +354,13 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     std::uint32_t upper, lower;
   };
   struct Product {
-    uint4 weights[kPairs / 2];
+    std::uint32_t weights[kPairs / 2][4];
   };
-  RESIDENT_DEVICE Product load_product(const Arguments& a, Matrix matrix) const {
+  RESIDENT_DEVICE Product load_product(const Arguments& a, const Lane& lane, Matrix matrix) const {
     Product product;
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i)
-      product.weights[i] = load_shared16(fragments(a, matrix) + i * 512 + lane_ * 16);
+      load_matrices_transposed(product.weights[i], fragments(a, matrix) + i * 512 + lane.weights_place);
     return product;
   }
   /// bias + the sum, in kChains chains of instructions that wait for each other.
@@ -297,8 +370,8 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     float chain[kChains][4] = {{bias.x, bias.y, bias.x, bias.y}};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const uint4& w = product.weights[i / 2];
-      Format::product(chain[i % kChains], tiles[i], i % 2 == 0 ? w.x : w.z, i % 2 == 0 ? w.y : w.w);
+      const std::uint32_t* w = product.weights[i / 2] + 2 * (i % 2);
+      Format::product(chain[i % kChains], tiles[i], w[0], w[1]);
     }
 #pragma unroll
     for (int c = 0; c < 4; ++c)
@@ -312,46 +385,37 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
             Format::pack(sum[2], sum[3]) & Format::positive(hidden.lower)};
   }
-  /// Known before there is anything to publish.
-  struct Target {
-    std::uint32_t tile, barrier;
-    bool lost;
-  };
-  RESIDENT_DEVICE Target target(const Arguments& a, const Lane& lane, int exchange) const {
-    Target target = {shared_address(shared_memory()) + exchange_.buffer_offset(a, exchange) + lane.tile_place,
-                     exchange_.buffer_barrier(a, exchange), exchange == a.lost_exchange};
-    compute_now(target.tile);
-    compute_now(target.barrier);
-    return target;
+  RESIDENT_DEVICE Place place(const Arguments& a, const Lane& lane, int exchange) const {
+    Place place = {shared_address(shared_memory()) + exchange_.buffer_offset(a, exchange) + lane.tile_place,
+                   exchange_.buffer_barrier(a, exchange, half()), exchange == a.lost_exchange};
+    compute_now(place.tile);
+    compute_now(place.barrier);
+    return place;
   }
-  RESIDENT_DEVICE void publish(const Lane& lane, const Target& target, const Two& two) const {
-    const Two other = {exchange_neighbours(two.upper), exchange_neighbours(two.lower)};
-    const bool odd = (lane_ & 1) != 0;
-    const uint4 packet = odd ? make_uint4(other.upper, other.lower, two.upper, two.lower)
-                             : make_uint4(two.upper, two.lower, other.upper, other.lower);
-    if (target.lost) return;
+  RESIDENT_DEVICE void publish(const Lane& lane, const Place& place, const Two& two) const {
+    const int from = 2 * (lane_ & 15);
+    const uint4 packet = make_uint4(shuffle_from(two.upper, from), shuffle_from(two.lower, from),
+                                    shuffle_from(two.upper, from + 1), shuffle_from(two.lower, from + 1));
+    if (place.lost) return;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i)
-      store_remote16(target.tile + lane.to[i], packet, target.barrier + lane.to[i]);
-  }
-  RESIDENT_DEVICE static std::uint32_t exchange_neighbours(std::uint32_t word) {
-    return float_to_bits(shuffle_xor(bits_to_float(word), 1));
+      store_remote16(place.tile + lane.to[i], packet, place.barrier + lane.to[i]);
   }
   RESIDENT_DEVICE void take(const Arguments& a, const Lane& lane, int exchange, uint4 (&tiles)[kPairs]) {
     const unsigned char* begin = shared_memory() + exchange_.buffer_offset(a, exchange) + lane.pair_place;
-    exchange_.await(a, waiter_, exchange);
+    exchange_.await(a, waiter_, exchange, half());
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) tiles[i] = load_shared16(begin + 2 * i * kTile);
   }
   /// When the buffer is taken and what depends on it is on its way.
   RESIDENT_DEVICE void expect_next(const Arguments& a, int exchange) const {
-    if (warp_ == kWarps && lane_ == 0) exchange_.expect_next(a, waiter_, exchange);
+    if (lane_ == 0) exchange_.expect_next(a, waiter_, exchange, half());
   }
 
   RESIDENT_DEVICE void chain(const Arguments& a) {
     const Lane lane = place_lane();
     for (int step = 0; step < a.steps; ++step) {
-      exchange_.begin_step(a, step);
+      exchange_.begin_step(step);
       Base::next_batch(a);
       int label[2];
 #pragma unroll
@@ -359,7 +423,7 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
         const int row = lane.row + 8 * i;
         label[i] = row < a.plan.batch ? a.labels[std::int64_t{Base::batch_} * a.plan.batch + row] : -1;
       }
-      Target to = target(a, lane, kFirstHidden);
+      Place to = place(a, lane, kFirstHidden);
       step_sync();  // 1
       float sum[4];
       add_first(a, sum);
@@ -367,9 +431,9 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       publish(lane, to, first);
 
       uint4 tiles[kPairs];
-      to = target(a, lane, kSecondHidden);
+      to = place(a, lane, kSecondHidden);
       step_sync();  // 2
-      Product product = load_product(a, kSecondRows);
+      Product product = load_product(a, lane, kSecondRows);
       float2 bias = Base::bias_of(a, 1, 0);
       take(a, lane, kFirstHidden, tiles);
       multiply<4>(sum, tiles, product, bias);
@@ -377,9 +441,9 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
       publish(lane, to, second);
       expect_next(a, kFirstHidden);
 
-      to = target(a, lane, kThirdHidden);
+      to = place(a, lane, kThirdHidden);
       step_sync();  // 3
-      product = load_product(a, kThirdRows);
+      product = load_product(a, lane, kThirdRows);
       bias = Base::bias_of(a, 2, 0);
       take(a, lane, kSecondHidden, tiles);
       multiply<4>(sum, tiles, product, bias);
@@ -388,31 +452,25 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
 
       step_sync();                   // 4
       loss(a, lane, label, second);  // with barrier 5
-      product = load_product(a, kSecondColumns);
+      product = load_product(a, lane, kSecondColumns);
       take(a, lane, kSecondGradient, tiles);
       multiply<4>(sum, tiles, product);
       const Two gradient = masked(sum, first);
-      auto* own = reinterpret_cast<std::uint32_t*>(Base::own_gradient(a, 0) + lane.row * 16) + (lane_ & 3);
-      own[0] = gradient.upper;
-      own[8 * 4] = gradient.lower;
-      if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_ - kWarps] = 1;
+      keep_rows(lane, Base::own_gradient(a, 0), gradient);
+      if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[half()] = 1;
       step_sync();  // 6
       expect_next(a, kSecondGradient);
       if (warp_any(timed_out_word(a) != 0)) return;
-      if (warp_ == kWarps + 1) update_first_bias(a);
     }
   }
-  /// While the others update the first layer.
-  RESIDENT_DEVICE void update_first_bias(const Arguments& a) const {
-    Values gradient;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      gradient.word[i] = reinterpret_cast<const std::uint32_t*>(Base::own_gradient(a, 0) +
-                                                                ((lane_ >> 2) + 8 * i) * 16)[lane_ & 3];
-    update_bias(a, 0, gradient);
+  /// Into a tile that lies row by row.
+  RESIDENT_DEVICE void keep_rows(const Lane& lane, unsigned char* tile, const Two& two) const {
+    auto* place = reinterpret_cast<std::uint32_t*>(tile + lane.row * 16) + (lane_ & 3);
+    place[0] = two.upper;
+    place[8 * 4] = two.lower;
   }
   RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
-    const float4* mine = Base::partial(a, 0) + (warp_ - kWarps) * 32 + lane_;
+    const float4* mine = Base::partial(a, 0) + half() * 32 + lane_;
     float4 part[kWarps];
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
@@ -427,8 +485,9 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
   RESIDENT_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
-    const Target to = target(a, lane, kSecondGradient);
-    const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
+    const Place to = place(a, lane, kSecondGradient);
+    const Product low_weights = load_product(a, lane, kLastLow),
+                  high_weights = load_product(a, lane, kLastHigh);
     const int t = lane_ & 3;
     const auto bias = TwoRowsOfLoss::load_bias(Base::floats(a.plan.last_bias_offset), a.plan.classes, t);
     uint4 tiles[kPairs];
@@ -440,7 +499,7 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       across[i] = load_shared16(fragments(a, kLastAcross) + i * 512 + lane_ * 16);
-    const Product product = load_product(a, kThirdColumns);
+    const Product product = load_product(a, lane, kThirdColumns);
 
     const int row[2] = {lane.row, lane.row + 8};
     const auto rows = TwoRowsOfLoss::of(low, high, label, row, a.plan.batch, a.gradient_scale, t);
@@ -459,16 +518,25 @@ class SliceWholeMember : SliceMember<Format, SliceCluster, 1, 4> {
     }
     float sum[4];
     multiply<4>(sum, tiles, product);
-    publish(lane, to, masked(sum, second));
+    const Two gradient = masked(sum, second);
+    publish(lane, to, gradient);
     expect_next(a, kThirdHidden);
 
     // What updates take.
     unsigned char* begin = shared_memory() + third_gradient(a) + lane.pair_place;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) *reinterpret_cast<uint4*>(begin + 2 * i * kTile) = tiles[i];
-    unsigned char* kept = shared_memory() + a.plan.dlogits_offset + lane_ * 16 + (warp_ - kWarps) * 8;
-    *reinterpret_cast<uint2*>(kept) = make_uint2(dlogits.x, dlogits.y);
-    *reinterpret_cast<uint2*>(kept + kTile) = make_uint2(dlogits.z, dlogits.w);
+    for (int i = 0; i < kPairs; ++i) {
+      *reinterpret_cast<uint4*>(begin + 2 * i * kTile) = tiles[i];
+      if (2 * i + (t >> 1) == member_) {  // this lane has four columns of this member's own
+        auto* place = reinterpret_cast<uint2*>(Base::own_gradient(a, 2) + lane.row * 16) + (t & 1);
+        place[0] = make_uint2(tiles[i].x, tiles[i].z);
+        place[8 * 2] = make_uint2(tiles[i].y, tiles[i].w);
+      }
+    }
+    keep_rows(lane, Base::own_gradient(a, 1), gradient);
+    unsigned char* kept = shared_memory() + a.plan.dlogits_offset;
+    keep_rows(lane, kept, {dlogits.x, dlogits.y});
+    keep_rows(lane, kept + kTile, {dlogits.z, dlogits.w});
     if (member_ == 0)
       rows.keep(reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset), label, row, t);
     step_sync();  // 5
