@@ -3,7 +3,8 @@
 //
 // A thread block: two warpgroups, each with a tile of 64 rows, and a warp that loads. All weights but the first
 // layer's stay in shared memory, which is read by products only; a tile's activations stay in registers from layer
-// to layer. The first layer streams: panels of 64 inputs and the weights to them come through a ring.
+// to layer. The first layer streams: panels of 64 inputs and the weights to them come through a ring. The L2 has no room
+// for the inputs beside what a step writes and reads again, so they are to leave it first.
 //   in:      inputs, labels, image; see kernels.h
 //   out:     activations and gradients of every layer in panels, block_losses
 //   waits:   resident (weights have landed), full and free of each stage; a warp stores its own 16 rows of a tile
@@ -58,10 +59,10 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
       barrier_wait(barriers.free(at.stage), at.parity ^ 1);
       barrier_expect(barriers.full(at.stage), kStageBytes<kWidth>);
       for (int tile = 0; tile < kChainWarpgroups; ++tile)
-        bulk_load(stage + static_cast<std::uint32_t>(tile * kTilePanelBytes),
-                  inputs + (static_cast<std::int64_t>(2 * pair + tile) * plan.input_panels + panel) *
-                               kTilePanelBytes,
-                  kTilePanelBytes, barriers.full(at.stage));
+        bulk_load_passing(stage + static_cast<std::uint32_t>(tile * kTilePanelBytes),
+                          inputs + (static_cast<std::int64_t>(2 * pair + tile) * plan.input_panels + panel) *
+                                       kTilePanelBytes,
+                          kTilePanelBytes, barriers.full(at.stage));
       bulk_load(stage + kChainWarpgroups * kTilePanelBytes,
                 arguments.image + static_cast<std::int64_t>(panel) * kWidth * kPanelRowBytes,
                 kWidth * kPanelRowBytes, barriers.full(at.stage));

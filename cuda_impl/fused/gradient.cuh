@@ -100,8 +100,12 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       barrier_expect(barriers.full(ring.stage), output_bytes + input_bytes);
       bulk_load(stage, block.outputs + tile * block.output_tile_bytes, output_bytes,
                 barriers.full(ring.stage));
-      bulk_load(stage + 2 * kTilePanelBytes, inputs + tile * block.input_tile_bytes, input_bytes,
-                barriers.full(ring.stage));
+      if (block.of_batch)
+        bulk_load_passing(stage + 2 * kTilePanelBytes, inputs + tile * block.input_tile_bytes, input_bytes,
+                          barriers.full(ring.stage));
+      else
+        bulk_load(stage + 2 * kTilePanelBytes, inputs + tile * block.input_tile_bytes, input_bytes,
+                  barriers.full(ring.stage));
     }
   }
 }

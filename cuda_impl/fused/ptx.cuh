@@ -83,6 +83,17 @@ FUSED_DEVICE void bulk_load(std::uint32_t shared, const void* global, std::uint3
       "l"(global), "r"(bytes), "r"(barrier)
       : "memory");
 }
+/// The same of what passes through the L2: it is to leave it before anything else does.
+FUSED_DEVICE void bulk_load_passing(std::uint32_t shared, const void* global, std::uint32_t bytes,
+                                    std::uint32_t barrier) {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
 FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared),
                "r"(bytes)

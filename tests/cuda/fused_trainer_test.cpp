@@ -46,7 +46,7 @@ TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150",
                            "mlp-128x70x128x100x128x16-b150", "mlp-65x66x70x66x68x5-b33000",
-                           "mlp-100x128x77x20-b150", "mlp-9x16x5-b8400"})
+                           "mlp-100x128x77x20-b150", "mlp-9x16x5-b8400", "mlp-530x100x10-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
@@ -83,6 +83,8 @@ TEST_P(FusedTrainer, LargeBatchesMatchTheOracle) {
   check_against_oracle("mlp-64x64x64x64x64x16-b20001", GetParam(), kFewSteps);
   check_against_oracle("mlp-32x32x32x32x32x16-b20001", GetParam(), kFewSteps);
   check_against_oracle("mlp-128x128x128x128x128x16-b17001", GetParam(), kFewSteps);
+  // The general form: two tiles a warpgroup, and more panels of inputs than stages.
+  check_against_oracle("mlp-530x128x64x10-b20001", GetParam(), kFewSteps);
   // More tiles of a pair than it keeps in device memory.
   check_against_oracle("mlp-128x128x128x128x128x16-b40001", GetParam(), kFewSteps);
 }
