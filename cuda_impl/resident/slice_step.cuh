@@ -87,6 +87,8 @@ class SliceMember {
   static constexpr bool kFetchesColumns = publishes_columns(Format::kPrecision, kPairs, kTeam);
   /// Own tiles have a second form, behind the first.
   static constexpr bool kKeepsColumns = !kWhole && keeps_columns(Format::kPrecision, kPairs, kTeam);
+  /// Biases but the first layer's are updated while two warps add up that layer's gradient, and the others would wait.
+  static constexpr bool kBiasesInStep = Format::kWords == 4 && kLayers == 4 && kTeam == 1;
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
@@ -278,7 +280,10 @@ class SliceMember {
       step_sync();
       if constexpr (!kServes) publish_gradient(a, layer - 1, step, place);
       if (layer == last - 1) finish_loss(a, step);
-      if (layer == 1) break;
+      if (layer == 1) {
+        if constexpr (kBiasesInStep) update_biases(a);
+        break;
+      }
       update_columns(a, layer, step, hidden);
       load_columns(a, layer - 1, back);
       if (layer == 2) load_inputs(a, columns, step);
@@ -490,16 +495,24 @@ class SliceMember {
   RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
     if constexpr (kLongBodies) return after_loss(a, step);
     if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
-    if (warp_ == 6) update_last_bias(a);
+    if (!kBiasesInStep && warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
   RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll 1
-    for (int tile = 0; tile < 2; ++tile) {
-      const Values values =
-          load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
-      update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
-    }
+    for (int tile = 0; tile < 2; ++tile) update_last_bias(a, tile);
+  }
+  RESIDENT_DEVICE void update_last_bias(const Arguments& a, int tile) const {
+    const Values values =
+        load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
+    update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
+  }
+  /// By a warp each that publishes nothing.
+  RESIDENT_DEVICE void update_biases(const Arguments& a) const {
+    if (warp_ >= 6)
+      update_own_bias(a, warp_ - 5);
+    else if (warp_ >= 4)
+      update_last_bias(a, warp_ - 4);
   }
   // The same with everything at once, for SliceStreamMember.
   RESIDENT_DEVICE void loss_and_gradient(const Arguments& a) {
@@ -788,7 +801,7 @@ class SliceMember {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
           a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
-      if (warp_ == 7) update_own_bias(a, layer);
+      if (!kBiasesInStep && warp_ == 7) update_own_bias(a, layer);
     } else {
       load_matrix(a.plan.rows_offset, layer, w);
     }
@@ -929,10 +942,11 @@ class SliceMember {
     const Owns own = load_first_own(a);
     clear_first_sums();
     for_inputs(a, a.x_rows, a.plan.x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
+      if (kBiasesInStep && i == kInputs - 1 && input_pairs_ < kInputs) return;  // most warps, of 784 inputs
       update_first_pair(a, i, i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own);
       multiply_first_pair(a, i, x);
     });
-    if (warp_ == 7) update_own_bias(a, 0);
+    if (warp_ == (kBiasesInStep ? 2 : 7)) update_own_bias(a, 0);  // 7 has more inputs
   }
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
@@ -952,11 +966,15 @@ class SliceMember {
   /// bias [8] += factor * the sum of a tile's rows
   RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
     float2 sum = make_float2(0, 0);
+    if constexpr (Format::kWords == 4) {
+      sum = Format::sum_of_rows(Format::transposed(tile));
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) sum.x += Format::at(tile, i), sum.y += Format::at(tile, i + 1);
+      for (int i = 0; i < 8; i += 2) sum.x += Format::at(tile, i), sum.y += Format::at(tile, i + 1);
 #pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2)
-      sum.x += shuffle_xor(sum.x, mask), sum.y += shuffle_xor(sum.y, mask);
+      for (int mask = 4; mask < 32; mask *= 2)
+        sum.x += shuffle_xor(sum.x, mask), sum.y += shuffle_xor(sum.y, mask);
+    }
     if (lane_ >= 4) return;
     bias[2 * lane_] = fmaf(a.update_factor, sum.x, bias[2 * lane_]);
     bias[2 * lane_ + 1] = fmaf(a.update_factor, sum.y, bias[2 * lane_ + 1]);

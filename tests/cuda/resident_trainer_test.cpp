@@ -119,6 +119,13 @@ TEST_P(ResidentTrainer, SmallSliceStepsMatchTheOracle) {
     for (const char* name : {"mlp-20x16x3-b1", "mlp-33x24x17x5-b17"})
       check_against_oracle({name, form, kFewSteps, Kernel::kSlices}, GetParam(), kSanitizerWaitSeconds);
 }
+// Which have a kernel of their own but in fp32.
+TEST_P(ResidentTrainer, SmallSliceStepsOfFourLayersMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Form form : {Form::kCluster, Form::kGrid})
+    check_against_oracle({"mlp-33x24x17x7x5-b17", form, kFewSteps, Kernel::kSlices, kAlone}, GetParam(),
+                         kSanitizerWaitSeconds);
+}
 TEST_P(ResidentTeams, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const Sharing sharing : sharings(GetParam()))
