@@ -112,6 +112,21 @@ RESIDENT_DEVICE uint4 load_whole16(const void* address) {
   return make_uint4(static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32),
                     static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32));
 }
+/// 16 bytes if they are wanted, else the value stays, of what somebody has seen to be there. One instruction with a
+/// condition of its own: behind a condition of C++ the compiler copies what was loaded, and waits for it right there.
+RESIDENT_DEVICE void load_if(bool wanted, uint4& value, const void* address) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+      : "l"(address), "r"(static_cast<std::uint32_t>(wanted))
+      : "memory");
+}
+RESIDENT_DEVICE void load_generic_if(bool wanted, uint4& value, const void* address) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+               : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+               : "l"(address), "r"(static_cast<std::uint32_t>(wanted))
+               : "memory");
+}
 RESIDENT_DEVICE void store_whole16(void* address, uint4 value) {
   const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
   const std::uint64_t b = value.z | static_cast<std::uint64_t>(value.w) << 32;

@@ -146,8 +146,9 @@ class SliceGrid {
     ready(share);
   }
 
-  /// use(i, tile, tile) for each pair in turn, with two more on their way where it waits for them. Else somebody has, in
-  /// this step or the one before, and one is enough.
+  /// use(i, tile, tile) for each pair in turn, with one more on its way. Where it waits for them, a pair's marks are looked at
+  /// before the next is asked for: at a branch that leads back to a load, the compiler waits for all that is on its way.
+  /// Else somebody has waited, in this step or the one before.
   template <bool kGradient, bool kWaits, class Use>
   RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
                               int pairs, int exchange, bool before, Use&& use) const {
@@ -160,9 +161,8 @@ class SliceGrid {
     std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, want);
     const auto load = [&](Share<Format, 1>& pair, int i) { load_pair(pair, tiles, i); };
-    Share<Format, 1> now, next, after_next;
-    load(now, 0);
-    if (kWaits && kPairs > 1) load(next, 1);
+    Share<Format, 1> now, next;
+    load(kWaits ? next : now, 0);
     if constexpr (kDisplaces) {
       for (std::uint32_t polls = 1;; ++polls) {
         if (waiter.lane < kSlices * 2)
@@ -174,8 +174,6 @@ class SliceGrid {
     }
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
-      if (kWaits && i + 2 < kPairs) load(after_next, i + 2);
-      if (!kWaits && i + 1 < kPairs) load(next, i + 1);
       if constexpr (kWaits) {
         for (std::uint32_t polls = 1;; ++polls) {
           std::uint32_t wrong = 0;
@@ -183,17 +181,18 @@ class SliceGrid {
           for (int slice = 0; slice < 2; ++slice)
 #pragma unroll
             for (int part = 0; part < Format::kParts; ++part)
-              wrong |= now.slice[slice].word[4 * part + 3] ^ want;
+              wrong |= next.slice[slice].word[4 * part + 3] ^ want;
           if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
-          load(now, i);
+          load(next, i);
         }
       }
+      if constexpr (kWaits) now = next;
+      if (i + 1 < kPairs) load(next, i + 1);
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice)
         restore_tile<kGradient>(now.slice[slice], displaced.x, 2 * i + slice, waiter.lane);
       use(i, now.slice[0], now.slice[1]);
-      now = next;
-      if (kWaits) next = after_next;
+      if constexpr (!kWaits) now = next;
     }
   }
 

@@ -808,48 +808,77 @@ struct Fp32Slices {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
   }
-  /// A weight gradient of two own slices together. A lane has 16 rows, two columns and all outputs of one slice, so that sums
-  /// are added up over two lanes and not over eight: lane (slice c, half p of the rows, slice s of the pair, t) takes
-  /// columns 2t and 2t + 1 and rows 16p to 16p + 15. Pair j of its sums are outputs 2 * (j ^ 2p ^ (t & 1)) and the next,
-  /// of which it keeps the first two.
+  /// A weight gradient of two own slices together: lane (slice c, part and half of the rows, t) takes 8 rows, columns 2t and
+  /// 2t + 1 of both slices of the pair and all outputs of one own slice. So sums are added up over four lanes and not
+  /// over eight, and what a lane holds of the own tiles is 64 values. It takes its rows in the order k ^ half, and pair j of
+  /// its sums are outputs 2 * (j ^ q) and the next, q being those that it ends with: so that no lanes meet in a bank.
   struct BothOwn {
-    float value[16][8];  // rows 16p + g and 16p + g + 8, g from 0 to 7
+    float value[8][8];
+
+    RESIDENT_DEVICE static int half(int lane) { return lane >> 2 & 1; }
+    RESIDENT_DEVICE static int part(int lane) { return lane >> 3 & 1; }
+    RESIDENT_DEVICE static int outputs(int lane) { return (2 * part(lane) + half(lane)) ^ (lane & 3); }
+    /// Where a lane's k-th rows are in a tile, k being 0 or 1; the next but one are 128 bytes further.
+    RESIDENT_DEVICE static int byte(int k, int lane) { return rows_byte(k, lane) + (lane & 3) * 16; }
+    RESIDENT_DEVICE static int rows_byte(int k, int lane) {
+      return part(lane) * 512 + half(lane) * 256 + (k ^ half(lane)) * 64;
+    }
+    /// The displaced bits of the k-th rows of a slice, from the first.
+    RESIDENT_DEVICE static int first_bit(int lane) { return part(lane) * 16 + (lane & 3); }
+    RESIDENT_DEVICE static int bit(int k, int lane) { return 4 * (k ^ half(lane)); }
+    /// Of a pair's masters: column 2t's; the next column's are 4 further.
+    RESIDENT_DEVICE static int master(int lane) { return (lane & 3) * 8 + outputs(lane); }
 
     RESIDENT_DEVICE static BothOwn load(const unsigned char* tiles, int tile_bytes, int lane) {
-      const unsigned char* tile = tiles + (lane >> 4) * tile_bytes + (lane >> 3 & 1) * 512;
-      const int first = 2 * (lane >> 3 & 1) + (lane & 1);
+      const unsigned char* tile = tiles + (lane >> 4) * tile_bytes;
       BothOwn own;
 #pragma unroll
-      for (int g = 0; g < 8; ++g)
+      for (int k = 0; k < 4; ++k)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const uint4 four = load_shared16(tile + g * 64 + (j ^ first) * 16);
-          own.value[2 * g][2 * j] = bits_to_float(four.x);
-          own.value[2 * g][2 * j + 1] = bits_to_float(four.y);
-          own.value[2 * g + 1][2 * j] = bits_to_float(four.z);
-          own.value[2 * g + 1][2 * j + 1] = bits_to_float(four.w);
+          const uint4 four = load_shared16(tile + rows_byte(k, lane) + (j ^ outputs(lane)) * 16);
+          own.value[2 * k][2 * j] = bits_to_float(four.x);
+          own.value[2 * k][2 * j + 1] = bits_to_float(four.y);
+          own.value[2 * k + 1][2 * j] = bits_to_float(four.z);
+          own.value[2 * k + 1][2 * j + 1] = bits_to_float(four.w);
         }
       return own;
     }
+    /// Of columns 2t and 2t + 1, the other way round where half is 1, both slices: what this lane ends with.
+    RESIDENT_DEVICE void sum(float4 (&result)[2], const uint4 (&rows)[8], int lane) const {
+      float sum[2][2][8];  // slice, column, output
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint4& four = rows[4 * slice + k];
+          const float first[2] = {bits_to_float(four.x), bits_to_float(four.y)},
+                      second[2] = {bits_to_float(four.z), bits_to_float(four.w)};
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+#pragma unroll
+            for (int n = 0; n < 8; ++n) {
+              float& to = sum[slice][e][n];
+              to = k == 0 ? first[e] * value[0][n] : fmaf(first[e], value[2 * k][n], to);
+              to = fmaf(second[e], value[2 * k + 1][n], to);
+            }
+        }
+#pragma unroll
+      for (int distance = 2; distance > 0; distance /= 2)
+#pragma unroll
+        for (int slice = 0; slice < 2; ++slice)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+#pragma unroll
+            for (int n = 0; n < 2 * distance; ++n)
+              sum[slice][e][n] += shuffle_xor(sum[slice][e][2 * distance + n], 4 * distance);
+      const bool turned = half(lane) != 0;
+      const float4 columns[2] = {make_float4(sum[0][0][0], sum[0][0][1], sum[1][0][0], sum[1][0][1]),
+                                 make_float4(sum[0][1][0], sum[0][1][1], sum[1][1][0], sum[1][1][1])};
+      result[0] = turned ? columns[1] : columns[0];
+      result[1] = turned ? columns[0] : columns[1];
+    }
   };
-  /// Where a lane reads rows 16p and 16p + 8 of its columns in a pair of tiles; the next rows are 64 bytes further.
-  RESIDENT_DEVICE static int both_byte(int lane) {
-    return (lane >> 2 & 1) * 1024 + (lane >> 3 & 1) * 512 + (lane & 3) * 16;
-  }
-  /// Where a lane's masters begin in a pair's of its own slice, in floats: those of its columns are 16 apart, those of its two pairs
-  /// of outputs 4, beginning with t & 1, so that few lanes meet in a bank.
-  RESIDENT_DEVICE static int both_master(int lane) {
-    return (lane & 3) * 32 + (lane >> 3 & 1) * 8 + (lane >> 2 & 1) * 2;
-  }
-  /// Sums of one column's rows 16p + g and 16p + g + 8, added to those of the rows before.
-  RESIDENT_DEVICE static void add_both(float (&sum)[8], const BothOwn& own, int g, float first,
-                                       float second) {
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-      sum[n] = g == 0 ? first * own.value[0][n] : fmaf(first, own.value[2 * g][n], sum[n]);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) sum[n] = fmaf(second, own.value[2 * g + 1][n], sum[n]);
-  }
   /// A second tile of 9 or 10 classes: its two outputs for rows g + 8i.
   static constexpr bool kUpdatesTwo = true;
   struct OwnTwo {

@@ -215,76 +215,72 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     }
   }
   /// Two own slices in one go, in lanes of their own (Format::BothOwn): `pairs` pairs of `masters`, those of the second slice
-  /// `apart` further, with `tiles`, from which load(wanted, value, address) reads.
+  /// `apart` further, with `tiles`, from which load(wanted, value, address) reads. A pair is asked for when the one before
+  /// begins: it takes a trip to the L2, and one scoreboard stands for all that is on its way from one turn of a loop to the next.
   template <bool kMarked, class Load>
   RESIDENT_DEVICE void update_both(const Arguments& a, float4* masters, int apart, int pairs, int skipped,
                                    const unsigned char* own_tiles, const unsigned char* tiles,
                                    std::uint32_t mark, std::uint32_t displaced, Load&& load) const {
-    const auto own = Format::BothOwn::load(own_tiles, Base::kTile, lane_);
-    float* mine[2];
+    using BothOwn = typename Format::BothOwn;
+    const unsigned char* from[2] = {tiles + BothOwn::byte(0, lane_), tiles + BothOwn::byte(1, lane_)};
+    const auto load_pair = [&](bool wanted, uint4(&rows)[8]) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      mine[j] = reinterpret_cast<float*>(masters + (lane_ >> 4) * apart) + Format::both_master(lane_) +
-                4 * (j ^ (lane_ & 1));
-    const unsigned char* from = tiles + Format::both_byte(lane_);
-    uint4 rows[8];
+      for (int slice = 0; slice < 2; ++slice)
 #pragma unroll
-    for (int g = 0; g < 8; ++g) load(true, rows[g], from + g * 64);
+        for (int k = 0; k < 4; ++k)
+          load(wanted, rows[4 * slice + k], from[k & 1] + slice * Base::kTile + (k >> 1) * 128);
+    };
+    uint4 next[8] = {};
+    load_pair(true, next);
+    const auto own = BothOwn::load(own_tiles, Base::kTile, lane_);
+    masters += (lane_ >> 4) * apart + BothOwn::master(lane_);
 #pragma unroll 1
     for (int i = 0; i < pairs; ++i) {
-      const bool more = i + 1 < pairs;
-      from += 2 * Base::kTile;
-      std::uint32_t bits[2] = {0, 0};
+      uint4 rows[8];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) rows[r] = next[r];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) from[k] += 2 * Base::kTile;
+      load_pair(i + 1 < pairs, next);
       if constexpr (kMarked)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          bits[half] = shuffle_from(displaced, (2 * i + (lane_ >> 2 & 1)) * 2 + half) >>
-                       ((lane_ >> 3 & 1) * 16 + (lane_ & 3));
-      float sum[2][8];
+        for (int slice = 0; slice < 2; ++slice) {
+          const std::uint32_t bits = shuffle_from(displaced, (2 * i + slice) * 2 + BothOwn::half(lane_)) >>
+                                     BothOwn::first_bit(lane_);
 #pragma unroll
-      for (int g = 0; g < 8; ++g) {
-        const std::uint32_t last =
-            kMarked ? (rows[g].w & ~mark) | (bits[g >> 2] >> (4 * (g & 3)) & 1u) : rows[g].w;
-        Format::add_both(sum[0], own, g, bits_to_float(rows[g].x), bits_to_float(rows[g].z));
-        Format::add_both(sum[1], own, g, bits_to_float(rows[g].y), bits_to_float(last));
-        load(more, rows[g], from + g * 64);
-      }
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) sum[e][n] += shuffle_xor(sum[e][4 + n], 8);
+          for (int k = 0; k < 4; ++k) {
+            std::uint32_t& word = rows[4 * slice + k].w;
+            word = (word & ~mark) | (bits >> BothOwn::bit(k, lane_) & mark);  // there are none of activations
+          }
+        }
+      float4 sum[2];
+      own.sum(sum, rows, lane_);
       if (i >= skipped)
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            float2& master = *reinterpret_cast<float2*>(mine[j] + e * 16);
-            master = make_float2(fmaf(a.update_factor, sum[e][2 * j], master.x),
-                                 fmaf(a.update_factor, sum[e][2 * j + 1], master.y));
-          }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) mine[j] += 128;
+        for (int e = 0; e < 2; ++e) {
+          float4& master = masters[4 * (e ^ (lane_ >> 2 & 1))];
+          master = Base::updated(a, master, sum[e]);
+        }
+      masters += 32;
     }
   }
   template <class Source>
   RESIDENT_DEVICE void update_both_hidden(const Arguments& a, int offset, int layer,
                                           const unsigned char* own_tiles, const Source& source) const {
     if (pairs() == 0) return;
-    update_both<true>(a, Base::matrix(offset, layer), kWarps * kPairs * 32, kPairs, skipped_, own_tiles,
-                      source.tiles, source.mark, source.displaced,
-                      [](bool wanted, uint4& value, const unsigned char* address) {
-                        if (wanted) value = load_whole16(address);
-                      });
+    update_both<true>(
+        a, Base::matrix(offset, layer), kWarps * kPairs * 32, kPairs, skipped_, own_tiles, source.tiles,
+        source.mark, source.displaced,
+        [](bool wanted, uint4& value, const unsigned char* address) { load_if(wanted, value, address); });
   }
   RESIDENT_DEVICE void update_columns_below_last(const Arguments& a, int step) const {
     const int layer = a.plan.layers - 2;
     if constexpr (kBoth)
       if (pairs() > 0)
-        update_both<false>(a, Base::matrix(a.plan.columns_offset, layer), kWarps * kPairs * 32, kPairs,
-                           skipped_, Base::own_hidden(a, layer - 1, step), kept_gradient(a), 0, 0,
-                           [](bool wanted, uint4& value, const unsigned char* address) {
-                             if (wanted) value = load_whole16(address);
-                           });
+        update_both<false>(
+            a, Base::matrix(a.plan.columns_offset, layer), kWarps * kPairs * 32, kPairs, skipped_,
+            Base::own_hidden(a, layer - 1, step), kept_gradient(a), 0, 0,
+            [](bool wanted, uint4& value, const unsigned char* address) { load_if(wanted, value, address); });
     warp_sync();
   }
   /// What was put off from `step`: the columns, if they were, then the rows. One loop takes both, since a second one
@@ -355,11 +351,12 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     if constexpr (kBoth) {
+      // Nothing is skipped here, but if ptxas knew it, a turn of the loop would be one block, to whose end it moves all loads.
       if (input_pairs_ > 0)
-        update_both<false>(a, Base::first_masters(a), a.plan.member_input_pairs * 32, input_pairs_, 0,
-                           Base::own_gradient(a, 0), x - lane_ * 16, 0, 0,
+        update_both<false>(a, Base::first_masters(a), a.plan.member_input_pairs * 32, input_pairs_,
+                           min(skipped_, 0), Base::own_gradient(a, 0), x - lane_ * 16, 0, 0,
                            [](bool wanted, uint4& value, const unsigned char* address) {
-                             if (wanted) value = load_generic16(address);
+                             load_generic_if(wanted, value, address);
                            });
       warp_sync();
       if (warp_ == 7) Base::update_own_bias(a, 0);
