@@ -91,7 +91,7 @@ std::vector<BackendRow> backend_table() {
   };
 }
 
-const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name) {
+const BackendRow& row_of(const std::vector<BackendRow>& table, std::string_view name) {
   return *std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/options.h"
@@ -45,7 +46,7 @@ Installation find_installation();
 
 std::vector<BackendRow> backend_table();
 /// The row called `name`, which must be there.
-const BackendRow& row_of(const std::vector<BackendRow>& table, const std::string& name);
+const BackendRow& row_of(const std::vector<BackendRow>& table, std::string_view name);
 /// Worker programs that measure the device itself.
 std::vector<std::string> calibrating_workers();
 std::vector<WorkerProgram> worker_programs(const Installation& installation,

@@ -226,7 +226,7 @@ class StepCheck : public ::testing::TestWithParam<Precision> {
     return verify_against(follow(problem(), GetParam(), check_steps), problem(), GetParam(), fault);
   }
 
-  static const Check& check_of(const Verification& verification, const std::string& name) {
+  static const Check& check_of(const Verification& verification, std::string_view name) {
     return *std::find_if(verification.checks.begin(), verification.checks.end(),
                          [&](const Check& check) { return check.tensor == name || check.name == name; });
   }
@@ -320,7 +320,7 @@ class DeepStepCheck : public StepCheck {
     if (reference_.points.empty()) reference_ = follow(deep_problem(), GetParam(), kEarlyCheckSteps);
     return verify_against(reference_, deep_problem(), GetParam(), fault);
   }
-  static const Check& scale_of(const Verification& verification, const std::string& tensor) {
+  static const Check& scale_of(const Verification& verification, std::string_view tensor) {
     return *std::find_if(verification.checks.begin(), verification.checks.end(), [&](const Check& check) {
       return check.tensor == tensor && check.name == "step_scale";
     });
