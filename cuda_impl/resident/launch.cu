@@ -4,6 +4,7 @@
 #include "device/check.h"
 #include "resident/arguments.h"
 #include "resident/formats.cuh"
+#include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
 
@@ -92,7 +93,47 @@ void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t ba
   CUDA_CHECK(cudaGetLastError());
 }
 
+/// One thread two neighbouring columns of a row.
+template <class Type>
+__global__ void pack_patch_rows(PatchPlan plan, const float* features /* [batches * batch, in] */,
+                                std::int64_t words, unsigned char* x_rows) {
+  const std::int64_t word = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (word >= words) return;
+  constexpr int kRowWords = kPatchInputs / 2;
+  const int own = static_cast<int>(word % kRowWords) * 2;
+  const int row = static_cast<int>(word / kRowWords % kGroupRows);
+  const int member_column = static_cast<int>(word / kRowWords / kGroupRows % kPatchColumns);
+  const std::int64_t batch = word / kRowWords / kGroupRows / kPatchColumns;
+  const auto feature = [&](int of_member) {
+    const int column = member_column * plan.column_inputs + of_member;
+    return row < plan.batch && of_member < plan.column_inputs && column < plan.widths[0]
+               ? features[(batch * plan.batch + row) * plan.widths[0] + column]
+               : 0.0f;
+  };
+  reinterpret_cast<std::uint32_t*>(x_rows)[word] = Type::pack(feature(own), feature(own + 1));
+}
+
+template <class Type>
+void pack_patches_as(const PatchPlan& plan, const float* features, std::int64_t batches,
+                     unsigned char* x_rows, cudaStream_t stream) {
+  const std::int64_t words = batches * plan.x_batch_bytes / 4;
+  pack_patch_rows<Type>
+      <<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(plan, features, words, x_rows);
+  CUDA_CHECK(cudaGetLastError());
+}
+
 }  // namespace
+
+void pack_patches(const PatchPlan& plan, Precision precision, const float* features, std::int64_t batches,
+                  unsigned char* x_rows, cudaStream_t stream) {
+  if (precision == Precision::kFp16)
+    return pack_patches_as<Fp16Type>(plan, features, batches, x_rows, stream);
+  pack_patches_as<Bf16Type>(plan, features, batches, x_rows, stream);
+}
+
+const void* patch_kernel(Precision precision) {
+  return precision == Precision::kFp16 ? patch_kernel_fp16() : patch_kernel_bf16();
+}
 
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {

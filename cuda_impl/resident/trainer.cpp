@@ -19,6 +19,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/arguments.h"
+#include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 
 namespace headroom {
@@ -30,9 +31,9 @@ constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
-/// One of the two kernels with its plan, and what of the plan the host needs whichever it is.
+/// One of the three kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<SlicePlan, Plan> plan;
+  std::variant<SlicePlan, PatchPlan, Plan> plan;
   const void* kernel;
   int threads;  // of a block
   Form form;
@@ -54,12 +55,19 @@ struct Program {
         x_batch_bytes(given.x_batch_bytes) {}
 
   static int blocks_of(const SlicePlan& plan) { return plan.members / plan.own * plan.team; }
-  static int blocks_of(const Plan& plan) { return plan.members; }
+  template <class OtherPlan>
+  static int blocks_of(const OtherPlan& plan) {
+    return plan.members;
+  }
   static int team_of(const SlicePlan& plan) { return plan.team; }
-  static int team_of(const Plan&) { return 1; }
+  template <class OtherPlan>
+  static int team_of(const OtherPlan&) {
+    return 1;
+  }
 
   std::string note() const {
-    return (!std::holds_alternative<SlicePlan>(plan) ? "general, "
+    return (std::holds_alternative<Plan>(plan)        ? "general, "
+            : std::holds_alternative<PatchPlan>(plan) ? "a patch of every weight a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            std::string(to_string(form)) + " of " + std::to_string(members) + " thread blocks, " +
@@ -146,7 +154,8 @@ void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
                               std::to_string(asked.own) + "}; there are" + there_are);
 }
 
-/// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster.
+/// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster than
+/// the general one, and than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, int device,
                        const ResidentOptions& options) {
   const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
@@ -175,7 +184,10 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32 ||
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
-  if (options.kernel != Kernel::kGeneral)
+  const auto allowed = [&](Kernel kernel) {
+    return options.kernel == Kernel::kAny || options.kernel == kernel;
+  };
+  if (allowed(Kernel::kSlices))
     for (const Form form : slice_forms)
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider([&] {
@@ -184,7 +196,11 @@ Program choose_program(const Workload& workload, Precision precision, int device
           const SliceKernel kernel = slice_kernel(precision, plan);
           return Program(plan, kernel.function, kernel.threads);
         });
-  if (options.kernel != Kernel::kSlices)
+  if (allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
+    consider([&] {
+      return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);
+    });
+  if (allowed(Kernel::kGeneral))
     for (const Form form : forms)
       consider([&] {
         return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form),
@@ -310,6 +326,12 @@ class ResidentTrainer : public Trainer {
     arguments.lost_exchange = options.lost_exchange;
     arguments_ = arguments;
   }
+  void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
+    PatchArguments arguments{};
+    arguments.plan = plan;
+    arguments.lost_exchange = options.lost_exchange;
+    arguments_ = arguments;
+  }
   void set_arguments(const Plan& plan, const ResidentOptions& options) {
     Arguments arguments{};
     arguments.plan = plan;
@@ -327,6 +349,8 @@ class ResidentTrainer : public Trainer {
     unsigned char* x_columns = x_columns_.data() + first_batch * program_.x_batch_bytes;
     if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* patches = std::get_if<PatchPlan>(&program_.plan))
+      pack_patches(*patches, precision, features, batches, x_rows, stream_.get());
     else
       pack_inputs(std::get<Plan>(program_.plan), precision, features, batches, x_rows, x_columns,
                   stream_.get());
@@ -393,7 +417,7 @@ class ResidentTrainer : public Trainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_, status_;
-  std::variant<SliceArguments, Arguments> arguments_;
+  std::variant<SliceArguments, PatchArguments, Arguments> arguments_;
 
   std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
   LaunchPace pace_{kFirstLaunch, kMostSteps};

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/stream.h"
+#include "resident/patch_plan.h"
 #include "resident/plan.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_plan.h"
@@ -279,6 +281,53 @@ TEST_P(ResidentTrainer, WideStepsMatchTheOracle) {
   check_against_oracle({"mlp-784x1024x1024x1024x10-b32", Form::kAny, {0, 1, 3, 6, 9}}, GetParam(), 2);
 }
 
+/// A patch of every weight a thread block (patch_step.cuh), in 16 bits.
+class ResidentPatches : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(SixteenBits, ResidentPatches, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+// Patches of padding, of one column, of no input; classes up to the last lane.
+TEST_P(ResidentPatches, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-5x130x9x140x16-b32"})
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kPatches}, GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentPatches, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-784x2048x2048x2048x10-b32", "mlp-832x1100x2048x1537x16-b31", "mlp-784x2041x1030x600x2-b1"})
+    check_against_oracle({name, Form::kAny, {0, 1, 3, 6, 9}, Kernel::kAny}, GetParam(), 2);
+  check_against_oracle({"mlp-784x512x512x512x10-b32", Form::kGrid, kMoreSteps, Kernel::kPatches}, GetParam(),
+                       2);
+}
+TEST_P(ResidentPatches, AreWhatIsTakenFromWhereSlicesDoNotFit) {
+  NEEDS_GPU();
+  Problem wide("mlp-784x2048x2048x2048x10-b32", fresh_seed()),
+      narrow("mlp-784x1024x1024x1024x10-b32", fresh_seed());
+  EXPECT_NE(wide.trainer(GetParam(), {})->note().find("a patch of every weight"), std::string::npos);
+  EXPECT_EQ(narrow.trainer(GetParam(), {})->note().find("a patch of every weight"), std::string::npos);
+}
+TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x2048x2048x2048x10-b32", "mlp-33x24x270x7x5-b17"}) {
+    Problem problem(name, fresh_seed());
+    const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kPatches};
+    const auto first = bits_after(problem, GetParam(), options, 350);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 350)) << name;
+    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
+  }
+}
+TEST_P(ResidentPatches, NotFiniteParametersAreSeenInTheLoss) {
+  NEEDS_GPU();
+  Problem problem("mlp-33x24x270x7x5-b17", fresh_seed());
+  const auto trainer = problem.trainer(GetParam(), {.form = Form::kGrid, .kernel = Kernel::kPatches});
+  Parameters broken = problem.initial;
+  broken.weight(1)[3] = NAN;
+  trainer->set_parameters(broken);
+  trainer->train(0, 3);
+  for (const float loss : trainer->losses(0, 3)) EXPECT_FALSE(std::isfinite(loss));
+}
+
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const Kernel kernel : {Kernel::kSlices, Kernel::kGeneral})
@@ -348,6 +397,14 @@ TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
                                  {Form::kGrid, Form::kGrid});
 }
 
+TEST(ResidentWaits, SmallLostExchangeFailsPatchesInsteadOfHanging) {
+  NEEDS_GPU();
+  std::vector<int> exchanges(resident::kPatchExchanges);
+  std::iota(exchanges.begin(), exchanges.end(), 0);
+  expect_a_lost_exchange_to_fail(Kernel::kPatches, exchanges, Precision::kFp16, {0, 0},
+                                 "mlp-33x24x17x7x5-b17", {Form::kGrid});
+}
+
 /// Copies through the L2, all the time, on whatever of the GPU is free.
 class OtherWork {
  public:
@@ -390,13 +447,15 @@ TEST(ResidentStress, ManyStepsGiveTheSameBitsBesideOtherWork) {
         {"mlp-784x128x128x128x10-b32", Precision::kFp32, Form::kGrid, 4},
         {"mlp-784x128x128x128x10-b32", Precision::kTf32, Form::kGrid, 4},
         {"mlp-784x1024x1024x1024x10-b32", Precision::kTf32, Form::kGrid, 10},
-        {"mlp-784x1024x1024x1024x10-b32", Precision::kFp16, Form::kGrid, 10}}) {
+        {"mlp-784x1024x1024x1024x10-b32", Precision::kFp16, Form::kGrid, 10},
+        {"mlp-784x2048x2048x2048x10-b32", Precision::kFp16, Form::kGrid, 20},
+        {"mlp-784x2048x2048x2048x10-b32", Precision::kBf16, Form::kGrid, 20}}) {
     Problem problem(name, fresh_seed());
     std::vector<float> bits[2];
     for (int run = 0; run < 2; ++run) {
       std::optional<OtherWork> other;
       if (run == 1) other.emplace();
-      const auto trainer = problem.trainer(precision, {.form = form, .kernel = Kernel::kSlices});
+      const auto trainer = problem.trainer(precision, {.form = form});
       trainer->train(0, steps / share);
       const Parameters end = trainer->parameters();
       bits[run].assign(end.flat().begin(), end.flat().end());
@@ -418,6 +477,27 @@ TEST(ResidentPlan, NamesTheBytesThatDoNotFit) {
   } catch (const UnsupportedError& error) {
     EXPECT_NE(std::string(error.what()).find("there are 232448"), std::string::npos) << error.what();
   }
+}
+TEST(ResidentPlan, OfPatchesSaysWhatDoesNotFit) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  const auto make = [&](const char* name, Precision precision) {
+    return resident::make_patch_plan(parse_workload_name(name), precision, limits);
+  };
+  for (const Precision precision : {Precision::kFp16, Precision::kBf16})
+    for (const char* name : {"mlp-784x2048x2048x2048x10-b32", "mlp-832x1x2048x9x16-b1"}) {
+      const resident::PatchPlan plan = make(name, precision);
+      EXPECT_EQ(plan.members, 128);
+      EXPECT_LE(plan.shared_bytes, limits.shared_bytes);
+    }
+  for (const char* name :
+       {"mlp-784x2049x2048x2048x10-b32", "mlp-833x2048x2048x2048x10-b32", "mlp-784x2048x2048x2048x17-b32",
+        "mlp-784x2048x2048x2048x10-b33", "mlp-784x2048x2048x10-b32", "mlp-784x2048x2048x2048x2048x10-b32"})
+    EXPECT_THROW(make(name, Precision::kFp16), UnsupportedError) << name;
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32})
+    EXPECT_THROW(make("mlp-784x2048x2048x2048x10-b32", precision), UnsupportedError);
+  EXPECT_THROW(resident::make_patch_plan(parse_workload_name("mlp-784x2048x2048x2048x10-b32"),
+                                         Precision::kFp16, {.sm_count = 114, .shared_bytes = 232448}),
+               UnsupportedError);
 }
 TEST(ResidentPlan, FitsTheShapesItIsMadeForInEveryPrecision) {
   const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
