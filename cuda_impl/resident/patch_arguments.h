@@ -17,7 +17,7 @@ struct PatchArguments {
   const unsigned char* x_columns;  // not used: both products take the same tile
   const std::int32_t* labels;      // [batches * batch]
   float* losses;                   // ring of loss_slots, a power of two
-  unsigned char* exchange;         // values in flight; all bytes 0xff at the start
+  unsigned char* exchange;         // values in flight, all bytes 0xff at the start; the last layer's masters
   std::uint32_t* status;           // 0, or where a wait ran out (see describe_status)
   std::int64_t first_step, batches, loss_slots;
   std::int64_t wait_nanoseconds;  // longest wait

@@ -152,8 +152,8 @@ struct PatchFinisher {
     uint4 packet = packet_of(at, word);
     const std::uint32_t bits = warp_ballot(at.t() == 0 && (packet.w & kLowestMark) != 0);
     packet.w = (packet.w & ~kLowestMark) | stage.epoch;
-    if (at.t() == 0) store_whole16(tile_bytes + byte(), packet);
     if (at.lane == 0) store_relaxed(displaced + at.warp, bits | (stage.epoch != 0 ? kDisplacedMark : 0));
+    if (at.t() == 0) store_whole16(tile_bytes + byte(), packet);
   }
   /// Who displaced the bit of a packet, and where in the word it is.
   RESIDENT_DEVICE static int displacing_warp(int chunk, int row) {

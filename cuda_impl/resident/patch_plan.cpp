@@ -40,7 +40,7 @@ PatchPlan make_patch_plan(const Workload& workload, Precision precision, const L
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
   plan.column_inputs = (workload.inputs() + kPatchColumns - 1) / kPatchColumns;
   plan.shared_bytes = PatchLayout::kBytes;
-  plan.exchange_bytes = 2 * PatchExchange::kParityBytes;
+  plan.exchange_bytes = 2 * PatchExchange::kParityBytes + PatchExchange::kLastMasterBytes;
   plan.x_batch_bytes = std::int64_t{kPatchColumns} * PatchLayout::kInputTile;
   std::int64_t parameter = 0;
   for (int layer = 0; layer < kPatchLayers; ++layer) {

@@ -68,6 +68,9 @@ struct PatchExchange {
   static constexpr std::int64_t kGradients = kActivations + kPatchHidden * kTileBytes;
   static constexpr std::int64_t kLogits = kGradients + (kPatchHidden - 1) * kGradientBytes;
   static constexpr std::int64_t kParityBytes = kLogits + kLogitBytes;
+  /// Behind both halves: what members have of the last layer, [16 classes, 256] and [16, 128], each by itself.
+  static constexpr std::int64_t kLastMasterBytes =
+      std::int64_t{kPatchMembers} * kPatchClasses * (kPatchSummed + kPatchOutputs) * 4;
 };
 
 struct PatchPlan {

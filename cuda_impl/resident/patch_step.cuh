@@ -2,9 +2,10 @@
 //
 //   in, out:   parameters, fp32, flat in global memory; between the beginning and the end of a launch they are on the chip
 //   on chip:   of a member's masters the third layer's patch [128 outputs, 256 columns] in registers, 128 a thread; the second
-//              layer's and the first's [128, 104 inputs] in shared memory; both of its pieces of the last layer, [16 classes,
-//              256 columns] for the logits and [16, 128] for the gradient below them, in registers. The layout is always that of
-//              the sums of a weight gradient, so a weight's update and its rounding to an operand are its own lane's affair
+//              layer's and the first's [128, 104 inputs] in shared memory. Both of its pieces of the last layer, [16 classes,
+//              256 columns] for the logits and [16, 128] for the gradient below them, are global memory that nobody else looks at,
+//              since each is used once a step. The layout is always that of the sums of a weight gradient, so a weight's update
+//              and its rounding to an operand are its own lane's affair
 //   warps:     2 x 4 patches [64 outputs, 64 columns] of a member's. So sums of a product are over four warps forward and over two
 //              backward, by shared memory; all of the batch's 32 rows are one product
 //   exchange:  patch_exchange.cuh: partial sums, then what their finishers made of them. Eleven hops a step
@@ -79,6 +80,7 @@ class PatchMember {
   using Layout = PatchLayout;
   using Exchange = PatchExchange;
   using Sums = float[4];
+  static constexpr int kLastTiles = kPatchSummed / kWarps / 8, kLastOutputTiles = kPatchOutputs / kWarps / 8;
 
   RESIDENT_DEVICE void do_step(const PatchArguments& a, int step) {
     const PatchStage stage = PatchStage::of(a, step);
@@ -92,39 +94,43 @@ class PatchMember {
         advance_batch(a);
         fetch_inputs(a, step + 1);
       } else {
-        block_sync();
         take_activations(a, stage, layer - 1);
         block_sync();
         if (layer == 1)
           forward(stage, second_, layer);
         else
           forward(stage, third_, layer);
+        block_sync();  // sums are read: activations may take their place
       }
       finish_activations(a, stage, layer);
     }
-    block_sync();
+    float4 last[kLastTiles];
+    load_last(a, last, 0);
     take_activations(a, stage, 2);
     take_row_activations(a, stage);
     block_sync();
 
     std::uint32_t hidden[4][4];
-    publish_logits(stage, hidden);
+    publish_logits(stage, last, hidden);
+    float4 last_outputs[kLastOutputTiles];
+    load_last(a, last_outputs, kLastTiles);
     loss(a, stage);
     block_sync();
     if (block_index() == 0) store_loss(a, step);
     std::uint32_t loss_columns[2][4];
-    gradient_below_last(a, loss_columns);
+    gradient_below_last(a, last_outputs, loss_columns);
     block_sync();
     uint4 packet[4];
-    backward(stage, third_, 1);
     fetch_activations(stage, packet, 1);
-    update_last(a, loss_columns, hidden);
+    backward(stage, third_, 1);
+    load_last(a, last, 0);
+    update_last(a, last, loss_columns, hidden);
     update_last_bias(a);
 #pragma unroll 1
     for (int layer = kPatchHidden - 1; layer > 0; --layer) {
       if (layer == 1) {
-        backward(stage, second_, 0);
         fetch_activations(stage, packet, 0);
+        backward(stage, second_, 0);
       }
       update_bias(a, layer);
       block_sync();
@@ -173,13 +179,19 @@ class PatchMember {
     Type::product(sums, a[0], a[1], a[2], a[3], b0, b1);
   }
   RESIDENT_DEVICE static void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0; }
-  RESIDENT_DEVICE static std::uint32_t weights(const float2& two) { return Type::pack_weights(two.x, two.y); }
+  /// In bf16 ties are sent away from zero: with the lowest bit set none is left, and nothing else is rounded differently, but
+  /// infinity is not a number then.
+  RESIDENT_DEVICE static std::uint32_t weights(const float2& two) {
+    if constexpr (Type::kPrecision == Precision::kBf16)
+      return Type::pack(bits_to_float(float_to_bits(two.x) | 1), bits_to_float(float_to_bits(two.y) | 1));
+    return Type::pack_weights(two.x, two.y);
+  }
   /// Outputs g, then g + 8 of a tile of masters.
   RESIDENT_DEVICE static std::uint32_t low_outputs(const float4& tile) {
-    return Type::pack_weights(tile.x, tile.y);
+    return weights(make_float2(tile.x, tile.y));
   }
   RESIDENT_DEVICE static std::uint32_t high_outputs(const float4& tile) {
-    return Type::pack_weights(tile.z, tile.w);
+    return weights(make_float2(tile.z, tile.w));
   }
   RESIDENT_DEVICE static float4 updated(const PatchArguments& a, const float4& tile, const Sums& gradient) {
     return make_float4(fmaf(a.update_factor, gradient[0], tile.x), fmaf(a.update_factor, gradient[1], tile.y),
@@ -298,11 +310,11 @@ class PatchMember {
   RESIDENT_DEVICE void finish_activations(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     const PatchFinisher finisher = PatchFinisher::of(at);
+    const float2 bias = *reinterpret_cast<const float2*>(bias_of(layer) + finisher.output());
     const unsigned char* sums = stage.memory + Exchange::kSums + layer * Exchange::kSumBytes +
                                 block_index() * (kPatchColumns * Exchange::kTile);
     const float2 sum = finisher.template add_up<kPatchColumns>(a, waiter_, stage, sums, kPatchSums + layer);
-    const float* bias = bias_of(layer) + finisher.output();
-    const std::uint32_t word = Type::pack(relu(sum.x + bias[0]), relu(sum.y + bias[1]));
+    const std::uint32_t word = Type::pack(relu(sum.x + bias.x), relu(sum.y + bias.y));
     positive_ |= (Type::positive(word) & 0x00010001u) << layer;
     finisher.publish_activations(at, stage,
                                  stage.memory + Exchange::kActivations + layer * Exchange::kTileBytes +
@@ -362,7 +374,8 @@ class PatchMember {
 
   /// Partial sums of the logits over this column, the same in every row of members; the warps' parts are added up first.
   /// `hidden`: this warp's 32 columns for the gradient of their weights.
-  RESIDENT_DEVICE void publish_logits(const PatchStage& stage, std::uint32_t (&hidden)[4][4]) const {
+  RESIDENT_DEVICE void publish_logits(const PatchStage& stage, const float4 (&last)[kLastTiles],
+                                      std::uint32_t (&hidden)[4][4]) const {
     const PatchPlace at = PatchPlace::here();
     Sums sums[2][2];  // rows, chunk of classes
 #pragma unroll
@@ -372,7 +385,7 @@ class PatchMember {
       for (int k = 0; k < 2; ++k) {
         std::uint32_t words[4];
         load_rows(at, words, Layout::kHidden, Layout::kHiddenPitch, rows, 32 * at.warp + 16 * k);
-        const float4 &low = last_[2 * k], &high = last_[2 * k + 1];
+        const float4 &low = last[2 * k], &high = last[2 * k + 1];
         product(sums[rows][0], words, low_outputs(low), low_outputs(high));
         product(sums[rows][1], words, high_outputs(low), high_outputs(high));
       }
@@ -468,7 +481,9 @@ class PatchMember {
   // ---- backward
 
   /// This row's gradient in place of its activations, 16 columns a warp, and the update of their weights.
-  RESIDENT_DEVICE void gradient_below_last(const PatchArguments& a, std::uint32_t (&loss_columns)[2][4]) {
+  RESIDENT_DEVICE void gradient_below_last(const PatchArguments& a,
+                                           const float4 (&last_outputs)[kLastOutputTiles],
+                                           std::uint32_t (&loss_columns)[2][4]) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t loss_rows[2][4];
 #pragma unroll
@@ -481,8 +496,8 @@ class PatchMember {
       const int column = 16 * at.warp + 8 * i;
       std::uint32_t hidden[4];
       load_eight_columns(at, hidden, Layout::kGradient, Layout::kGradientPitch, column);
-      const std::uint32_t b0 = transpose8x8(low_outputs(last_outputs_[i])),
-                          b1 = transpose8x8(high_outputs(last_outputs_[i]));
+      const std::uint32_t b0 = transpose8x8(low_outputs(last_outputs[i])),
+                          b1 = transpose8x8(high_outputs(last_outputs[i]));
       warp_sync();
 #pragma unroll
       for (int rows = 0; rows < 2; ++rows) {
@@ -499,16 +514,18 @@ class PatchMember {
       }
       Sums gradient;
       weight_gradient(gradient, loss_columns, hidden);
-      last_outputs_[i] = updated(a, last_outputs_[i], gradient);
+      last_tile(a, at, kLastTiles + i) = updated(a, last_outputs[i], gradient);
     }
   }
-  RESIDENT_DEVICE void update_last(const PatchArguments& a, const std::uint32_t (&loss_columns)[2][4],
-                                   const std::uint32_t (&hidden)[4][4]) {
+  RESIDENT_DEVICE void update_last(const PatchArguments& a, const float4 (&last)[kLastTiles],
+                                   const std::uint32_t (&loss_columns)[2][4],
+                                   const std::uint32_t (&hidden)[4][4]) const {
+    const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       Sums gradient;
       weight_gradient(gradient, loss_columns, hidden[i]);
-      last_[i] = updated(a, last_[i], gradient);
+      last_tile(a, at, i) = updated(a, last[i], gradient);
     }
   }
 
@@ -585,29 +602,35 @@ class PatchMember {
   RESIDENT_DEVICE void take_gradient(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     const unsigned char* tile = stage.memory + Exchange::kGradients + layer * Exchange::kGradientBytes;
-    uint4 packet[2];
-    take_packets(a, waiter_, packet, tile + row_byte(at) + at.thread * 16, kThreads * 16, kLowestMark,
-                 stage.epoch, kPatchGradients + layer);
-    const int row = at.thread % kGroupRows;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int index = at.thread + kThreads * i, chunk = index / kGroupRows;
-      const std::uint32_t* displaced = reinterpret_cast<const std::uint32_t*>(tile + Exchange::kDisplaced) +
-                                       (at.row * kPatchColumns + chunk / 2) * kWarps +
-                                       PatchFinisher::displacing_warp(chunk % 2, row);
-      const std::uint32_t bits =
-          take_word(a, displaced, stage.epoch != 0 ? kDisplacedMark : 0, kPatchGradients + layer);
-      packet[i].w = (packet[i].w & ~kLowestMark) | ((bits >> PatchFinisher::displaced_bit(row)) & 1);
-      keep_packet(packet[i], Layout::kGradient, Layout::kGradientPitch, index);
-    }
-  }
-  RESIDENT_DEVICE std::uint32_t take_word(const PatchArguments& a, const std::uint32_t* from,
-                                          std::uint32_t want, int exchange) {
+    const unsigned char* packets = tile + row_byte(at) + at.thread * 16;
+    const int row = at.thread % kGroupRows, chunk = at.thread / kGroupRows;
+    const std::uint32_t* displaced = reinterpret_cast<const std::uint32_t*>(tile + Exchange::kDisplaced) +
+                                     (at.row * kPatchColumns + chunk / 2) * kWarps +
+                                     PatchFinisher::displacing_warp(chunk % 2, row);
+    constexpr int kExchange = kPatchGradients;
+    const std::uint32_t wanted_word = stage.epoch != 0 ? kDisplacedMark : 0;
+    // The thread's second packet is half of the row's finishers further.
+    constexpr int kWordStride = kPatchColumns / 2 * kWarps;
+    uint4 packet[2] = {load_whole16(packets), load_whole16(packets + kThreads * 16)};
+    std::uint32_t word[2] = {load_relaxed(displaced), load_relaxed(displaced + kWordStride)};
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
-      const std::uint32_t word = load_relaxed(from);
-      if (!warp_any(((word ^ want) & kDisplacedMark) != 0) || waiter_.give_up(a, polls, begin, exchange))
-        return word;
+      std::uint32_t wrong = kExchange + layer == a.lost_exchange;
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        wrong |= ((packet[i].w ^ stage.epoch) & kLowestMark) | ((word[i] ^ wanted_word) & kDisplacedMark);
+      if (!warp_any(wrong != 0) || waiter_.give_up(a, polls, begin, kExchange + layer)) break;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_whole16_if(((packet[i].w ^ stage.epoch) & kLowestMark) != 0, packet[i],
+                        packets + i * kThreads * 16);
+        word[i] = load_relaxed(displaced + i * kWordStride);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      packet[i].w = (packet[i].w & ~kLowestMark) | ((word[i] >> PatchFinisher::displaced_bit(row)) & 1);
+      keep_packet(packet[i], Layout::kGradient, Layout::kGradientPitch, at.thread + kThreads * i);
     }
   }
 
@@ -733,6 +756,19 @@ class PatchMember {
     return reinterpret_cast<float4*>(shared_memory() + Layout::kFirst) + at.warp * kPatchInputTiles * 32 +
            at.lane;
   }
+  /// Masters of the last layer, which are used once a step each: tiles for the logits, then those for the gradient below them.
+  RESIDENT_DEVICE static float4& last_tile(const PatchArguments& a, const PatchPlace& at, int i) {
+    return reinterpret_cast<float4*>(
+        a.exchange +
+        2 * Exchange::kParityBytes)[(block_index() * (kLastTiles + kLastOutputTiles) + i) * kThreads +
+                                    at.thread];
+  }
+  template <int kTiles>
+  RESIDENT_DEVICE static void load_last(const PatchArguments& a, float4 (&tiles)[kTiles], int first) {
+    const PatchPlace at = PatchPlace::here();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) tiles[i] = last_tile(a, at, first + i);
+  }
   RESIDENT_DEVICE unsigned char* forward_sums(const PatchPlace& at, const PatchStage& stage, int layer,
                                               int finisher) const {
     return stage.memory + Exchange::kSums + layer * Exchange::kSumBytes +
@@ -782,11 +818,12 @@ class PatchMember {
                   min(a.plan.widths[0], first + a.plan.column_inputs), true, true});
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      visit(last_[i], Patch{3, 0, column + 32 * at.warp + 8 * i, a.plan.widths[3], at.row == 0, false});
+      visit(last_tile(a, at, i),
+            Patch{3, 0, column + 32 * at.warp + 8 * i, a.plan.widths[3], at.row == 0, false});
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      visit(last_outputs_[i], Patch{3, 0, output + 16 * at.warp + 8 * i, a.plan.widths[3], false,
-                                    at.column == kPatchColumns - 1});
+      visit(last_tile(a, at, kLastTiles + i), Patch{3, 0, output + 16 * at.warp + 8 * i, a.plan.widths[3],
+                                                    false, at.column == kPatchColumns - 1});
   }
   template <class Masters, class Visit>
   RESIDENT_DEVICE static void visit_tile(const PatchPlace& at, Masters& masters, int outputs, int columns,
@@ -843,7 +880,6 @@ class PatchMember {
   std::uint32_t positive_ = 0;  // of what this thread finishes: bits `layer` and 16 + `layer`
   MastersInSharedMemory second_;
   MastersInRegisters third_;
-  float4 last_[4], last_outputs_[2];
 };
 
 template <class Type>
