@@ -48,8 +48,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
-  // Teams with whole sums have a place for each of 16 slices.
-  if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
+  // Teams with whole sums have a place for each of 16 slices; so many thread blocks share what is made ahead.
+  const bool ahead = form == Form::kGrid && sums_ahead(precision, plan.layers, team);
+  if (ahead || (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4))
     plan.members = std::max(plan.members, kMaxCluster);
   require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
                                                             " thread blocks, the device holds " +
@@ -66,7 +67,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   const std::int64_t own_tile =
       std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) && !whole_in_teams ? 2 : 1);
   const std::int64_t kept = whole_in_teams ? 0
-                                           : std::int64_t{kept_layers(precision, plan.layers, team)} *
+                                           : std::int64_t{kept_layers(precision, plan.layers, team, ahead)} *
                                                  kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
@@ -110,7 +111,8 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
-  plan.kept_gradient_begin = -1;
+  plan.ahead_offset = ahead ? take(kAheadBytes) : -1;
+  plan.behind_tiles = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset =
         take(std::int64_t{8} * plan.exchanges * stages * (sums_whole(precision, plan) ? 2 : 1));
@@ -119,8 +121,12 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     plan.exchange_bytes = plan.exchanges * stages *
                           slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team));
     if (const std::int64_t kept_bytes = kept_gradient_bytes(precision, plan.pairs, own); kept_bytes > 0) {
-      plan.kept_gradient_begin = plan.exchange_bytes;
+      plan.behind_tiles = plan.exchange_bytes;
       plan.exchange_bytes += plan.members / own * team * kWarps * kept_bytes;
+    }
+    if (ahead) {
+      plan.behind_tiles = plan.exchange_bytes;
+      plan.exchange_bytes += 2 * kGramBytes;
     }
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
@@ -133,6 +139,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   const std::int64_t staged_bytes = std::int64_t{2} * plan.member_input_pairs * plan.tile;
   for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
     if (end + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
+  require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;
 }

@@ -28,6 +28,9 @@ inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
 inline constexpr int kWholeTeamFragmentBytes = 6 * 4096 + 8192;
 inline constexpr int kWholeTeamTileBytes = (5 * kMaxCluster + 6) * 1024;
 inline constexpr int kWholeTeamParts = 2;  // that a sum is made in
+/// What a first layer a step ahead takes (slice_ahead.cuh): four parts of a tile, the tile, and fp32 [32, 32]; and two of these
+/// over the grid, each element beside the number of its step.
+inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8;
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
 // What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
@@ -40,10 +43,14 @@ constexpr bool keeps_columns(Precision precision, int pairs, int team) {
 constexpr bool publishes_columns(Precision precision, int pairs, int team) {
   return precision == Precision::kTf32 && team > 1 && pairs >= 2;
 }
+/// Whether the first layer's sums are made a step ahead (slice_ahead.cuh). With three layers a step is too short for it.
+constexpr bool sums_ahead(Precision precision, int layers, int team) {
+  return precision == Precision::kFp32 && layers >= 4 && team == 4;
+}
 /// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
 /// read them from the L2 a second time.
-constexpr int kept_layers(Precision precision, int layers, int team) {
-  return precision == Precision::kTf32 && layers == 4 && team == 4 ? 3 : 0;
+constexpr int kept_layers(Precision precision, int layers, int team, bool ahead) {
+  return ahead || (precision == Precision::kTf32 && layers == 4 && team == 4) ? 3 : 0;
 }
 /// Whether masters are turned: [16 outputs of both slices, 8 columns] instead of [16 columns, 8 outputs]. A gradient takes
 /// as many instructions either way, and weights need no transposes then.
@@ -85,13 +92,13 @@ struct SlicePlan {
   std::int32_t staging_barrier_offset;  // 2 mbarriers
   std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
   std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
+  std::int32_t ahead_offset;            // what a first layer a step ahead takes, if it is; else -1
   std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;
   std::int64_t exchange_bytes;  // grid: of global memory, and
-  std::int64_t
-      kept_gradient_begin;     // where in it gradients are kept that only a warp has, if they are; else -1
-  std::int64_t x_batch_bytes;  // of one batch in one order
+  std::int64_t behind_tiles;    // where in it gradients that only a warp has, or x x', begin; else -1
+  std::int64_t x_batch_bytes;   // of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 

@@ -45,9 +45,10 @@ inline constexpr bool kServesIn =
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
-/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh).
+/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh). kAhead: the first
+/// layer's sums are made a step ahead by warps of their own (slice_ahead.cuh).
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1, bool kWhole = false>
+          int kOwn = 1, bool kWhole = false, bool kAhead = false>
 class SliceMember {
  public:
   using Values = typename Format::Values;
@@ -61,7 +62,11 @@ class SliceMember {
 
   static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam>;
   static constexpr int kBlock = kBlockThreads<Format, kPairs, kTeam>;
-  static constexpr int kInputs = (kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
+  /// Warps that have the first layer, from the first on, and those that have the other layers, up to the last.
+  static constexpr int kInputWarps = kAhead ? 4 : kWarps, kHiddenWarps = kAhead ? 4 : kWarps;
+  static constexpr int kFirstHiddenWarp = kWarps - kHiddenWarps;
+  static constexpr int kInputs =
+      (kWarps / kInputWarps * kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
   /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
   static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1 && kTeam == 1;
@@ -82,7 +87,7 @@ class SliceMember {
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   /// Layers whose activations are kept here for the update in the next step, and not read a second time.
-  static constexpr int kKeptLayers = kWhole ? 0 : kept_layers(Format::kPrecision, kLayers, kTeam);
+  static constexpr int kKeptLayers = kWhole ? 0 : kept_layers(Format::kPrecision, kLayers, kTeam, kAhead);
   /// Old activations come as columns.
   static constexpr bool kFetchesColumns = publishes_columns(Format::kPrecision, kPairs, kTeam);
   /// Own tiles have a second form, behind the first.
@@ -223,9 +228,10 @@ class SliceMember {
     const int last = layers(a) - 1;
     exchange_.begin_step(a, step);
     Tiles old;  // activations of the step before, for an update that was put off
-    if (training && !forward_first(a, step, old)) return false;
-    if (!training) fetch_early(a, old, 0);
-    if (!kLongBodies && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
+    if constexpr (!kAhead)
+      if (training && !forward_first(a, step, old)) return false;
+    if (!training || kAhead) fetch_early(a, old, 0);
+    if (!kLongBodies && !kAhead && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
     if (!kServes && step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
 #pragma unroll kUnroll
     for (int layer = 1; layer < last; ++layer) {
@@ -257,7 +263,7 @@ class SliceMember {
       loss_and_gradient(a);
     } else if (!kServes && warp_ < kLossWarps) {
       gradient_of_loss(a);
-    } else if (warp_ == kWarps - 1) {
+    } else if (!kAhead && warp_ == kWarps - 1) {
       stage_columns(a);
       if (step + 1 < a.steps) stage_rows(a);
     }
@@ -299,7 +305,7 @@ class SliceMember {
     const bool goes_on = !kServes || !anybody_timed_out(a);
     if constexpr (kMultipliesEarly)
       update_first_and_multiply(a, step, columns);
-    else
+    else if constexpr (!kAhead)
       update_first(a, step);
     return goes_on;
   }
@@ -432,14 +438,14 @@ class SliceMember {
     const int g = lane_ >> 2, t = lane_ & 3, row = serving_warp() * 8 + g;
     float4 z = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int from = 0; from < kWarps; ++from) {
+    for (int from = kFirstHiddenWarp; from < kWarps; ++from) {
       const float2 low = reinterpret_cast<const float2*>(partial(a, from) + (serving_warp() >> 1) * 32 +
                                                          lane_)[serving_warp() & 1];
       z.x += low.x, z.y += low.y;
     }
     if (t < a.plan.last_lanes)
 #pragma unroll
-      for (int from = 0; from < kWarps; ++from) {
+      for (int from = kFirstHiddenWarp; from < kWarps; ++from) {
         const float2 high = reinterpret_cast<const float2*>(last_partial(a, from) +
                                                             (serving_warp() >> 1))[serving_warp() & 1];
         z.z += high.x, z.w += high.y;
@@ -495,7 +501,7 @@ class SliceMember {
   RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
     if constexpr (kLongBodies) return after_loss(a, step);
     if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
-    if (!kBiasesInStep && warp_ == 6) update_last_bias(a);
+    if (!kBiasesInStep && !kAhead && warp_ == 6) update_last_bias(a);
     if (warp_ == 5) own_gradient_below_last(a, step);
   }
   RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
@@ -801,21 +807,21 @@ class SliceMember {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
           a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
-      if (!kBiasesInStep && warp_ == 7) update_own_bias(a, layer);
+      if (!kBiasesInStep && !kAhead && warp_ == 7) update_own_bias(a, layer);
     } else {
       load_matrix(a.plan.rows_offset, layer, w);
     }
   }
   /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
-  RESIDENT_DEVICE static bool keeps(int layer) {
-    return kKeptLayers > 0 && layer >= kLayers - 1 - kKeptLayers;
+  RESIDENT_DEVICE static bool keeps(const Arguments& a, int layer) {
+    return kKeptLayers > 0 && layer >= layers(a) - 1 - kKeptLayers;
   }
   RESIDENT_DEVICE unsigned char* kept(const Arguments& a, int layer) const {
     return shared_memory() + a.plan.dlogits_offset + 2 * kOwnTile +
-           ((layer - (kLayers - 1 - kKeptLayers)) * kWarps + warp_) * (2 * kPairs * kTile);
+           ((layer - (layers(a) - 1 - kKeptLayers)) * kWarps + warp_) * (2 * kPairs * kTile);
   }
   RESIDENT_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
-    if (!keeps(layer) || idle()) return;
+    if (!keeps(a, layer) || idle()) return;
 #pragma unroll
     for (int i = 0; i < 2 * kPairs; ++i) store_tile(kept(a, layer) + i * kTile, tiles.slice[i], lane_);
   }
@@ -826,7 +832,7 @@ class SliceMember {
     if constexpr (kFetchesColumns) {
       if constexpr (!kFetchesEarly) exchange_.fetch_columns(a, old, layer);
       exchange_.ready_columns(a, old, waiter_, layer);
-    } else if (keeps(layer)) {
+    } else if (keeps(a, layer)) {
 #pragma unroll
       for (int i = 0; i < 2 * kPairs; ++i)
         old.slice[i] = load_tile<Format::kWords>(kept(a, layer) + i * kTile, lane_);
@@ -837,7 +843,7 @@ class SliceMember {
   }
   /// Asks for activations of the step before, if there are registers to hold two shares.
   RESIDENT_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
-    if (idle() || keeps(layer)) return;
+    if (idle() || keeps(a, layer)) return;
     if constexpr (kFetchesEarly && kFetchesColumns)
       exchange_.fetch_columns(a, old, layer);
     else if constexpr (kFetchesEarly)
@@ -1007,14 +1013,15 @@ class SliceMember {
   }
   /// What this lane publishes of the sums.
   RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
-    const float4* mine = partial(a, 0, published()) + publisher().half * 32 + publisher().position;
-    float4 part[kWarps];
+    const float4* mine =
+        partial(a, kFirstHiddenWarp, published()) + publisher().half * 32 + publisher().position;
+    float4 part[kHiddenWarps];
 #pragma unroll
-    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
+    for (int from = 0; from < kHiddenWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
 #pragma unroll
-    for (int distance = 1; distance < kWarps; distance *= 2)
+    for (int distance = 1; distance < kHiddenWarps; distance *= 2)
 #pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) add(part[from], part[from + distance]);
+      for (int from = 0; from < kHiddenWarps; from += 2 * distance) add(part[from], part[from + distance]);
     sums[0] = part[0].x, sums[1] = part[0].y, sums[2] = part[0].z, sums[3] = part[0].w;
   }
   RESIDENT_DEVICE static void add(float4& to, const float4& value) {
@@ -1025,9 +1032,9 @@ class SliceMember {
 
   /// Extra pairs go to the last warps: the first has to publish.
   RESIDENT_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
-    if constexpr (kTeam == 1) return part_begin(a.plan.input_pairs, kWarps, warp);
+    if constexpr (kTeam == 1) return part_begin(a.plan.input_pairs, kInputWarps, warp);
     const int begin = part_begin(a.plan.input_pairs, kTeam, rank);
-    return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kWarps, warp);
+    return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kInputWarps, warp);
   }
   RESIDENT_DEVICE static int part_begin(int count, int parts, int part) {
     return part * (count / parts) + max(0, part - (parts - count % parts));
@@ -1188,18 +1195,19 @@ class SliceMember {
     if constexpr (kServes)
       if (serves()) return;
     const int last = layers(a) - 1, m = lane_;
+    if (!kAhead || warp_ < kInputWarps)
 #pragma unroll
-    for (int held = 0; held < kOwn * kInputs; ++held) {
-      const int lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : m;
-      const int i = held % kInputs, c = held / kInputs;
-      if (kOwn > 1 && !Format::kFirstInRegisters && i >= input_pairs_) continue;
-      float4& pair = Format::kFirstInRegisters ? first_[held] : first_masters(a, c)[i * 32 + m];
-      if constexpr (kTurned)
-        for_pair(a, 0, pair, lane, own_column(0), (input_begin_ + i) * 16 + 8 * c, true, i < input_pairs_,
-                 visit);
-      else
-        for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
-    }
+      for (int held = 0; held < kOwn * kInputs; ++held) {
+        const int lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : m;
+        const int i = held % kInputs, c = held / kInputs;
+        if (kOwn > 1 && !Format::kFirstInRegisters && i >= input_pairs_) continue;
+        float4& pair = Format::kFirstInRegisters ? first_[held] : first_masters(a, c)[i * 32 + m];
+        if constexpr (kTurned)
+          for_pair(a, 0, pair, lane, own_column(0), (input_begin_ + i) * 16 + 8 * c, true, i < input_pairs_,
+                   visit);
+        else
+          for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
+      }
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
       const int column = first_slice_ * 8 + i * 16;

@@ -180,7 +180,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     Base::store_partial(a, sums);
   }
   RESIDENT_DEVICE unsigned char* kept_gradient(const Arguments& a) const {
-    return a.exchange + a.plan.kept_gradient_begin +
+    return a.exchange + a.plan.behind_tiles +
            (block_index() * kWarps + warp_) * static_cast<int>(2 * kPairs * Base::kTile);
   }
 

@@ -301,6 +301,7 @@ class ResidentTrainer : public Trainer {
     if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
     parameters_.copy_from(parameters.flat());
     mirror_.copy_from(parameters.flat());
+    ahead_step_ = -1;
   }
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
@@ -320,10 +321,11 @@ class ResidentTrainer : public Trainer {
     arguments.plan = plan;
     const std::int64_t tiles = std::int64_t{plan.members} * plan.tile;
     const std::int64_t buffers = std::int64_t{plan.exchanges} << plan.stage_shift;
-    const std::int64_t in_flight =
-        plan.kept_gradient_begin >= 0 ? plan.kept_gradient_begin : plan.exchange_bytes;
+    const std::int64_t in_flight = plan.behind_tiles >= 0 ? plan.behind_tiles : plan.exchange_bytes;
     arguments.slot_bytes = static_cast<std::uint32_t>(plan.form == Form::kGrid ? in_flight / buffers : tiles);
     arguments.lost_exchange = options.lost_exchange;
+    if (plan.ahead_offset >= 0) ahead_ = DeviceBuffer<float>(std::int64_t{plan.members} * 256);
+    arguments.ahead = ahead_.data();
     arguments_ = arguments;
   }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
@@ -387,10 +389,12 @@ class ResidentTrainer : public Trainer {
         [&](auto& arguments) {
           arguments.first_step = first_step;
           arguments.steps = static_cast<std::int32_t>(steps);
+          if constexpr (requires { arguments.continues; }) arguments.continues = first_step == ahead_step_;
           void* parameters[] = {&arguments};
           CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel, parameters));
         },
         arguments_);
+    ahead_step_ = first_step + steps;
   }
 
   Event& record_end() {
@@ -413,6 +417,9 @@ class ResidentTrainer : public Trainer {
   Stream stream_;
   Event begin_, end_;
   DeviceBuffer<float> parameters_, mirror_;
+  DeviceBuffer<float>
+      ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
+  std::int64_t ahead_step_ = -1;
   KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;

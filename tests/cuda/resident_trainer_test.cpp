@@ -165,6 +165,68 @@ TEST(ResidentWholeTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
 }
+/// Teams of four with four layers or more, in fp32 (slice_ahead.cuh).
+const ResidentOptions kAhead = {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kFour};
+TEST(ResidentAhead, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x9x12x16-b32"})
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kFour}, Precision::kFp32,
+                         kSanitizerWaitSeconds);
+}
+TEST(ResidentAhead, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-784x192x192x192x10-b32",
+        "mlp-16x65x120x128x2-b1", "mlp-40x48x33x20x9x12-b32"})
+    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, kFour}, Precision::kFp32, 2);
+}
+TEST(ResidentAhead, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-33x72x17x7x5-b17", "mlp-20x16x9x12x16-b32"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, Precision::kFp32, kAhead, 350);
+    for (const std::int64_t cut : {350, 1, 699})
+      EXPECT_EQ(first, bits_after(problem, Precision::kFp32, kAhead, cut));
+  }
+}
+/// The step check begins a launch at each of its steps, but what is made ahead is made in a launch's later ones. With this
+/// learning rate weights that are a step old would be found.
+TEST(ResidentAhead, StepsInsideALaunchMatchTheOracle) {
+  NEEDS_GPU();
+  Problem problem("mlp-100x72x40x33x10-b32", fresh_seed());
+  problem.workload.optimizer.learning_rate = 0.1;
+  const auto parameters_after = [&](std::int64_t steps) {
+    const auto trainer = problem.trainer(Precision::kFp32, kAhead);
+    trainer->train(0, steps);
+    return trainer->parameters();
+  };
+  const auto oracle =
+      make_oracle_trainer(problem.workload, Precision::kFp32, true, problem.dataset.train(), problem.initial);
+  std::vector<StepErrors> errors;
+  for (const std::int64_t step : {1, 2, 3, 5, 8, 13, 21, 34}) {
+    const Parameters start = parameters_after(step);
+    oracle->set_parameters(start);
+    oracle->train(step, 1);
+    Parameters update = oracle->parameters();
+    for (std::size_t i = 0; i < update.flat().size(); ++i) update.flat()[i] -= start.flat()[i];
+    errors.push_back(compare_step(step, start, parameters_after(step + 1), update));
+  }
+  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, Precision::kFp32))
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst;
+}
+/// What is ahead is of the parameters that were trained, not of those that are set.
+TEST(ResidentAhead, SettingParametersForgetsWhatIsAhead) {
+  NEEDS_GPU();
+  Problem problem("mlp-33x72x17x7x5-b17", fresh_seed());
+  const auto fresh = problem.trainer(Precision::kFp32, kAhead),
+             used = problem.trainer(Precision::kFp32, kAhead);
+  used->train(0, 5);
+  used->set_parameters(problem.initial);
+  for (Trainer* trainer : {fresh.get(), used.get()}) trainer->train(5, 3);
+  const Parameters expected = fresh->parameters(), found = used->parameters();
+  EXPECT_TRUE(std::equal(expected.flat().begin(), expected.flat().end(), found.flat().begin()));
+}
 TEST_P(ResidentTeams, NarrowAndDeepStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const Sharing sharing : sharings(GetParam())) {
@@ -386,6 +448,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInsteadOfHanging) {
 TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInTeamsInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kFour,
+                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp32, kFour,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {

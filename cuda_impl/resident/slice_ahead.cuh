@@ -1,0 +1,427 @@
+// The slice kernel in fp32 in teams of four with four layers or more: the first layer's sums are made a step ahead.
+//
+// The first layer's gradient d1 is the last thing that a step makes, and its product is the first that the next one needs, so
+// its update, its product and the hop of its team's partial sums are on the chain. Here only this is:
+//
+//   x(s+1) W1(s+1)' = x(s+1) W1(s)' + factor * (x(s+1) x(s)') d1(s)
+//
+//   The first term is of weights that are there when step s begins; the second is a product of [32, 32] and [32, 8], from where
+//   d1 is. One added to every element of x(s+1) x(s)' makes it hold the bias's update, too. fp32 rounds no weight
+//   where it enters a product, so these are the contract's products and sums in another order; the masters are updated as
+//   ever, and what a launch begins with is made of them alone.
+//
+//   warps:     four that have the first layer, a step's time for the update of W1(s) and the next but one product; four that have
+//              hidden columns, as in slice_step.cuh; four that serve, two of which add up and publish. The other two have what is
+//              left: the first layer's sums over the team, x x', biases.
+//   x x':      each of 64 thread blocks makes 16 elements, of inputs that it reads from the L2, and publishes them over the grid;
+//              every block takes all. An element and the number of its step are one 8-byte value.
+//   barriers:  as there, but those of the first layer's parts, which are complete at the logits'; their sums and x x' are at the
+//              first layer's gradient's parts. Both have one place each: who writes there has passed a barrier behind the
+//              last reader.
+//   exchanges: two buffers, of x x' too. What anybody publishes of step s + 2 follows its team's sums of step s + 1, over tiles of
+//              every team, each of which was made of sums that all members of that team had sent behind the first barrier of step s + 1:
+//              so all members have left step s, and used what they read of it a second time for the second layer. What of
+//              it they use later in step s + 1, for a layer above, is written again behind h1 of step s + 2, and that is made
+//              of sums that all members of its team sent at the end of step s + 1.
+//   launches:  the first layer's sums of the step after the last stay in memory for a launch that goes on there: bits do not
+//              depend on where a launch ends.
+#pragma once
+
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+template <class Format>
+class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true> {
+  using Base = SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>;
+  using Base::batch_, Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_,
+      Base::team_, Base::waiter_, Base::warp_;
+  using typename Base::Arguments;
+  using typename Base::Fragments;
+  using typename Base::Place;
+  using typename Base::Tiles;
+
+ public:
+  static constexpr int kBlock = Base::kBlock;
+
+  RESIDENT_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
+
+  RESIDENT_DEVICE void run(const Arguments& a) {
+    Base::load(a);
+    exchange_.begin(a);
+    team_.begin(a);
+    next_batch_ = static_cast<int>(a.first_step % a.batches);
+    Base::begin_staging(a);
+    if (warp_ < Base::kInputWarps)
+      first_layer(a);
+    else if (warp_ < kWarps)
+      multiply(a);
+    else
+      serve(a);
+    block_sync();
+    exchange_.end();
+    team_.end();
+  }
+
+ private:
+  // A thread block begins with 168 for each of its 12 warps.
+  static constexpr int kMultiplyingRegisters = 208, kServingRegisters = 160, kFirstLayerRegisters = 136;
+  static constexpr int kTile = 1024, kHalf = 512;
+
+  RESIDENT_DEVICE static void step_sync() { Base::step_sync(); }
+  RESIDENT_DEVICE static unsigned char* input_part(const Arguments& a, int part) {
+    return shared_memory() + a.plan.ahead_offset + part * kTile;
+  }
+  RESIDENT_DEVICE static unsigned char* input_sum(const Arguments& a) {
+    return input_part(a, Base::kInputWarps);
+  }
+  RESIDENT_DEVICE static unsigned char* gram(const Arguments& a) {
+    return input_part(a, Base::kInputWarps + 1);
+  }
+
+  // ---- four warps that have the hidden layers
+
+  RESIDENT_DEVICE void multiply(const Arguments& a) {
+    take_registers<kMultiplyingRegisters>();
+    step_sync();
+    step_sync();
+    int step = 0;
+    Tiles gradient;
+    while (step <= a.steps && Base::pass(a, step, gradient)) ++step;
+    step_sync();  // biases are updated
+    if (step > a.steps) Base::store(a);
+  }
+
+  // ---- four that serve
+
+  /// What a lane publishes of the first layer's sums, without their change by the step that ends.
+  struct First {
+    float4 sum;
+    float2 bias;
+  };
+  RESIDENT_DEVICE bool leads() const { return Base::adds_up(); }
+
+  RESIDENT_DEVICE void serve(const Arguments& a) {
+    give_registers<kServingRegisters>();
+    step_sync();
+    if (!leads()) sum_inputs(a);
+    step_sync();
+    float4 hidden = make_float4(0, 0, 0, 0);  // of the first layer, before ReLU
+    if (leads()) hidden = begin_hidden(a);
+    int step = 0;
+    while (step < a.steps && serve_step(a, step, hidden)) ++step;
+    step_sync();
+    if (leads() && step == a.steps && rank_ == 0) *carried(a) = hidden;
+  }
+  RESIDENT_DEVICE float4* carried(const Arguments& a) const {
+    return reinterpret_cast<float4*>(a.ahead) + member_ * (kTile / 16) + place() / 16;
+  }
+  RESIDENT_DEVICE int place() const { return Base::publisher().template byte<Format::kParts>(); }
+  RESIDENT_DEVICE float4 begin_hidden(const Arguments& a) const {
+    if (a.continues) return *carried(a);
+    const float4 sum = *reinterpret_cast<const float4*>(input_sum(a) + place());
+    const float2 bias = Base::bias_of(a, 0, 0);
+    return make_float4(sum.x + bias.x, sum.y + bias.y, sum.z + bias.x, sum.w + bias.y);
+  }
+
+  /// False if a wait ran out.
+  RESIDENT_DEVICE bool serve_step(const Arguments& a, int step, float4& hidden) {
+    exchange_.begin_step(a, step);
+    Base::next_batch(a);
+    if (leads()) publish_first(a, step, hidden);
+    Base::load_label(a);
+    const int last = Base::layers(a) - 1;
+    float gram_sum[2][4] = {};
+#pragma unroll 1
+    for (int layer = 1; layer < last; ++layer) {
+      const Place to = exchange_.template place<false>(a, member_, Base::publisher(), layer);
+      Base::await_sums();
+      if (leads()) Base::publish_hidden(a, layer, step, to);
+      if (!leads() && layer <= 2) add_gram(a, layer - 1, gram_sum);
+    }
+    if (!leads()) publish_gram(a, step, gram_sum);
+    Base::await_sums();  // of the logits
+    Base::gradient_of_loss(a);
+    if (Base::is_first()) Base::keep_row_loss(a);
+    step_sync();  // the logits' gradient is complete
+    First first;
+#pragma unroll 1
+    for (int layer = last - 1; layer >= 1; --layer) {
+      Place to;
+      if (layer > 1)
+        to = exchange_.template place<true>(a, member_, Base::publisher(),
+                                            Base::gradient_exchange(a, layer - 1));
+      Base::await_sums();
+      if (leads()) Base::publish_gradient(a, layer - 1, step, to);
+      if (!leads() && layer == 2) collect(a, step);
+    }
+    if (leads()) first = load_first(a);
+    Base::tell_timed_out(a);
+    step_sync();  // the first layer's gradient is complete
+    if (Base::anybody_timed_out(a)) return false;
+    if (leads())
+      hidden = next_hidden(a, first);
+    else
+      update_biases(a, step);
+    return true;
+  }
+  /// By the two that publish nothing.
+  RESIDENT_DEVICE void update_biases(const Arguments& a, int step) {
+    if (Base::serving_warp() == 2) {
+#pragma unroll 1
+      for (int layer = 0; layer < Base::layers(a) - 1; ++layer) Base::update_own_bias(a, layer);
+    } else {
+      Base::update_last_bias(a);
+      if (Base::is_first()) Base::store_loss(a, step);
+    }
+  }
+  RESIDENT_DEVICE void collect(const Arguments& a, int step) {
+    sum_inputs(a);
+    take_gram(a, step);
+  }
+  RESIDENT_DEVICE void publish_first(const Arguments& a, int step, const float4& hidden) {
+    const Place to = exchange_.template place<false>(a, member_, Base::publisher(), 0);
+    const uint4 packet = make_uint4(float_to_bits(relu(hidden.x)), float_to_bits(relu(hidden.y)),
+                                    float_to_bits(relu(hidden.z)), float_to_bits(relu(hidden.w)));
+    if (Base::publishes()) exchange_.template publish<false>(a, packet, Base::publisher(), to);
+    Base::publisher().template keep<Format::kParts>(Base::own_hidden(a, 0, step), packet);
+  }
+  /// The first layer's parts of this member, then of its team.
+  RESIDENT_DEVICE void sum_inputs(const Arguments& a) {
+    float4 sum = *reinterpret_cast<const float4*>(input_part(a, 0) + place());
+#pragma unroll
+    for (int part = 1; part < Base::kInputWarps; ++part)
+      Base::add(sum, *reinterpret_cast<const float4*>(input_part(a, part) + place()));
+    *reinterpret_cast<float4*>(input_sum(a) + place()) = team_.sum(a, waiter_, Base::serving_warp(), sum);
+  }
+  RESIDENT_DEVICE First load_first(const Arguments& a) const {
+    return {*reinterpret_cast<const float4*>(input_sum(a) + place()), Base::bias_of(a, 0, 0)};
+  }
+  /// Four columns of this lane's two rows of x(s+1) x(s)', and as many rows of d1.
+  struct Change {
+    float4 gram[2];
+    uint4 gradient[2];
+  };
+  RESIDENT_DEVICE Change load_change(const Arguments& a, int chunk) const {
+    const Publisher publisher = Base::publisher();
+    const int row = 16 * publisher.half + (publisher.position >> 2);
+    const unsigned char* gradient =
+        Base::own_gradient(a, 0) + chunk * 128 + (publisher.position & 3) * 16;  // rows, 8 apart, of a half
+    Change change;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      change.gram[i] = *reinterpret_cast<const float4*>(gram(a) + gram_byte(row + 8 * i, chunk));
+      change.gradient[i] = load_shared16(gradient + i * 64);
+    }
+    return change;
+  }
+  /// Rolled: it is fetched in less time than unrolled.
+  RESIDENT_DEVICE float4 next_hidden(const Arguments& a, const First& first) const {
+    float sum[2][4] = {};  // in two chains
+    Change next = load_change(a, 0);
+#pragma unroll 2
+    for (int chunk = 0; chunk < 8; ++chunk) {
+      const Change now = next;
+      next = load_change(a, min(chunk + 1, 7));
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const uint4& two = now.gradient[k];
+          const float low = k == 0 ? now.gram[i].x : now.gram[i].z,
+                      high = k == 0 ? now.gram[i].y : now.gram[i].w;
+          float* to = sum[k] + 2 * i;
+          to[0] = fmaf(high, bits_to_float(two.z), fmaf(low, bits_to_float(two.x), to[0]));
+          to[1] = fmaf(high, bits_to_float(two.w), fmaf(low, bits_to_float(two.y), to[1]));
+        }
+    }
+    const auto changed = [&](float before, int i, float bias) {
+      return fmaf(a.update_factor, sum[0][i] + sum[1][i], before) + bias;
+    };
+    return make_float4(changed(first.sum.x, 0, first.bias.x), changed(first.sum.y, 1, first.bias.y),
+                       changed(first.sum.z, 2, first.bias.x), changed(first.sum.w, 3, first.bias.y));
+  }
+
+  // ---- x(s+1) x(s)' [32, 32]: rows of the next batch; rows of this one in the order in which a tile has them, g of a half and
+  // then g + 8. In shared memory in an order in which lanes that read 16 bytes of eight rows meet no bank twice.
+
+  RESIDENT_DEVICE static int gram_byte(int row, int chunk) {
+    return row * 128 + ((chunk ^ ((row & 3) | (row >> 4 & 1) << 2)) * 16);
+  }
+  RESIDENT_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
+    return a.exchange + a.plan.behind_tiles + (step & 1) * kGramBytes;
+  }
+  /// Of this thread block's rows, 8 apart, of both batches.
+  RESIDENT_DEVICE static int next_row() { return static_cast<int>(block_index() >> 3 & 7); }
+  RESIDENT_DEVICE static int this_row() { return static_cast<int>(block_index() & 7); }
+  /// By two warps, each with half of the next batch's rows; one half of the inputs, in tiles that lanes share.
+  RESIDENT_DEVICE void add_gram(const Arguments& a, int half, float (&sum)[2][4]) const {
+    constexpr int kTiles = kInputPairs * kWarps * 2 / 8 / 2;  // of a lane, of half the inputs
+    const int t = lane_ & 3, tiles = 2 * a.plan.input_pairs;
+    const unsigned char* next = a.x_rows + next_batch_ * a.plan.x_batch_bytes +
+                                (Base::serving_warp() & 1) * kHalf + (4 * next_row() + t) * 16;
+    const unsigned char* now = a.x_rows + batch_ * a.plan.x_batch_bytes + (4 * this_row() + t) * 16;
+    uint4 x[kTiles], low[kTiles], high[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = (half * kTiles + i) * 8 + (lane_ >> 2);
+      x[i] = low[i] = high[i] = make_uint4(0, 0, 0, 0);
+      if (tile < tiles) {
+        x[i] = load_constant16(next + tile * kTile);
+        low[i] = load_constant16(now + tile * kTile);
+        high[i] = load_constant16(now + tile * kTile + kHalf);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const std::uint32_t rows[2][2] = {{x[i].x, x[i].y}, {x[i].z, x[i].w}};
+      const std::uint32_t columns[4][2] = {
+          {low[i].x, low[i].y}, {low[i].z, low[i].w}, {high[i].x, high[i].y}, {high[i].z, high[i].w}};
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            sum[r][c] = fmaf(bits_to_float(rows[r][e]), bits_to_float(columns[c][e]), sum[r][c]);
+    }
+  }
+  RESIDENT_DEVICE void publish_gram(const Arguments& a, int step, const float (&sum)[2][4]) const {
+    const int row = lane_ >> 4 & 1, part = lane_ >> 3 & 1, b = lane_ >> 2 & 1;
+    float four[4], two[2];
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      four[c] = (row == 0 ? sum[0][c] : sum[1][c]) + shuffle_xor(row == 0 ? sum[1][c] : sum[0][c], 16);
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      two[c] = (part == 0 ? four[c] : four[2 + c]) + shuffle_xor(part == 0 ? four[2 + c] : four[c], 8);
+    float element = (b == 0 ? two[0] : two[1]) + shuffle_xor(b == 0 ? two[1] : two[0], 4);
+    element += shuffle_xor(element, 2);
+    element += shuffle_xor(element, 1);
+    const int at =
+        (16 * (Base::serving_warp() & 1) + 8 * row + next_row()) * 32 + 16 * part + 2 * this_row() + b;
+    if ((lane_ & 3) == 0)
+      store_packet(gram_exchange(a, step) + at * 8,
+                   make_uint2(float_to_bits(element + 1), static_cast<std::uint32_t>(step)));
+  }
+  RESIDENT_DEVICE void take_gram(const Arguments& a, int step) {
+    const unsigned char* elements = gram_exchange(a, step);
+    const int first = (Base::serving_warp() & 1) * 32 + lane_;
+    uint4 two[8];
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      std::uint32_t wrong = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        two[i] = load_packets(elements + (i * 64 + first) * 16);
+        wrong |=
+            (two[i].y ^ static_cast<std::uint32_t>(step)) | (two[i].w ^ static_cast<std::uint32_t>(step));
+      }
+      if (!warp_any(wrong != 0) || waiter_.give_up(a, polls, begin, kWaitTeam)) break;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = (i * 64 + first) / 16, at = (i * 64 + first) % 16;
+      *reinterpret_cast<uint2*>(gram(a) + gram_byte(row, at / 2) + at % 2 * 8) =
+          make_uint2(two[i].x, two[i].z);
+    }
+  }
+
+  // ---- four that have the first layer
+
+  static constexpr int kStagingThread = 32 * Base::kInputWarps - 1;
+
+  RESIDENT_DEVICE void first_layer(const Arguments& a) {
+    give_registers<kFirstLayerRegisters>();
+    Base::next_batch(a);
+    stage_rows(a, batch_);
+    Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, 0);
+    Base::clear_first_sums();
+#pragma unroll 1
+    for (int i = 0; i < Base::kInputs; ++i) multiply_pair(a, i);
+    store_part(a);
+    step_sync();
+    stage_rows(a, next_batch_);
+    step_sync();
+    const int last = Base::layers(a) - 1;
+    int step = 0;
+    for (bool goes_on = true; step < a.steps && goes_on; ++step) {
+      Base::clear_first_sums();
+      Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+      if (step > 0) Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step - 1);
+#pragma unroll 1
+      for (int layer = 1; layer < last; ++layer) {
+        update_and_multiply_pair(a, layer - 1, step);
+        step_sync();
+      }
+#pragma unroll 1
+      for (int i = last - 1; i < Base::kInputs; ++i) update_and_multiply_pair(a, i, step);
+      store_part(a);
+      step_sync();  // the logits' parts, and these
+      Base::stage(a, 1, a.x_rows, a.plan.x_columns_offset, batch_, kStagingThread);
+      Base::next_batch(a);
+      if (step + 1 < a.steps) stage_rows(a, next_batch_);
+#pragma unroll 1
+      for (int barrier = 0; barrier <= last; ++barrier) step_sync();
+      goes_on = !Base::anybody_timed_out(a);
+      if (!goes_on) break;
+    }
+    if (step == a.steps) {
+      Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step - 1);
+#pragma unroll 1
+      for (int i = 0; i < Base::kInputs; ++i) update_pair(a, i);
+    }
+    step_sync();
+    if (step == a.steps) Base::store(a);
+  }
+  RESIDENT_DEVICE void stage_rows(const Arguments& a, int batch) const {
+    Base::stage(a, 0, a.x_rows, a.plan.x_rows_offset, batch, kStagingThread);
+  }
+  RESIDENT_DEVICE Fragments load_inputs(int offset, int i) const {
+    const unsigned char* x = shared_memory() + offset + Base::input_byte(true) + i * 2 * kTile;
+    Fragments f;
+#pragma unroll
+    for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_shared16(x + part * kHalf));
+    return f;
+  }
+  RESIDENT_DEVICE void update_and_multiply_pair(const Arguments& a, int i, int step) {
+    if (step > 0) update_pair(a, i);
+    multiply_pair(a, i);
+  }
+  RESIDENT_DEVICE void update_pair(const Arguments& a, int i) {
+    if (i >= Base::input_pairs_) return;
+    Base::update_first_pair(a, i, load_inputs(a.plan.x_columns_offset, i), Base::load_first_own(a));
+    warp_sync();  // other lanes of this warp read these
+  }
+  RESIDENT_DEVICE void multiply_pair(const Arguments& a, int i) {
+    if (i < Base::input_pairs_) Base::multiply_first_pair(a, i, load_inputs(a.plan.x_rows_offset, i));
+  }
+  RESIDENT_DEVICE void store_part(const Arguments& a) const {
+    float value[8];
+    Base::first_sums_[0].finish(value, lane_);
+    auto* mine = reinterpret_cast<float4*>(input_part(a, warp_)) + lane_;
+    mine[0] = make_float4(value[0], value[1], value[2], value[3]);
+    mine[32] = make_float4(value[4], value[5], value[6], value[7]);
+  }
+};
+
+template <class Format>
+__global__ void __launch_bounds__(SliceAheadMember<Format>::kBlock, 1)
+    slice_ahead_steps(const __grid_constant__ SliceArguments arguments) {
+  SliceAheadMember<Format>(arguments).run(arguments);
+}
+
+template <class Format>
+SliceKernel slice_ahead_kernel_of() {
+  return {reinterpret_cast<const void*>(&slice_ahead_steps<Format>),
+          Form::kGrid,
+          1,
+          4,
+          1,
+          0,
+          SliceAheadMember<Format>::kBlock,
+          false,
+          true};
+}
+
+}  // namespace headroom::resident

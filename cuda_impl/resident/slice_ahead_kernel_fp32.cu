@@ -1,0 +1,8 @@
+// The first layer a step ahead, in fp32.
+#include "resident/slice_ahead.cuh"
+
+namespace headroom::resident {
+
+SliceKernel slice_ahead_kernel_fp32() { return slice_ahead_kernel_of<SliceFp32>(); }
+
+}  // namespace headroom::resident
