@@ -21,10 +21,8 @@
 namespace headroom::resident {
 
 /// Masters [64 outputs, 64 columns] of a warp as tiles [16 outputs, 8 columns]: lane (g, t) has columns 2t and 2t + 1 of
-/// outputs g, then g + 8. Loops over registers are unrolled; those over shared memory are not, since instructions are what a step
-/// has most of.
+/// outputs g, then g + 8.
 struct MastersInRegisters {
-  static constexpr int kUnroll = 8;
   float value[4][8][4];
   RESIDENT_DEVICE float2 load(const PatchPlace&, int outputs, int columns, int half) const {
     const auto& v = value[outputs][columns];
@@ -36,7 +34,6 @@ struct MastersInRegisters {
   }
 };
 struct MastersInSharedMemory {
-  static constexpr int kUnroll = 1;
   RESIDENT_DEVICE static float2& place(const PatchPlace& at, int outputs, int columns, int half) {
     return reinterpret_cast<float2*>(
         shared_memory() +
@@ -265,11 +262,11 @@ class PatchMember {
         load_rows(at, hidden[rows][k], Layout::kHidden, Layout::kHiddenPitch, rows, 64 * at.part() + 16 * k);
     block_sync();  // sums take the place of activations
     unsigned char* packets = forward_sums(at, stage, layer, 4 * at.block() + at.part());
-#pragma unroll Masters::kUnroll
+#pragma unroll
     for (int chunk = 0; chunk < 2; ++chunk) {
       if (chunk > 0) block_sync();  // the first half is read
       Sums own[2];
-#pragma unroll Masters::kUnroll
+#pragma unroll
       for (int pair = 0; pair < 4; pair += 2) {
         Sums sums[2][2];  // outputs, rows
 #pragma unroll
@@ -540,11 +537,11 @@ class PatchMember {
       for (int k = 0; k < 4; ++k)
         load_rows(at, gradient[rows][k], Layout::kGradient, Layout::kGradientPitch, rows,
                   64 * at.block() + 16 * k);
-#pragma unroll Masters::kUnroll
+#pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
       block_sync();    // what was here is read
       Sums own[2][2];  // chunk, rows
-#pragma unroll Masters::kUnroll
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         Sums sums[2][2];  // chunk, rows
 #pragma unroll
@@ -647,7 +644,7 @@ class PatchMember {
       for (int outputs = 0; outputs < 4; ++outputs)
         load_columns(at, gradient[rows][outputs], Layout::kGradient, Layout::kGradientPitch, rows,
                      64 * at.block() + 16 * outputs);
-#pragma unroll Masters::kUnroll
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int columns = 4 * half + i;
       std::uint32_t hidden[4];
