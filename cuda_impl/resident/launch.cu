@@ -169,8 +169,8 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:
-      return plan.ahead_offset >= 0 ? slice_ahead_kernel_fp32()
-                                    : slice_kernel_fp32(form, pairs, plan.team, plan.own);
+      return sums_ahead(plan) ? slice_ahead_kernel_fp32()
+                              : slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
       return sums_whole(precision, plan) ? slice_whole_kernel_tf32()
                                          : slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);

@@ -70,7 +70,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
 
   RESIDENT_DEVICE static void step_sync() { Base::step_sync(); }
   RESIDENT_DEVICE static unsigned char* input_part(const Arguments& a, int part) {
-    return shared_memory() + a.plan.ahead_offset + part * kTile;
+    return shared_memory() + a.plan.exchange_offset + part * kTile;
   }
   RESIDENT_DEVICE static unsigned char* input_sum(const Arguments& a) {
     return input_part(a, Base::kInputWarps);

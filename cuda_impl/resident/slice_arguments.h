@@ -21,16 +21,16 @@ struct SliceArguments {
   const std::int32_t* labels;      // [batches * batch]
   float* losses;                   // ring of loss_slots, a power of two
   unsigned char* exchange;         // grid: tiles in flight; all bytes 0xff at the start
-  float* ahead;                    // [members] tiles: the first layer's sums of the step after the last
   std::uint32_t* status;           // 0, or where a wait ran out (see describe_status)
   std::int64_t first_step, batches, loss_slots;
   std::int64_t wait_nanoseconds;  // longest wait
   std::uint32_t slot_bytes;       // of one buffer of an exchange
   std::int32_t steps;
-  bool continues;              // whether `ahead` is of this launch's first step
   std::int32_t lost_exchange;  // one that nobody publishes, for tests; else -1
   float update_factor;         // -learning rate / loss scale
   float gradient_scale;        // loss scale / batch size
+  float* ahead;  // [members] tiles: the first layer's sums of the step after the last, if they are made ahead
+  bool continues;  // whether they are of this launch's first step
 };
 
 /// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams own two.
@@ -50,7 +50,7 @@ struct SliceKernel {
   bool takes(Precision precision, const SlicePlan& plan) const {
     return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&
            (layers == 0 || layers == plan.layers) && whole == sums_whole(precision, plan) &&
-           ahead == (plan.ahead_offset >= 0);
+           ahead == sums_ahead(plan);
   }
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.

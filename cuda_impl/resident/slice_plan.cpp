@@ -111,7 +111,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
-  plan.ahead_offset = ahead ? take(kAheadBytes) : -1;
+  if (ahead) plan.exchange_offset = take(kAheadBytes);
   plan.behind_tiles = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset =

@@ -92,8 +92,8 @@ struct SlicePlan {
   std::int32_t staging_barrier_offset;  // 2 mbarriers
   std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
   std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
-  std::int32_t ahead_offset;            // what a first layer a step ahead takes, if it is; else -1
-  std::int32_t exchange_offset;         // cluster: [exchanges, stages, members] tiles
+  std::int32_t exchange_offset;  // cluster: [exchanges, stages, members] tiles; grid: what a first layer a
+                                 // step ahead takes, if it is, else -1
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;
   std::int64_t exchange_bytes;  // grid: of global memory, and
@@ -108,6 +108,11 @@ constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
   if (plan.layers != 4 || plan.members != kMaxCluster) return false;
   return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4
                                        : precision != Precision::kFp32 && plan.form == Form::kCluster;
+}
+
+/// Whether the first layer's sums are made a step ahead.
+constexpr bool sums_ahead(const SlicePlan& plan) {
+  return plan.form == Form::kGrid && plan.exchange_offset >= 0;
 }
 
 /// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.

@@ -324,7 +324,7 @@ class ResidentTrainer : public Trainer {
     const std::int64_t in_flight = plan.behind_tiles >= 0 ? plan.behind_tiles : plan.exchange_bytes;
     arguments.slot_bytes = static_cast<std::uint32_t>(plan.form == Form::kGrid ? in_flight / buffers : tiles);
     arguments.lost_exchange = options.lost_exchange;
-    if (plan.ahead_offset >= 0) ahead_ = DeviceBuffer<float>(std::int64_t{plan.members} * 256);
+    if (sums_ahead(plan)) ahead_ = DeviceBuffer<float>(std::int64_t{plan.members} * 256);
     arguments.ahead = ahead_.data();
     arguments_ = arguments;
   }
