@@ -1,0 +1,72 @@
+// Sums over clusters: several clusters hold the same network, divide what is summed over, and add up what each has of a sum.
+//
+// Member r of a cluster adds up with member r of each other one, through the L2: 16 bytes of each lane of a warp, read and
+// written whole (b128, relaxed), which carry a mark as the tiles of slice_exchange.cuh do. The mark is the lowest bit
+// of a lane's last value, and the sender adds up what it sent, so every cluster adds the same values; an addition may be
+// turned round, and of four the pairs are the same, so all have the same bits.
+//
+// Two buffers in turn, no acknowledgement: who writes one again has taken a sum of the step between from every other
+// cluster, which that one's warp sent only after it had used what was in the buffer. A read that returned the later value
+// would be its own cause.
+#pragma once
+
+#include "resident/slice_exchange.cuh"
+
+namespace headroom::resident {
+
+/// kPlaces: of a member, which it has 512 bytes of a sum for, each.
+template <int kClusters, int kPlaces>
+class ClusterSum {
+ public:
+  static_assert(kClusters == 2 || kClusters == 4);
+  static constexpr std::int64_t kBytes = std::int64_t{2} * kClusters * kMaxCluster * kPlaces * 512;
+
+  /// Before anything else of a step.
+  RESIDENT_DEVICE void begin_step(int step) {
+    buffer_ = step & 1;
+    epoch_ = (step >> 1 & 1) != 0;
+  }
+
+  /// Of `own` over all clusters, by a whole warp for one place of the member `member` of cluster `cluster`. Several warps may ask for
+  /// the same sum; one of them publishes. With a mark that nobody awaits the sum is lost, for tests.
+  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int cluster, int member,
+                             int place, bool publishes, float4 own, bool lost) const {
+    unsigned char* begin = arguments.exchange +
+                           ((buffer_ * kMaxCluster + member) * kPlaces + place) * (kClusters * 512) +
+                           waiter.lane * 16;
+    const std::uint32_t want = epoch_ ? 1 : 0;
+    own.w = bits_to_float(float_to_bits(own.w) & ~1u);
+    if (publishes)
+      store_whole16(begin + cluster * 512,
+                    make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
+                               float_to_bits(own.w) | (lost ? want ^ 1u : want)));
+    uint4 other[kClusters - 1];
+    std::uint64_t begun = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      std::uint32_t wrong = 0;
+#pragma unroll
+      for (int i = 1; i < kClusters; ++i) {
+        other[i - 1] = load_whole16(begin + (cluster ^ i) * 512);
+        wrong |= other[i - 1].w ^ want;
+      }
+      if (!warp_any((wrong & 1u) != 0) || waiter.give_up(arguments, polls, begun, kWaitTeam)) break;
+    }
+    float4 total = add(own, without_mark(other[0]));
+    if constexpr (kClusters == 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
+    return total;
+  }
+
+ private:
+  RESIDENT_DEVICE static float4 without_mark(const uint4& packet) {
+    return make_float4(bits_to_float(packet.x), bits_to_float(packet.y), bits_to_float(packet.z),
+                       bits_to_float(packet.w & ~1u));
+  }
+  RESIDENT_DEVICE static float4 add(const float4& a, const float4& b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
+
+  int buffer_ = 0;
+  bool epoch_ = false;
+};
+
+}  // namespace headroom::resident
