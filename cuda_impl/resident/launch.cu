@@ -166,6 +166,9 @@ namespace {
 /// Of a plan that it takes, or any other.
 SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const Form form = plan.form;
+  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
+  if (sixteen && form == Form::kCluster && plan.own == 2)
+    return slice_whole_pair_kernel(precision, plan.team);
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:

@@ -63,6 +63,12 @@ RESIDENT_DEVICE std::uint64_t nanoseconds() {
   return now;
 }
 
+RESIDENT_DEVICE std::uint32_t cycles() {
+  std::uint32_t now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
+  return now;
+}
+
 // ---- shared and global memory
 
 RESIDENT_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
@@ -166,6 +172,26 @@ RESIDENT_DEVICE void load_matrices_transposed(std::uint32_t (&words)[4], const v
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(shared_address(row))
                : "memory");
+}
+
+/// The same as they lie: words[i] of lane 4g + t has columns 2t and 2t + 1 of row g.
+RESIDENT_DEVICE void load_matrices(std::uint32_t (&words)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+/// The other way round.
+RESIDENT_DEVICE void store_matrices(void* row, const std::uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+RESIDENT_DEVICE void store_matrices_transposed(void* row, const std::uint32_t (&words)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
 }
 
 // ---- clusters

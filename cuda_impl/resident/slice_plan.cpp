@@ -18,6 +18,45 @@ void require(bool fits, const std::string& what) {
 /// member may be two steps behind.
 int stage_shift_of(int layers) { return layers == 2 ? 2 : 1; }
 
+void place_parameters(SlicePlan& plan) {
+  std::int64_t parameter = 0;
+  for (int layer = 0; layer < plan.layers; ++layer) {
+    plan.weight_begin[layer] = parameter;
+    parameter += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1];
+    plan.bias_begin[layer] = parameter;
+    parameter += plan.widths[layer + 1];
+  }
+}
+
+/// Clusters with two slices a member: their layout is the same for every network that fits.
+void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, const Limits& limits) {
+  require(precision == Precision::kFp16 || precision == Precision::kBf16,
+          "clusters with two slices a thread block, in " + std::string(to_string(precision)));
+  require(plan.layers == 4,
+          std::to_string(plan.layers) + " layers, clusters with two slices a thread block have 4");
+  require(widest <= WholePair::kColumns, "a hidden layer of " + std::to_string(widest) + ", not up to 256");
+  plan.pairs = WholePair::kPairs;
+  plan.members = WholePair::kMembers * plan.own;
+  require(WholePair::kMembers * plan.team <= limits.sm_count,
+          std::to_string(WholePair::kMembers * plan.team) + " thread blocks, the device holds " +
+              std::to_string(limits.sm_count));
+  require(WholePair::kSharedBytes <= limits.shared_bytes,
+          "clusters with two slices a thread block need " + std::to_string(WholePair::kSharedBytes) +
+              " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
+  plan.input_pairs = divide_up(plan.widths[0], kPairColumns);
+  plan.member_input_pairs = divide_up(plan.input_pairs, plan.team);
+  require(plan.member_input_pairs <= WholePair::kInputPairs,
+          std::to_string(plan.widths[0]) + " inputs, not up to 224 a cluster");
+  plan.exchanges = 2 * plan.layers - 4;
+  plan.tile = tile_bytes(2);
+  plan.ahead_offset = -1;
+  plan.behind_tiles = -1;
+  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
+  plan.exchange_bytes = plan.team > 1 ? WholePair::kExchangeBytes : 0;
+  plan.shared_bytes = WholePair::kSharedBytes;
+  place_parameters(plan);
+}
+
 }  // namespace
 
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
@@ -37,6 +76,10 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
 
   const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  if (form == Form::kCluster && own == 2) {
+    finish_whole_pair_plan(plan, precision, widest, limits);
+    return plan;
+  }
   plan.pairs = own == 2 ? 4 : 1;
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
   require(plan.pairs <= kMostPairs, "a hidden layer of " + std::to_string(widest) + ", not up to 1024");
@@ -71,13 +114,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
                                                  kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
-  std::int64_t parameter = 0;
-  for (int layer = 0; layer < plan.layers; ++layer) {
-    plan.weight_begin[layer] = parameter;
-    parameter += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1];
-    plan.bias_begin[layer] = parameter;
-    parameter += plan.widths[layer + 1];
-  }
+  place_parameters(plan);
 
   std::int64_t end = 0;
   const auto take = [&](std::int64_t bytes) {

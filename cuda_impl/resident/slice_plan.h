@@ -63,8 +63,9 @@ constexpr bool turns_masters(Precision precision, int own) {
 struct SlicePlan {
   Form form;
   std::int32_t members;  // slices that there are places for, even
-  std::int32_t team;     // thread blocks that own the same slices, each for a part of every sum: 1, 2 or 4
-  std::int32_t own;      // slices of every layer that a thread block, or team, owns: 1 or 2
+  std::int32_t
+      team;  // thread blocks that own the same slices, each for a part of every sum, or clusters that do so: 1, 2 or 4
+  std::int32_t own;  // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
   std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
   std::int32_t input_pairs;
@@ -102,9 +103,43 @@ struct SlicePlan {
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 
-/// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh), in tf32 in
-/// each thread block of teams of four (slice_whole_team.cuh).
+/// Clusters of 16 whose members own two slices each, with whole sums (slice_whole_pair.cuh): everything but the inputs is as large
+/// as for 256 columns, 896 inputs and 16 classes. Offsets are bytes from the start of a member's shared memory.
+struct WholePair {
+  static constexpr int kMostClusters = 4, kMembers = kMaxCluster, kPairs = 2, kGroups = 4;  // of 8 rows
+  static constexpr int kColumns = kMembers * kPairColumns;
+  static constexpr int kTiles = kGroupRows * kColumns * 2;     // of one exchange
+  static constexpr int kMatrix = kColumns * kPairColumns * 2;  // 16-bit weights
+  static constexpr int kBuffers = 5;      // two for the first exchange, one for the others
+  static constexpr int kInputPairs = 14;  // of one cluster: up to 224 inputs, with four 896
+  static constexpr int kInputPair = kGroupRows * kPairColumns * 2;
+  static constexpr int kInputs = kInputPairs * kInputPair;
+
+  static constexpr int kExchanges = 0;
+  static constexpr int kWeights = kExchanges + kBuffers * kTiles;
+  static constexpr int kThirdGradient = kWeights + 5 * kMatrix;  // and the first layer's partial sums
+  static constexpr int kColumnsMasters =
+      kThirdGradient + kTiles;  // of the third layer; others are in registers
+  static constexpr int kLastMasters = kColumnsMasters + 2 * 2 * kMatrix;
+  static constexpr int kInputRows = kLastMasters + 2 * kMatrix;
+  static constexpr int kInputColumns = kInputRows + kInputs;
+  static constexpr int kFirstGradient = kInputColumns + kInputs;
+  static constexpr int kDlogits = kFirstGradient + kGroupRows * kPairColumns * 2;
+  static constexpr int kBiases = kDlogits + kGroupRows * kMostClasses * 2;
+  static constexpr int kRowLosses = kBiases + 4 * kPairColumns * 4;
+  static constexpr int kBarriers = kRowLosses + kGroupRows * 8;
+  static constexpr int kTimedOut = kBarriers + 8 * (kBuffers * kGroups + 2);
+  static constexpr int kSharedBytes = (kTimedOut + 4 * kGroups + 15) / 16 * 16;
+  static_assert(kWarps * kGroupRows * kPairColumns * 4 == kTiles, "partial sums lie where a gradient does");
+
+  static constexpr std::int64_t kExchangeBytes =
+      std::int64_t{2} * kMostClusters * kMembers * kGroups * 512;  // of global memory
+};
+
+/// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
+/// (slice_whole_pair.cuh), in tf32 in each thread block of teams of four (slice_whole_team.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
+  if (plan.form == Form::kCluster && plan.own == 2) return true;
   if (plan.layers != 4 || plan.members != kMaxCluster) return false;
   return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4
                                        : precision != Precision::kFp32 && plan.form == Form::kCluster;

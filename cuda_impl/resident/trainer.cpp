@@ -37,7 +37,7 @@ struct Program {
   const void* kernel;
   int threads;  // of a block
   Form form;
-  std::int32_t members, team, batch, exchanges, shared_bytes;
+  std::int32_t members, cluster, team, batch, exchanges, shared_bytes;  // cluster: thread blocks of one
   std::int64_t exchange_bytes, x_batch_bytes;
 
   template <class AnyPlan>
@@ -47,6 +47,7 @@ struct Program {
         threads(its_threads),
         form(given.form),
         members(blocks_of(given)),
+        cluster(cluster_of(given)),
         team(team_of(given)),
         batch(given.batch),
         exchanges(given.exchanges),
@@ -59,18 +60,33 @@ struct Program {
   static int blocks_of(const OtherPlan& plan) {
     return plan.members;
   }
+  static int cluster_of(const SlicePlan& plan) {
+    return plan.form == Form::kCluster ? plan.members / plan.own : plan.team;
+  }
+  template <class OtherPlan>
+  static int cluster_of(const OtherPlan& plan) {
+    return plan.form == Form::kCluster ? plan.members : 1;
+  }
   static int team_of(const SlicePlan& plan) { return plan.team; }
   template <class OtherPlan>
   static int team_of(const OtherPlan&) {
     return 1;
   }
 
+  /// Whether thread blocks wait for others outside of their cluster, through the L2.
+  bool cooperates() const { return form == Form::kGrid || members > cluster; }
+
   std::string note() const {
+    const bool in_clusters = form == Form::kCluster;
+    const auto* slices = std::get_if<SlicePlan>(&plan);
     return (std::holds_alternative<Plan>(plan)        ? "general, "
             : std::holds_alternative<PatchPlan>(plan) ? "a patch of every weight a thread block, "
+            : in_clusters && slices->own == 2         ? "two slices a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
-           std::string(to_string(form)) + " of " + std::to_string(members) + " thread blocks, " +
+           (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
+                                             : std::string(to_string(form))) +
+           " of " + std::to_string(in_clusters ? cluster : members) + " thread blocks, " +
            std::to_string(shared_bytes) + " bytes of shared memory each";
   }
 };
@@ -85,18 +101,16 @@ struct LaunchShape {
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = 1;
-    if (plan.form == Form::kCluster) {
-      attributes[0].id = cudaLaunchAttributeClusterDimension;
-      attributes[0].val.clusterDim = {static_cast<unsigned>(plan.members), 1, 1};
-    } else {
-      attributes[0].id = cudaLaunchAttributeCooperative;
-      attributes[0].val.cooperative = 1;
-      if (plan.team > 1) {
-        attributes[1].id = cudaLaunchAttributeClusterDimension;
-        attributes[1].val.clusterDim = {static_cast<unsigned>(plan.team), 1, 1};
-        config.numAttrs = 2;
-      }
+    config.numAttrs = 0;
+    if (plan.cooperates()) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeCooperative;
+      attribute.val.cooperative = 1;
+    }
+    if (plan.form == Form::kCluster || plan.cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {static_cast<unsigned>(plan.cluster), 1, 1};
     }
   }
   LaunchShape(const LaunchShape&) = delete;
@@ -108,13 +122,13 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
   const void* kernel = plan.kernel;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
-  if (plan.form == Form::kCluster || plan.team > 1) {
-    if (plan.form == Form::kCluster && plan.members > 8)
+  if (plan.form == Form::kCluster || plan.cluster > 1) {
+    if (plan.cluster > 8)
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     const LaunchShape shape(plan, nullptr);
     int clusters = 0;
     CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &shape.config));
-    fitting = clusters * (plan.team > 1 ? plan.team : plan.members);
+    fitting = clusters * plan.cluster;
   } else {
     int blocks = 0;
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.threads,
@@ -128,22 +142,44 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
          std::to_string(fitting);
 }
 
+bool in_sixteen_bits(Precision precision) {
+  return precision == Precision::kFp16 || precision == Precision::kBf16;
+}
+int widest_hidden(const Workload& workload) {
+  return *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+}
+
+/// One or four clusters whose thread blocks own two slices each (slice_whole_pair.cuh), in 16 bits.
+constexpr Sharing kOnePairCluster = {1, 2}, kPairClusters = {WholePair::kMostClusters, 2};
+bool is_pair_clusters(const Sharing& sharing) {
+  return sharing.own == 2 && (sharing.team == kOnePairCluster.team || sharing.team == kPairClusters.team);
+}
+/// Where one cluster with a slice a thread block is not enough.
+bool takes_pair_clusters(const Workload& workload, Precision precision) {
+  const int widest = widest_hidden(workload);
+  return in_sixteen_bits(precision) && workload.layers() == 4 && widest > kMaxCluster * kSliceColumns &&
+         widest <= WholePair::kColumns;
+}
+
 /// The ways to share slices in the order in which they are tried.
 std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precision, Form form,
                                      const ResidentOptions& options) {
-  if (form == Form::kCluster) return {{1, 1}};
-  if (options.sharing.team != 0) return {options.sharing};
-  // Up to 512 columns a 16-bit step was not predicted to gain what a team's additional hops cost; not measured.
-  if (precision == Precision::kFp16 || precision == Precision::kBf16) {
-    const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
-    if (widest <= kMostPairs / 2 * kWarps * kPairColumns) return {{1, 1}};
+  const bool any = options.sharing.team == 0;
+  if (form == Form::kCluster) {
+    if (any && takes_pair_clusters(workload, precision)) return {kOnePairCluster, kPairClusters};
+    if (is_pair_clusters(options.sharing)) return {options.sharing};
+    return {{1, 1}};
   }
+  if (!any) return {options.sharing};
+  // Up to 512 columns a 16-bit step was not predicted to gain what a team's additional hops cost; not measured.
+  if (in_sixteen_bits(precision) && widest_hidden(workload) <= kMostPairs / 2 * kWarps * kPairColumns)
+    return {{1, 1}};
   return slice_sharings(precision);
 }
 
 /// Before anything else, so that it is said on every machine.
 void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
-  if (asked.team == 0) return;
+  if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked))) return;
   std::string there_are;
   for (const Sharing& sharing : slice_sharings(precision)) {
     if (sharing.team == asked.team && sharing.own == asked.own) return;
@@ -181,6 +217,8 @@ Program choose_program(const Workload& workload, Precision precision, int device
   // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them, in tf32
   // where the first layer's has something to divide or sums are whole (docs/kernels/resident.md, versions 17 and 23).
   std::vector<Form> slice_forms = forms;
+  if (options.form == ResidentOptions::Form::kAny && takes_pair_clusters(workload, precision))
+    slice_forms = {Form::kCluster, Form::kGrid};
   if (precision == Precision::kFp32 ||
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
@@ -379,7 +417,7 @@ class ResidentTrainer : public Trainer {
   }
 
   void launch(std::int64_t first_step, std::int64_t steps) {
-    if (program_.form == Form::kGrid) {
+    if (program_.cooperates()) {
       const auto bytes = [](const auto& buffer) { return static_cast<std::size_t>(buffer.bytes()); };
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
       CUDA_CHECK(cudaMemsetAsync(free_steps_.data(), 0, bytes(free_steps_), stream_.get()));
