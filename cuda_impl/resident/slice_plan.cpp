@@ -49,7 +49,6 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
           std::to_string(plan.widths[0]) + " inputs, not up to 224 a cluster");
   plan.exchanges = 2 * plan.layers - 4;
   plan.tile = tile_bytes(2);
-  plan.ahead_offset = -1;
   plan.behind_tiles = -1;
   plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
   plan.exchange_bytes = plan.team > 1 ? WholePair::kExchangeBytes : 0;
