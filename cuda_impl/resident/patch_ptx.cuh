@@ -7,14 +7,6 @@ namespace headroom::resident {
 
 /// All groups have landed.
 RESIDENT_DEVICE void copy_async_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-/// Four 8x8 matrices of 16-bit values; `row` is the address of row lane % 8 of matrix lane / 8.
-/// words[i] of lane 4g + t: columns 2t and 2t + 1 of row g of matrix i.
-RESIDENT_DEVICE void load_matrices(std::uint32_t (&words)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
 /// 16 bytes as one value, if they are wanted; else the value stays.
 RESIDENT_DEVICE void load_whole16_if(bool wanted, uint4& value, const void* address) {
   std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32,
