@@ -319,6 +319,8 @@ INSTANTIATE_TEST_SUITE_P(Every, ResidentPairClusters, testing::Values(Precision:
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
 TEST_P(ResidentPairClusters, SmallStepsOfOneClusterMatchTheOracle) {
   NEEDS_GPU();
+  if (under_racecheck_but_not_asked())
+    GTEST_SKIP() << "racecheck takes minutes; HEADROOM_RACECHECK_ALL=1, in a process alone, runs it";
   for (const char* name : {"mlp-33x136x17x7x5-b17", "mlp-224x16x200x9x16-b32"}) {
     check_against_oracle({name, Form::kCluster, kFewSteps, Kernel::kSlices, kOnePairCluster}, GetParam(),
                          kSanitizerWaitSeconds);
