@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "resident/parameter_places.h"
 
 namespace headroom::resident {
 namespace {
@@ -42,13 +43,7 @@ PatchPlan make_patch_plan(const Workload& workload, Precision precision, const L
   plan.shared_bytes = PatchLayout::kBytes;
   plan.exchange_bytes = 2 * PatchExchange::kParityBytes + PatchExchange::kLastMasterBytes;
   plan.x_batch_bytes = std::int64_t{kPatchColumns} * PatchLayout::kInputTile;
-  std::int64_t parameter = 0;
-  for (int layer = 0; layer < kPatchLayers; ++layer) {
-    plan.weight_begin[layer] = parameter;
-    parameter += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1];
-    plan.bias_begin[layer] = parameter;
-    parameter += plan.widths[layer + 1];
-  }
+  place_parameters(plan, kPatchLayers);
   return plan;
 }
 

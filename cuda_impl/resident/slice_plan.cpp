@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "resident/parameter_places.h"
 
 namespace headroom::resident {
 namespace {
@@ -17,16 +18,6 @@ void require(bool fits, const std::string& what) {
 /// One more than twice the last stage that anybody may still read when it is written again: with one exchange a step a
 /// member may be two steps behind.
 int stage_shift_of(int layers) { return layers == 2 ? 2 : 1; }
-
-void place_parameters(SlicePlan& plan) {
-  std::int64_t parameter = 0;
-  for (int layer = 0; layer < plan.layers; ++layer) {
-    plan.weight_begin[layer] = parameter;
-    parameter += std::int64_t{plan.widths[layer]} * plan.widths[layer + 1];
-    plan.bias_begin[layer] = parameter;
-    parameter += plan.widths[layer + 1];
-  }
-}
 
 /// Clusters with two slices a member: their layout is the same for every network that fits.
 void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, const Limits& limits) {
@@ -53,7 +44,7 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
   plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
   plan.exchange_bytes = plan.team > 1 ? WholePair::kExchangeBytes : 0;
   plan.shared_bytes = WholePair::kSharedBytes;
-  place_parameters(plan);
+  place_parameters(plan, plan.layers);
 }
 
 }  // namespace
@@ -113,7 +104,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
                                                  kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
-  place_parameters(plan);
+  place_parameters(plan, plan.layers);
 
   std::int64_t end = 0;
   const auto take = [&](std::int64_t bytes) {
