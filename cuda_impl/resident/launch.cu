@@ -153,6 +153,7 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
 std::vector<Sharing> slice_sharings(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
+      return {{4, 1}, {3, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kTf32:
       return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kFp16:
@@ -172,7 +173,7 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:
-      return sums_ahead(plan) ? slice_ahead_kernel_fp32()
+      return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan))
                               : slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
       return sums_whole(precision, plan) ? slice_whole_kernel_tf32()

@@ -1,4 +1,4 @@
-// The slice kernel in fp32 in teams of four with four layers or more: the first layer's sums are made a step ahead.
+// The slice kernel in fp32 in teams of three or four with four layers or more: the first layer's sums are made a step ahead.
 //
 // The first layer's gradient d1 is the last thing that a step makes, and its product is the first that the next one needs, so
 // its update, its product and the hop of its team's partial sums are on the chain. Here only this is:
@@ -11,10 +11,11 @@
 //   ever, and what a launch begins with is made of them alone.
 //
 //   warps:     four that have the first layer, a step's time for the update of W1(s) and the next but one product; four that have
-//              hidden columns, as in slice_step.cuh; four that serve, two of which add up and publish. The other two have what is
-//              left: the first layer's sums over the team, x x', biases.
-//   x x':      each of 64 thread blocks makes 16 elements, of inputs that it reads from the L2, and publishes them over the grid;
-//              every block takes all. An element and the number of its step are one 8-byte value.
+//              hidden columns, as in slice_step.cuh, two slices each or, up to 128 columns, one; in teams of three eight. Four
+//              that serve, two of which add up and publish. The other two have what is left: the first layer's sums over the
+//              team, x x', biases.
+//   x x':      each of 64 thread blocks makes 16 elements (those beyond make them again), of inputs that it reads from the L2, and
+//              publishes them over the grid; every block takes all. An element and the number of its step are one 8-byte value.
 //   barriers:  as there, but those of the first layer's parts, which are complete at the logits'; their sums and x x' are at the
 //              first layer's gradient's parts. Both have one place each: who writes there has passed a barrier behind the
 //              last reader.
@@ -31,9 +32,9 @@
 
 namespace headroom::resident {
 
-template <class Format>
-class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true> {
-  using Base = SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>;
+template <class Format, int kTeam, int kSlices>
+class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, kSlices> {
+  using Base = SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, kSlices>;
   using Base::batch_, Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_,
       Base::team_, Base::waiter_, Base::warp_;
   using typename Base::Arguments;
@@ -52,7 +53,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
     team_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
     Base::begin_staging(a);
-    if (warp_ < Base::kInputWarps)
+    if (Base::has_inputs())
       first_layer(a);
     else if (warp_ < kWarps)
       multiply(a);
@@ -64,8 +65,10 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
   }
 
  private:
-  // A thread block begins with 168 for each of its 12 warps.
-  static constexpr int kMultiplyingRegisters = 208, kServingRegisters = 160, kFirstLayerRegisters = 136;
+  // A thread block begins with 168 for each of its 12 warps, or 128 for each of 16.
+  static constexpr int kMultiplyingRegisters = Base::kMoreWarps ? 152 : 208,
+                       kServingRegisters = Base::kMoreWarps ? 104 : 160,
+                       kFirstLayerRegisters = Base::kMoreWarps ? 104 : 136;
   static constexpr int kTile = 1024, kHalf = 512;
 
   RESIDENT_DEVICE static void step_sync() { Base::step_sync(); }
@@ -87,9 +90,24 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
     step_sync();
     int step = 0;
     Tiles gradient;
-    while (step <= a.steps && Base::pass(a, step, gradient)) ++step;
+    if (stands_by())
+      while (step <= a.steps && stand_by(a, step)) ++step;
+    else
+      while (step <= a.steps && Base::pass(a, step, gradient)) ++step;
     step_sync();  // biases are updated
     if (step > a.steps) Base::store(a);
+  }
+
+  /// In a team of three, a warp without hidden columns. Its partial sums are zero as at the start.
+  RESIDENT_DEVICE bool stands_by() const {
+    return Base::kMoreWarps && Base::skipped_ > 0 && warp_ != Base::kOwnGradientWarp;
+  }
+  /// Stands at the barriers of pass().
+  RESIDENT_DEVICE bool stand_by(const Arguments& a, int step) const {
+    if (step == a.steps) return true;
+#pragma unroll 1
+    for (int barrier = 0; barrier <= 2 * (Base::layers(a) - 1); ++barrier) step_sync();
+    return !Base::anybody_timed_out(a);
   }
 
   // ---- four that serve
@@ -329,7 +347,10 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
 
   // ---- four that have the first layer
 
-  static constexpr int kStagingThread = 32 * Base::kInputWarps - 1;
+  static constexpr int kStagingThread = 32 * (Base::kFirstInputWarp + Base::kInputWarps) - 1;
+  /// Pairs of inputs that a warp updates and multiplies before a step's first barrier. Before each of the next it has one, before the
+  /// logits' the rest.
+  static constexpr int kFirstPairs = kTeam == 4 ? 1 : 2;
 
   RESIDENT_DEVICE void first_layer(const Arguments& a) {
     give_registers<kFirstLayerRegisters>();
@@ -349,15 +370,15 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
       Base::clear_first_sums();
       Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
       if (step > 0) Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step - 1);
+      int i = 0;
 #pragma unroll 1
-      for (int layer = 1; layer < last; ++layer) {
-        update_and_multiply_pair(a, layer - 1, step);
-        step_sync();
+      for (int layer = 1; layer <= last; ++layer) {
+        const int end = layer < last ? kFirstPairs + layer - 1 : Base::kInputs;
+#pragma unroll 1
+        for (; i < end; ++i) update_and_multiply_pair(a, i, step);
+        if (layer == last) store_part(a);
+        step_sync();  // the last time the logits' parts, and these
       }
-#pragma unroll 1
-      for (int i = last - 1; i < Base::kInputs; ++i) update_and_multiply_pair(a, i, step);
-      store_part(a);
-      step_sync();  // the logits' parts, and these
       Base::stage(a, 1, a.x_rows, a.plan.x_columns_offset, batch_, kStagingThread);
       Base::next_batch(a);
       if (step + 1 < a.steps) stage_rows(a, next_batch_);
@@ -378,11 +399,14 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
     Base::stage(a, 0, a.x_rows, a.plan.x_rows_offset, batch, kStagingThread);
   }
   RESIDENT_DEVICE Fragments load_inputs(int offset, int i) const {
-    const unsigned char* x = shared_memory() + offset + Base::input_byte(true) + i * 2 * kTile;
+    const unsigned char* x = inputs(offset, i) + lane_ * 16;
     Fragments f;
 #pragma unroll
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_shared16(x + part * kHalf));
     return f;
+  }
+  RESIDENT_DEVICE const unsigned char* inputs(int offset, int i) const {
+    return shared_memory() + offset + 2 * (Base::input_begin_ - Base::input_first_ + i) * kTile;
   }
   RESIDENT_DEVICE void update_and_multiply_pair(const Arguments& a, int i, int step) {
     if (step > 0) update_pair(a, i);
@@ -390,7 +414,8 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
   }
   RESIDENT_DEVICE void update_pair(const Arguments& a, int i) {
     if (i >= Base::input_pairs_) return;
-    Base::update_first_pair(a, i, load_inputs(a.plan.x_columns_offset, i), Base::load_first_own(a));
+    Format::QuarterOwn::load(Base::own_gradient(a, 0), lane_)
+        .update(Base::first_masters(a) + i * 32, inputs(a.plan.x_columns_offset, i), a.update_factor, lane_);
     warp_sync();  // other lanes of this warp read these
   }
   RESIDENT_DEVICE void multiply_pair(const Arguments& a, int i) {
@@ -399,29 +424,34 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, 4, 1, false, true>
   RESIDENT_DEVICE void store_part(const Arguments& a) const {
     float value[8];
     Base::first_sums_[0].finish(value, lane_);
-    auto* mine = reinterpret_cast<float4*>(input_part(a, warp_)) + lane_;
+    auto* mine = reinterpret_cast<float4*>(input_part(a, warp_ - Base::kFirstInputWarp)) + lane_;
     mine[0] = make_float4(value[0], value[1], value[2], value[3]);
     mine[32] = make_float4(value[4], value[5], value[6], value[7]);
   }
 };
 
-template <class Format>
-__global__ void __launch_bounds__(SliceAheadMember<Format>::kBlock, 1)
+template <class Format, int kTeam, int kSlices>
+__global__ void __launch_bounds__(SliceAheadMember<Format, kTeam, kSlices>::kBlock, 1)
     slice_ahead_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceAheadMember<Format>(arguments).run(arguments);
+  SliceAheadMember<Format, kTeam, kSlices>(arguments).run(arguments);
 }
 
-template <class Format>
-SliceKernel slice_ahead_kernel_of() {
-  return {reinterpret_cast<const void*>(&slice_ahead_steps<Format>),
+template <class Format, int kTeam, int kSlices>
+SliceKernel slice_ahead_kernel_with() {
+  return {reinterpret_cast<const void*>(&slice_ahead_steps<Format, kTeam, kSlices>),
           Form::kGrid,
           1,
-          4,
+          kTeam,
           1,
           0,
-          SliceAheadMember<Format>::kBlock,
+          SliceAheadMember<Format, kTeam, kSlices>::kBlock,
           false,
-          true};
+          kSlices};
+}
+template <class Format>
+SliceKernel slice_ahead_kernel_of(int team, int slices) {
+  if (team == 3) return slice_ahead_kernel_with<Format, 3, 2>();
+  return slices == 1 ? slice_ahead_kernel_with<Format, 4, 1>() : slice_ahead_kernel_with<Format, 4, 2>();
 }
 
 }  // namespace headroom::resident

@@ -3,6 +3,8 @@
 
 namespace headroom::resident {
 
-SliceKernel slice_ahead_kernel_fp32() { return slice_ahead_kernel_of<SliceFp32>(); }
+SliceKernel slice_ahead_kernel_fp32(int team, int slices) {
+  return slice_ahead_kernel_of<SliceFp32>(team, slices);
+}
 
 }  // namespace headroom::resident

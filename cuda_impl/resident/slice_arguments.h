@@ -45,19 +45,19 @@ struct SliceKernel {
   int layers;   // 0: any
   int threads;  // of a block
   bool whole = false;
-  bool ahead = false;
+  int ahead_slices = 0;
 
   bool takes(Precision precision, const SlicePlan& plan) const {
     return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&
            (layers == 0 || layers == plan.layers) && whole == sums_whole(precision, plan) &&
-           ahead == sums_ahead(plan);
+           ahead_slices == headroom::resident::ahead_slices(plan);
   }
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
 SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
-SliceKernel slice_ahead_kernel_fp32();
+SliceKernel slice_ahead_kernel_fp32(int team, int slices);
 SliceKernel slice_whole_kernel_tf32();
 SliceKernel slice_whole_pair_kernel(Precision precision, int clusters);
 SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);

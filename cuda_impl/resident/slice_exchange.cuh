@@ -43,10 +43,10 @@ struct SliceWaiter {
   }
 };
 
-/// What a warp holds of an exchange: the tiles of its pairs of slices.
-template <class Format, int kPairs>
+/// What a warp holds of an exchange: the tiles of its pairs of slices, or of its only slice.
+template <class Format, int kPairs, int kSlices = 2 * kPairs>
 struct Share {
-  typename Format::Values slice[2 * kPairs];
+  typename Format::Values slice[kSlices];
 };
 
 template <class Format, int kPairs>
@@ -70,8 +70,8 @@ class SliceGrid {
   }
 
   /// Waits for this step's tiles and takes them.
-  template <bool kGradient>
-  RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs>& share,
+  template <bool kGradient, int kTaken>
+  RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs, kTaken>& share,
                             SliceWaiter& waiter, int first_slice, int exchange) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const std::uint32_t want = epoch_ ? kMark : 0;
@@ -81,7 +81,7 @@ class SliceGrid {
     for (std::uint32_t polls = 1;; ++polls) {
       std::uint32_t wrong = 0;
 #pragma unroll
-      for (int i = 0; i < kSlices; ++i)
+      for (int i = 0; i < kTaken; ++i)
 #pragma unroll
         for (int part = 0; part < Format::kParts; ++part) {
           const uint4 value = load_whole16(tiles + i * kTile + part * 512);
@@ -89,7 +89,7 @@ class SliceGrid {
           assign(share.slice[i], part, value);
         }
       if constexpr (kGradient && !Format::kSpareBit)
-        if (waiter.lane < kSlices * 2) {
+        if (waiter.lane < kTaken * 2) {
           displaced = load_packet(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
           wrong |= displaced.y ^ want;
         }
@@ -110,15 +110,20 @@ class SliceGrid {
   }
 
   /// Asks for activations of the step before; they may be used after ready().
-  RESIDENT_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs>& share, int exchange) const {
+  template <int kTaken>
+  RESIDENT_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs, kTaken>& share,
+                             int exchange) const {
     const unsigned char* tiles = reader_ + slot(exchange, true);
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i)
+    for (int i = 0; i < kTaken; ++i)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
         assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
   }
-  RESIDENT_DEVICE static void ready(Share<Format, kPairs>& share) { restore<false>(share, 0, 0); }
+  template <int kTaken>
+  RESIDENT_DEVICE static void ready(Share<Format, kPairs, kTaken>& share) {
+    restore<false>(share, 0, 0);
+  }
   /// The same as columns. Nobody has seen these before: ready_columns() looks whether they are there.
   RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
                                      int exchange) const {
@@ -303,10 +308,11 @@ class SliceGrid {
                                                        int slice) {
     return arguments.exchange + slot + arguments.plan.members * kTile + slice * 16;
   }
-  template <bool kGradient>
-  RESIDENT_DEVICE static void restore(Share<Format, kPairs>& share, std::uint32_t displaced, int lane) {
+  template <bool kGradient, int kTaken>
+  RESIDENT_DEVICE static void restore(Share<Format, kPairs, kTaken>& share, std::uint32_t displaced,
+                                      int lane) {
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) restore_tile<kGradient>(share.slice[i], displaced, i, lane);
+    for (int i = 0; i < kTaken; ++i) restore_tile<kGradient>(share.slice[i], displaced, i, lane);
   }
   /// A tile without its marks, when `slice` counts the tiles of this warp.
   template <bool kGradient>

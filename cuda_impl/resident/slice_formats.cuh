@@ -142,6 +142,9 @@ struct SecondTile {
   RESIDENT_DEVICE void store(int lane, const float4& value) const {
     if (holds(lane)) const_cast<float4*>(pair)[(lane >> 2) * lanes + (lane & 3)] = value;
   }
+  RESIDENT_DEVICE float4* place(int lane) const {
+    return const_cast<float4*>(pair) + (lane >> 2) * lanes + (lane & 3);
+  }
 };
 
 /// What both tensor-core kinds do with it: as with the first tile.
@@ -677,6 +680,35 @@ struct Fp32Slices {
         }
       }
   }
+  /// The same of a pair's first slice, where a warp has no more.
+  struct ReadySlice {
+    float2 w[2][4];
+  };
+  RESIDENT_DEVICE static ReadySlice ready_slice(Weights pair, int lane) {
+    const int t = lane & 3;
+    ReadySlice held;
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) held.w[e][j] = first_slice(pair[(2 * t + e) * 4 + (j ^ t)]);
+    return held;
+  }
+  RESIDENT_DEVICE static const float2& first_slice(const float4& pair) {
+    return reinterpret_cast<const float2&>(pair);
+  }
+  RESIDENT_DEVICE static void multiply_slice(Sums& sums, const Values& a, const ReadySlice& held) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) add_products(sums, a, e, j, held.w[e][j]);
+  }
+  RESIDENT_DEVICE static void add_products(Sums& sums, const Values& a, int e, int j, const float2& w) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums.row[i][2 * j] = fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]);
+      sums.row[i][2 * j + 1] = fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]);
+    }
+  }
   RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, Weights pair,
                                               int lane) {
     multiply(sums, chain, tile_of(f, 0), tile_of(f, 1), pair, lane);
@@ -699,6 +731,42 @@ struct Fp32Slices {
               fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
         }
       }
+    }
+  }
+  /// The same two outputs after two, stored where finish_second() would leave them: lane (g, t) ends with row g + 8t. `tiles`: of
+  /// a pair, or of its first slice.
+  template <int kTiles>
+  RESIDENT_DEVICE static void store_second(float4* places, const Values (&tiles)[kTiles],
+                                           const SecondTile& tile, int lane) {
+    const int t = lane & 3;
+#pragma unroll 1
+    for (int j = 0; j < tile.lanes; ++j) {
+      float sum[4][2] = {};  // row, output
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float4 w = tile.pair[(2 * t + e) * tile.lanes + j];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sum[i][0] = fmaf(at(tiles[0], 2 * i + e), w.x, sum[i][0]);
+          sum[i][1] = fmaf(at(tiles[0], 2 * i + e), w.y, sum[i][1]);
+          if constexpr (kTiles == 2) {
+            sum[i][0] = fmaf(at(tiles[1], 2 * i + e), w.z, sum[i][0]);
+            sum[i][1] = fmaf(at(tiles[1], 2 * i + e), w.w, sum[i][1]);
+          }
+        }
+      }
+      float half[2][2], own[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+          half[i][n] =
+              (t < 2 ? sum[i][n] : sum[2 + i][n]) + shuffle_xor(t < 2 ? sum[2 + i][n] : sum[i][n], 2);
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        own[n] =
+            (t % 2 == 0 ? half[0][n] : half[1][n]) + shuffle_xor(t % 2 == 0 ? half[1][n] : half[0][n], 1);
+      reinterpret_cast<float2*>(places + 2 * j)[t] = make_float2(own[0], own[1]);
     }
   }
   RESIDENT_DEVICE static void finish_second(const Sums& sums, float (&value)[8], int lane) {
@@ -757,6 +825,39 @@ struct Fp32Slices {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float4 w = second.pair[(2 * t + e) * second.lanes + j];
+          add(w, e, 2 * part, bits_to_float(rows.x), bits_to_float(rows.y));
+          add(w, e, 2 * part + 1, bits_to_float(rows.z), bits_to_float(rows.w));
+        }
+      }
+  }
+
+  /// The same of a pair's first slice.
+  RESIDENT_DEVICE static void multiply_across_slice(float (&result)[8], const Across& gradient,
+                                                    const AcrossWeights& weights, int lane) {
+    const SecondTile& second = weights.second;
+    const int t = lane & 3;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) result[c] = 0;
+    const auto add = [&](const float2& w, int e, int i, float low, float high) {
+      result[2 * i + e] = fmaf(high, w.y, fmaf(low, w.x, result[2 * i + e]));
+    };
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float2 w = first_slice(weights.first[(2 * t + e) * 4 + (j ^ t)]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          add(w, e, i, gradient.first.value[i][2 * j], gradient.first.value[i][2 * j + 1]);
+      }
+#pragma unroll 1
+    for (int j = 0; j < second.lanes; ++j)
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const uint4 rows = load_part(gradient.second, part, (lane & ~3) + j);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float2 w = first_slice(second.pair[(2 * t + e) * second.lanes + j]);
           add(w, e, 2 * part, bits_to_float(rows.x), bits_to_float(rows.y));
           add(w, e, 2 * part + 1, bits_to_float(rows.z), bits_to_float(rows.w));
         }
@@ -879,6 +980,67 @@ struct Fp32Slices {
       result[1] = turned ? columns[0] : columns[1];
     }
   };
+  /// A weight gradient of tiles in shared memory: lane (quarter of the rows, slice, half of its columns, half of the outputs) has
+  /// 8 rows, 4 columns and 4 outputs, so sums are added up over four lanes and not over eight. It takes its rows in the order
+  /// k ^ slice(), so that no lanes meet in a bank, and begins with those two columns and two outputs that it ends with.
+  struct QuarterOwn {
+    float value[4][2][4];
+
+    RESIDENT_DEVICE static int outputs(int lane) { return 2 * (lane & 1) + (lane >> 3 & 1); }
+    RESIDENT_DEVICE static int columns(int lane) { return 2 * (lane >> 1 & 1) + (lane >> 4); }
+    RESIDENT_DEVICE static int slice(int lane) { return lane >> 2 & 1; }
+    /// The k-th rows of a tile, two of them.
+    RESIDENT_DEVICE static int byte(int k, int lane) {
+      return (lane >> 4) * 512 + (lane >> 3 & 1) * 256 + (k ^ slice(lane)) * 64;
+    }
+    RESIDENT_DEVICE static QuarterOwn load(const unsigned char* tile, int lane) {
+      QuarterOwn own;
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const uint4 four = load_shared16(tile + byte(k, lane) + (outputs(lane) ^ n) * 16);
+          own.value[k][0][2 * n] = bits_to_float(four.x), own.value[k][0][2 * n + 1] = bits_to_float(four.y);
+          own.value[k][1][2 * n] = bits_to_float(four.z), own.value[k][1][2 * n + 1] = bits_to_float(four.w);
+        }
+      return own;
+    }
+    /// masters += factor * tiles^T * own, of a pair of tiles.
+    RESIDENT_DEVICE void update(float4* masters, const unsigned char* tiles, float factor, int lane) const {
+      float sum[2][2][4];  // pair of columns, column, output
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint4 four =
+              load_shared16(tiles + slice(lane) * 1024 + byte(k, lane) + (columns(lane) ^ j) * 16);
+          const float first[2] = {bits_to_float(four.x), bits_to_float(four.y)},
+                      second[2] = {bits_to_float(four.z), bits_to_float(four.w)};
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+              float& to = sum[j][e][n];
+              to = k == 0 ? first[e] * value[0][0][n] : fmaf(first[e], value[k][0][n], to);
+              to = fmaf(second[e], value[k][1][n], to);
+            }
+        }
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) sum[0][e][n] += shuffle_xor(sum[1][e][n], 16);
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int n = 0; n < 2; ++n) sum[0][e][n] += shuffle_xor(sum[0][e][2 + n], 8);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float2& master =
+            reinterpret_cast<float2*>(masters + (2 * columns(lane) + e) * 4 + outputs(lane))[slice(lane)];
+        master = make_float2(fmaf(factor, sum[0][e][0], master.x), fmaf(factor, sum[0][e][1], master.y));
+      }
+    }
+  };
   /// A second tile of 9 or 10 classes: its two outputs for rows g + 8i.
   static constexpr bool kUpdatesTwo = true;
   struct OwnTwo {
@@ -927,6 +1089,32 @@ struct Fp32Slices {
         reinterpret_cast<float*>(const_cast<float4*>(tile.pair) + (2 * (lane & 3) + column) * tile.lanes) +
         2 * slice + output;
     if (exists) *place = fmaf(factor, total, *place);
+  }
+  /// The same of a pair's first slice.
+  RESIDENT_DEVICE static void update_two_slice(const SecondTile& tile, const Values& a, const OwnTwo& own,
+                                               float factor, bool exists, int lane) {
+    float sum[2][2];  // output, column
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      sum[0][e] = at(a, e) * own.value[0].x;
+      sum[1][e] = at(a, e) * own.value[0].y;
+#pragma unroll
+      for (int i = 1; i < 4; ++i) {
+        sum[0][e] = fmaf(at(a, 2 * i + e), own.value[i].x, sum[0][e]);
+        sum[1][e] = fmaf(at(a, 2 * i + e), own.value[i].y, sum[1][e]);
+      }
+    }
+    const bool output = (lane & 8) != 0, column = (lane & 4) != 0;
+    float half[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      half[e] = (output ? sum[1][e] : sum[0][e]) + shuffle_xor(output ? sum[0][e] : sum[1][e], 8);
+    float total = (column ? half[1] : half[0]) + shuffle_xor(column ? half[0] : half[1], 4);
+    total += shuffle_xor(total, 16);
+    float* place =
+        reinterpret_cast<float*>(const_cast<float4*>(tile.pair) + (2 * (lane & 3) + column) * tile.lanes) +
+        output;
+    if (exists && lane < 16) *place = fmaf(factor, total, *place);
   }
   RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int lane) {
     return outer(tile_of(f, 0), tile_of(f, 1), own, lane);

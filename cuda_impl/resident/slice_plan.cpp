@@ -47,10 +47,9 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
   place_parameters(plan, plan.layers);
 }
 
-}  // namespace
-
-SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
-                          int team, int own) {
+/// may_be_ahead: whether the first layer's sums may be made a step ahead.
+SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
+                  int own, bool may_be_ahead) {
   SlicePlan plan{};
   plan.form = form;
   plan.team = team;
@@ -82,8 +81,11 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
   // Teams with whole sums have a place for each of 16 slices; so many thread blocks share what is made ahead.
-  const bool ahead = form == Form::kGrid && sums_ahead(precision, plan.layers, team);
-  if (ahead || (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4))
+  const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs);
+  require(ahead || team != 3, "teams of three have the first layer a step ahead or nothing");
+  if (ahead)
+    plan.members = std::max(plan.members, divide_up(kGramBlocks, 2 * team) * 2);
+  else if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
     plan.members = std::max(plan.members, kMaxCluster);
   require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
                                                             " thread blocks, the device holds " +
@@ -114,7 +116,9 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   };
   const std::int64_t matrix = std::int64_t{kWarps} * plan.pairs * kMasterPair;
   const int between = plan.layers - 2, hidden = plan.layers - 1;
-  const int first_pairs = own == 1 ? kWarps * divide_up(kInputPairs, team) : own * plan.member_input_pairs;
+  const int first_pairs = ahead      ? kAheadInputWarps * divide_up(2 * kInputPairs, team)
+                          : own == 1 ? kWarps * divide_up(kInputPairs, team)
+                                     : own * plan.member_input_pairs;
   plan.first_offset = precision == Precision::kFp32 ? take(std::int64_t{first_pairs} * kMasterPair) : -1;
   plan.rows_offset = take(between * own * matrix);
   plan.columns_offset = take(between * own * matrix);
@@ -135,7 +139,7 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
                                         : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
   plan.staging_barrier_offset = take(16);
-  plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * kMostWarps);
+  plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * (ahead ? kMostAheadWarps : kMostWarps));
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
   if (ahead) plan.exchange_offset = take(kAheadBytes);
@@ -169,6 +173,17 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;
+}
+
+}  // namespace
+
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                          int team, int own) {
+  if (form == Form::kGrid && own == 1) try {
+      return lay_out(workload, precision, form, limits, team, own, true);
+    } catch (const UnsupportedError&) {  // no room for what is ahead, or for this network
+    }
+  return lay_out(workload, precision, form, limits, team, own, false);
 }
 
 }  // namespace headroom::resident

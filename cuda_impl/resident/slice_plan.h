@@ -19,7 +19,7 @@ inline constexpr int kTeamWarps = 4;       // that send to their team and wait f
 inline constexpr int kMasterPair = 512;    // bytes: fp32 [16 columns, 8 outputs]
 inline constexpr int kPartialTile = 1024;  // bytes: fp32 [32 rows, 8 outputs]
 
-inline constexpr int kMostWarps = 12;  // of a thread block
+inline constexpr int kMostWarps = 12, kMostAheadWarps = 16;  // of a thread block
 /// Of weights as whole sums take them: of rows and columns of two layers and of the last layer's two tiles, 2 KB each,
 /// and of the last layer backward.
 inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
@@ -31,6 +31,7 @@ inline constexpr int kWholeTeamParts = 2;  // that a sum is made in
 /// What a first layer a step ahead takes (slice_ahead.cuh): four parts of a tile, the tile, and fp32 [32, 32]; and two of these
 /// over the grid, each element beside the number of its step.
 inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8;
+inline constexpr int kAheadInputWarps = 4;  // that have the first layer
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
 // What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
@@ -43,10 +44,13 @@ constexpr bool keeps_columns(Precision precision, int pairs, int team) {
 constexpr bool publishes_columns(Precision precision, int pairs, int team) {
   return precision == Precision::kTf32 && team > 1 && pairs >= 2;
 }
-/// Whether the first layer's sums are made a step ahead (slice_ahead.cuh). With three layers a step is too short for it.
-constexpr bool sums_ahead(Precision precision, int layers, int team) {
-  return precision == Precision::kFp32 && layers >= 4 && team == 4;
+/// Whether the first layer's sums are made a step ahead (slice_ahead.cuh), if there is room for what that takes. With three
+/// layers a step is too short for it.
+constexpr bool sums_ahead(Precision precision, int layers, int team, int pairs) {
+  return precision == Precision::kFp32 && layers >= 4 && team > 2 && pairs == 1;
 }
+/// Thread blocks that then share x x'.
+inline constexpr int kGramBlocks = 64;
 /// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
 /// read them from the L2 a second time.
 constexpr int kept_layers(Precision precision, int layers, int team, bool ahead) {
@@ -64,7 +68,7 @@ struct SlicePlan {
   Form form;
   std::int32_t members;  // slices that there are places for, even
   std::int32_t
-      team;  // thread blocks that own the same slices, each for a part of every sum, or clusters that do so: 1, 2 or 4
+      team;  // thread blocks that own the same slices, each for a part of every sum, or clusters that do so: 1 to 4
   std::int32_t own;  // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
   std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
@@ -148,6 +152,11 @@ constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
 /// Whether the first layer's sums are made a step ahead.
 constexpr bool sums_ahead(const SlicePlan& plan) {
   return plan.form == Form::kGrid && plan.exchange_offset >= 0;
+}
+/// Slices that a warp with hidden columns has then, of which a thread block has four, in teams of two eight; else 0.
+constexpr int ahead_slices(const SlicePlan& plan) {
+  if (!sums_ahead(plan)) return 0;
+  return plan.team == 4 && plan.members <= 4 * plan.team ? 1 : 2;
 }
 
 /// Grid: bytes of one exchange's buffer: tiles, then of each tile, by the two warps that published it, the bits that its marks displaced, marked.

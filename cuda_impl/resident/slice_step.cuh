@@ -45,15 +45,19 @@ inline constexpr bool kServesIn =
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
-/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh). kAhead: the first
-/// layer's sums are made a step ahead by warps of their own (slice_ahead.cuh).
+/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh). kAheadSlices: the
+/// first layer's sums are made a step ahead by warps of their own (slice_ahead.cuh), and those that have hidden columns have so
+/// many slices each, two or, as the first of a pair, one.
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1, bool kWhole = false, bool kAhead = false>
+          int kOwn = 1, bool kWhole = false, int kAheadSlices = 0>
 class SliceMember {
  public:
   using Values = typename Format::Values;
   using Exchange = ExchangeOf<Format, kPairs>;
-  using Tiles = Share<Format, kPairs>;
+  static constexpr bool kAhead = kAheadSlices > 0, kOneSlice = kAheadSlices == 1;
+  static constexpr int kPairSlices = kOneSlice ? 1 : 2;  // of a pair, those that there are
+  static constexpr int kTiles = kPairSlices * kPairs;    // of an exchange that a warp takes
+  using Tiles = Share<Format, kPairs, kTiles>;
   using Arguments = SliceArguments;
   using Weights = typename Format::Weights;
   using SecondWeights = decltype(Format::load_second(SecondTile{}, 0));
@@ -61,10 +65,15 @@ class SliceMember {
   using Fragments = typename Format::Fragments;
 
   static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam>;
-  static constexpr int kBlock = kBlockThreads<Format, kPairs, kTeam>;
-  /// Warps that have the first layer, from the first on, and those that have the other layers, up to the last.
-  static constexpr int kInputWarps = kAhead ? 4 : kWarps, kHiddenWarps = kAhead ? 4 : kWarps;
-  static constexpr int kFirstHiddenWarp = kWarps - kHiddenWarps;
+  /// Warps that have the first layer and those that have the other layers: the same eight, or four of them each, or, in teams of
+  /// two, four behind those that serve and the eight.
+  static constexpr bool kMoreWarps = kAhead && kTeam < 4;
+  static constexpr int kBlock =
+      kBlockThreads<Format, kPairs, kTeam> + (kMoreWarps ? 32 * kAheadInputWarps : 0);
+  static constexpr int kInputWarps = kAhead ? kAheadInputWarps : kWarps,
+                       kHiddenWarps = kAhead && !kMoreWarps ? kWarps - kAheadInputWarps : kWarps;
+  static constexpr int kFirstInputWarp = kMoreWarps ? kBlock / 32 - kInputWarps : 0,
+                       kFirstHiddenWarp = kWarps - kHiddenWarps;
   static constexpr int kInputs =
       (kWarps / kInputWarps * kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
@@ -105,10 +114,10 @@ class SliceMember {
         lane_(thread_index() % 32),
         member_(Team<kTeam>::number()),
         rank_(Team<kTeam>::rank()),
-        first_slice_(2 * first_pair(a, share_of(warp_, rank_))),
-        skipped_(share_of(warp_, rank_) * kPairs - first_slice_ / 2),
-        input_begin_(input_begin(a, rank_, warp_)),
-        input_pairs_(input_begin(a, rank_, warp_ + 1) - input_begin_),
+        first_slice_(kPairSlices * first_pair(a, share_of(warp_, rank_))),
+        skipped_(share_of(warp_, rank_) * kPairs - first_slice_ / kPairSlices),
+        input_begin_(input_begin(a, rank_, warp_ - kFirstInputWarp)),
+        input_pairs_(input_begin(a, rank_, warp_ - kFirstInputWarp + 1) - input_begin_),
         input_first_(input_begin(a, rank_, 0)),
         waiter_{warp_, lane_, block_index(), false},
         exchange_(a, first_slice_, lane_) {}
@@ -150,7 +159,12 @@ class SliceMember {
     if (!waiter_.timed_out && step > a.steps) store(a);
   }
 
-  RESIDENT_DEVICE bool serves() const { return kServes && warp_ >= kWarps; }
+  RESIDENT_DEVICE bool serves() const {
+    return kServes && warp_ >= kWarps && (!kMoreWarps || warp_ < kFirstInputWarp);
+  }
+  RESIDENT_DEVICE bool has_inputs() const {
+    return warp_ >= kFirstInputWarp && warp_ < kFirstInputWarp + kInputWarps;
+  }
   /// Of those that add up, publish and make the loss.
   RESIDENT_DEVICE int serving_warp() const { return kServes ? warp_ - kWarps : warp_; }
   RESIDENT_DEVICE void serve(const Arguments& a) {
@@ -251,7 +265,7 @@ class SliceMember {
     }
 
     BackwardWeights back;
-    load_backward(a, back);
+    if constexpr (!kAhead) load_backward(a, back);
     // The activations below the last layer, then gradients, from the highest down.
     Tiles beside;
     Tiles& hidden = kServes ? beside : gradient;
@@ -272,6 +286,7 @@ class SliceMember {
       update_columns(a, 1, step - 1, gradient);
       if (last == 2) load_columns(a, 1, back);
     }
+    if constexpr (kAhead) load_backward(a, back);
     step_sync();
     gradient_below_last(a, hidden, back);
     EarlyInputs columns;
@@ -352,9 +367,7 @@ class SliceMember {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
 #pragma unroll
-        for (int c = 0; c < kOwn; ++c)
-          Format::multiply(sums[c], i & 1, below.slice[2 * i], below.slice[2 * i + 1], ready[c * kPairs + i],
-                           lane_);
+        for (int c = 0; c < kOwn; ++c) multiply_tiles(sums[c], i, below, ready[c * kPairs + i]);
       if constexpr (kKeptLayers > 0) taken = below;
     }
     store_partial(a, sums);
@@ -414,17 +427,23 @@ class SliceMember {
       exchange_.template take<false>(a, hidden, waiter_, first_slice_, layers(a) - 2);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        Format::multiply(low[0], i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], ready[i], lane_);
-        Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i], lane_);
+        multiply_tiles(low[0], i, hidden, ready[i]);
+        if constexpr (kAhead)
+          Format::store_second(last_partial(a, warp_, 0), hidden.slice, second[i], lane_);
+        else
+          Format::multiply_second(high, i & 1, hidden.slice[2 * i], hidden.slice[2 * i + 1], second[i],
+                                  lane_);
       }
     }
     store_partial(a, low);
-    float value[8];
-    Format::finish_second(high, value, lane_);
-    if ((lane_ & 3) < a.plan.last_lanes) {
-      float4* place = last_partial(a, warp_);
-      place[0] = make_float4(value[0], value[1], value[2], value[3]);
-      place[1] = make_float4(value[4], value[5], value[6], value[7]);
+    if constexpr (!kAhead) {
+      float value[8];
+      Format::finish_second(high, value, lane_);
+      if ((lane_ & 3) < a.plan.last_lanes) {
+        float4* place = last_partial(a, warp_);
+        place[0] = make_float4(value[0], value[1], value[2], value[3]);
+        place[1] = make_float4(value[4], value[5], value[6], value[7]);
+      }
     }
     step_sync();
     if constexpr (kKeptLayers > 0) keep(a, layers(a) - 2, hidden);
@@ -502,7 +521,7 @@ class SliceMember {
     if constexpr (kLongBodies) return after_loss(a, step);
     if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
     if (!kBiasesInStep && !kAhead && warp_ == 6) update_last_bias(a);
-    if (warp_ == 5) own_gradient_below_last(a, step);
+    if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
   RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll 1
@@ -529,7 +548,7 @@ class SliceMember {
   RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
     if (warp_ == kWarps - 1 && is_first()) store_loss(a, step);
     if (warp_ == 6) update_last_bias(a);
-    if (warp_ == 5) own_gradient_below_last(a, step);
+    if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
 
   /// The mean over the batch, in a fixed order.
@@ -546,7 +565,21 @@ class SliceMember {
 
   /// fp32 reads weights when it multiplies by them; where one pair is all and there are registers, before its tiles come.
   static constexpr bool kReadies = kServes && !Format::kFirstInRegisters && kPairs == 1;
-  using ReadyWeight = std::conditional_t<kReadies, typename Format::ReadyWeights, Weights>;
+  template <class F, bool kOne>
+  struct ReadyOf {
+    using Type = std::conditional_t<kReadies, typename F::ReadyWeights, Weights>;
+  };
+  template <class F>
+  struct ReadyOf<F, true> {
+    using Type = typename F::ReadySlice;
+  };
+  using ReadyWeight = typename ReadyOf<Format, kOneSlice>::Type;
+  RESIDENT_DEVICE ReadyWeight ready(const Weights& w) const {
+    if constexpr (kOneSlice)
+      return Format::ready_slice(w, lane_);
+    else
+      return Format::ready(w, lane_);
+  }
   template <int kCount>
   struct Ready {
     ReadyWeight weights[kCount];
@@ -556,13 +589,21 @@ class SliceMember {
   template <int kCount>
   RESIDENT_DEVICE decltype(auto) ready_weights(const Weights (&w)[kCount]) const {
     if constexpr (kReadies) {
-      Ready<kCount> ready;
+      Ready<kCount> all;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) ready.weights[i] = Format::ready(w[i], lane_);
-      return ready;
+      for (int i = 0; i < kCount; ++i) all.weights[i] = ready(w[i]);
+      return all;
     } else {
       return (w);
     }
+  }
+  /// Of the i-th pair.
+  RESIDENT_DEVICE void multiply_tiles(typename Format::Sums& sums, int i, const Tiles& tiles,
+                                      const ReadyWeight& w) const {
+    if constexpr (kOneSlice)
+      Format::multiply_slice(sums, tiles.slice[0], w);
+    else
+      Format::multiply(sums, i & 1, tiles.slice[2 * i], tiles.slice[2 * i + 1], w, lane_);
   }
   /// What the way back takes of the last layer and of the columns of one below.
   struct BackwardWeights {
@@ -583,7 +624,7 @@ class SliceMember {
       for (int i = 0; i < kHeld; ++i) {
         const Weights w = load_column(a, layer, i % kPairs, i / kPairs);
         if constexpr (kReadies)
-          back.columns[i] = Format::ready(w, lane_);
+          back.columns[i] = ready(w);
         else
           back.columns[i] = w;
       }
@@ -603,12 +644,14 @@ class SliceMember {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float result[2][8];
-      if constexpr (kLoadsAhead)
+      if constexpr (kOneSlice)
+        Format::multiply_across_slice(result[0], dlogits, back.across[i], lane_);
+      else if constexpr (kLoadsAhead)
         Format::multiply_across(result, dlogits, back.across[i], lane_);
       else
         Format::multiply_across(result, dlogits, load_across(a, i), lane_);
 #pragma unroll
-      for (int slice = 0; slice < 2; ++slice) {
+      for (int slice = 0; slice < kPairSlices; ++slice) {
         Values& tile = tiles.slice[2 * i + slice];
         tile = Format::operand(Format::masked(result[slice], tile));
       }
@@ -617,7 +660,7 @@ class SliceMember {
   /// The same for this member's slices, kept for the updates: whichever warp sums over them has their masters. In a team
   /// one member has, and sends it to the others, who need it when the step has ended.
   RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
-    const int layer = layers(a) - 2, its_pair = member_ * kOwn / 2, share = its_pair / kPairs;
+    const int layer = layers(a) - 2, its_pair = own_pair(), share = its_pair / kPairs;
     if (kTeam > 1 && share % kTeam != rank_) {
       team_.expect(a, waiter_, kOwn * kOwnTile);
       return;
@@ -630,13 +673,18 @@ class SliceMember {
                             a.plan.last_lanes};
     Values columns[kOwn];
     float result[2][8];
-    Format::multiply_across(result, Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_),
-                            Format::load_across_weights(first, second, lane_), lane_);
+    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    if constexpr (kOneSlice)
+      Format::multiply_across_slice(result[0], dlogits, Format::load_across_weights(first, second, lane_),
+                                    lane_);
+    else
+      Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
       float own[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) own[i] = (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[1][i];
+      for (int i = 0; i < 8; ++i)
+        own[i] = kOneSlice || (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[1][i];
       const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step, c), lane_);
       const Values gradient = Format::masked(own, hidden);
       unsigned char* tile = own_gradient(a, layer, c);
@@ -665,8 +713,8 @@ class SliceMember {
   }
   /// A barrier of the thread block must follow.
   RESIDENT_DEVICE void await_own_gradient(const Arguments& a, int step) {
-    if (kTeam == 1 || warp_ != 5) return;
-    if (member_ * kOwn / 2 / kPairs % kTeam != rank_) team_.await(a, waiter_, step);
+    if (kTeam == 1 || warp_ != kOwnGradientWarp) return;
+    if (own_pair() / kPairs % kTeam != rank_) team_.await(a, waiter_, step);
   }
 
   /// Partial sums of the gradient below the layer whose columns these are.
@@ -683,7 +731,7 @@ class SliceMember {
             w = turned_weights(a.plan.columns_offset, layer, i, c);
           else if constexpr (!kLoadsAhead)
             w = load_column(a, layer, i, c);
-          Format::multiply(sums[c], i & 1, gradient.slice[2 * i], gradient.slice[2 * i + 1], w, lane_);
+          multiply_tiles(sums[c], i, gradient, w);
         }
     }
     store_partial(a, sums);
@@ -756,6 +804,18 @@ class SliceMember {
   RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
                               const OwnTile& own_tile, Weights (&w)[kHeld]) const {
     if (idle()) return;
+    if constexpr (kOneSlice) {
+      update_slice(a, matrix(offset, layer) + Format::master_lane(lane_), true, tiles.slice[0],
+                   load_own(own_tile(0), kTile));
+      warp_sync();  // other lanes of this warp read these
+      load_matrix(offset, layer, w);
+    } else {
+      update_pairs<kColumns>(a, offset, layer, tiles, own_tile, w);
+    }
+  }
+  template <bool kColumns, class OwnTile>
+  RESIDENT_DEVICE void update_pairs(const Arguments& a, int offset, int layer, const Tiles& tiles,
+                                    const OwnTile& own_tile, Weights (&w)[kHeld]) const {
     Owns own;
     if constexpr (kTurned) own = Owns::load(own_tile(0), lane_);
     float4* mine[kOwn];
@@ -781,6 +841,14 @@ class SliceMember {
     }
     warp_sync();  // other lanes of this warp read these
     if constexpr (!kWeightsOnTheWay) load_matrix(offset, layer, w);
+  }
+  /// This lane's of the masters of a pair's first slice, if it has one.
+  RESIDENT_DEVICE void update_slice(const Arguments& a, float4* master, bool exists, const Values& tile,
+                                    const typename Format::Own& own) const {
+    const float2 sum = Format::outer_slice(tile, own, lane_);
+    if (!exists) return;
+    auto& value = reinterpret_cast<float2&>(*master);
+    value = make_float2(fmaf(a.update_factor, sum.x, value.x), fmaf(a.update_factor, sum.y, value.y));
   }
   RESIDENT_DEVICE void load_matrix(int offset, int layer, Weights (&w)[kHeld]) const {
 #pragma unroll
@@ -823,7 +891,7 @@ class SliceMember {
   RESIDENT_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
     if (!keeps(a, layer) || idle()) return;
 #pragma unroll
-    for (int i = 0; i < 2 * kPairs; ++i) store_tile(kept(a, layer) + i * kTile, tiles.slice[i], lane_);
+    for (int i = 0; i < kTiles; ++i) store_tile(kept(a, layer) + i * kTile, tiles.slice[i], lane_);
   }
   RESIDENT_DEVICE static Values old_columns(const Values& tile) {
     return kFetchesColumns ? tile : Format::transposed(tile);
@@ -834,7 +902,7 @@ class SliceMember {
       exchange_.ready_columns(a, old, waiter_, layer);
     } else if (keeps(a, layer)) {
 #pragma unroll
-      for (int i = 0; i < 2 * kPairs; ++i)
+      for (int i = 0; i < kTiles; ++i)
         old.slice[i] = load_tile<Format::kWords>(kept(a, layer) + i * kTile, lane_);
     } else {
       if constexpr (!kFetchesEarly) exchange_.fetch(a, old, layer);
@@ -860,7 +928,16 @@ class SliceMember {
       const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
       const typename Format::Own first_own = load_own(dlogits, 2 * kTile),
                                  second_own = load_own(dlogits + kTile, 2 * kTile);
-      if constexpr (kLastOnTheWay) {
+      if constexpr (kOneSlice) {
+        const Values& tile = old.slice[0];
+        update_slice(a, masters + m, true, tile, first_own);
+        const SecondTile high = second_tile(a, 0);
+        if (high.lanes == 1)
+          Format::update_two_slice(high, tile, Format::load_own_two(dlogits + kTile, lane_), a.update_factor,
+                                   true, lane_);
+        else
+          update_slice(a, high.place(m), high.holds(m), tile, second_own);
+      } else if constexpr (kLastOnTheWay) {
         float4 value[kPairs], high_value[kPairs];
 #pragma unroll
         for (int i = 0; i < kPairs; ++i)
@@ -992,11 +1069,14 @@ class SliceMember {
     return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset) +
            ((partial_ * kOwn + c) * kWarps + warp) * (kPartialTile / 16);
   }
-  /// Both halves of this lane's place; only lanes whose last two bits are below last_lanes have one.
+  /// Both halves of this lane's place, or of lane t's of its quad; only the first last_lanes have one.
   RESIDENT_DEVICE float4* last_partial(const Arguments& a, int warp) const {
+    return last_partial(a, warp, lane_ & 3);
+  }
+  RESIDENT_DEVICE float4* last_partial(const Arguments& a, int warp, int t) const {
     float4* begin = kOwn == 1 ? reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset)
                               : partial(a, 0, 1);  // the logits have no sums there
-    return begin + ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + (lane_ & 3)) * 2;
+    return begin + ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + t) * 2;
   }
   /// Of each of this member's slices, or of the logits.
   template <int kSlices>
@@ -1176,13 +1256,13 @@ class SliceMember {
 
   /// visit(own value, whether it exists, its place in the flat parameters): the four values of a lane in a pair of
   /// masters, whose columns begin with `column` and outputs with `output`; transposed: the weight's rows are the columns.
-  template <class Visit>
+  template <int kSlices = 2, class Visit>
   RESIDENT_DEVICE void for_pair(const Arguments& a, int layer, float4& pair, int master_lane, int column,
                                 int output, bool transposed, bool exists, Visit&& visit) const {
     const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
     float* values[4] = {&pair.x, &pair.y, &pair.z, &pair.w};
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < 2 * kSlices; ++c) {
       const int x = column + (c >> 1) * 8 + (master_lane >> 2), y = output + 2 * (master_lane & 3) + (c & 1);
       const int row = transposed ? x : y, place = transposed ? y : x;
       visit(*values[c], exists && row < out && place < in,
@@ -1195,7 +1275,7 @@ class SliceMember {
     if constexpr (kServes)
       if (serves()) return;
     const int last = layers(a) - 1, m = lane_;
-    if (!kAhead || warp_ < kInputWarps)
+    if (!kAhead || has_inputs())
 #pragma unroll
       for (int held = 0; held < kOwn * kInputs; ++held) {
         const int lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : m;
@@ -1208,6 +1288,7 @@ class SliceMember {
         else
           for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
       }
+    if (kMoreWarps && has_inputs()) return;
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
       const int column = first_slice_ * 8 + i * 16;
@@ -1222,17 +1303,19 @@ class SliceMember {
             for_pair(a, layer, row, m, own_column(0), column + 8 * c, true, exists, visit);
             for_pair(a, layer, own, m, own_column(0), column + 8 * c, false, exists, mirror);
           } else {
-            for_pair(a, layer, row, m, column, own_column(c), false, exists, visit);
-            for_pair(a, layer, own, m, column, own_column(c), true, exists, mirror);
+            for_pair<kPairSlices>(a, layer, row, m, column, own_column(c), false, exists, visit);
+            for_pair<kPairSlices>(a, layer, own, m, column, own_column(c), true, exists, mirror);
           }
         }
-      for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, visit);
-      for_pair(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false, exists, mirror);
+      for_pair<kPairSlices>(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false,
+                            exists, visit);
+      for_pair<kPairSlices>(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false,
+                            exists, mirror);
       const SecondTile tile = second_tile(a, i);
       if (tile.holds(m)) {
         float4& pair = const_cast<float4*>(tile.pair)[(m >> 2) * tile.lanes + (m & 3)];
-        for_pair(a, last, pair, m, column, 8, false, exists, visit);
-        for_pair(a, last, pair, m, column, 8, false, exists, mirror);
+        for_pair<kPairSlices>(a, last, pair, m, column, 8, false, exists, visit);
+        for_pair<kPairSlices>(a, last, pair, m, column, 8, false, exists, mirror);
       }
     }
   }
@@ -1286,8 +1369,10 @@ class SliceMember {
 
   /// The first of the pairs that this warp reads. A warp beyond the last pair reads the last ones and skips them.
   RESIDENT_DEVICE static int first_pair(const Arguments& a, int share) {
-    return min(share * kPairs, a.plan.members / 2 - kPairs);
+    return min(share * kPairs, a.plan.members / kPairSlices - kPairs);
   }
+  /// That which has this member's slices.
+  RESIDENT_DEVICE int own_pair() const { return member_ * kOwn / kPairSlices; }
   /// Shares of hidden columns. In a team without enough of them those warps that publish have none.
   RESIDENT_DEVICE static int share_of(int warp, int rank) {
     return kTeam == 1 || kWhole ? warp : (kWarps - 1 - warp) * kTeam + rank;
@@ -1309,8 +1394,8 @@ class SliceMember {
   }
   RESIDENT_DEVICE int own_column(int c) const { return 8 * (member_ * kOwn + c); }
   RESIDENT_DEVICE float4* first_masters(const Arguments& a, int c = 0) const {
-    const int pair =
-        kOwn == 1 ? warp_ * kInputs : c * a.plan.member_input_pairs + input_begin_ - input_first_;
+    const int pair = kOwn == 1 ? (warp_ - kFirstInputWarp) * kInputs
+                               : c * a.plan.member_input_pairs + input_begin_ - input_first_;
     return reinterpret_cast<float4*>(shared_memory() + a.plan.first_offset) + pair * 32;
   }
   /// Only the first layer's are still needed when the next step makes its own. (With one slice there is room for all.)
@@ -1335,6 +1420,7 @@ class SliceMember {
   static constexpr int kPublishers = 2 * kOwn, kLossWarps = 4;
   // A thread block begins with 168 for each of its 12 warps.
   static constexpr int kMultiplyingRegisters = 216, kServingRegisters = 72;
+  static constexpr int kOwnGradientWarp = 5;  // makes this member's part of the gradient below the last layer
   static constexpr int kStepBarrier = 1, kMultiplyingBarrier = 2;  // 0 is block_sync()'s
 
   const int warp_, lane_, member_, rank_;  // in a team

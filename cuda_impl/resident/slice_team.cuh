@@ -33,16 +33,20 @@ class Team {
   RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
                              const float4& own) {
     const float4* others = send_and_wait(arguments, waiter, warp, own);
-    float4 total = add(own, others[0]);
-    if constexpr (kTeam == 4) total = add(total, add(others[32], others[64]));
-    return total;
+    if constexpr (kTeam == 2) return add(own, others[0]);
+    if constexpr (kTeam == 3) {  // ranks 0 and 1 first, everywhere
+      const float4 before = others[0], beyond = others[32];
+      const float4 first = rank() == 2 ? beyond : own, second = rank() == 0 ? beyond : before;
+      return add(add(first, second), rank() == 0 ? before : rank() == 1 ? beyond : own);
+    }
+    return add(add(own, others[0]), add(others[32], others[64]));
   }
   /// One way, by one warp: 16 bytes of each lane into the same place of the others, who await as many in this step.
   RESIDENT_DEVICE void send(const SliceArguments& arguments, unsigned char* place,
                             const uint4& packet) const {
 #pragma unroll
     for (int i = 1; i < kTeam; ++i) {
-      const auto to = static_cast<std::uint32_t>(rank() ^ i);
+      const auto to = static_cast<std::uint32_t>(other(i));
       store_remote16(remote_address(shared_address(place), to), packet,
                      remote_address(barrier(arguments, kOneWay), to));
     }
@@ -57,7 +61,7 @@ class Team {
   }
 
  private:
-  static_assert(kTeam == 2 || kTeam == 4);
+  static_assert(kTeam >= 2 && kTeam <= 4);
   static constexpr std::uint32_t kBytes = (kTeam - 1) * 512;  // that a warp waits for
   static constexpr int kOneWay = 2 * kTeamWarps;              // the barrier behind those of the warps
 
@@ -68,7 +72,9 @@ class Team {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);
   }
-  /// The values of rank `rank() ^ (1 + i)` are 32 * i further.
+  /// The i-th other member; in a team of three that which is i behind in a ring.
+  RESIDENT_DEVICE static int other(int i) { return kTeam == 3 ? (rank() + i) % 3 : rank() ^ i; }
+  /// The values of the member whose other(1 + i) this is are 32 * i further.
   RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
                                               const float4& own) {
     const int place = static_cast<int>(uses_ & 1) * kTeamWarps + warp;
@@ -80,7 +86,7 @@ class Team {
         make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z), float_to_bits(own.w));
 #pragma unroll
     for (int i = 1; i < kTeam; ++i) {
-      const auto to = static_cast<std::uint32_t>(rank() ^ i);
+      const auto to = static_cast<std::uint32_t>(other(i));
       store_remote16(remote_address(shared_address(values) + static_cast<std::uint32_t>(i - 1) * 512, to),
                      packet, remote_address(here, to));
     }

@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ResidentTrainer, testing::ValuesIn(kAllPrecision
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
 
 /// Thread blocks that share slices.
-constexpr Sharing kAlone = {1, 1}, kPair = {2, 1}, kPairOfTwo = {2, 2}, kFour = {4, 1},
+constexpr Sharing kAlone = {1, 1}, kPair = {2, 1}, kPairOfTwo = {2, 2}, kThree = {3, 1}, kFour = {4, 1},
                   kOnePairCluster = {1, 2}, kPairClusters = {4, 2};
 std::vector<Sharing> sharings(Precision precision) {
   if (precision == Precision::kFp32 || precision == Precision::kTf32) return {kPair, kPairOfTwo, kFour};
@@ -92,6 +92,7 @@ std::vector<Sharing> sharings(Precision precision) {
 }
 bool has(Precision precision, const Sharing& sharing) {
   if (sharing.team == 1) return true;
+  if (sharing.team == 3) return precision == Precision::kFp32 && sharing.own == 1;
   for (const Sharing& one : sharings(precision))
     if (one.team == sharing.team && one.own == sharing.own) return true;
   return false;
@@ -166,38 +167,54 @@ TEST(ResidentWholeTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
 }
-/// Teams of four with four layers or more, in fp32 (slice_ahead.cuh).
-const ResidentOptions kAhead = {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kFour};
+/// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
+/// four has one slice, else two.
+ResidentOptions ahead(const Sharing& sharing) {
+  return {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = sharing};
+}
+const std::vector<std::pair<const char*, Sharing>> kSmallAhead = {{"mlp-33x72x17x7x5-b17", kFour},
+                                                                  {"mlp-20x16x9x12x16-b32", kFour},
+                                                                  {"mlp-33x136x17x7x5-b17", kFour},
+                                                                  {"mlp-33x72x17x7x5-b17", kThree},
+                                                                  {"mlp-20x16x9x12x16-b32", kThree}};
 TEST(ResidentAhead, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x9x12x16-b32"})
-    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kFour}, Precision::kFp32,
+  for (const auto& [name, sharing] : kSmallAhead)
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, Precision::kFp32,
                          kSanitizerWaitSeconds);
 }
 TEST(ResidentAhead, StepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-784x192x192x192x10-b32",
-        "mlp-16x65x120x128x2-b1", "mlp-40x48x33x20x9x12-b32"})
-    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, kFour}, Precision::kFp32, 2);
+  for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kFour},
+                                      {"mlp-896x128x100x9x16-b31", kFour},
+                                      {"mlp-784x192x192x192x10-b32", kFour},
+                                      {"mlp-16x65x120x128x2-b1", kFour},
+                                      {"mlp-40x48x33x20x9x12-b32", kFour},
+                                      {"mlp-784x256x256x256x10-b32", kThree},
+                                      {"mlp-784x300x257x304x10-b32", kThree},
+                                      {"mlp-300x256x100x9x16-b31", kThree},
+                                      {"mlp-784x131x100x256x8-b32", kThree},
+                                      {"mlp-16x65x120x248x2-b1", kThree}})
+    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, sharing}, Precision::kFp32, 2);
 }
 TEST(ResidentAhead, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-33x72x17x7x5-b17", "mlp-20x16x9x12x16-b32"}) {
+  std::vector<std::pair<const char*, Sharing>> all = kSmallAhead;
+  all.insert(all.end(), {{"mlp-784x128x128x128x10-b32", kFour}, {"mlp-784x256x256x256x10-b32", kThree}});
+  for (const auto& [name, sharing] : all) {
     Problem problem(name, fresh_seed());
-    const auto first = bits_after(problem, Precision::kFp32, kAhead, 350);
+    const auto first = bits_after(problem, Precision::kFp32, ahead(sharing), 350);
     for (const std::int64_t cut : {350, 1, 699})
-      EXPECT_EQ(first, bits_after(problem, Precision::kFp32, kAhead, cut));
+      EXPECT_EQ(first, bits_after(problem, Precision::kFp32, ahead(sharing), cut));
   }
 }
 /// The step check begins a launch at each of its steps, but what is made ahead is made in a launch's later ones. With this
 /// learning rate weights that are a step old would be found.
-TEST(ResidentAhead, StepsInsideALaunchMatchTheOracle) {
-  NEEDS_GPU();
+void expect_steps_inside_a_launch_to_match(const Sharing& sharing) {
   Problem problem("mlp-100x72x40x33x10-b32", fresh_seed());
   problem.workload.optimizer.learning_rate = 0.1;
   const auto parameters_after = [&](std::int64_t steps) {
-    const auto trainer = problem.trainer(Precision::kFp32, kAhead);
+    const auto trainer = problem.trainer(Precision::kFp32, ahead(sharing));
     trainer->train(0, steps);
     return trainer->parameters();
   };
@@ -216,12 +233,16 @@ TEST(ResidentAhead, StepsInsideALaunchMatchTheOracle) {
     EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
                               << check.worst;
 }
+TEST(ResidentAhead, StepsInsideALaunchMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Sharing& sharing : {kFour, kThree}) expect_steps_inside_a_launch_to_match(sharing);
+}
 /// What is ahead is of the parameters that were trained, not of those that are set.
 TEST(ResidentAhead, SettingParametersForgetsWhatIsAhead) {
   NEEDS_GPU();
   Problem problem("mlp-33x72x17x7x5-b17", fresh_seed());
-  const auto fresh = problem.trainer(Precision::kFp32, kAhead),
-             used = problem.trainer(Precision::kFp32, kAhead);
+  const auto fresh = problem.trainer(Precision::kFp32, ahead(kFour)),
+             used = problem.trainer(Precision::kFp32, ahead(kFour));
   used->train(0, 5);
   used->set_parameters(problem.initial);
   for (Trainer* trainer : {fresh.get(), used.get()}) trainer->train(5, 3);
@@ -500,8 +521,9 @@ TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInTeamsInsteadOfHanging) {
 }
 TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {
   NEEDS_GPU();
-  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp32, kFour,
-                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+  for (const Sharing& sharing : {kFour, kThree})
+    expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp32, sharing,
+                                   "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
@@ -673,7 +695,7 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
     for (const int layers : {2, 3, 4, 8})
       for (const int width : {8, 128, 129, 256, 257, 512, 513, 1024})
         for (const auto form : {resident::Form::kCluster, resident::Form::kGrid})
-          for (const int team : {1, 2, 4})
+          for (const int team : {1, 2, 3, 4})
             for (const int own : {1, 2}) {
               std::string name = "mlp-784";
               for (int layer = 1; layer < layers; ++layer) name += "x" + std::to_string(width);
@@ -689,7 +711,7 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
                                        std::to_string(own) + '}';
               const bool there = form == resident::Form::kGrid
                                      ? has(precision, {team, own}) && team >= own
-                                     : (team == 1 && own == 1) || (team != 2 && own == 2);
+                                     : (team == 1 && own == 1) || ((team == 1 || team == 4) && own == 2);
               if (!there) {
                 EXPECT_THROW(resident::slice_kernel(precision, plan), std::invalid_argument) << what;
                 continue;
