@@ -124,7 +124,7 @@ struct WholePair {
   static constexpr int kThirdGradient = kWeights + 5 * kMatrix;  // and the first layer's partial sums
   static constexpr int kColumnsMasters =
       kThirdGradient + kTiles;  // of the third layer; others are in registers
-  static constexpr int kLastMasters = kColumnsMasters + 2 * 2 * kMatrix;
+  static constexpr int kLastMasters = kColumnsMasters + 2 * kMatrix;
   static constexpr int kInputRows = kLastMasters + 2 * kMatrix;
   static constexpr int kInputColumns = kInputRows + kInputs;
   static constexpr int kFirstGradient = kInputColumns + kInputs;

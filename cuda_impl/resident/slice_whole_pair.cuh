@@ -19,20 +19,20 @@
 //              read transposed are those of the gradient below it.
 //   barriers, all of all thirteen warps, in a step, and what is done before each besides the chain's own:
 //              1. the first layer's partial sums are complete (on the chain); its bias
-//              2. of the step before: rows of the second layer and its bias, the last layer, while the first layer's sums go from
-//                 cluster to cluster; operands for columns of the second layer are in registers
+//              2. of the step before: rows of the second and third layer, the second's bias, the last layer, while the first layer's
+//                 sums go from cluster to cluster and h1 travels; operands for columns of the second are in registers
 //              3. columns of the second layer; inputs as columns are in registers. The gradient below the last layer and that of
 //                 the logits are kept, behind d2's publication
-//              4. columns, rows and bias of the third layer and the last bias, in the step itself, while d2 travels. The
-//                 first layer's gradient is complete (on the chain)
+//              4. columns and bias of the third layer and the last bias, in the step itself, while d2 travels; operands for rows
+//                 of the third are in registers. The first layer's gradient is complete (on the chain)
 //   exchanges: a member's chain warp publishes a group's next tiles only after it has taken those of everybody. So
 //              what a member publishes behind barrier n says to all that it has read, before that barrier, what they will
-//              write next. h2 is written again by members that have taken the next h1, published behind barrier 2; its last
+//              write next. h2 is written again by members that have taken the next h1, published behind barrier 1; its last
 //              readers are before barrier 4. h3 and d2 are written again by those that have taken the next h2 and h3, behind
-//              that barrier 2, too; their last readers are before it. So is h1's, but its next writers have taken
-//              only a d2 published before it: it has two buffers, by the parity of the step, the others one. The
-//              gradient below the last layer, kept between barriers 2 and 4, and the first layer's partial sums,
-//              written behind the fourth and read before the second, have one place together.
+//              barrier 2; their last readers are before it. So are h1's, but its next writers have taken only
+//              a d2 published before it: it has two buffers, by the parity of the step, the others one. The gradient
+//              below the last layer, kept between barriers 2 and 4, and the first layer's partial sums, written
+//              behind the fourth and read before the second, have one place together.
 #pragma once
 
 #include "resident/slice_cluster_sum.cuh"
@@ -75,7 +75,6 @@ class SliceWholePair {
 
  private:
   static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + 1);
-  static constexpr std::uint32_t kDistance = 200;  // in cycles, between groups (fall_behind())
   // A thread block begins with 128 for each of its 16 warps.
   static constexpr int kUpdatingRegisters = 136, kChainRegisters = 208, kServingRegisters = 32;
   static constexpr int kGroupTiles = WholePair::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
@@ -183,11 +182,13 @@ class SliceWholePair {
     clear_first_sums();
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) multiply_first_pair(i, rows[i]);
+    Operands third_rows = {};  // of the step before
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
       store_partial();
       step_sync();  // 1
       // In the first step of tiles that are zero.
+      update_third_rows(a, third_rows);
       update_second_rows(a);
       update_last(a);
       const Operands second_columns = load_second_columns();
@@ -198,13 +199,15 @@ class SliceWholePair {
       load_inputs(columns, WholePair::kInputColumns);
       if (step + 1 < a.steps) await_inputs(0, step + 1);
       step_sync();  // 3
-      update_third(a);
+      update_third_columns(a);
+      third_rows = load_third_rows();
       step_sync();  // 4
       const std::uint32_t timed_out = timed_out_word();
       update_first_and_multiply(a, columns);
       if (warp_any(timed_out != 0)) return;
     }
     begin_step(a.steps);
+    update_third_rows(a, third_rows);
     update_second_rows(a);
     update_last(a);
     update_second_columns(a, load_second_columns());
@@ -232,9 +235,9 @@ class SliceWholePair {
       master[i * 32] = make_float4(from[0], from[1], from[2], from[3]);
     }
   };
-  RESIDENT_DEVICE float4* columns_masters(int matrix) const {
-    return reinterpret_cast<float4*>(shared_memory() + WholePair::kColumnsMasters) +
-           (matrix * kWarps + warp_) * (kSlices * 32) + lane_;
+  RESIDENT_DEVICE float4* third_columns_masters() const {
+    return reinterpret_cast<float4*>(shared_memory() + WholePair::kColumnsMasters) + warp_ * (kSlices * 32) +
+           lane_;
   }
   RESIDENT_DEVICE float4* last_masters() const {
     return reinterpret_cast<float4*>(shared_memory() + WholePair::kLastMasters) + warp_ * (kSlices * 32) +
@@ -304,20 +307,24 @@ class SliceWholePair {
   }
   RESIDENT_DEVICE void update_second_rows(const Arguments& a) {
     update_matrix(a, kSecondRows, load_operands(tiles(kFirstHidden, true), own_tiles(tiles(kSecondGradient))),
-                  RegisterMasters{rows_[0]});
+                  RegisterMasters{masters_[kSecondRows]});
   }
   RESIDENT_DEVICE void update_second_columns(const Arguments& a, const Operands& operands) {
-    update_matrix(a, kSecondColumns, operands, RegisterMasters{rows_[2]});
+    update_matrix(a, kSecondColumns, operands, RegisterMasters{masters_[kSecondColumns]});
   }
   RESIDENT_DEVICE void update_last(const Arguments& a) const {
     update_matrix(a, kLast, load_operands(tiles(kThirdHidden), load_own(dlogits(), 2 * kBlock)),
                   SharedMasters{last_masters()});
   }
-  RESIDENT_DEVICE void update_third(const Arguments& a) {
+  RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
     update_matrix(a, kThirdColumns, load_operands(third_gradient(), own_tiles(tiles(kSecondHidden))),
-                  SharedMasters{columns_masters(1)});
-    update_matrix(a, kThirdRows, load_operands(tiles(kSecondHidden), own_tiles(third_gradient())),
-                  RegisterMasters{rows_[1]});
+                  SharedMasters{third_columns_masters()});
+  }
+  RESIDENT_DEVICE Operands load_third_rows() const {
+    return load_operands(tiles(kSecondHidden), own_tiles(third_gradient()));
+  }
+  RESIDENT_DEVICE void update_third_rows(const Arguments& a, const Operands& operands) {
+    update_matrix(a, kThirdRows, operands, RegisterMasters{masters_[kThirdRows]});
   }
 
   /// Of two neighbouring slices, as the rows of a product.
@@ -344,10 +351,10 @@ class SliceWholePair {
         keep_weights(place + i / 2 * 512, first, second);
       }
     };
-    keep(kSecondRows, RegisterMasters{rows_[0]});
-    keep(kThirdRows, RegisterMasters{rows_[1]});
-    keep(kSecondColumns, RegisterMasters{rows_[2]});
-    keep(kThirdColumns, SharedMasters{columns_masters(1)});
+    keep(kSecondRows, RegisterMasters{masters_[kSecondRows]});
+    keep(kThirdRows, RegisterMasters{masters_[kThirdRows]});
+    keep(kSecondColumns, RegisterMasters{masters_[kSecondColumns]});
+    keep(kThirdColumns, SharedMasters{third_columns_masters()});
     keep(kLast, SharedMasters{last_masters()});
   }
 
@@ -581,13 +588,6 @@ class SliceWholePair {
     if (lane_ == 0 && !waiter_.timed_out) barrier_expect(exchange_barrier(exchange, group()), kGroupTiles);
   }
 
-  /// An exchange is bound by bytes on their way: 16 KB arrive after 1,370 cycles, 4 KB of them alone after 590. So groups set
-  /// out one after the other, and from then on the products of one are made while another's tiles travel.
-  RESIDENT_DEVICE void fall_behind() const {
-    const std::uint32_t begin = cycles(), distance = static_cast<std::uint32_t>(group()) * kDistance;
-    while (cycles() - begin < distance) {
-    }
-  }
   RESIDENT_DEVICE void chain(const Arguments& a) {
     take_registers<kChainRegisters>();
     const Lane lane = place_lane();
@@ -605,9 +605,9 @@ class SliceWholePair {
       float sum[4];
       add_first(a, sum);
       const Two first = hidden(sum);
-      step_sync();  // 2
-      fall_behind();
       publish(a, lane, kFirstHidden, first);
+
+      step_sync();  // 2
       Columns columns;
       Product product = load_product(kSecondRows);
       float2 bias = load_bias(1);
@@ -771,14 +771,10 @@ class SliceWholePair {
 #pragma unroll
     for (int i = 0; i < kSlices; ++i) {
       const int column = (warp_ * kSlices + i) * 8;
-#pragma unroll
-      for (int layer = 1; layer < 3; ++layer) {
-        for_master(a, layer, rows_[layer - 1][i], own, column, true, true, visit);
-        if (layer == 1)
-          for_master(a, layer, rows_[2][i], own, column, false, true, mirror);
-        else
-          for_shared_master(a, layer, columns_masters(layer - 1), i, own, column, false, mirror);
-      }
+      for_master(a, 1, masters_[kSecondRows][i], own, column, true, true, visit);
+      for_master(a, 1, masters_[kSecondColumns][i], own, column, false, true, mirror);
+      for_master(a, 2, masters_[kThirdRows][i], own, column, true, true, visit);
+      for_shared_master(a, 2, third_columns_masters(), i, own, column, false, mirror);
       for_shared_master(a, 3, last_masters(), i, 0, column, true, visit);
       for_shared_master(a, 3, last_masters(), i, 0, column, true, mirror);
     }
@@ -839,7 +835,7 @@ class SliceWholePair {
   int batch_ = 0, next_batch_;                                       // of this step and the next
   int stage_ = 0;                                                    // of the first layer's activations
   std::uint32_t parity_ = 0, first_parity_ = 0;
-  Master first_[kInputs][2], rows_[3][kSlices];  // and, the last of three, the second layer's columns
+  Master first_[kInputs][2], masters_[3][kSlices];  // of the first three matrices
   float first_sums_[kGroups][4];
 };
 
