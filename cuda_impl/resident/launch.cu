@@ -158,7 +158,7 @@ std::vector<Sharing> slice_sharings(Precision precision) {
       return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kFp16:
     case Precision::kBf16:
-      return {{2, 2}, {1, 1}};
+      return {{2, 2}, {2, 1}, {1, 1}};
   }
   throw std::logic_error("slice_sharings: not a Precision");
 }
@@ -170,6 +170,8 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
   if (sixteen && form == Form::kCluster && plan.own == 2)
     return slice_whole_pair_kernel(precision, plan.team);
+  if (form == Form::kGrid && divides_rows(precision, plan.team, plan.own))
+    return slice_rows_kernel(precision);
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:

@@ -241,6 +241,13 @@ RESIDENT_DEVICE void store_remote16(std::uint32_t remote, uint4 value, std::uint
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(remote_barrier)
       : "memory");
 }
+/// 8 bytes, the same.
+RESIDENT_DEVICE void store_remote8(std::uint32_t remote, uint2 value, std::uint32_t remote_barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(remote),
+      "r"(value.x), "r"(value.y), "r"(remote_barrier)
+      : "memory");
+}
 
 /// A multiple of 16 bytes from global memory, counted by a barrier of this thread block.
 RESIDENT_DEVICE void copy_bulk(void* destination, const void* source, std::uint32_t bytes,

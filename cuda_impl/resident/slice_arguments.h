@@ -33,7 +33,7 @@ struct SliceArguments {
   bool continues;  // whether they are of this launch's first step
 };
 
-/// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams own two.
+/// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams of one slice divide rows.
 std::vector<Sharing> slice_sharings(Precision precision);
 
 /// A kernel and what it was compiled for, written down where it is instantiated: a plan for anything else would send it
@@ -60,6 +60,7 @@ SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int ow
 SliceKernel slice_ahead_kernel_fp32(int team, int slices);
 SliceKernel slice_whole_kernel_tf32();
 SliceKernel slice_whole_pair_kernel(Precision precision, int clusters);
+SliceKernel slice_rows_kernel(Precision precision);
 SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
 SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
 

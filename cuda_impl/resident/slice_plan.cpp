@@ -69,9 +69,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     finish_whole_pair_plan(plan, precision, widest, limits);
     return plan;
   }
-  plan.pairs = own == 2 ? 4 : 1;
+  const bool rows = form == Form::kGrid && divides_rows(precision, team, own);
+  require(!rows || plan.layers == 4,
+          std::to_string(plan.layers) + " layers, thread blocks that divide rows have 4");
+  plan.pairs = own == 2 ? 4 : rows ? kRowsPairs : 1;
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
-  require(plan.pairs <= kMostPairs, "a hidden layer of " + std::to_string(widest) + ", not up to 1024");
+  require(plan.pairs <= (rows ? kRowsPairs : kMostPairs),
+          "a hidden layer of " + std::to_string(widest) + ", not up to " + (rows ? "512" : "1024"));
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
   const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
   plan.members = divide_up(slices, 2) * 2;
@@ -87,6 +91,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     plan.members = std::max(plan.members, divide_up(kGramBlocks, 2 * team) * 2);
   else if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
     plan.members = std::max(plan.members, kMaxCluster);
+  if (rows) plan.members = kRowsMembers;
   require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
                                                             " thread blocks, the device holds " +
                                                             std::to_string(limits.sm_count));
@@ -98,7 +103,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const int stages = 1 << plan.stage_shift;
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
-  const bool whole_in_teams = team > 1 && sums_whole(precision, plan);
+  const bool whole_in_teams = team > 1 && !rows && sums_whole(precision, plan);
   const std::int64_t own_tile =
       std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) && !whole_in_teams ? 2 : 1);
   const std::int64_t kept = whole_in_teams ? 0
@@ -128,6 +133,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
   plan.hidden_offset =
       take(whole_in_teams                ? kWholeTeamFragmentBytes + kWholeTeamTileBytes
+           : rows                        ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
            : sums_whole(precision, plan) ? kFragmentBytes
                                          : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
@@ -143,6 +149,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.team_offset = take(std::int64_t{2} * kTeamWarps * (team - 1) * 512);
   plan.barrier_offset = plan.exchange_offset = -1;
   if (ahead) plan.exchange_offset = take(kAheadBytes);
+  if (rows) plan.barrier_offset = take(8 * kRowsBarriers + 4 * kRowsWarps);
   plan.behind_tiles = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset =

@@ -28,6 +28,12 @@ inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
 inline constexpr int kWholeTeamFragmentBytes = 6 * 4096 + 8192;
 inline constexpr int kWholeTeamTileBytes = (5 * kMaxCluster + 6) * 1024;
 inline constexpr int kWholeTeamParts = 2;  // that a sum is made in
+/// Where two thread blocks that own a slice together divide the rows of the batch (slice_rows.cuh): it always has places for 64
+/// slices. Bytes of rounded weights: of rows and columns of two layers and of the last layer's two tiles; behind them three
+/// tiles of own activations and those of others that the update of the last layer takes.
+inline constexpr int kRowsMembers = 64, kRowsPairs = kRowsMembers / 2 / kWarps / 2,
+                     kRowsMatrixBytes = kRowsMembers / 2 * 256, kRowsWeightBytes = 6 * kRowsMatrixBytes;
+inline constexpr int kRowsBarriers = 11, kRowsWarps = kWarps + 5;
 /// What a first layer a step ahead takes (slice_ahead.cuh): four parts of a tile, the tile, and fp32 [32, 32]; and two of these
 /// over the grid, each element beside the number of its step.
 inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8;
@@ -62,6 +68,11 @@ constexpr bool turns_masters(Precision precision, int own) {
   return precision == Precision::kTf32 && own == 2;
 }
 
+/// Whether the thread blocks of a team divide the rows of the batch, and not the columns that are summed over.
+constexpr bool divides_rows(Precision precision, int team, int own) {
+  return (precision == Precision::kFp16 || precision == Precision::kBf16) && team == 2 && own == 1;
+}
+
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
 struct SlicePlan {
@@ -93,7 +104,8 @@ struct SlicePlan {
   std::int32_t partial_offset;       // fp32 [2, 8 warps, 32, 8]
   std::int32_t last_partial_offset;  // of the second tile of logits, without empty lanes
   std::int32_t row_loss_offset;      // fp32 [32, 2]
-  std::int32_t barrier_offset;       // cluster: mbarriers [exchanges, stages]; [2 halves] if sums are whole
+  std::int32_t barrier_offset;       // cluster: mbarriers [exchanges, stages]; [2 halves] if sums are whole.
+                                     // Divided rows: mbarriers; a word of each warp
   std::int32_t staging_barrier_offset;  // 2 mbarriers
   std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
   std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
@@ -141,9 +153,11 @@ struct WholePair {
 };
 
 /// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
-/// (slice_whole_pair.cuh), in tf32 in each thread block of teams of four (slice_whole_team.cuh).
+/// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in each thread block of teams of
+/// four (slice_whole_team.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
   if (plan.form == Form::kCluster && plan.own == 2) return true;
+  if (plan.form == Form::kGrid && divides_rows(precision, plan.team, plan.own)) return true;
   if (plan.layers != 4 || plan.members != kMaxCluster) return false;
   return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4
                                        : precision != Precision::kFp32 && plan.form == Form::kCluster;

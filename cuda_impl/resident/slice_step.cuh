@@ -1254,6 +1254,13 @@ class SliceMember {
 
   // ---- start and end of a launch
 
+  /// Which of a pair's 16 columns lies at a place of its masters. Of hidden columns it may be the exchange's order.
+  RESIDENT_DEVICE static int column_of_place(int layer, int place) {
+    if constexpr (requires { Exchange::column_of_place(place); })
+      return layer == 0 ? place : Exchange::column_of_place(place);
+    else
+      return place;
+  }
   /// visit(own value, whether it exists, its place in the flat parameters): the four values of a lane in a pair of
   /// masters, whose columns begin with `column` and outputs with `output`; transposed: the weight's rows are the columns.
   template <int kSlices = 2, class Visit>
@@ -1263,7 +1270,8 @@ class SliceMember {
     float* values[4] = {&pair.x, &pair.y, &pair.z, &pair.w};
 #pragma unroll
     for (int c = 0; c < 2 * kSlices; ++c) {
-      const int x = column + (c >> 1) * 8 + (master_lane >> 2), y = output + 2 * (master_lane & 3) + (c & 1);
+      const int x = column + column_of_place(layer, (c >> 1) * 8 + (master_lane >> 2)),
+                y = output + 2 * (master_lane & 3) + (c & 1);
       const int row = transposed ? x : y, place = transposed ? y : x;
       visit(*values[c], exists && row < out && place < in,
             a.plan.weight_begin[layer] + std::int64_t{row} * in + place);
@@ -1337,14 +1345,15 @@ class SliceMember {
     for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
     block_sync();
+    if (owns) load_masters(a);
+    block_sync();
+  }
+  RESIDENT_DEVICE void load_masters(const Arguments& a) {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
-    if (owns) {
-      for_masters(a, take, take);
-      for_biases(a, take);
-    }
-    block_sync();
+    for_masters(a, take, take);
+    for_biases(a, take);
   }
   /// The whole last layer comes from the first member, its mirror from the last. What a team does not divide comes from its
   /// first member, too, and the mirror from its last.

@@ -171,9 +171,9 @@ std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precisi
     return {{1, 1}};
   }
   if (!any) return {options.sharing};
-  // Up to 512 columns a 16-bit step was not predicted to gain what a team's additional hops cost; not measured.
-  if (in_sixteen_bits(precision) && widest_hidden(workload) <= kMostPairs / 2 * kWarps * kPairColumns)
-    return {{1, 1}};
+  // Up to 512 columns teams divide rows; they have four layers.
+  if (in_sixteen_bits(precision) && widest_hidden(workload) <= kRowsMembers * kSliceColumns)
+    return {{2, 1}, {1, 1}};
   return slice_sharings(precision);
 }
 

@@ -334,6 +334,34 @@ TEST_P(ResidentTrainer, StepsOfWholeSumsMatchTheOracle) {
        {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-16x65x120x128x2-b1"})
     check_against_oracle({name, Form::kCluster, kMoreSteps, Kernel::kSlices}, GetParam(), 2);
 }
+/// Teams of two that divide the rows of the batch, in 16 bits with four layers (slice_rows.cuh).
+class ResidentRows : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentRows, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+const ResidentOptions kRows = {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPair};
+TEST_P(ResidentRows, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x300x9x16-b32"}) {
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kPair}, GetParam(),
+                         kSanitizerWaitSeconds);
+    if (under_racecheck()) return;
+  }
+}
+TEST_P(ResidentRows, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x512x512x512x10-b32", "mlp-896x300x512x257x16-b31",
+                           "mlp-16x65x420x128x2-b1", "mlp-784x32x64x17x8-b9"})
+    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, kPair}, GetParam(), 2);
+}
+TEST_P(ResidentRows, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x512x512x512x10-b32", "mlp-33x72x17x7x5-b17"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, GetParam(), kRows, 350);
+    for (const std::int64_t cut : {350, 1, 699})
+      EXPECT_EQ(first, bits_after(problem, GetParam(), kRows, cut)) << name;
+  }
+}
 /// Clusters with two slices a thread block, up to 256 columns (slice_whole_pair.cuh).
 class ResidentPairClusters : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Every, ResidentPairClusters, testing::Values(Precision::kFp16, Precision::kBf16),
@@ -525,6 +553,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {
     expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp32, sharing,
                                    "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
 }
+TEST(ResidentWaits, SmallLostExchangeFailsDividedRowsInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp16, kPair,
+                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
   for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kFp16})
@@ -710,7 +743,8 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
                                        std::string(to_string(form)) + " {" + std::to_string(team) + ", " +
                                        std::to_string(own) + '}';
               const bool there = form == resident::Form::kGrid
-                                     ? has(precision, {team, own}) && team >= own
+                                     ? (has(precision, {team, own}) && team >= own) ||
+                                           resident::divides_rows(precision, team, own)
                                      : (team == 1 && own == 1) || ((team == 1 || team == 4) && own == 2);
               if (!there) {
                 EXPECT_THROW(resident::slice_kernel(precision, plan), std::invalid_argument) << what;
@@ -728,9 +762,8 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
 }
 TEST(ResidentSharing, WithoutKernelsIsRefusedBeforeAnythingIsLaunched) {  // so without a GPU too
   Problem problem("mlp-20x16x3-b1", fresh_seed());
-  for (const auto& [precision, sharing] : {std::pair{Precision::kFp16, kPair},
-                                           {Precision::kFp16, kFour},
-                                           {Precision::kBf16, kPair},
+  for (const auto& [precision, sharing] : {std::pair{Precision::kFp16, kFour},
+                                           {Precision::kBf16, kFour},
                                            {Precision::kTf32, Sharing{4, 2}},
                                            {Precision::kFp32, Sharing{4, 2}},
                                            {Precision::kFp32, Sharing{1, 2}},
