@@ -426,7 +426,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
   if (thread == 0) {
     constexpr std::uint32_t kBytes = 2 * 16 * kPanelRowBytes;
     barrier_expect(shared + Map::kWeights, kBytes);
-    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(128, kHidden, 1), kBytes,
+    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(128, kHidden), kBytes,
               shared + Map::kWeights);
   }
   __syncwarp();

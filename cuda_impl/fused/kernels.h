@@ -55,8 +55,8 @@ struct PipelineArguments {
 /// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.
 inline constexpr int kKeptTiles = 8, kKeptTileBytes = 64 * 128 * 2 + 64 * 128 / 8;
 inline constexpr int kOwnerRows = 34;
-FUSED_BOTH constexpr int pipeline_partial_floats(int hidden, int pack) {
-  return (hidden * kOwnerRows + 8 * pack + 1) * kWarpgroup;
+FUSED_BOTH constexpr int pipeline_partial_floats(int hidden) {
+  return (hidden * kOwnerRows + 8 + 1) * kWarpgroup;
 }
 
 /// The same for the cluster form: an owner's two halves, then those of the output layer.
@@ -64,6 +64,12 @@ inline constexpr int kWideOwnerRows = 66;
 FUSED_BOTH constexpr int cluster_partial_floats(int hidden) {
   return (hidden * 2 * kWideOwnerRows + 2 * 8 + 1) * kWarpgroup;
 }
+
+/// A warp that keeps all sums takes 16 rows of a tile at a time.
+inline constexpr int kPieceRows = 16, kPiecesPerTile = kTileRows / kPieceRows;
+/// Rows of an SM's partial sums there, 128 floats each: eight a hidden layer, four of the output layer, two of hidden
+/// layers' biases and one of the output layer's; see Kind::kLanes.
+FUSED_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 + 2 + 1; }
 
 /// What one thread block of the gradient kernel sums: two panels of a layer's outputs by two of its inputs, over
 /// tiles first_tile to end_tile - 1.
@@ -80,9 +86,9 @@ struct GradientBlock {
 /// 32w + 4g + t is of m = 16w + g + 8 * (r / 2 mod 2) and n = 8 * (r / 4) + 2t + r mod 2.
 /// kPlain: weights of output m and input n; then two rows of bias gradients of outputs 16w + g and 16w + g + 8, in
 /// threads with t = 0. kTurned: weights of input m and output n. kOutputBias: one row, the bias of output `thread`.
-/// In a packed network m and n both hold one range after the other for each sample of a row; ranges of the same
-/// sample are added up.
-enum class Kind : std::int32_t { kPlain, kTurned, kOutputBias };
+/// kLanes, of warps: rows are of 16 outputs and 8 inputs, inputs first; lane 4g + t has outputs g and g + 8 and inputs 2t
+/// and 2t + 1. kLaneBiases: the same of 16 outputs, where the columns are layers. kLaneOutputBias: a row of t and outputs.
+enum class Kind : std::int32_t { kPlain, kTurned, kOutputBias, kLanes, kLaneBiases, kLaneOutputBias };
 struct Segment {
   Kind kind;
   std::int32_t layer, first_output, first_input;
@@ -97,7 +103,21 @@ struct Target {
 FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
   const int lane = column % 32;
   Target target{segment.layer, column, -1};
-  if (segment.kind != Kind::kOutputBias) {
+  if (segment.kind == Kind::kLanes || segment.kind == Kind::kLaneBiases ||
+      segment.kind == Kind::kLaneOutputBias) {
+    const int of_lane = column / 4, g = of_lane / 4, t = of_lane % 4, up = column / 2 % 2 * 8,
+              odd = column % 2;
+    if (segment.kind == Kind::kLanes) {
+      target.out = row / 4 * 16 + g + up;
+      target.in = row % 4 * 8 + 2 * t + odd;
+    } else if (segment.kind == Kind::kLaneBiases) {
+      target.out = row * 16 + g + up;
+      target.layer = 2 * t + odd < plan.hidden ? 2 * t + odd : -1;
+    } else {
+      target.out = 2 * t + odd + up;
+      if (g > 0) target.layer = -1;
+    }
+  } else if (segment.kind != Kind::kOutputBias) {
     const bool is_bias = row >= segment.weight_rows;
     const int half = is_bias ? row - segment.weight_rows : row / 2 % 2;
     const int m = column / 32 * 16 + lane / 4 + 8 * half, n = row / 4 * 8 + 2 * (lane % 4) + row % 2;
@@ -106,7 +126,8 @@ FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, i
     if (!is_bias) target.in = segment.first_input + (is_turned ? m : n);
     if (is_bias && lane % 4 != 0) target.layer = -1;
   }
-  if (target.out >= plan.widths[segment.layer + 1] || target.in >= plan.widths[segment.layer])
+  if (target.layer >= 0 &&
+      (target.out >= plan.widths[target.layer + 1] || target.in >= plan.widths[target.layer]))
     target.layer = -1;
   return target;
 }
@@ -121,11 +142,10 @@ FUSED_BOTH std::int64_t parameter_index(const Plan& plan, const Target& target) 
 /// finds these and the places of parameters in tables: to work them out took it as long as the sums.
 struct alignas(16) UpdateRows {
   std::int32_t partial, split_stride;  ///< in floats
-  std::int16_t splits, count;
-  std::int32_t sample_distance;  ///< in floats, from one sample's part of a row to the other's; 0: one sample
+  std::int32_t splits, count;
 };
 /// A parameter by its place in the flat parameters, and the bytes of the image where its value goes; < 0: none.
-/// Weights have up to three places for each sample of a row; a bias, flagged, has one.
+/// Weights have up to three places; a bias, flagged, has one.
 struct alignas(16) UpdatePlaces {
   std::int32_t parameter, bytes[3];
 };
@@ -143,7 +163,7 @@ FUSED_BOTH constexpr UpdateShare update_share(int splits) {
 struct UpdateArguments {
   Plan plan;
   const UpdateRows* rows;      ///< [row_blocks]
-  const UpdatePlaces* places;  ///< [row_blocks][parts][rows][128 / pack / parts][pack]; see UpdateShare
+  const UpdatePlaces* places;  ///< [row_blocks][parts][rows][128 / parts]; see UpdateShare
   std::int32_t row_blocks;
   UpdateShare share;
   const float* partials;
@@ -171,6 +191,10 @@ struct Pipeline {
   static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
 };
 template <class Format>
+struct Warps {
+  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
+};
+template <class Format>
 struct Cluster {
   static int fitting(int hidden);
   static void launch(const PipelineArguments& arguments, int clusters, cudaStream_t stream);
@@ -187,6 +211,7 @@ struct Pair {
 int fitting_clusters(Precision precision, const Plan& plan);
 void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
                     cudaStream_t stream);
+void launch_warps(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream);
 void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
                      cudaStream_t stream);
 /// blocks: on the device.

@@ -46,6 +46,13 @@ void launch_chain(Precision precision, const ChainArguments& arguments, int bloc
     launch_chain_of<Fp16>(arguments, blocks, stream);
 }
 
+void launch_warps(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
+  if (precision == Precision::kBf16)
+    Warps<Bf16>::launch(arguments, blocks, stream);
+  else
+    Warps<Fp16>::launch(arguments, blocks, stream);
+}
+
 void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
                      cudaStream_t stream) {
   if (precision == Precision::kBf16)

@@ -85,4 +85,57 @@ FUSED_DEVICE void logit_gradient(const RowLogits& rows, const float (&logits)[2 
   }
 }
 
+/// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns this lane's share of the loss.
+/// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
+/// kShort: a fifth fewer instructions, which take registers that the last owner of unpacked samples has not.
+template <class Format, bool kShort = false>
+FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
+                               std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
+  float loss = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float value[4] = {logits[2 * half], logits[2 * half + 1], logits[4 + 2 * half], logits[5 + 2 * half]};
+    const float highest = quad_maximum(fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3])));
+    float total = 0;
+    bool is_label[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      is_label[i] = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
+      if constexpr (kShort) {
+        if (is_label[i]) loss += highest - value[i];  // in the one lane that has it
+        value[i] = exponential2(fmaf(value[i], kLog2E, highest * -kLog2E));
+      } else {
+        value[i] -= highest;
+        if (is_label[i]) loss -= value[i];
+        value[i] = exponential2(value[i] * kLog2E);
+        total += value[i];
+      }
+    }
+    if constexpr (kShort) total = (value[0] + value[1]) + (value[2] + value[3]);
+    total = quad_sum(total);  // 1 to 16
+    const bool there = labels[half] >= 0;
+    const float row_scale = there ? scale : 0.0f;
+    if constexpr (kShort) {
+      if (first_column == 0 && there) loss += logarithm2(total) * kLn2;
+      const float factor = reciprocal(total) * row_scale;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = fmaf(value[i], factor, is_label[i] ? -row_scale : 0.0f);
+    } else {
+      if (first_column == 0 && there) loss += __log2f(total) * kLn2;
+      const float inverse = __fdividef(1.0f, total);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
+    }
+    gradient[half] = Format::pack(value[0], value[1]);
+    gradient[2 + half] = Format::pack(value[2], value[3]);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const float2 rounded = Format::unpack(gradient[2 * pair + half]);
+      bias_sums[2 * pair] += rounded.x;
+      bias_sums[2 * pair + 1] += rounded.y;
+    }
+  }
+  return loss;
+}
+
 }  // namespace headroom::fused

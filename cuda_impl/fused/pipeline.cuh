@@ -1,4 +1,4 @@
-// A whole step's work on an SM for networks up to 64 wide: every warpgroup owns a hidden layer, and tiles flow past.
+// A whole step's work on an SM for networks of 33 to 64: every warpgroup owns a hidden layer, and tiles flow past.
 //
 // The owner keeps its layer's weights in registers, as left factors, and so it keeps the sums of its weight gradient:
 // products are of transposes, sums [features, rows] = weights [features, features] * activations^T, and what they
@@ -11,9 +11,6 @@
 //                           dW1 <------   dW2 <------   dW3 <------   dW4
 //                                 dZ2           dZ3           dZ4
 //
-// A narrower network is packed: a row of a tile holds 2 samples of 32 features, and the weights stand twice on the
-// diagonal. The update adds up the diagonal blocks of the gradients.
-//
 //   waits:  full and free of each buffer of a ring. The first owner's thread 0 also loads inputs, but those that fill
 //           the ring at the start. Owner u runs lead(u) tiles ahead with its forward work, which is how many tiles
 //           must find room between forward and backward; the ring behind it is that deep.
@@ -24,7 +21,7 @@
 
 namespace headroom::fused {
 
-template <int kHidden, int kPack>
+template <int kHidden>
 struct PipelineMap {
   FUSED_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
   // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
@@ -52,13 +49,9 @@ struct PipelineMap {
   FUSED_BOTH static constexpr int turned_weights(int layer) {
     return kOnes + 16 * kPanelRowBytes + (layer - 1) * kReadBytes;
   }
-  // The last owner of packed samples has twice the logits, and registers for half of its forward weights.
-  static constexpr int kLastHeldSteps = kHidden == 4 && kPack == 2 ? 2 : 4;
-  static constexpr int kLastWeights = turned_weights(kHidden);
-  static constexpr int kLastWeightsBytes = kLastHeldSteps < 4 ? kTilePanelBytes : 0;
-  static constexpr int kOutputWeights = kLastWeights + kLastWeightsBytes;
+  static constexpr int kOutputWeights = turned_weights(kHidden);
   static constexpr int kSums =
-      kOutputWeights + kPack * 16 * kPanelRowBytes;  // what the last owner's warps add up at the end
+      kOutputWeights + 16 * kPanelRowBytes;  // what the last owner's warps add up at the end
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
   /// Pairs of barriers, full and free, a buffer of a ring each; then one for the output weights.
   FUSED_BOTH static constexpr int barriers_into(int owner) {
@@ -89,59 +82,6 @@ struct TileRing {
   }
 };
 
-/// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns this lane's share of the loss.
-/// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
-/// kShort: a fifth fewer instructions, which take registers that the last owner of unpacked samples has not.
-template <class Format, bool kShort = false>
-FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
-                               std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
-  float loss = 0;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float value[4] = {logits[2 * half], logits[2 * half + 1], logits[4 + 2 * half], logits[5 + 2 * half]};
-    const float highest = quad_maximum(fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3])));
-    float total = 0;
-    bool is_label[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      is_label[i] = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
-      if constexpr (kShort) {
-        if (is_label[i]) loss += highest - value[i];  // in the one lane that has it
-        value[i] = exponential2(fmaf(value[i], kLog2E, highest * -kLog2E));
-      } else {
-        value[i] -= highest;
-        if (is_label[i]) loss -= value[i];
-        value[i] = exponential2(value[i] * kLog2E);
-        total += value[i];
-      }
-    }
-    if constexpr (kShort) total = (value[0] + value[1]) + (value[2] + value[3]);
-    total = quad_sum(total);  // 1 to 16
-    const bool there = labels[half] >= 0;
-    const float row_scale = there ? scale : 0.0f;
-    if constexpr (kShort) {
-      if (first_column == 0 && there) loss += logarithm2(total) * kLn2;
-      const float factor = reciprocal(total) * row_scale;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = fmaf(value[i], factor, is_label[i] ? -row_scale : 0.0f);
-    } else {
-      if (first_column == 0 && there) loss += __log2f(total) * kLn2;
-      const float inverse = __fdividef(1.0f, total);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = (value[i] * inverse - (is_label[i] ? 1.0f : 0.0f)) * row_scale;
-    }
-    gradient[half] = Format::pack(value[0], value[1]);
-    gradient[2 + half] = Format::pack(value[2], value[3]);
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const float2 rounded = Format::unpack(gradient[2 * pair + half]);
-      bias_sums[2 * pair] += rounded.x;
-      bias_sums[2 * pair + 1] += rounded.y;
-    }
-  }
-  return loss;
-}
-
 /// Of this thread block's tile `tile`, by one thread.
 FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, std::int64_t batch, int tile,
                               std::uint32_t buffer, std::uint32_t barrier) {
@@ -151,12 +91,11 @@ FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, std::int64_t b
 }
 
 /// Owner kOwner of kHidden, over all tiles of its thread block.
-template <class Format, int kHidden, int kPack, int kOwner>
+template <class Format, int kHidden, int kOwner>
 FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
-  using Map = PipelineMap<kHidden, kPack>;
+  using Map = PipelineMap<kHidden>;
   constexpr bool kFirst = kOwner == 0, kLast = kOwner == kHidden - 1;
-  constexpr int kForwardSteps = kLast ? Map::kLastHeldSteps : 4;
-  constexpr int kLead = Map::lead(kOwner), kBackwardSteps = kLast ? kPack : Map::kHeldSteps;
+  constexpr int kForwardSteps = 4, kLead = Map::lead(kOwner), kBackwardSteps = kLast ? 1 : Map::kHeldSteps;
   const Plan& plan = arguments.plan;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const Lane at(thread);
@@ -190,7 +129,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   float gradient[36];  // of the layer's weights, and of its bias in column 64
 #pragma unroll
   for (float& sum : gradient) sum = 0;
-  float output_gradient[kLast ? 8 * kPack : 1] = {}, output_bias[4] = {}, loss = 0;
+  float output_gradient[kLast ? 8 : 1] = {}, output_bias[4] = {}, loss = 0;
 
   // Where this thread's part of a tile goes: features 16 * warp to 16 * warp + 15 of 16 rows a step.
   const std::uint32_t stored =
@@ -220,16 +159,13 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   const std::int32_t* labels = arguments.labels + (kLast ? batch * plan.batch : 0);
 
   // Of the tile at hand; those of the next are on their way while a tile goes back.
-  int label[kLast ? kPack : 1][2];
+  int label[2];
   const auto load_labels = [&](int tile) {
 #pragma unroll
-    for (int part = 0; part < kPack; ++part)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int sample =
-            ((first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half) * kPack + part;
-        label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int sample = (first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half;
+      label[half] = sample < plan.batch ? __ldg(labels + sample) : -1;
+    }
   };
   if constexpr (kLast) load_labels(0);
 
@@ -241,10 +177,6 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
 #pragma unroll
     for (int k = 0; k < kForwardSteps; ++k)
       multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
-#pragma unroll
-    for (int k = kForwardSteps; k < 4; ++k)
-      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
-          sums, describe(shared + Map::kLastWeights) + k * kAlong, rows + k * kAlong, 1);
     products_commit();
     forward_in.advance();
   };
@@ -292,7 +224,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       store_features(shared + Map::kLastActivations, held);
       shared_writes_to_async();
       named_barrier(1, kWarpgroup);  // the tile is whole
-      float logits[8 * kPack];
+      float logits[8];
       {
         const Panels rows = describe(shared + Map::kLastActivations);
         const Panels weights = describe(shared + Map::kOutputWeights);
@@ -310,28 +242,19 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       for (int i = 0; i < 4; ++i) output_bias_of[i] = __ldg(output_biases + (i & 1) + 8 * (i >> 1));
       products_wait<0>();
       sums_are_final(logits);
-      std::uint32_t logit_gradient[4 * kPack];
+      std::uint32_t logit_gradient[4];
 #pragma unroll
-      for (int part = 0; part < kPack; ++part) {
-        float own[8];
-        std::uint32_t own_gradient[4];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) own[i] = logits[8 * part + i] + output_bias_of[(i & 1) + 2 * (i >> 2)];
-        loss += narrow_loss<Format, kPack == 2>(own, label[part], arguments.gradient_scale, at.first_column(),
-                                                own_gradient, output_bias);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) logit_gradient[4 * part + i] = own_gradient[i];
-      }
+      for (int i = 0; i < 8; ++i) logits[i] += output_bias_of[(i & 1) + 2 * (i >> 2)];
+      loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
+                                  output_bias);
       if (tile + 1 < tiles) load_labels(tile + 1);
-      store_rows<kPack>(shared + Map::kLogitGradients, logit_gradient, at);
+      store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
       shared_writes_to_async();
       named_barrier(1,
                     kWarpgroup);  // the logits' gradient is whole, and nobody reads the activations any more
       const Panels rows = describe(shared + Map::kLogitGradients);
       products_begin();
-#pragma unroll
-      for (int k = 0; k < kPack; ++k)
-        multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
+      multiply_held<Format, Factor::kPlain>(sums, backward, rows, 0);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
@@ -402,25 +325,16 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   }
   sums_are_final(gradient);
 
-  float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden, kPack) +
+  float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) +
                    kOwner * kOwnerRows * kWarpgroup + thread;
-  // Of packed samples the two blocks on the diagonal.
-  if (kPack == 1 || at.warp < 2)
 #pragma unroll
-    for (int row = 0; row < 16; ++row) partial[row * kWarpgroup] = gradient[row];
-  if (kPack == 1 || at.warp >= 2)
-#pragma unroll
-    for (int row = 16; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
+  for (int row = 0; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
   partial[32 * kWarpgroup] = gradient[32];
   partial[33 * kWarpgroup] = gradient[34];
   if constexpr (kLast) {
     partial += kOwnerRows * kWarpgroup;
-    if (kPack == 1 || at.warp < 2)
 #pragma unroll
-      for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
-    if (kPack == 2 && at.warp >= 2)
-#pragma unroll
-      for (int row = 8; row < 8 * kPack; ++row) partial[row * kWarpgroup] = output_gradient[row];
+    for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
     // Over the rows of a warp, then over warps.
     float* sums = reinterpret_cast<float*>(memory + Map::kSums);
 #pragma unroll
@@ -435,8 +349,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     }
     named_barrier(1, kWarpgroup);
     if (thread < 16)
-      partial[8 * kPack * kWarpgroup] =
-          (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+      partial[8 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
     if (thread == 0) {
       const float* losses = sums + 4 * 16;
       arguments.block_losses[blockIdx.x] = (losses[0] + losses[1]) + (losses[2] + losses[3]);
@@ -446,23 +359,23 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
 
 /// Owner `owner`, which is kOwner or a later one. Of 512 threads the last owner's need more than 128 registers each,
 /// the others' less.
-template <class Format, int kHidden, int kPack, int kOwner>
+template <class Format, int kHidden, int kOwner>
 FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
   if constexpr (kOwner + 1 == kHidden) {
     if constexpr (kHidden == 4) registers_increase<kLastRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+    own_layer<Format, kHidden, kOwner>(arguments, memory);
   } else if (owner == kOwner) {
     if constexpr (kHidden == 4) registers_decrease<kOtherRegisters>();
-    own_layer<Format, kHidden, kPack, kOwner>(arguments, memory);
+    own_layer<Format, kHidden, kOwner>(arguments, memory);
   } else {
-    start_owner<Format, kHidden, kPack, kOwner + 1>(owner, arguments, memory);
+    start_owner<Format, kHidden, kOwner + 1>(owner, arguments, memory);
   }
 }
 
-template <class Format, int kHidden, int kPack>
+template <class Format, int kHidden>
 __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     pipeline_kernel(const __grid_constant__ PipelineArguments arguments) {
-  using Map = PipelineMap<kHidden, kPack>;
+  using Map = PipelineMap<kHidden>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const std::uint32_t shared = shared_address(memory);
   const int owner = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -500,20 +413,17 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
   let_next_kernel_start();
   if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
-    constexpr std::uint32_t kOutputBytes = kPack * 16 * kPanelRowBytes;
-    barrier_expect(barrier, kOutputBytes + Map::kLastWeightsBytes + (kHidden - 1) * Map::kReadBytes);
-    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden, kPack), kOutputBytes,
+    constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
+    barrier_expect(barrier, kOutputBytes + (kHidden - 1) * Map::kReadBytes);
+    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden), kOutputBytes,
               barrier);
-    if constexpr (Map::kLastWeightsBytes > 0)
-      bulk_load(shared + Map::kLastWeights, arguments.image + turned_panel(kHidden, kPack, kHidden - 1),
-                Map::kLastWeightsBytes, barrier);
     if constexpr (Map::kReadBytes > 0)
       for (int layer = 1; layer < kHidden; ++layer)
         bulk_load(shared + Map::turned_weights(layer),
-                  arguments.image + turned_panel(kHidden, kPack, layer) + kTilePanelBytes - Map::kReadBytes,
+                  arguments.image + turned_panel(kHidden, layer) + kTilePanelBytes - Map::kReadBytes,
                   Map::kReadBytes, barrier);
   }
-  start_owner<Format, kHidden, kPack, 0>(owner, arguments, memory);
+  start_owner<Format, kHidden, 0>(owner, arguments, memory);
 }
 
 }  // namespace headroom::fused

@@ -16,15 +16,14 @@ int widest_hidden(const Workload& workload) {
 void place_image(Plan& plan) {
   if (in_fragments(plan.form)) {
     plan.bias_begin = plan.form == Form::kPipeline
-                          ? turned_panel(plan.hidden, plan.pack, plan.hidden)
-                          : output_tile(plan.width, plan.hidden, plan.pack) + plan.pack * 16 * plan.width * 2;
-    plan.image_bytes = plan.bias_begin + 4 * (plan.hidden * plan.width + plan.pack * 16);
-    return;
+                          ? turned_panel(plan.hidden, plan.hidden)
+                          : output_tile(plan.width, plan.hidden) + 16 * plan.width * 2;
+  } else {
+    plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width);
+    plan.output_begin =
+        plan.hidden_begin + (plan.hidden - 1) * plan.width_panels * hidden_panel_bytes(plan.width);
+    plan.bias_begin = plan.output_begin + plan.class_groups * plan.width_panels * output_panel_bytes(plan);
   }
-  plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width);
-  plan.output_begin =
-      plan.hidden_begin + (plan.hidden - 1) * plan.width_panels * hidden_panel_bytes(plan.width);
-  plan.bias_begin = plan.output_begin + plan.class_groups * plan.width_panels * output_panel_bytes(plan);
   plan.image_bytes = plan.bias_begin + 4 * (plan.hidden * plan.width + padded_classes(plan));
 }
 
@@ -57,12 +56,13 @@ Plan make_plan(const Workload& workload, Precision precision) {
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
   const int widest = widest_hidden(workload), features = std::max(widest, plan.inputs);
   const bool owners = plan.hidden <= kMaxOwners && plan.classes <= 16;
-  plan.form = owners && features <= 64                       ? Form::kPipeline
+  plan.form = owners && features <= 32                       ? Form::kWarps
+              : owners && features <= 64                     ? Form::kPipeline
               : owners && features <= 128 && plan.hidden > 1 ? Form::kCluster
                                                              : Form::kGeneral;
   if (plan.form == Form::kCluster && plan.hidden == 4 && workload.batch_size >= kPairBatch)
     plan.form = Form::kPair;
-  plan.pack = plan.form == Form::kPipeline && features <= 32 ? 2 : 1;
+  plan.pack = plan.form == Form::kWarps ? 2 : 1;
   plan.width = in_clusters(plan.form)         ? 128
                : plan.form == Form::kPipeline ? 64
                : widest <= 32                 ? 32

@@ -31,12 +31,13 @@ FUSED_BOTH int panel_offset(int row, int column) {
   return row * kPanelRowBytes + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
 }
 
-/// Most hidden layers of a network whose layers each get a warpgroup.
+/// Most hidden layers of a network whose sums of weight gradients all stay on the chip.
 inline constexpr int kMaxOwners = 4;
 
-/// Who does what: kPipeline, a warpgroup owns a hidden layer (pipeline.cuh); kCluster, an SM does (cluster.cuh);
-/// kPair, an SM owns two (pair.cuh); kGeneral, a warpgroup takes a tile through all of them (chain.cuh).
-enum class Form : std::int32_t { kGeneral, kPipeline, kCluster, kPair };
+/// Who does what: kWarps, a warp takes its rows through all layers and keeps all sums (warps.cuh); kPipeline, a warpgroup owns a
+/// hidden layer (pipeline.cuh); kCluster, an SM does (cluster.cuh); kPair, an SM owns two (pair.cuh); kGeneral, a warpgroup takes
+/// a tile through all of them (chain.cuh).
+enum class Form : std::int32_t { kGeneral, kWarps, kPipeline, kCluster, kPair };
 /// Whether several SMs share a tile's work.
 FUSED_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form == Form::kPair; }
 /// Whether weights lie in the image as fragments, which owners hold in registers; else in panels.
@@ -57,7 +58,7 @@ struct Plan {
   std::int32_t class_rows, class_groups, class_panels;  // classes: one group of 16, or groups of 32
 
   // The image: 16-bit weights as products read them, then fp32 biases. Each layer in panels of its inputs, and the
-  // last layer's outputs in groups. Or, see in_fragments(): fragments instead, see below, and biases pack times.
+  // last layer's outputs in groups. Or, see in_fragments(): fragments instead, see below.
   std::int32_t hidden_begin, output_begin, bias_begin, image_bytes;
 
   std::int64_t
@@ -97,13 +98,13 @@ FUSED_BOTH constexpr int backward_fragments(int width, int hidden, int layer) {
 FUSED_BOTH constexpr int output_fragments(int width, int hidden) {
   return backward_fragments(width, hidden, hidden);
 }
-/// The output weights once more, as panels of pack * 16 rows.
-FUSED_BOTH constexpr int output_tile(int width, int hidden, int pack) {
-  return output_fragments(width, hidden) + pack * 16 * width * 2;
+/// The output weights once more, as panels of 16 rows.
+FUSED_BOTH constexpr int output_tile(int width, int hidden) {
+  return output_fragments(width, hidden) + 16 * width * 2;
 }
 /// Hidden layers but the first once more, as a panel; width 64.
-FUSED_BOTH constexpr int turned_panel(int hidden, int pack, int layer) {
-  return output_tile(64, hidden, pack) + pack * 16 * kPanelRowBytes + (layer - 1) * kTilePanelBytes;
+FUSED_BOTH constexpr int turned_panel(int hidden, int layer) {
+  return output_tile(64, hidden) + 16 * kPanelRowBytes + (layer - 1) * kTilePanelBytes;
 }
 
 /// Calls visit(byte in the image) for every place of weight (out, in) of layer `layer`.
@@ -113,30 +114,20 @@ FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, con
     visit(panel_weight_offset(plan, layer, out, in));
     return;
   }
-  const int features = plan.width / plan.pack;
-  for (int sample = 0; sample < plan.pack; ++sample) {
-    const int column = sample * features + in;
-    if (layer == plan.hidden) {
-      const int row = sample * 16 + out;
-      visit(output_fragments(plan.width, plan.hidden) + fragment_offset(column, row, 16 * plan.pack));
-      visit(output_tile(plan.width, plan.hidden, plan.pack) +
-            column / 64 * (16 * plan.pack * kPanelRowBytes) + panel_offset(row, column % 64));
-      continue;
-    }
-    const int row = sample * features + out;
-    visit(forward_fragments(plan.width, layer) + fragment_offset(row, column, plan.width));
-    if (layer == 0) continue;
-    visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(column, row, plan.width));
-    if (plan.form == Form::kPipeline)
-      visit(turned_panel(plan.hidden, plan.pack, layer) + panel_offset(row, column));
+  if (layer == plan.hidden) {
+    visit(output_fragments(plan.width, plan.hidden) + fragment_offset(in, out, 16));
+    visit(output_tile(plan.width, plan.hidden) + in / 64 * (16 * kPanelRowBytes) +
+          panel_offset(out, in % 64));
+    return;
   }
+  visit(forward_fragments(plan.width, layer) + fragment_offset(out, in, plan.width));
+  if (layer == 0) return;
+  visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(in, out, plan.width));
+  if (plan.form == Form::kPipeline) visit(turned_panel(plan.hidden, layer) + panel_offset(out, in));
 }
-/// The same of a bias.
-template <class Visit>
-FUSED_BOTH void for_each_bias_place(const Plan& plan, int layer, int out, const Visit& visit) {
-  const int distance = layer == plan.hidden ? 16 : plan.width / plan.pack;
-  for (int sample = 0; sample < plan.pack; ++sample)
-    visit(plan.bias_begin + 4 * (layer * plan.width + sample * distance + out));
+/// Byte in the image of a bias.
+FUSED_BOTH int bias_place(const Plan& plan, int layer, int out) {
+  return plan.bias_begin + 4 * (layer * plan.width + out);
 }
 FUSED_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
 

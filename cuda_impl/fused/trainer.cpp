@@ -24,8 +24,10 @@ constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 /// Thread blocks, or clusters, that each take tiles.
 int workers(Precision precision, const Plan& plan, int device) {
   if (in_clusters(plan.form)) return std::min(fitting_clusters(precision, plan), plan.tiles);
-  return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device),
-                  plan.form == Form::kPipeline ? plan.tiles : plan.tiles / 2);
+  const int at_most = plan.form == Form::kWarps      ? plan.tiles * kPiecesPerTile
+                      : plan.form == Form::kPipeline ? plan.tiles
+                                                     : plan.tiles / 2;
+  return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
 /// The weight gradients of one layer that a thread block sums: up to two panels of outputs by two of inputs.
@@ -109,9 +111,8 @@ class FusedTrainer : public Trainer {
   std::string note() override {
     if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
     if (plan_.form == Form::kPair) return "an SM two hidden layers, " + std::to_string(blocks_) + " pairs";
-    if (plan_.form == Form::kPipeline)
-      return "a warpgroup a hidden layer" +
-             std::string(plan_.pack > 1 ? ", two samples a row of 64 features" : "");
+    if (plan_.form == Form::kWarps) return "a warp takes its rows through all layers";
+    if (plan_.form == Form::kPipeline) return "a warpgroup a hidden layer";
     return "width " + std::to_string(plan_.width) + ", weight gradients through device memory";
   }
 
@@ -135,6 +136,7 @@ class FusedTrainer : public Trainer {
     block_losses_ = zeros<float>(blocks_);
     state_ = zeros<StepState>(1);
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes());
+    if (plan_.form == Form::kWarps) return plan_warps();
     if (plan_.form != Form::kGeneral) return plan_owners();
     const std::int64_t layer_bytes = std::int64_t{plan_.tiles} * plan_.width_panels * kTilePanelBytes;
     activations_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
@@ -146,10 +148,9 @@ class FusedTrainer : public Trainer {
 
   /// Every thread block sums everything; how the update finds it.
   void plan_owners() {
-    const int hidden = plan_.hidden, samples = plan_.pack, halves = plan_.width / 64;
+    const int hidden = plan_.hidden, halves = plan_.width / 64;
     const bool wide = in_clusters(plan_.form);
-    const std::int64_t stride =
-        wide ? cluster_partial_floats(hidden) : pipeline_partial_floats(hidden, samples);
+    const std::int64_t stride = wide ? cluster_partial_floats(hidden) : pipeline_partial_floats(hidden);
     std::vector<Segment> segments;
     std::int64_t next_row = 0;
     const auto add = [&](Kind kind, int layer, int half, int weight_rows, int bias_rows) {
@@ -166,12 +167,38 @@ class FusedTrainer : public Trainer {
     };
     for (int layer = 0; layer < hidden; ++layer)
       for (int half = 0; half < halves; ++half) add(Kind::kPlain, layer, half, 32 * halves, 2);
-    for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8 * samples, 0);
+    for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8, 0);
     add(Kind::kOutputBias, hidden, 0, 0, 1);
     keep_segments(segments);
     partials_ = DeviceBuffer<float>(blocks_ * stride);
     if (plan_.form == Form::kPair)
       kept_ = DeviceBuffer<unsigned char>(std::int64_t{blocks_} * kKeptTiles * kKeptTileBytes);
+  }
+
+  /// The same where warps keep all sums, as their lanes hold them.
+  void plan_warps() {
+    const int hidden = plan_.hidden;
+    const std::int64_t stride = warp_partial_rows(hidden) * kWarpgroup;
+    std::vector<Segment> segments;
+    std::int64_t next_row = 0;
+    const auto add = [&](Kind kind, int layer, int rows) {
+      segments.push_back({.kind = kind,
+                          .layer = layer,
+                          .first_output = 0,
+                          .first_input = 0,
+                          .weight_rows = rows,
+                          .bias_rows = 0,
+                          .splits = blocks_,
+                          .partial = next_row * kWarpgroup,
+                          .split_stride = stride});
+      next_row += rows;
+    };
+    for (int layer = 0; layer < hidden; ++layer) add(Kind::kLanes, layer, 8);
+    add(Kind::kLanes, hidden, 4);
+    add(Kind::kLaneBiases, 0, 2);
+    add(Kind::kLaneOutputBias, hidden, 1);
+    keep_segments(segments);
+    partials_ = DeviceBuffer<float>(blocks_ * stride);
   }
 
   /// The update's tables.
@@ -182,26 +209,22 @@ class FusedTrainer : public Trainer {
     std::vector<UpdateRows> rows;
     std::vector<UpdatePlaces> places;
     const auto add = [&](const Segment& segment, int begin, int end) {
-      const int range = kWarpgroup / plan_.pack, own_range = range / share.parts;
+      const int own_range = kWarpgroup / share.parts;
       for (int row = begin; row < end; row += share.rows) {
         const int count = std::min(share.rows, end - row);
-        // Rows of the other sample's weights lie behind those of the first; a bias is in the same row.
-        const int other_rows = row < segment.weight_rows ? segment.weight_rows / plan_.pack : 0;
-        const bool one_sample = plan_.pack == 1 || segment.kind == Kind::kOutputBias;
         rows.push_back({.partial = static_cast<std::int32_t>(segment.partial + row * kWarpgroup),
                         .split_stride = static_cast<std::int32_t>(segment.split_stride),
-                        .splits = static_cast<std::int16_t>(segment.splits),
-                        .count = static_cast<std::int16_t>(count),
-                        .sample_distance = one_sample ? 0 : other_rows * kWarpgroup + range});
+                        .splits = segment.splits,
+                        .count = count});
         for (int part = 0; part < share.parts; ++part)
           for (int i = 0; i < share.rows; ++i)
             for (int column = 0; column < own_range; ++column)
-              add_places(i < count ? target_of(plan_, segment, row + i, part * own_range + column) : Target{},
-                         places);
+              places.push_back(places_of(
+                  i < count ? target_of(plan_, segment, row + i, part * own_range + column) : Target{}));
       }
     };
     for (const Segment& segment : segments) {
-      add(segment, 0, segment.weight_rows / plan_.pack);
+      add(segment, 0, segment.weight_rows);
       add(segment, segment.weight_rows, segment.weight_rows + segment.bias_rows);
     }
     update_.share = share;
@@ -209,25 +232,19 @@ class FusedTrainer : public Trainer {
     update_places_ = copied(places);
   }
 
-  /// An entry for each sample of a row.
-  void add_places(const Target& target, std::vector<UpdatePlaces>& to) const {
-    int bytes[6], count = 0, parameter = -1;
-    const auto keep = [&](int byte) { bytes[count++] = byte; };
-    if (target.layer >= 0) {
-      parameter = static_cast<int>(parameter_index(plan_, target));
-      if (target.in < 0) {
-        parameter |= kBiasFlag;
-        for_each_bias_place(plan_, target.layer, target.out, keep);
-      } else {
-        for_each_place(plan_, target.layer, target.out, target.in, keep);
-      }
+  UpdatePlaces places_of(const Target& target) const {
+    UpdatePlaces places{-1, {-1, -1, -1}};
+    if (target.layer < 0) return places;
+    places.parameter = static_cast<int>(parameter_index(plan_, target));
+    if (target.in < 0) {
+      places.parameter |= kBiasFlag;
+      places.bytes[0] = bias_place(plan_, target.layer, target.out);
+    } else {
+      int count = 0;
+      for_each_place(plan_, target.layer, target.out, target.in,
+                     [&](int byte) { places.bytes[count++] = byte; });
     }
-    const int each = count / plan_.pack;
-    for (int sample = 0; sample < plan_.pack; ++sample) {
-      UpdatePlaces places{parameter, {-1, -1, -1}};
-      for (int i = 0; i < each; ++i) places.bytes[i] = bytes[sample * each + i];
-      to.push_back(places);
-    }
+    return places;
   }
 
   /// Which thread block sums which gradients over which tiles, and how the update finds them.
@@ -342,7 +359,9 @@ class FusedTrainer : public Trainer {
 
   void queue_step() {
     if (plan_.form != Form::kGeneral) {
-      const auto launch = in_clusters(plan_.form) ? launch_cluster : launch_pipeline;
+      const auto launch = in_clusters(plan_.form)      ? launch_cluster
+                          : plan_.form == Form::kWarps ? launch_warps
+                                                       : launch_pipeline;
       launch(precision_, pipeline_, blocks_, stream_.get());
       return launch_update(precision_, update_, stream_.get());
     }

@@ -4,7 +4,7 @@
 // A thread block owns one row of a segment, 128 values, or four where each has few partials; its sixteen warps add every
 // sixteenth partial each, then the first threads add the sixteen. The order does not depend on anything that happens at
 // run time, so neither do the bits.
-//   bytes: 4 a partial value from the L2; 8 a parameter, and 16 of its table a sample of a row
+//   bytes: 4 a partial value from the L2; 8 a parameter, and 16 of its table
 #include <algorithm>
 
 #include "device/check.h"
@@ -51,12 +51,11 @@ __device__ void finish_step(const UpdateArguments& arguments) {
     arguments.losses[step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
 }
 
-/// Columns of the second of two packed samples are added to those of the first.
-template <class Format, class Form, int kPack>
+template <class Format, class Form>
 __global__ void __launch_bounds__(Form::kThreads)
     update_kernel(const __grid_constant__ UpdateArguments arguments) {
   constexpr int kRows = Form::kRows, kAtOnce = Form::kAtOnce, kGroups = Form::kGroups, kLanes = Form::kLanes;
-  constexpr int kOwnRange = kWarpgroup / kPack / Form::kParts;  // of a sample's columns
+  constexpr int kOwnRange = kWarpgroup / Form::kParts;
   __shared__ float4 sums[kRows][kGroups][kLanes];
   const int block = static_cast<int>(blockIdx.x) / Form::kParts,
             part = static_cast<int>(blockIdx.x) % Form::kParts, thread = static_cast<int>(threadIdx.x);
@@ -66,23 +65,17 @@ __global__ void __launch_bounds__(Form::kThreads)
   }
   const UpdateRows own = arguments.rows[block];
   // The parameter that this thread trains at the end; the update of the step before has long ended.
-  UpdatePlaces places[kPack];
-  places[0].parameter = -1;
+  UpdatePlaces places;
+  places.parameter = -1;
   float parameter = 0;
   if (thread < kRows * kOwnRange) {
-    const int4* from = reinterpret_cast<const int4*>(arguments.places) +
-                       (static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread) * kPack;
-#pragma unroll
-    for (int of = 0; of < kPack; ++of) {
-      const int4 four = __ldg(from + of);
-      places[of] = {four.x, {four.y, four.z, four.w}};
-    }
-    if (places[0].parameter >= 0)
-      parameter = __ldcg(arguments.parameters + (places[0].parameter & ~kBiasFlag));
+    const int4 four = __ldg(reinterpret_cast<const int4*>(arguments.places) +
+                            static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread);
+    places = {four.x, {four.y, four.z, four.w}};
+    if (places.parameter >= 0) parameter = __ldcg(arguments.parameters + (places.parameter & ~kBiasFlag));
   }
-  const int lane = thread % kLanes, group = thread / kLanes, sample = 4 * lane / kOwnRange;
-  const float* partial = arguments.partials + own.partial + sample * own.sample_distance + part * kOwnRange +
-                         4 * lane % kOwnRange;
+  const int lane = thread % kLanes, group = thread / kLanes;
+  const float* partial = arguments.partials + own.partial + part * kOwnRange + 4 * lane;
   const int splits = own.splits, count = own.count;
   const std::int64_t split_stride = own.split_stride;
   wait_for_kernel_before();
@@ -113,28 +106,21 @@ __global__ void __launch_bounds__(Form::kThreads)
 #pragma unroll
   for (int row = 0; row < kRows; ++row) sums[row][group][lane] = sum[row];
   __syncthreads();
-  if (places[0].parameter < 0) return;
+  if (places.parameter < 0) return;
   const int own_row = thread / kOwnRange, column = thread % kOwnRange;
-  const int samples = own.sample_distance > 0 ? kPack : 1;
   float gradient = 0;
-  for (int of = 0; of < samples; ++of)
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g)
-      gradient += reinterpret_cast<const float*>(sums[own_row][g])[of * kOwnRange + column];
+  for (int g = 0; g < kGroups; ++g) gradient += reinterpret_cast<const float*>(sums[own_row][g])[column];
   parameter = fmaf(arguments.update_factor, gradient, parameter);
-  arguments.parameters[places[0].parameter & ~kBiasFlag] = parameter;
-  const bool is_bias = (places[0].parameter & kBiasFlag) != 0;
+  arguments.parameters[places.parameter & ~kBiasFlag] = parameter;
+  if ((places.parameter & kBiasFlag) != 0) {
+    *reinterpret_cast<float*>(arguments.image + places.bytes[0]) = parameter;
+    return;
+  }
   const unsigned short rounded = Format::round_weight(parameter);
 #pragma unroll
-  for (int of = 0; of < kPack; ++of) {
-    if (is_bias) {
-      *reinterpret_cast<float*>(arguments.image + places[of].bytes[0]) = parameter;
-      continue;
-    }
-#pragma unroll
-    for (const int byte : places[of].bytes)
-      if (byte >= 0) *reinterpret_cast<unsigned short*>(arguments.image + byte) = rounded;
-  }
+  for (const int byte : places.bytes)
+    if (byte >= 0) *reinterpret_cast<unsigned short*>(arguments.image + byte) = rounded;
 }
 
 /// Shared memory that a thread block asks for, unused, so that an SM takes no more blocks than its share: the SMs that
@@ -153,9 +139,7 @@ int share_keeping_bytes(int blocks, int threads, int static_bytes) {
 template <class Form>
 void launch_update_of(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
   const bool bf16 = precision == Precision::kBf16;
-  const auto kernel = arguments.plan.pack == 1
-                          ? (bf16 ? update_kernel<Bf16, Form, 1> : update_kernel<Fp16, Form, 1>)
-                          : (bf16 ? update_kernel<Bf16, Form, 2> : update_kernel<Fp16, Form, 2>);
+  const auto kernel = bf16 ? update_kernel<Bf16, Form> : update_kernel<Fp16, Form>;
   const int blocks = Form::kParts * arguments.row_blocks + 1;
   const int bytes = share_keeping_bytes(blocks, Form::kThreads, Form::kSharedBytes);
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -167,7 +151,7 @@ void launch_update_of(Precision precision, const UpdateArguments& arguments, cud
 template <class Format>
 __device__ void place(const Plan& plan, unsigned char* image, int layer, int out, int in, float value) {
   if (in < 0) {
-    for_each_bias_place(plan, layer, out, [&](int byte) { *reinterpret_cast<float*>(image + byte) = value; });
+    *reinterpret_cast<float*>(image + bias_place(plan, layer, out)) = value;
     return;
   }
   const unsigned short rounded = Format::round_weight(value);

@@ -46,7 +46,11 @@ TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-16x16x16x10-b300", "mlp-64x64x64x16-b200", "mlp-128x100x128x16-b150",
                            "mlp-128x70x128x100x128x16-b150", "mlp-65x66x70x66x68x5-b33000",
-                           "mlp-100x128x77x20-b150", "mlp-9x16x5-b8400", "mlp-530x100x10-b300"})
+                           "mlp-100x128x77x20-b150", "mlp-9x16x5-b8400", "mlp-530x100x10-b300",
+                           // More rows of a warp than its ring of inputs holds.
+                           "mlp-3x5x2-b110000",
+                           // Hidden layers of different widths, whose biases a warp sums together.
+                           "mlp-20x9x32x4x17x3-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
@@ -144,7 +148,7 @@ TEST(FusedPlan, EveryWeightHasItsOwnPlaceInTheImage) {
       for (int out = 0; out < plan.widths[layer + 1]; ++out) {
         for (int in = 0; in < plan.widths[layer]; ++in)
           fused::for_each_place(plan, layer, out, in, [&](int byte) { take(byte, 2); });
-        fused::for_each_bias_place(plan, layer, out, [&](int byte) { take(byte, 4); });
+        take(fused::bias_place(plan, layer, out), 4);
       }
   }
 }

@@ -1,0 +1,8 @@
+// Warps that take their rows through all layers, in bf16.
+#include "fused/launch_warps.cuh"
+
+namespace headroom::fused {
+
+template struct Warps<Bf16>;
+
+}  // namespace headroom::fused

@@ -1,0 +1,8 @@
+// Warps that take their rows through all layers, in fp16.
+#include "fused/launch_warps.cuh"
+
+namespace headroom::fused {
+
+template struct Warps<Fp16>;
+
+}  // namespace headroom::fused
