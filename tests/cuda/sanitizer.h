@@ -12,9 +12,4 @@ inline bool under_racecheck() {
   return tool != nullptr && std::string_view(tool) == "racecheck";
 }
 
-/// What racecheck does not end in minutes beside other processes it is given only when somebody asks for it.
-inline bool under_racecheck_but_not_asked() {
-  return under_racecheck() && std::getenv("HEADROOM_RACECHECK_ALL") == nullptr;
-}
-
 }  // namespace headroom
