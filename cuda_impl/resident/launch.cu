@@ -3,6 +3,8 @@
 
 #include "device/check.h"
 #include "resident/arguments.h"
+#include "resident/block_arguments.h"
+#include "resident/block_fma.cuh"
 #include "resident/formats.cuh"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
@@ -122,6 +124,25 @@ void pack_patches_as(const PatchPlan& plan, const float* features, std::int64_t 
   CUDA_CHECK(cudaGetLastError());
 }
 
+/// One thread a packet: of a column rows r, r + 8, r + 16 and r + 24.
+__global__ void pack_tiles(BlockPlan plan, const float* features /* [batches * batch, in] */,
+                           std::int64_t packets, unsigned char* x_tiles) {
+  const std::int64_t packet = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (packet >= packets) return;
+  const int first_row = static_cast<int>(packet % kBlockRanks),
+            own = static_cast<int>(packet / kBlockRanks % kBlockInputs);
+  const std::int64_t tile = packet / (kBlockRanks * kBlockInputs);
+  const int rank = static_cast<int>(tile % kBlockRanks), from = rank * plan.rank_inputs + own;
+  const std::int64_t batch = tile / kBlockRanks;
+  const auto feature = [&](int row) {
+    return row < plan.batch && own < plan.rank_inputs && from < plan.widths[0]
+               ? features[(batch * plan.batch + row) * plan.widths[0] + from]
+               : 0.0f;
+  };
+  *reinterpret_cast<FourRows*>(x_tiles + tile * kBlockInputTile + packet_place(own, first_row)) = make_float4(
+      feature(first_row), feature(first_row + 8), feature(first_row + 16), feature(first_row + 24));
+}
+
 }  // namespace
 
 void pack_patches(const PatchPlan& plan, Precision precision, const float* features, std::int64_t batches,
@@ -133,6 +154,14 @@ void pack_patches(const PatchPlan& plan, Precision precision, const float* featu
 
 const void* patch_kernel(Precision precision) {
   return precision == Precision::kFp16 ? patch_kernel_fp16() : patch_kernel_bf16();
+}
+
+void pack_blocks(const BlockPlan& plan, const float* features, std::int64_t batches, unsigned char* x_tiles,
+                 cudaStream_t stream) {
+  const std::int64_t packets = batches * plan.x_batch_bytes / 16;
+  pack_tiles<<<static_cast<unsigned>((packets + 255) / 256), 256, 0, stream>>>(plan, features, packets,
+                                                                               x_tiles);
+  CUDA_CHECK(cudaGetLastError());
 }
 
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,

@@ -19,6 +19,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "resident/arguments.h"
+#include "resident/block_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 
@@ -31,9 +32,9 @@ constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
-/// One of the three kernels with its plan, and what of the plan the host needs whichever it is.
+/// One of the four kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<SlicePlan, PatchPlan, Plan> plan;
+  std::variant<BlockPlan, SlicePlan, PatchPlan, Plan> plan;
   const void* kernel;
   int threads;  // of a block
   Form form;
@@ -60,6 +61,7 @@ struct Program {
   static int blocks_of(const OtherPlan& plan) {
     return plan.members;
   }
+  static int cluster_of(const BlockPlan&) { return kBlockRanks; }
   static int cluster_of(const SlicePlan& plan) {
     return plan.form == Form::kCluster ? plan.members / plan.own : plan.team;
   }
@@ -82,6 +84,7 @@ struct Program {
     return (std::holds_alternative<Plan>(plan)        ? "general, "
             : std::holds_alternative<PatchPlan>(plan) ? "a patch of every weight a thread block, "
             : in_clusters && slices->own == 2         ? "two slices a thread block, "
+            : std::holds_alternative<BlockPlan>(plan) ? "a block of weights a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
@@ -177,6 +180,15 @@ std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precisi
   return slice_sharings(precision);
 }
 
+/// Whether the block kernel was measured to be faster than slices: its time is nearly the same for every width
+/// (docs/kernels/resident.md, version 39).
+bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
+  constexpr int kNarrowest = 600;  // at 520 slices are faster
+  return options.form == ResidentOptions::Form::kAny && options.sharing.team == 0 &&
+         std::all_of(workload.widths.begin() + 1, workload.widths.end() - 1,
+                     [](int width) { return width >= kNarrowest; });
+}
+
 /// Before anything else, so that it is said on every machine.
 void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
   if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked))) return;
@@ -214,6 +226,14 @@ Program choose_program(const Workload& workload, Precision precision, int device
     }
   };
   using Kernel = ResidentOptions::Kernel;
+  const auto allowed = [&](Kernel kernel) {
+    return options.kernel == Kernel::kAny || options.kernel == kernel;
+  };
+  if (options.kernel == Kernel::kBlocks ||
+      (options.kernel == Kernel::kAny && worth_blocks(workload, options)))
+    consider([&] {
+      return Program(make_block_plan(workload, precision, limits), block_kernel(), kBlockStepThreads);
+    });
   // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them, in tf32
   // where the first layer's has something to divide or sums are whole (docs/kernels/resident.md, versions 17 and 23).
   std::vector<Form> slice_forms = forms;
@@ -222,9 +242,6 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32 ||
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
-  const auto allowed = [&](Kernel kernel) {
-    return options.kernel == Kernel::kAny || options.kernel == kernel;
-  };
   if (allowed(Kernel::kSlices))
     for (const Form form : slice_forms)
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
@@ -354,6 +371,12 @@ class ResidentTrainer : public Trainer {
     return buffer;
   }
 
+  void set_arguments(const BlockPlan& plan, const ResidentOptions& options) {
+    BlockArguments arguments{};
+    arguments.plan = plan;
+    arguments.lost_exchange = options.lost_exchange;
+    arguments_ = arguments;
+  }
   void set_arguments(const SlicePlan& plan, const ResidentOptions& options) {
     SliceArguments arguments{};
     arguments.plan = plan;
@@ -387,7 +410,9 @@ class ResidentTrainer : public Trainer {
   void pack(Precision precision, const float* features, std::int64_t batches, std::int64_t first_batch) {
     unsigned char* x_rows = x_rows_.data() + first_batch * program_.x_batch_bytes;
     unsigned char* x_columns = x_columns_.data() + first_batch * program_.x_batch_bytes;
-    if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
+    if (const auto* blocks = std::get_if<BlockPlan>(&program_.plan))
+      pack_blocks(*blocks, features, batches, x_rows, stream_.get());
+    else if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* patches = std::get_if<PatchPlan>(&program_.plan))
       pack_patches(*patches, precision, features, batches, x_rows, stream_.get());
@@ -462,7 +487,7 @@ class ResidentTrainer : public Trainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_, status_;
-  std::variant<SliceArguments, PatchArguments, Arguments> arguments_;
+  std::variant<BlockArguments, SliceArguments, PatchArguments, Arguments> arguments_;
 
   std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
   LaunchPace pace_{kFirstLaunch, kMostSteps};

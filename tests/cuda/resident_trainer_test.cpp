@@ -310,6 +310,35 @@ TEST_P(ResidentTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
   }
 }
+/// The block kernel: fp32, four layers of any width up to 1024.
+void check_blocks_against_oracle(const char* name, const std::vector<std::int64_t>& steps,
+                                 double wait_seconds) {
+  check_against_oracle({name, Form::kAny, steps, Kernel::kBlocks, {0, 0}, kSlowSanitizedSteps},
+                       Precision::kFp32, wait_seconds);
+}
+TEST(ResidentBlocks, SmallStepsMatchTheOracle) {  // in two blocks of columns and four clusters
+  NEEDS_GPU();
+  if (under_racecheck()) GTEST_SKIP() << "racecheck takes long enough for the two clusters of the next test";
+  check_blocks_against_oracle("mlp-33x150x77x81x13-b17", kFewSteps, kSanitizerWaitSeconds);
+}
+TEST(ResidentBlocks, SmallNarrowStepsMatchTheOracle) {  // one block of columns: seven ranks have none
+  NEEDS_GPU();
+  check_blocks_against_oracle("mlp-33x120x7x81x5-b17", kFewSteps, kSlowSanitizerWaitSeconds);
+}
+TEST(ResidentBlocks, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x1024x1024x1024x10-b32", "mlp-40x700x520x890x16-b17",
+                           "mlp-5x9x1024x3x2-b1", "mlp-896x130x128x1001x10-b31"})
+    check_blocks_against_oracle(name, {0, 1, 3, 6, 9}, 2);
+}
+TEST(ResidentBlocks, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  Problem problem("mlp-784x1024x1024x1024x10-b32", fresh_seed());
+  const ResidentOptions options{.kernel = Kernel::kBlocks};
+  const auto first = bits_after(problem, Precision::kFp32, options, 350);
+  EXPECT_EQ(first, bits_after(problem, Precision::kFp32, options, 350));
+  EXPECT_EQ(first, bits_after(problem, Precision::kFp32, options, 1));
+}
 // Not under the sanitizers: racecheck takes minutes over eight layers.
 TEST_P(ResidentTrainer, DeepNarrowStepsMatchTheOracle) {
   NEEDS_GPU();
@@ -559,6 +588,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsDividedRowsInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kFp16, kPair,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsBlocksInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kBlocks, {0, 1, 2, 3, 4, 5, 6, 7, 8}, Precision::kFp32, {0, 0},
+                                 "mlp-33x24x17x7x5-b17", {Form::kAny});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
