@@ -176,12 +176,8 @@ class PatchMember {
     Type::product(sums, a[0], a[1], a[2], a[3], b0, b1);
   }
   RESIDENT_DEVICE static void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0; }
-  /// In bf16 ties are sent away from zero: with the lowest bit set none is left, and nothing else is rounded differently, but
-  /// infinity is not a number then.
   RESIDENT_DEVICE static std::uint32_t weights(const float2& two) {
-    if constexpr (Type::kPrecision == Precision::kBf16)
-      return Type::pack(bits_to_float(float_to_bits(two.x) | 1), bits_to_float(float_to_bits(two.y) | 1));
-    return Type::pack_weights(two.x, two.y);
+    return Type::pack_finite_weights(two.x, two.y);
   }
   /// Outputs g, then g + 8 of a tile of masters.
   RESIDENT_DEVICE static std::uint32_t low_outputs(const float4& tile) {

@@ -69,6 +69,11 @@ RESIDENT_DEVICE std::uint32_t cycles() {
   return now;
 }
 
+RESIDENT_DEVICE void wait_cycles(std::uint32_t count) {
+  for (const std::uint32_t begin = cycles(); cycles() - begin < count;) {
+  }
+}
+
 // ---- shared and global memory
 
 RESIDENT_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
@@ -217,6 +222,10 @@ RESIDENT_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) 
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+/// Of this thread block.
+RESIDENT_DEVICE void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 RESIDENT_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
                : "memory");
@@ -283,6 +292,11 @@ RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
     return bits_to_float(bits | (bits >> 15 & 1u));
   };
   return pack_bf16(without_tie(low), without_tie(high));
+}
+/// The same with two instructions less, but infinity is not a number then: with the lowest bit always set no tie is left, and
+/// nothing else is rounded differently.
+RESIDENT_DEVICE std::uint32_t pack_finite_bf16_weights(float low, float high) {
+  return pack_bf16(bits_to_float(float_to_bits(low) | 1), bits_to_float(float_to_bits(high) | 1));
 }
 /// e to the power of `value` to about 2^-21; no denormal results.
 RESIDENT_DEVICE float exponential(float value) {

@@ -40,6 +40,7 @@ class ClusterSum {
       store_whole16(begin + cluster * 512,
                     make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
                                float_to_bits(own.w) | (lost ? want ^ 1u : want)));
+    wait_cycles(kFirstLook);
     uint4 other[kClusters - 1];
     std::uint64_t begun = 0;
     for (std::uint32_t polls = 1;; ++polls) {
@@ -57,6 +58,9 @@ class ClusterSum {
   }
 
  private:
+  /// In cycles: nothing of the others is there before, and a look that has missed it delays the next by a way to the L2 and back.
+  static constexpr std::uint32_t kFirstLook = 250;
+
   RESIDENT_DEVICE static float4 without_mark(const uint4& packet) {
     return make_float4(bits_to_float(packet.x), bits_to_float(packet.y), bits_to_float(packet.z),
                        bits_to_float(packet.w & ~1u));

@@ -259,6 +259,9 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
   }
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return Type::pack(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return Type::pack_weights(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
+    return Type::pack_finite_weights(a, b);
+  }
   RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return Type::positive(word); }
   RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
@@ -312,6 +315,7 @@ struct Fp16Type {
   static constexpr Precision kPrecision = Precision::kFp16;
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) { return pack_fp16(a, b); }
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
   RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_fp16(word); }
   RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
@@ -323,6 +327,9 @@ struct Bf16Type {
   static constexpr Precision kPrecision = Precision::kBf16;
   RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_bf16(a, b); }
   RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_bf16_weights(a, b); }
+  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
+    return pack_finite_bf16_weights(a, b);
+  }
   RESIDENT_DEVICE static float value(std::uint32_t word, int half) {
     return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
   }

@@ -126,16 +126,18 @@ struct WholePair {
   static constexpr int kColumns = kMembers * kPairColumns;
   static constexpr int kTiles = kGroupRows * kColumns * 2;     // of one exchange
   static constexpr int kMatrix = kColumns * kPairColumns * 2;  // 16-bit weights
-  static constexpr int kBuffers = 5;      // two for the first exchange, one for the others
+  static constexpr int kBuffers = 6;      // two for the first exchanges, h1 and h2, one for the others
   static constexpr int kInputPairs = 14;  // of one cluster: up to 224 inputs, with four 896
   static constexpr int kInputPair = kGroupRows * kPairColumns * 2;
   static constexpr int kInputs = kInputPairs * kInputPair;
 
   static constexpr int kExchanges = 0;
   static constexpr int kWeights = kExchanges + kBuffers * kTiles;
-  static constexpr int kThirdGradient = kWeights + 5 * kMatrix;  // and the first layer's partial sums
+  static constexpr int kThirdGradient = kWeights + 5 * kMatrix;
+  static constexpr int kPairWeights = kPairColumns * kPairColumns * 2;  // 16-bit weights of a pair of inputs
+  static constexpr int kFirstWeights = kThirdGradient + kTiles;
   static constexpr int kColumnsMasters =
-      kThirdGradient + kTiles;  // of the third layer; others are in registers
+      kFirstWeights + kInputPairs * kPairWeights;  // of the third layer; others are in registers
   static constexpr int kLastMasters = kColumnsMasters + 2 * kMatrix;
   static constexpr int kInputRows = kLastMasters + 2 * kMatrix;
   static constexpr int kInputColumns = kInputRows + kInputs;
@@ -144,9 +146,8 @@ struct WholePair {
   static constexpr int kBiases = kDlogits + kGroupRows * kMostClasses * 2;
   static constexpr int kRowLosses = kBiases + 4 * kPairColumns * 4;
   static constexpr int kBarriers = kRowLosses + kGroupRows * 8;
-  static constexpr int kTimedOut = kBarriers + 8 * (kBuffers * kGroups + 2);
+  static constexpr int kTimedOut = kBarriers + 8 * (kBuffers * kGroups + 2 + 2);
   static constexpr int kSharedBytes = (kTimedOut + 4 * kGroups + 15) / 16 * 16;
-  static_assert(kWarps * kGroupRows * kPairColumns * 4 == kTiles, "partial sums lie where a gradient does");
 
   static constexpr std::int64_t kExchangeBytes =
       std::int64_t{2} * kMostClusters * kMembers * kGroups * 512;  // of global memory

@@ -2,13 +2,13 @@
 //
 // A cluster holds the whole hidden network, a member 16 columns of each layer; so hidden tiles travel inside a cluster only, as
 // in slice_whole.cuh. More inputs than a member has room for are divided among four clusters, which find the same bits in all
-// else: each has the first layer's masters for a quarter of the inputs, and its partial sums, 2 KB a member, are all
+// else: each has the first layer's masters for a quarter of the inputs, and its part of the sums, 2 KB a member, is all
 // that goes from cluster to cluster, through the L2 (slice_cluster_sum.cuh).
 //
 // Products have weights as their rows, the 16 columns that a member owns, and rows of the batch as their columns, 8 a warp.
 // So four warps are the chain, each with everything of a group of 8 rows: 16 instructions a product over 256 columns, from
-// the first layer's sums to its gradient without waiting for each other but at barriers. What an instruction leaves, two
-// rows of two columns a lane, is what softmax, masks and publications take. Eight warps own the masters and
+// the first layer's product to its gradient without waiting for each other but at the end of a step. What an instruction leaves,
+// two rows of two columns a lane, is what softmax, masks and publications take. Eight warps own the masters and
 // update them in the order in which the sums of a weight gradient come: [16 own columns or classes, 8 others], which
 // rounded are weights as a product takes them. A thirteenth warp has biases, inputs and the loss.
 //
@@ -17,22 +17,23 @@
 //              gradient of the logits.
 //   weights:   of every 16 columns that are summed over four blocks of 8 x 8, as they lie in the masters. The last layer's
 //              read transposed are those of the gradient below it.
-//   barriers, all of all thirteen warps, in a step, and what is done before each besides the chain's own:
-//              1. the first layer's partial sums are complete (on the chain); its bias
-//              2. of the step before: rows of the second and third layer, the second's bias, the last layer, while the first layer's
-//                 sums go from cluster to cluster and h1 travels; operands for columns of the second are in registers
-//              3. columns of the second layer; inputs as columns are in registers. The gradient below the last layer and that of
-//                 the logits are kept, behind d2's publication
-//              4. columns and bias of the third layer and the last bias, in the step itself, while d2 travels; operands for rows
-//                 of the third are in registers. The first layer's gradient is complete (on the chain)
-//   exchanges: a member's chain warp publishes a group's next tiles only after it has taken those of everybody. So
-//              what a member publishes behind barrier n says to all that it has read, before that barrier, what they will
-//              write next. h2 is written again by members that have taken the next h1, published behind barrier 1; its last
-//              readers are before barrier 4. h3 and d2 are written again by those that have taken the next h2 and h3, behind
-//              barrier 2; their last readers are before it. So are h1's, but its next writers have taken only
-//              a d2 published before it: it has two buffers, by the parity of the step, the others one. The gradient
-//              below the last layer, kept between barriers 2 and 4, and the first layer's partial sums, written
-//              behind the fourth and read before the second, have one place together.
+//   barriers, both of all thirteen warps, in a step:
+//              1. the first layer's weights and bias are updated (on the chain)
+//              2. the first layer's gradient is complete (on the chain); inputs are in registers
+//   updates:   all but the first layer's are of the step before, behind barrier 1, and announced to the chain's warps (mbarriers):
+//              kRows: rows of the second and third layer and these layers' biases, made while the first layer's sums go from
+//                     cluster to cluster. And all is read that others write again from then on.
+//              kRest: the last layer with its bias, columns of the second and third.
+//   exchanges: a warp of the chain publishes its group's next tiles only after it has taken those of everybody, and only warps of
+//              that group write a group's tiles. So what it publishes behind a barrier or an announcement says
+//              that what the others write next has been read before, by itself and by those who update:
+//              - h1 and h2 are written again two steps later: two buffers, by the step's parity. The last readers of h1
+//                are before kRows of the next step; its writers, one step on, have taken a d2 published behind that. Those of h2
+//                are before barrier 2 of the next step; its writers have taken an h1 published behind that.
+//              - h3 and d2 have one buffer. Their last readers are before kRows of the next step; their writers have
+//                taken the h2 or h3 of that step, published behind it.
+//              What only this member writes: the gradients below the last layer and of the logits and what the loss takes of
+//              the rows are read before kRest of the next step, behind which they are written again.
 #pragma once
 
 #include "resident/slice_cluster_sum.cuh"
@@ -75,13 +76,19 @@ class SliceWholePair {
 
  private:
   static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + 1);
+  // In cycles: behind barrier 1 the chain reads the first layer's weights, then those who update may read shared memory.
+  static constexpr std::uint32_t kHeadStart = 200;
   // A thread block begins with 128 for each of its 16 warps.
   static constexpr int kUpdatingRegisters = 136, kChainRegisters = 208, kServingRegisters = 32;
   static constexpr int kGroupTiles = WholePair::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
                        kBlock = kMemberTile / 2;
   static constexpr int kFirstHidden = 0, kSecondHidden = 1, kThirdHidden = 2,
-                       kSecondGradient = 3;  // exchanges
-  static constexpr int kFirstSum = 4;        // over clusters, for tests that lose it
+                       kSecondGradient = 3;   // exchanges
+  static constexpr int kPairedExchanges = 2;  // the first, that have two buffers
+  static constexpr int kFirstSum = 4;         // over clusters, for tests that lose it
+  /// What those who update announce, each thread for itself, to each warp of the chain.
+  enum Announced { kRows, kRest, kAnnouncements };
+  static constexpr int kAnnouncers = 32 * (kWarps + 1);
   /// 8 KB of weights each.
   enum Matrix { kSecondRows, kThirdRows, kSecondColumns, kThirdColumns, kLast };
   static constexpr int kInputs = (WholePair::kInputPairs + kWarps - 1) / kWarps;  // pairs a warp has at most
@@ -103,7 +110,8 @@ class SliceWholePair {
 
   /// This step's buffer of an exchange, or the last's.
   RESIDENT_DEVICE int buffer(int exchange, bool before = false) const {
-    return exchange == kFirstHidden ? (before ? stage_ ^ 1 : stage_) : exchange + 1;
+    return exchange < kPairedExchanges ? 2 * exchange + (before ? stage_ ^ 1 : stage_)
+                                       : exchange + kPairedExchanges;
   }
   RESIDENT_DEVICE unsigned char* tiles(int exchange, bool before = false) const {
     return shared_memory() + WholePair::kExchanges + buffer(exchange, before) * WholePair::kTiles;
@@ -129,10 +137,8 @@ class SliceWholePair {
   RESIDENT_DEVICE std::uint32_t timed_out_word() const {
     return lane_ < kChainWarps ? timed_out_words()[lane_] : 0;
   }
-  RESIDENT_DEVICE float4* partial(int warp, int group) const {
-    return reinterpret_cast<float4*>(shared_memory() + WholePair::kThirdGradient) +
-           (warp * kGroups + group) * 32 + lane_;
-  }
+  /// [pairs of this cluster's inputs]; of those that there are not they stay zero.
+  RESIDENT_DEVICE static unsigned char* first_weights() { return shared_memory() + WholePair::kFirstWeights; }
   RESIDENT_DEVICE static std::uint32_t barrier(int which) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(WholePair::kBarriers + 8 * which);
   }
@@ -141,6 +147,9 @@ class SliceWholePair {
   }
   RESIDENT_DEVICE static std::uint32_t staging_barrier(int which) {
     return barrier(WholePair::kBuffers * kGroups + which);
+  }
+  RESIDENT_DEVICE static std::uint32_t announcement_barrier(Announced what) {
+    return barrier(WholePair::kBuffers * kGroups + 2 + what);
   }
 
   // ---- begin
@@ -156,6 +165,8 @@ class SliceWholePair {
     if (thread_index() == 0) {
       constexpr int kExchangeBarriers = WholePair::kBuffers * kGroups;
       for (int i = 0; i < kExchangeBarriers + 2; ++i) barrier_init(barrier(i), 1);
+      for (int i = 0; i < kAnnouncements; ++i)
+        barrier_init(announcement_barrier(static_cast<Announced>(i)), kAnnouncers);
       barrier_init_fence();
       for (int i = 0; i < kExchangeBarriers; ++i) barrier_expect(barrier(i), kGroupTiles);
     }
@@ -176,44 +187,45 @@ class SliceWholePair {
     take_registers<kUpdatingRegisters>();
     load(a);
     keep_all_weights();
-    Fragments rows[kInputs];
-    await_inputs(0, 0);
-    load_inputs(rows, WholePair::kInputRows);
-    clear_first_sums();
-#pragma unroll
-    for (int i = 0; i < kInputs; ++i) multiply_first_pair(i, rows[i]);
-    Operands third_rows = {};  // of the step before
+    keep_first_weights<kInputs>();
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
-      store_partial();
       step_sync();  // 1
       // In the first step of tiles that are zero.
-      update_third_rows(a, third_rows);
-      update_second_rows(a);
-      update_last(a);
-      const Operands second_columns = load_second_columns();
-      step_sync();  // 2
-      update_second_columns(a, second_columns);
-      Fragments columns[kInputs];
+      wait_cycles(kHeadStart);
+      update_hidden<true>(a);
       await_inputs(1, step);
-      load_inputs(columns, WholePair::kInputColumns);
-      if (step + 1 < a.steps) await_inputs(0, step + 1);
-      step_sync();  // 3
-      update_third_columns(a);
-      third_rows = load_third_rows();
-      step_sync();  // 4
+      Fragments columns[kInputs];
+      load_input_columns(columns);
+      step_sync();  // 2
       const std::uint32_t timed_out = timed_out_word();
-      update_first_and_multiply(a, columns);
+      update_first(a, columns);
       if (warp_any(timed_out != 0)) return;
     }
     begin_step(a.steps);
-    update_third_rows(a, third_rows);
-    update_second_rows(a);
-    update_last(a);
-    update_second_columns(a, load_second_columns());
+    update_hidden<false>(a);
     step_sync();  // biases are updated, too
     store(a);
   }
+  /// Of the step before: all layers but the first.
+  template <bool kAnnounces>
+  RESIDENT_DEVICE void update_hidden(const Arguments& a) {
+    update_matrix(a, kSecondRows, load_operands(tiles(kFirstHidden, true), own_tiles(tiles(kSecondGradient))),
+                  RegisterMasters{masters_[kSecondRows]});
+    update_matrix(a, kThirdRows, load_operands(tiles(kSecondHidden, true), own_tiles(third_gradient())),
+                  RegisterMasters{masters_[kThirdRows]});
+    const Operands last = load_operands(tiles(kThirdHidden), load_own(dlogits(), 2 * kBlock)),
+                   second = load_operands(tiles(kSecondGradient), own_tiles(tiles(kFirstHidden, true)));
+    if (kAnnounces) announce(kRows);
+    update_matrix(a, kLast, last, SharedMasters{last_masters()});
+    update_matrix(a, kSecondColumns, second, RegisterMasters{masters_[kSecondColumns]});
+    update_matrix(a, kThirdColumns, load_operands(third_gradient(), own_tiles(tiles(kSecondHidden, true))),
+                  SharedMasters{third_columns_masters()});
+    if (kAnnounces) announce(kRest);
+  }
+  /// By every thread that updates, when it has. Of a lane that arrives for its warp racecheck follows only what that lane itself
+  /// has written or read.
+  RESIDENT_DEVICE static void announce(Announced what) { barrier_arrive(announcement_barrier(what)); }
   struct RegisterMasters {
     Master (&master)[kSlices];
     RESIDENT_DEVICE void load(int i, Master& to) const {
@@ -301,39 +313,13 @@ class SliceWholePair {
 #pragma unroll
     for (int i = 0; i < kSlices; i += 2) keep_weights(place + i / 2 * 512, master[i], master[i + 1]);
   }
-  /// Operands of one matrix are loaded before another is updated.
-  RESIDENT_DEVICE Operands load_second_columns() const {
-    return load_operands(tiles(kSecondGradient), own_tiles(tiles(kFirstHidden, true)));
-  }
-  RESIDENT_DEVICE void update_second_rows(const Arguments& a) {
-    update_matrix(a, kSecondRows, load_operands(tiles(kFirstHidden, true), own_tiles(tiles(kSecondGradient))),
-                  RegisterMasters{masters_[kSecondRows]});
-  }
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a, const Operands& operands) {
-    update_matrix(a, kSecondColumns, operands, RegisterMasters{masters_[kSecondColumns]});
-  }
-  RESIDENT_DEVICE void update_last(const Arguments& a) const {
-    update_matrix(a, kLast, load_operands(tiles(kThirdHidden), load_own(dlogits(), 2 * kBlock)),
-                  SharedMasters{last_masters()});
-  }
-  RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
-    update_matrix(a, kThirdColumns, load_operands(third_gradient(), own_tiles(tiles(kSecondHidden))),
-                  SharedMasters{third_columns_masters()});
-  }
-  RESIDENT_DEVICE Operands load_third_rows() const {
-    return load_operands(tiles(kSecondHidden), own_tiles(third_gradient()));
-  }
-  RESIDENT_DEVICE void update_third_rows(const Arguments& a, const Operands& operands) {
-    update_matrix(a, kThirdRows, operands, RegisterMasters{masters_[kThirdRows]});
-  }
-
   /// Of two neighbouring slices, as the rows of a product.
   RESIDENT_DEVICE static void pack_weights(std::uint32_t (&word)[4], const Master& first,
                                            const Master& second) {
-    word[0] = Format::pack_weights(first[0], first[1]);
-    word[1] = Format::pack_weights(first[2], first[3]);
-    word[2] = Format::pack_weights(second[0], second[1]);
-    word[3] = Format::pack_weights(second[2], second[3]);
+    word[0] = Format::pack_finite_weights(first[0], first[1]);
+    word[1] = Format::pack_finite_weights(first[2], first[3]);
+    word[2] = Format::pack_finite_weights(second[0], second[1]);
+    word[3] = Format::pack_finite_weights(second[2], second[3]);
   }
   RESIDENT_DEVICE static void keep_weights(unsigned char* place, const Master& first, const Master& second) {
     std::uint32_t word[4];
@@ -360,36 +346,20 @@ class SliceWholePair {
 
   // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
 
-  RESIDENT_DEVICE void clear_first_sums() {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) first_sums_[group][c] = 0;
-  }
-  RESIDENT_DEVICE void multiply_first_pair(int i, const Fragments& x) {
-    std::uint32_t weight[4];
-    pack_weights(weight, first_[i][0], first_[i][1]);
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int word = 4 * (group >> 1) + (group & 1);
-      Format::product(first_sums_[group], as_uint4(weight), x.word[word], x.word[word + 2]);
-    }
-  }
-  RESIDENT_DEVICE void store_partial() const {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-      *partial(warp_, group) = make_float4(first_sums_[group][0], first_sums_[group][1],
-                                           first_sums_[group][2], first_sums_[group][3]);
-  }
-  /// And the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const Fragments (&columns)[kInputs]) {
+  /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
+  /// another are waited for.
+  RESIDENT_DEVICE void update_first(const Arguments& a, const Fragments (&columns)[kInputs]) {
     const Own own = load_own(first_gradient(), 2 * kBlock);
-    Fragments rows[kInputs];
-    load_inputs(rows, WholePair::kInputRows);
-    clear_first_sums();
+    static_assert(kInputs == 2);
+    if (input_pairs_ == 2)
+      update_first<2>(a, own, columns);
+    else if (input_pairs_ == 1)
+      update_first<1>(a, own, columns);
+  }
+  template <int kPairs>
+  RESIDENT_DEVICE void update_first(const Arguments& a, const Own& own, const Fragments (&columns)[kInputs]) {
 #pragma unroll
-    for (int i = 0; i < kInputs; ++i) {
-      if (i >= input_pairs_) break;
+    for (int i = 0; i < kPairs; ++i) {
       const std::uint32_t* x = columns[i].word;
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
@@ -397,18 +367,29 @@ class SliceWholePair {
         multiply_own(sum, own, x[slice], x[2 + slice], x[4 + slice], x[6 + slice]);
         update_master(a, first_[i][slice], sum);
       }
-      multiply_first_pair(i, rows[i]);
     }
+    keep_first_weights<kPairs>();
+  }
+  template <int kPairs>
+  RESIDENT_DEVICE void keep_first_weights() const {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      if (i < input_pairs_)
+        keep_weights(first_weights() + (input_begin_ + i) * WholePair::kPairWeights + lane_ * 16,
+                     first_[i][0], first_[i][1]);
   }
   RESIDENT_DEVICE static void await_inputs(int which, int step) {
     // Nothing but this device's own memory is waited for, so this needs no bound.
-    while (!warp_all(barrier_try_wait_own(staging_barrier(which), static_cast<std::uint32_t>(step) & 1))) {
+    await_own(staging_barrier(which), static_cast<std::uint32_t>(step) & 1);
+  }
+  RESIDENT_DEVICE static void await_own(std::uint32_t barrier, std::uint32_t parity) {
+    while (!warp_all(barrier_try_wait_own(barrier, parity))) {
     }
   }
-  RESIDENT_DEVICE void load_inputs(Fragments (&x)[kInputs], int offset) const {
+  RESIDENT_DEVICE void load_input_columns(Fragments (&x)[kInputs]) const {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const unsigned char* pair = shared_memory() + offset +
+      const unsigned char* pair = shared_memory() + WholePair::kInputColumns +
                                   (input_begin_ + max(0, min(i, input_pairs_ - 1))) * kInputPair + lane_ * 16;
 #pragma unroll
       for (int part = 0; part < 2; ++part) assign(x[i], part, load_shared16(pair + part * 512));
@@ -422,27 +403,28 @@ class SliceWholePair {
     if (warp_ > kWarps + kChainWarps) return;
     stage(a, 0, a.x_rows, WholePair::kInputRows, next_batch_);
     const bool first_of_all = member_ == 0 && cluster_ == 0;
-    float2 row_loss;  // of the last step
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
       next_batch(a);
       step_sync();  // 1: behind it nobody reads the last inputs
+      update_bias(a, bias(1), own_tiles(tiles(kSecondGradient)));
+      update_bias(a, bias(2), own_tiles(third_gradient()));
+      announce(kRows);
+      update_bias(a, bias(3), load_own(dlogits(), 2 * kBlock));
+      const float2 row_loss = row_losses()[lane_];  // of the step before
+      announce(kRest);
       stage(a, 1, a.x_columns, WholePair::kInputColumns, batch_);
       if (step + 1 < a.steps) stage(a, 0, a.x_rows, WholePair::kInputRows, next_batch_);
-      update_bias(a, bias(1), own_tiles(tiles(kSecondGradient)));
-      step_sync();  // 2
       if (step > 0 && first_of_all) store_loss(a, step - 1, row_loss);
-      step_sync();  // 3
-      update_bias(a, bias(2), own_tiles(third_gradient()));
-      update_bias(a, bias(3), load_own(dlogits(), 2 * kBlock));
-      row_loss = row_losses()[lane_];
-      step_sync();  // 4
+      step_sync();  // 2
       if (warp_any(timed_out_word() != 0)) return;
       update_bias(a, bias(0), load_own(first_gradient(), 2 * kBlock));
     }
     begin_step(a.steps);
     update_bias(a, bias(1), own_tiles(tiles(kSecondGradient)));
-    if (first_of_all) store_loss(a, a.steps - 1, row_loss);
+    update_bias(a, bias(2), own_tiles(third_gradient()));
+    update_bias(a, bias(3), load_own(dlogits(), 2 * kBlock));
+    if (first_of_all) store_loss(a, a.steps - 1, row_losses()[lane_]);
     step_sync();
   }
   /// bias [16] += factor * the sum over rows: a product with ones.
@@ -569,7 +551,7 @@ class SliceWholePair {
   }
   RESIDENT_DEVICE void take(const Arguments& a, int exchange, Columns& columns) {
     const std::uint32_t barrier = exchange_barrier(exchange, group());
-    const std::uint32_t parity = exchange == kFirstHidden ? first_parity_ : parity_;
+    const std::uint32_t parity = exchange < kPairedExchanges ? paired_parity_ : parity_;
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
       if (waiter_.give_up(a, polls, begin, exchange)) break;
@@ -588,12 +570,18 @@ class SliceWholePair {
     if (lane_ == 0 && !waiter_.timed_out) barrier_expect(exchange_barrier(exchange, group()), kGroupTiles);
   }
 
+  /// By whom it is announced waits for nothing that has no bound.
+  RESIDENT_DEVICE void await_announced(Announced what) const {
+    await_own(announcement_barrier(what), parity_);
+  }
   RESIDENT_DEVICE void chain(const Arguments& a) {
     take_registers<kChainRegisters>();
     const Lane lane = place_lane();
+    await_inputs(0, 0);
+    InputRows rows = load_input_rows();
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
-      first_parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
+      paired_parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
       next_batch(a);
       int label[2];
 #pragma unroll
@@ -603,11 +591,11 @@ class SliceWholePair {
       }
       step_sync();  // 1
       float sum[4];
-      add_first(a, sum);
+      make_first(a, rows, sum);
       const Two first = hidden(sum);
       publish(a, lane, kFirstHidden, first);
 
-      step_sync();  // 2
+      await_announced(kRows);
       Columns columns;
       Product product = load_product(kSecondRows);
       float2 bias = load_bias(1);
@@ -624,13 +612,16 @@ class SliceWholePair {
       publish(a, lane, kThirdHidden, hidden(sum));
       expect_next(kSecondHidden);
 
-      loss(a, lane, label, second);  // with barrier 3
+      await_announced(kRest);
+      loss(a, lane, label, second);
       product = load_product(kSecondColumns);
+      if (step + 1 < a.steps) await_inputs(0, step + 1);
+      rows = load_input_rows();
       take(a, kSecondGradient, columns);
       multiply(sum, product, columns);
       keep_two(first_gradient(), masked(sum, first));
       if (waiter_.timed_out && lane_ == 0) timed_out_words()[group()] = 1;
-      step_sync();  // 4
+      step_sync();  // 2
       expect_next(kSecondGradient);
       if (warp_any(timed_out_word() != 0)) return;
     }
@@ -644,20 +635,33 @@ class SliceWholePair {
     place[0] = two.first;
     place[kBlock / 4] = two.second;
   }
-  RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) {
-    float4 part[kWarps];
+  /// Of this group's 8 rows, this cluster's inputs.
+  struct InputRows {
+    std::uint32_t word[WholePair::kInputPairs][2];
+  };
+  RESIDENT_DEVICE InputRows load_input_rows() const {
+    InputRows rows;
+    const auto* place = reinterpret_cast<const std::uint32_t*>(shared_memory() + WholePair::kInputRows +
+                                                               (group() >> 1) * 512 + lane_ * 16) +
+                        (group() & 1);
 #pragma unroll
-    for (int from = 0; from < kWarps; ++from) part[from] = *partial(from, group());
+    for (int i = 0; i < WholePair::kInputPairs; ++i)
 #pragma unroll
-    for (int distance = 1; distance < kWarps; distance *= 2)
+      for (int j = 0; j < 2; ++j) rows.word[i][j] = place[i * kInputPair / 4 + 2 * j];
+    return rows;
+  }
+  /// The first layer's sums, without ReLU.
+  RESIDENT_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[4]) {
+    Chains chains = begin_chains(0, 0);
 #pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) {
-        const float4& other = part[from + distance];
-        part[from].x += other.x, part[from].y += other.y;
-        part[from].z += other.z, part[from].w += other.w;
-      }
+    for (int i = 0; i < WholePair::kInputPairs; ++i) {
+      std::uint32_t weight[4];
+      load_matrices(weight, first_weights() + i * WholePair::kPairWeights + lane_ * 16);
+      Format::product(chains.sum[i % 4], as_uint4(weight), rows.word[i][0], rows.word[i][1]);
+    }
+    chains.add(sum);
     const float2 bias = load_bias(0);
-    float4 total = part[0];
+    float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
     if constexpr (kClusters > 1)
       total =
           cluster_sum_.sum(a, waiter_, cluster_, member_, group(), true, total, a.lost_exchange == kFirstSum);
@@ -739,7 +743,6 @@ class SliceWholePair {
       for (int c = 0; c < 4; ++c)
         if (g + 8 * (c >> 1) == label[c & 1])
           row_losses()[first_row() + (c & 1)] = make_float2(row_sum[c & 1], below[c]);
-    step_sync();  // 3
   }
 
   // ---- start and end of a launch, by the eight
@@ -834,9 +837,8 @@ class SliceWholePair {
   ClusterSum<kClusters == 1 ? 2 : kClusters, kGroups> cluster_sum_;  // unused by one
   int batch_ = 0, next_batch_;                                       // of this step and the next
   int stage_ = 0;                                                    // of the first layer's activations
-  std::uint32_t parity_ = 0, first_parity_ = 0;
+  std::uint32_t parity_ = 0, paired_parity_ = 0;
   Master first_[kInputs][2], masters_[3][kSlices];  // of the first three matrices
-  float first_sums_[kGroups][4];
 };
 
 template <class Format, int kClusters>
