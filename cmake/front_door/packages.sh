@@ -14,6 +14,7 @@ libfmt-dev|header fmt/core.h
 libgtest-dev|header gtest/gtest.h
 libgmock-dev|header gmock/gmock.h
 zlib1g-dev|header zlib.h
+libboost-context-dev|header boost/context/fiber.hpp
 LIST
   if [ "$1" = tests ]; then
     printf '%s\n' "chromium|command chromium" "chromium-driver|command chromedriver" "shellcheck|command shellcheck"

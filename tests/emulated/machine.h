@@ -1,0 +1,111 @@
+// A GPU that the CPU plays, for tests of kernels where there is no GPU: slow, and without a memory model, but it runs the
+// kernels' own source, in another order of events every time.
+//
+// Every thread of a launch is a fiber. A warp's lanes meet where an instruction takes them all; threads wait at barriers;
+// copies that a GPU makes by the way land later, in any order. A scheduler draws who goes on, for how long, who is held
+// up and what lands, from a seed; what only holds in one order of these does not hold for long. A launch that can't go
+// on, a lane that goes elsewhere than its warp, or a barrier that too many arrive at is an error that says where.
+//
+// What it does not see: a store overtaken by another of the same thread (memory is sequentially consistent here), races
+// between two instructions that no wait lies between, and time: only nanoseconds() passes, faster while all wait.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace headroom::emulated {
+
+inline constexpr int kWarp = 32;
+/// Of the device that is played, an H200.
+inline constexpr int kSms = 132;
+inline constexpr int kSharedBytesOfBlock = 232448, kSharedBytesOfSm = 233472;
+
+struct Shape {
+  unsigned blocks = 1, threads = 1;  // threads: of a block
+  unsigned cluster = 1;              // blocks of one
+  bool cooperative = false;          // all blocks are there at once
+  std::size_t shared_bytes = 0;      // of a block, besides static ones
+};
+
+/// What a kernel did that no GPU would take, or where it came to a stand.
+class Fault : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs `thread` as every thread of every block; returns when all are done. Throws Fault.
+void run(const Shape& shape, const std::function<void()>& thread);
+
+/// Seeds what is drawn from here on; run() adds to it.
+void seed_schedule(std::uint64_t seed);
+
+// ---- what a running thread asks for
+
+struct Place {
+  unsigned thread, block, threads, blocks;  // threads: of a block; blocks: of the launch
+};
+const Place& place();
+int lane();
+
+namespace internal {
+void* const* meet(const char* instruction, void* mine);
+void let_warp_go();
+}  // namespace internal
+/// All 32 lanes come with a Mine, and `together` is called once with all of them, in which it leaves what lanes get.
+/// Throws Fault if another `instruction` brought some lane here.
+template <class Mine, class Together>
+void with_warp(const char* instruction, Mine& mine, const Together& together) {
+  void* const* all = internal::meet(instruction, &mine);
+  if (all == nullptr) return;  // somebody else came last
+  Mine* lanes[kWarp];
+  for (int i = 0; i < kWarp; ++i) lanes[i] = static_cast<Mine*>(all[i]);
+  together(lanes);
+  internal::let_warp_go();
+}
+
+/// A barrier of `count` threads of the block (0: all).
+void block_barrier(int which, unsigned count);
+/// All threads of the block; whether any of them says so.
+bool block_any(bool value);
+void cluster_barrier();
+
+/// To be called before a load of what others may store to, and behind such a store: who polls in vain sleeps.
+void polled(const void* address);
+void stored(const void* address);
+/// A device's clock: a step takes no less of it than the rounds in which threads have their turns.
+std::uint64_t nanoseconds();
+/// Lets others go on.
+void rest();
+[[noreturn]] void fault(const std::string& what);
+
+// ---- shared memory: addresses of 32 bits; the upper eight say which block of the cluster
+
+unsigned char* shared_memory();
+std::uint32_t shared_address(const void* pointer);
+std::uint32_t shared_address_in(std::uint32_t address, std::uint32_t rank);
+/// Throws Fault if `bytes` from there on are not all in a block's shared memory.
+unsigned char* shared_pointer(std::uint32_t address, std::size_t bytes);
+
+// ---- barriers that count arrivals and bytes
+
+void counted_init(std::uint32_t barrier, std::uint32_t arrivals);
+void counted_expect(std::uint32_t barrier, std::uint32_t bytes);  // and arrives
+void counted_arrive(std::uint32_t barrier);
+bool counted_done(std::uint32_t barrier, std::uint32_t parity);
+
+// ---- copies by the way
+
+/// Lands some time later and is counted by `barrier`. `source` is read when it lands.
+void copy_later(std::uint32_t destination, const void* source, std::uint32_t bytes, std::uint32_t barrier);
+/// The same of a value.
+void send_later(std::uint32_t destination, std::span<const std::uint32_t> words, std::uint32_t barrier);
+/// Of this thread, in groups: source is read and written at the last moment, or right now.
+void copy_in_group(void* destination, const void* source, std::size_t bytes);
+void commit_group();
+void wait_for_groups(std::size_t all_but);
+
+}  // namespace headroom::emulated

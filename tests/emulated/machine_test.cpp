@@ -1,0 +1,162 @@
+// The machine that the CPU plays: what it does, and that it finds what is planted.
+#include "machine.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace headroom::emulated {
+namespace {
+
+/// The fault that a launch ends with; nothing if it ends well.
+std::string fault_of(const Shape& shape, const std::function<void()>& thread) {
+  try {
+    run(shape, thread);
+  } catch (const Fault& fault) {
+    return fault.what();
+  }
+  return {};
+}
+testing::AssertionResult says(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
+}
+
+constexpr std::uint32_t kBarrier = 0, kData = 64;
+constexpr Shape kPair = {
+    .blocks = 2, .threads = 64, .cluster = 2, .cooperative = false, .shared_bytes = 1024};
+
+/// Block 0 sends a value to every thread of block 1, which waits for it, or forgets to.
+std::vector<int> values_received(bool waits) {
+  std::vector<int> received(64);
+  run(kPair, [&] {
+    const bool sends = place().block == 0, leads = place().thread == 0;
+    if (leads) counted_init(shared_address(shared_memory()) + kBarrier, 1);
+    cluster_barrier();
+    const std::uint32_t barrier = shared_address_in(kBarrier, 1);
+    if (leads && sends) {
+      for (std::uint32_t i = 0; i < 16; ++i)
+        send_later(shared_address_in(kData + 16 * i, 1), std::array{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3},
+                   barrier);
+    }
+    if (leads && !sends) counted_expect(shared_address_in(kBarrier, 1), 256);
+    if (!sends) {
+      while (waits && !counted_done(barrier, 0)) {
+      }
+      std::memcpy(&received[place().thread], shared_memory() + kData + 4 * place().thread, 4);
+    }
+    cluster_barrier();
+    while (!sends && !counted_done(barrier, 0)) {
+    }
+    cluster_barrier();
+  });
+  return received;
+}
+TEST(EmulatedMachine, WhatIsSentHasLandedBehindTheBarrierThatCountsIt) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    seed_schedule(seed);
+    const auto values = values_received(true);
+    for (int i = 0; i < 64; ++i) ASSERT_EQ(values[static_cast<std::size_t>(i)], i) << "seed " << seed;
+  }
+}
+TEST(EmulatedMachine, ShowsAWaitThatIsMissing) {
+  int wrong = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    seed_schedule(seed);
+    const auto values = values_received(false);
+    for (int i = 0; i < 64; ++i) wrong += values[static_cast<std::size_t>(i)] != i;
+  }
+  EXPECT_GT(wrong, 0);
+}
+
+TEST(EmulatedMachine, TheScheduleFollowsFromTheSeed) {
+  const auto order_of = [](std::uint64_t seed) {
+    seed_schedule(seed);
+    std::vector<unsigned> order;
+    run({.blocks = 4, .threads = 64, .cooperative = true}, [&] {
+      for (int i = 0; i < 3; ++i) {
+        rest();
+        order.push_back(place().block * 64 + place().thread);
+      }
+    });
+    return order;
+  };
+  std::set<std::vector<unsigned>> orders;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto order = order_of(seed);
+    EXPECT_EQ(order, order_of(seed));
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 1u);
+}
+
+TEST(EmulatedMachine, BlocksOfAPlainLaunchNeedNotBeThereAtOnce) {
+  int together = 0, most = 0;
+  run({.blocks = 5, .threads = 32}, [&] {
+    most = std::max(most, ++together);
+    rest();
+    --together;
+  });
+  EXPECT_LE(most, 32);
+}
+
+TEST(EmulatedMachine, SaysThatNobodyCanGoOn) {
+  EXPECT_TRUE(says(fault_of({.threads = 64},
+                            [] {
+                              if (place().thread < 32) block_barrier(0, 0);
+                            }),
+                   "nobody can go on: warp 0 of block 0 (32 lanes left"));
+}
+TEST(EmulatedMachine, SaysThatALaneWentElsewhere) {
+  int mine = 0;
+  const auto nothing = [](int* const*) {};
+  EXPECT_TRUE(says(fault_of({.threads = 32},
+                            [&] { with_warp(place().thread == 7 ? "ldmatrix" : "shuffle", mine, nothing); }),
+                   "while others of the warp are at"));
+  EXPECT_TRUE(says(fault_of({.threads = 32},
+                            [&] {
+                              if (place().thread != 7) with_warp("shuffle", mine, nothing);
+                            }),
+                   "31 at shuffle"));
+}
+TEST(EmulatedMachine, SaysThatABarrierIsMisused) {
+  const Shape shape{.threads = 32, .shared_bytes = 64};
+  EXPECT_TRUE(says(fault_of(shape, [] { counted_arrive(kBarrier); }), "no barrier was initialised there"));
+  EXPECT_TRUE(says(fault_of({.threads = 64}, [] { block_barrier(1, place().thread < 32 ? 64 : 32); }),
+                   "a barrier of"));
+  EXPECT_TRUE(says(fault_of(shape,
+                            [] {
+                              if (place().thread != 0) return;
+                              counted_init(kBarrier, 2);
+                              counted_expect(kBarrier, 16);
+                              counted_arrive(kBarrier);
+                              counted_arrive(kBarrier);
+                            }),
+                   "one arrival more at a barrier than it expects"));
+}
+TEST(EmulatedMachine, SaysThatMemoryIsNotTheBlocks) {
+  const Shape shape{.threads = 32, .shared_bytes = 64};
+  EXPECT_TRUE(says(fault_of(shape, [] { (void)shared_pointer(60, 8); }), "8 bytes from byte 60 of 64"));
+  EXPECT_TRUE(says(fault_of(shape, [] { (void)shared_pointer(shared_address_in(0, 1), 8); }),
+                   "a shared address of block 1 of a cluster of 1"));
+  const int elsewhere = 0;
+  EXPECT_TRUE(
+      says(fault_of(shape, [&] { (void)shared_address(&elsewhere); }), "a pointer to something else"));
+}
+TEST(EmulatedMachine, SaysThatABlockEndedBeforeItsCopies) {
+  alignas(16) static const std::array<int, 4> source{};
+  EXPECT_TRUE(says(fault_of({.threads = 32, .shared_bytes = 1024},
+                            [] {
+                              if (place().thread != 0) return;
+                              counted_init(kBarrier, 1);
+                              for (int i = 0; i < 50; ++i) copy_later(kData, source.data(), 16, kBarrier);
+                            }),
+                   "before copies into their shared memory had landed"));
+}
+
+}  // namespace
+}  // namespace headroom::emulated

@@ -1,0 +1,32 @@
+#include <algorithm>
+#include <cstring>
+
+#include "resident/arguments.h"
+#include "resident/block_arguments.h"
+#include "resident/patch_arguments.h"
+#include "resident/slice_arguments.h"
+#include "runtime.h"
+
+namespace headroom::emulated {
+namespace {
+
+/// All kernels of cuda-resident have one parameter, a struct passed by value; the trainer holds them in a variant, so that as
+/// many bytes as the largest has can be read. By the x86-64 ABI such a parameter lies on the stack, where a kernel looks at
+/// the first bytes of this one.
+struct AnyArguments {
+  alignas(
+      16) unsigned char bytes[std::max({sizeof(resident::Arguments), sizeof(resident::SliceArguments),
+                                        sizeof(resident::PatchArguments), sizeof(resident::BlockArguments)})];
+};
+static_assert(alignof(resident::Arguments) <= 16 && alignof(resident::SliceArguments) <= 16 &&
+              alignof(resident::PatchArguments) <= 16 && alignof(resident::BlockArguments) <= 16);
+
+}  // namespace
+
+void call_kernel(const void* kernel, const void* argument) {
+  AnyArguments arguments;
+  std::memcpy(arguments.bytes, argument, sizeof arguments.bytes);
+  reinterpret_cast<void (*)(AnyArguments)>(const_cast<void*>(kernel))(arguments);
+}
+
+}  // namespace headroom::emulated

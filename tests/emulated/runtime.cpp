@@ -1,0 +1,176 @@
+// The part of the CUDA runtime that trainers and their tests call, on the machine that the CPU plays. Streams are always
+// done; events are stamped with the machine's own time.
+#include "runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "machine.h"
+
+namespace headroom::emulated {
+namespace {
+
+cudaError_t last_error = cudaSuccess;
+
+cudaError_t remember(cudaError_t code) {
+  if (code != cudaSuccess) last_error = code;
+  return code;
+}
+
+constexpr std::size_t kAllocationAlignment = 256;
+
+/// Clusters of `size` blocks of which one takes an SM that an H200 was seen to hold at once (docs/kernels/resident.md).
+int clusters_at_once(unsigned size) {
+  return size <= 1 ? kSms : size <= 2 ? 66 : size <= 4 ? 30 : size <= 8 ? 15 : size <= 16 ? 7 : 0;
+}
+int blocks_on_sm(std::size_t shared_bytes) {
+  constexpr std::size_t kReserved = 1024;
+  return shared_bytes > kSharedBytesOfBlock ? 0
+                                            : static_cast<int>(kSharedBytesOfSm / (shared_bytes + kReserved));
+}
+
+Shape shape_of(const cudaLaunchConfig_t& config) {
+  Shape shape{
+      .blocks = config.gridDim.x, .threads = config.blockDim.x, .shared_bytes = config.dynamicSmemBytes};
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id == cudaLaunchAttributeCooperative) shape.cooperative = attribute.val.cooperative != 0;
+    if (attribute.id == cudaLaunchAttributeClusterDimension) shape.cluster = attribute.val.clusterDim.x;
+  }
+  return shape;
+}
+
+/// Of the schedules of all launches in turn: HEADROOM_EMULATED_SEED, else another one every time.
+std::uint64_t first_seed() {
+  static const std::uint64_t seed = [] {
+    const char* given = std::getenv("HEADROOM_EMULATED_SEED");
+    return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  }();
+  return seed;
+}
+
+cudaError_t launch_kernel(const cudaLaunchConfig_t& config, const void* kernel, void* argument) {
+  const Shape shape = shape_of(config);
+  const bool fits = shape.cooperative && shape.cluster == 1
+                        ? shape.blocks <= static_cast<unsigned>(kSms * blocks_on_sm(shape.shared_bytes))
+                        : shape.shared_bytes <= kSharedBytesOfBlock;
+  if (!fits) return remember(cudaErrorCooperativeLaunchTooLarge);
+  static std::uint64_t launches = 0;
+  seed_schedule(first_seed() + launches++);
+  try {
+    run(shape, [&] { call_kernel(kernel, argument); });
+  } catch (const Fault& fault) {
+    std::fprintf(stderr, "HEADROOM_EMULATED_SEED=%llu, launch %llu: %s\n",
+                 static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(launches),
+                 fault.what());
+    return remember(cudaErrorLaunchFailure);
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace headroom::emulated
+
+namespace emulated = headroom::emulated;
+
+// NOLINTBEGIN: names and parameters are the runtime's.
+extern "C" {
+
+cudaError_t cudaGetLastError() { return std::exchange(emulated::last_error, cudaSuccess); }
+const char* cudaGetErrorString(cudaError_t code) {
+  return code == cudaErrorLaunchFailure ? "the emulated launch failed" : "an error of the emulated device";
+}
+const char* cudaGetErrorName(cudaError_t code) {
+  return code == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "an emulated error";
+}
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "a GPU that the CPU plays");
+  properties->multiProcessorCount = emulated::kSms;
+  properties->major = 9;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
+  switch (name) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = emulated::kSms;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = emulated::kSharedBytesOfBlock;
+      return cudaSuccess;
+    default:
+      return emulated::remember(cudaErrorNotSupported);
+  }
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
+  const emulated::Shape shape = emulated::shape_of(*config);
+  *clusters = emulated::blocks_on_sm(shape.shared_bytes) > 0 ? emulated::clusters_at_once(shape.cluster) : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int,
+                                                          size_t shared_bytes) {
+  *blocks = emulated::blocks_on_sm(shared_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
+  return emulated::launch_kernel(*config, kernel, arguments[0]);
+}
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  constexpr std::size_t kUnit = emulated::kAllocationAlignment;
+  *pointer = std::aligned_alloc(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
+  if (*pointer == nullptr) return emulated::remember(cudaErrorMemoryAllocation);
+  std::memset(*pointer, 0xff, bytes);  // floating-point values are NaN
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
+cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
+  return std::memset(pointer, byte, bytes), cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t) {
+  return cudaMemset(pointer, byte, bytes);
+}
+cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(destination, source, bytes), cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(destination, source, bytes, kind);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = nullptr, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = reinterpret_cast<cudaEvent_t>(new std::uint64_t(0)), cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return delete reinterpret_cast<std::uint64_t*>(event), cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *reinterpret_cast<std::uint64_t*>(event) = emulated::nanoseconds();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = 1e-6f * static_cast<float>(*reinterpret_cast<std::uint64_t*>(end) -
+                                             *reinterpret_cast<std::uint64_t*>(begin));
+  return cudaSuccess;
+}
+
+}  // extern "C"
+// NOLINTEND
