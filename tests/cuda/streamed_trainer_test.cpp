@@ -25,7 +25,6 @@
 #include "streamed/packed_tiles.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
-#include "tf32_operands.h"
 
 namespace headroom {
 namespace {
@@ -416,11 +415,6 @@ TEST(StreamedPackedTiles, EveryValueHasBitsOfItsOwn) {
     for (int input = 0; input < 16; ++input) slots.push_back(streamed::packed::slot(output, input));
   std::ranges::sort(slots);
   for (int i = 0; i < 256; ++i) EXPECT_EQ(slots[static_cast<std::size_t>(i)], i);
-}
-TEST(StreamedPackedTiles, TheTensorCoreDoesNotLookBehindAValue) {
-  NEEDS_GPU();
-  const std::uint32_t seed = static_cast<std::uint32_t>(fresh_seed());
-  for (const bool special : {false, true}) EXPECT_EQ(sums_that_lower_bits_change(seed, special), 0) << seed;
 }
 /// Of `lanes` that read `bytes` each at the same time, all at places of their own in the 128 bytes of the banks.
 template <class Place>
