@@ -97,6 +97,11 @@ void rest() { the_scheduler.rest(); }
 void fault(const std::string& what) { the_scheduler.fault(what); }
 
 unsigned char* shared_memory() { return running_block().shared; }
+unsigned char* block_variable(const void* key, std::size_t bytes) {
+  return running_block()
+      .variables.try_emplace(key, bytes, static_cast<unsigned char>(0xff))
+      .first->second.data();
+}
 std::uint32_t shared_address(const void* pointer) {
   const Block& block = running_block();
   const auto place = static_cast<std::uintptr_t>(static_cast<const unsigned char*>(pointer) - block.shared);

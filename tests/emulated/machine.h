@@ -23,6 +23,7 @@ inline constexpr int kWarp = 32;
 /// Of the device that is played, an H200.
 inline constexpr int kSms = 132;
 inline constexpr int kSharedBytesOfBlock = 232448, kSharedBytesOfSm = 233472;
+inline constexpr int kL2Bytes = 60 << 20;
 
 struct Shape {
   unsigned blocks = 1, threads = 1;  // threads: of a block
@@ -85,6 +86,8 @@ void rest();
 // ---- shared memory: addresses of 32 bits; the upper eight say which block of the cluster
 
 unsigned char* shared_memory();
+/// Of the running block, `bytes` of its own for each `key`; 0xff at first.
+unsigned char* block_variable(const void* key, std::size_t bytes);
 std::uint32_t shared_address(const void* pointer);
 std::uint32_t shared_address_in(std::uint32_t address, std::uint32_t rank);
 /// Throws Fault if `bytes` from there on are not all in a block's shared memory.

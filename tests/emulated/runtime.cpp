@@ -54,8 +54,7 @@ std::uint64_t first_seed() {
   return seed;
 }
 
-cudaError_t launch_kernel(const cudaLaunchConfig_t& config, const void* kernel, void* argument) {
-  const Shape shape = shape_of(config);
+cudaError_t launch_kernel(const Shape& shape, const void* kernel, void* argument) {
   const bool fits = shape.cooperative && shape.cluster == 1
                         ? shape.blocks <= static_cast<unsigned>(kSms * blocks_on_sm(shape.shared_bytes))
                         : shape.shared_bytes <= kSharedBytesOfBlock;
@@ -108,6 +107,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = emulated::kSharedBytesOfBlock;
       return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+      *value = emulated::kL2Bytes;
+      return cudaSuccess;
     default:
       return emulated::remember(cudaErrorNotSupported);
   }
@@ -124,7 +126,13 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
-  return emulated::launch_kernel(*config, kernel, arguments[0]);
+  return emulated::launch_kernel(emulated::shape_of(*config), kernel, arguments[0]);
+}
+cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                                        size_t shared_bytes, cudaStream_t) {
+  return emulated::launch_kernel(
+      {.blocks = grid.x, .threads = block.x, .cooperative = true, .shared_bytes = shared_bytes}, kernel,
+      arguments[0]);
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {

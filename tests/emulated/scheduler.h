@@ -104,6 +104,7 @@ struct Block {
   std::vector<unsigned char> memory;
   unsigned char* shared = nullptr;
   std::size_t shared_bytes = 0;
+  std::unordered_map<const void*, std::vector<unsigned char>> variables;  // by their declarations
   std::vector<Warp> warps;
   Barrier barriers[16];
   std::unordered_map<std::uint32_t, CountedBarrier> counted;  // by their place

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "machine/lanes.cuh"
 
 // What CUDA C++ has in the global namespace for a thread.
 #define threadIdx (::headroom::emulated::thread_place())
@@ -23,14 +24,23 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __shared__  // declarations with it are rewritten (CMakeLists.txt)
 using std::max;
 using std::min;
+inline void __syncwarp() { headroom::emulated::warp_sync(); }
 
 namespace headroom::emulated {
 inline dim3 thread_place() { return dim3(place().thread, 0, 0); }
 inline dim3 block_place() { return dim3(place().block, 0, 0); }
 inline dim3 block_size() { return dim3(place().threads); }
 inline dim3 grid_size() { return dim3(place().blocks); }
+
+/// `__shared__ Variable name;`, rewritten to Variable& name = block_variable<Variable>([] {}): every lambda's type is its own.
+template <class Variable, class Unique>
+Variable& block_variable(Unique /*of this declaration*/) {
+  static char key;
+  return *reinterpret_cast<Variable*>(block_variable(&key, sizeof(Variable)));
+}
 
 /// `kernel<<<blocks, threads, shared_bytes, stream>>>(arguments)`, rewritten to launch(kernel, ...)(arguments).
 template <class Kernel>
