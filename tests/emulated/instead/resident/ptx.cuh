@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <vector_functions.h>
 
+#include "machine/lanes.cuh"
+#include "machine/memory.cuh"
 #include "machine/warp.cuh"
 
 #define RESIDENT_DEVICE inline
@@ -27,52 +28,23 @@ RESIDENT_DEVICE void take_registers() {}
 template <int kRegisters>
 RESIDENT_DEVICE void give_registers() {}
 
-/// Every lane gets what `value` makes of all lanes' and its own number.
-template <class Value, class Result>
-Value of_all_lanes(const char* instruction, Value value, const Result& result) {
-  struct Mine {
-    Value given, got;
-  } mine{value, {}};
-  emulated::with_warp(instruction, mine, [&](Mine* const* lanes) {
-    Value given[emulated::kWarp];
-    for (int i = 0; i < emulated::kWarp; ++i) given[i] = lanes[i]->given;
-    for (int i = 0; i < emulated::kWarp; ++i) lanes[i]->got = result(given, i);
-  });
-  return mine.got;
-}
 RESIDENT_DEVICE std::uint32_t warp_ballot(bool value) {
-  return of_all_lanes("ballot", static_cast<std::uint32_t>(value), [](const std::uint32_t* given, int) {
-    std::uint32_t bits = 0;
-    for (int i = 0; i < emulated::kWarp; ++i) bits |= given[i] << i;
-    return bits;
-  });
+  return emulated::of_all_lanes("ballot", static_cast<std::uint32_t>(value),
+                                [](const std::uint32_t* given, int) {
+                                  std::uint32_t bits = 0;
+                                  for (int i = 0; i < emulated::kWarp; ++i) bits |= given[i] << i;
+                                  return bits;
+                                });
 }
-RESIDENT_DEVICE void warp_sync() {
-  of_all_lanes("warp_sync", 0, [](const int*, int) { return 0; });
-}
+RESIDENT_DEVICE void warp_sync() { emulated::warp_sync(); }
 RESIDENT_DEVICE bool warp_all(bool value) { return warp_ballot(value) == ~0u; }
 RESIDENT_DEVICE bool warp_any(bool value) { return warp_ballot(value) != 0; }
-RESIDENT_DEVICE float shuffle_xor(float value, int mask) {
-  struct Mine {
-    float value;
-    int mask;
-  };
-  return of_all_lanes("shuffle_xor", Mine{value, mask},
-                      [](const Mine* given, int i) { return Mine{given[i ^ given[i].mask].value, 0}; })
-      .value;
-}
+RESIDENT_DEVICE float shuffle_xor(float value, int mask) { return emulated::shuffle_xor(value, mask); }
 RESIDENT_DEVICE std::uint32_t shuffle_from(std::uint32_t value, int lane) {
-  struct Mine {
-    std::uint32_t value;
-    int lane;
-  };
-  return of_all_lanes(
-             "shuffle_from", Mine{value, lane},
-             [](const Mine* given, int i) { return Mine{given[given[i].lane % emulated::kWarp].value, 0}; })
-      .value;
+  return emulated::shuffle(value, lane);
 }
 RESIDENT_DEVICE int uniform(int value) {
-  return of_all_lanes("uniform", value, [](const int* given, int i) {
+  return emulated::of_all_lanes("uniform", value, [](const int* given, int i) {
     if (given[i] != given[0]) emulated::fault("a value that differs between lanes is called uniform");
     return given[0];
   });
@@ -86,23 +58,14 @@ RESIDENT_DEVICE void wait_cycles(std::uint32_t) { emulated::rest(); }
 
 // ---- shared and global memory
 
-RESIDENT_DEVICE uint4 load_shared16(const void* address) { return *static_cast<const uint4*>(address); }
-RESIDENT_DEVICE uint4 load_generic16(const void* address) { return *static_cast<const uint4*>(address); }
-RESIDENT_DEVICE uint4 load_constant16(const void* address) { return *static_cast<const uint4*>(address); }
+RESIDENT_DEVICE uint4 load_shared16(const void* address) { return emulated::value_at<uint4>(address); }
+RESIDENT_DEVICE uint4 load_generic16(const void* address) { return emulated::value_at<uint4>(address); }
+RESIDENT_DEVICE uint4 load_constant16(const void* address) { return emulated::value_at<uint4>(address); }
 RESIDENT_DEVICE void compute_now(std::uint32_t&) {}
 RESIDENT_DEVICE void compute_now(unsigned char*&) {}
 
-/// Read as a GPU's relaxed load does: it may be that somebody else has written.
-template <class Value>
-Value load_polled(const void* address) {
-  emulated::polled(address);
-  return *static_cast<const Value*>(address);
-}
-template <class Value>
-void store_seen(void* address, const Value& value) {
-  *static_cast<Value*>(address) = value;
-  emulated::stored(address);
-}
+using emulated::load_polled;
+using emulated::store_seen;
 RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   return load_polled<std::uint32_t>(address);
 }
@@ -117,7 +80,7 @@ RESIDENT_DEVICE void load_if(bool wanted, uint4& value, const void* address) {
   if (wanted) value = load_polled<uint4>(address);
 }
 RESIDENT_DEVICE void load_generic_if(bool wanted, uint4& value, const void* address) {
-  if (wanted) value = *static_cast<const uint4*>(address);
+  if (wanted) value = emulated::value_at<uint4>(address);
 }
 RESIDENT_DEVICE void store_whole16(void* address, uint4 value) { store_seen(address, value); }
 RESIDENT_DEVICE void store_packet(void* address, uint2 value) { store_seen(address, value); }
@@ -133,8 +96,7 @@ RESIDENT_DEVICE std::uint32_t shared_address(const void* pointer) {
 }
 
 RESIDENT_DEVICE void copy_async16(void* destination, const void* source) {
-  (void)shared_address(destination);
-  emulated::copy_in_group(destination, source, 16);
+  emulated::copy_async16(shared_address(destination), source);
 }
 RESIDENT_DEVICE void copy_async_commit() { emulated::commit_group(); }
 RESIDENT_DEVICE void copy_async_wait_all_but_newest() { emulated::wait_for_groups(1); }
