@@ -13,17 +13,9 @@ namespace headroom::fused {
 struct Fp16 {
   static constexpr bool kIsBf16 = false;
   /// Rounded to nearest, ties to even; `low` in the lower half.
-  FUSED_DEVICE static std::uint32_t pack(float low, float high) {
-    std::uint32_t pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
+  FUSED_DEVICE static std::uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   /// The same of max(value, 0); NaN stays NaN.
-  FUSED_DEVICE static std::uint32_t pack_relu(float low, float high) {
-    std::uint32_t pair;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
+  FUSED_DEVICE static std::uint32_t pack_relu(float low, float high) { return pack_fp16_relu(low, high); }
   /// All bits of a half that is positive, none of another.
   FUSED_DEVICE static std::uint32_t positive(std::uint32_t pair) {
     return __hgt2_mask(*reinterpret_cast<const __half2*>(&pair), __half2{});
@@ -39,16 +31,8 @@ struct Fp16 {
 
 struct Bf16 {
   static constexpr bool kIsBf16 = true;
-  FUSED_DEVICE static std::uint32_t pack(float low, float high) {
-    std::uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
-  FUSED_DEVICE static std::uint32_t pack_relu(float low, float high) {
-    std::uint32_t pair;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-  }
+  FUSED_DEVICE static std::uint32_t pack(float low, float high) { return pack_bf16(low, high); }
+  FUSED_DEVICE static std::uint32_t pack_relu(float low, float high) { return pack_bf16_relu(low, high); }
   FUSED_DEVICE static std::uint32_t positive(std::uint32_t pair) {
     return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&pair), __nv_bfloat162{});
   }

@@ -64,13 +64,6 @@ struct PairMap {
 
 using PairTiles = ClusterTiles<2>;  // of one of two ranks
 
-/// What follows from `value` is worked out where it is needed: the compiler would do it before the loop and keep it in registers
-/// that nobody has.
-FUSED_DEVICE std::uint32_t worked_out_here(std::uint32_t value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 /// What a pair keeps in device memory: of tile t, in place t % kKeptTiles, H1 and whether H2 is positive, a bit each, as the
 /// threads hold it. A ninth tile is not on its way: H2 of tile t - 1 is sent when dW3 of tile t - 4 is done, so dZ3 of tile t - 6 has
 /// landed, where tile t - 8 has been used.

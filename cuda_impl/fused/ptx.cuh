@@ -194,6 +194,50 @@ FUSED_DEVICE void bulk_send(std::uint32_t remote, std::uint32_t shared, std::uin
       : "memory");
 }
 
+// ---- two values rounded to nearest, ties to even, `low` in the lower half; relu: of max(value, 0), where NaN stays NaN
+
+#define FUSED_PACK(name, instruction)                                   \
+  FUSED_DEVICE std::uint32_t name(float low, float high) {              \
+    std::uint32_t pair;                                                 \
+    asm(instruction " %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low)); \
+    return pair;                                                        \
+  }
+FUSED_PACK(pack_fp16, "cvt.rn.f16x2.f32")
+FUSED_PACK(pack_fp16_relu, "cvt.rn.relu.f16x2.f32")
+FUSED_PACK(pack_bf16, "cvt.rn.bf16x2.f32")
+FUSED_PACK(pack_bf16_relu, "cvt.rn.relu.bf16x2.f32")
+#undef FUSED_PACK
+
+/// The top bit of byte 1 or 0 and of byte 3 or 2, spread over the lower and the upper half.
+template <bool kUpperBytes>
+FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
+  std::uint32_t halves;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(halves) : "r"(word), "n"(kUpperBytes ? 0xbb99 : 0xaa88));
+  return halves;
+}
+
+/// What follows from `value` is worked out where it is needed: the compiler would do it before the loop and keep it in registers
+/// that nobody has.
+template <class Word>
+FUSED_DEVICE Word worked_out_here(Word value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// ---- products of a warp: sums = start + a [16, 16] * b [16, 8]
+
+#define FUSED_ROWS(name, type)                                                                               \
+  FUSED_DEVICE void name(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1,       \
+                         float s0, float s1, float s2, float s3) {                                           \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                               \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                           \
+        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(s0), "f"(s1), "f"(s2), "f"(s3)); \
+  }
+FUSED_ROWS(multiply_rows_fp16, "f16")
+FUSED_ROWS(multiply_rows_bf16, "bf16")
+#undef FUSED_ROWS
+
 // ---- products of a warpgroup (wgmma.cuh)
 
 /// Between the last change of registers that products read or add to and the first product.

@@ -115,17 +115,6 @@ FUSED_DEVICE Mask<kPairs> relu(const float (&sums)[2 * kPairs], std::uint32_t (&
   return positive(held);
 }
 
-/// The top bit of byte 1 or 0 and of byte 3 or 2, spread over the lower and the upper half.
-template <bool kUpperBytes>
-FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
-  std::uint32_t halves;
-  if constexpr (kUpperBytes)
-    asm("prmt.b32 %0, %1, %1, 0xbb99;" : "=r"(halves) : "r"(word));
-  else
-    asm("prmt.b32 %0, %1, %1, 0xaa88;" : "=r"(halves) : "r"(word));
-  return halves;
-}
-
 /// held = sums where the mask is set, else 0. A shift brings two pairs' bits to the tops of bytes.
 template <class Format, int kPairs>
 FUSED_DEVICE void masked(const float (&sums)[2 * kPairs], const Mask<kPairs>& mask,

@@ -54,15 +54,9 @@ template <class Format>
 FUSED_DEVICE void multiply_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1,
                                 float s0, float s1, float s2, float s3) {
   if constexpr (Format::kIsBf16)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(s0), "f"(s1), "f"(s2), "f"(s3));
+    multiply_rows_bf16(sums, a, b0, b1, s0, s1, s2, s3);
   else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %12, %13};"
-        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(s0), "f"(s1), "f"(s2), "f"(s3));
+    multiply_rows_fp16(sums, a, b0, b1, s0, s1, s2, s3);
 }
 template <class Format>
 FUSED_DEVICE void add_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
@@ -106,11 +100,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
                       full = shared + static_cast<std::uint32_t>(Map::inputs_full(warp, 0));
   const int batch = static_cast<int>(next_batch(arguments.state));
   // Where a batch begins is worked out where it is needed, as registers are few.
-  const auto batch_here = [&] {
-    int value = batch;
-    asm volatile("" : "+r"(value));
-    return value;
-  };
+  const auto batch_here = [&] { return worked_out_here(batch); };
   // Where the row of eight values lies that this lane names to ldmatrix and stmatrix: of 16 rows and 16 columns; of 8
   // rows of weights and all their columns; of all their rows and 8 columns.
   const std::uint32_t in_piece =
