@@ -40,12 +40,6 @@ __device__ uint4 load_eight(const Value* from, int left) {
   return values;
 }
 
-__device__ unsigned transposed(unsigned matrix) {
-  unsigned result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
-  return result;
-}
-
 /// Of the four lanes that share a row.
 __device__ float row_maximum(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
@@ -229,8 +223,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     const BackwardRows<Format> now = next;
     x_from += kStep * inputs.pitch, d_from += kStep * gradient.pitch;
     next.load(x_from, inputs.pitch, d_from, gradient.pitch, rows - kStep, columns, classes);
-    const unsigned turned[4] = {transposed(now.d[0]), transposed(now.d[2]), transposed(now.d[1]),
-                                transposed(now.d[3])};
+    const unsigned turned[4] = {machine::transpose8x8(now.d[0]), machine::transpose8x8(now.d[2]),
+                                machine::transpose8x8(now.d[1]), machine::transpose8x8(now.d[3])};
     constexpr unsigned kOnes = kOnePair[Format::kPrecision == Precision::kBf16];
     multiply_add<Format>(bias, turned, kOnes, kOnes);
 #pragma unroll
@@ -240,7 +234,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
       unsigned held[2][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        multiply_add<Format>(sums[chunk][j], turned, transposed(x[0][j]), transposed(x[1][j]));
+        multiply_add<Format>(sums[chunk][j], turned, machine::transpose8x8(x[0][j]),
+                             machine::transpose8x8(x[1][j]));
         float back[4] = {};
         multiply_add<Format>(back, now.d, w[chunk][j][0], w[chunk][j][1]);
 #pragma unroll

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "layered/matrix.h"
+#include "layered/ptx.cuh"
 
 namespace headroom::layered {
 
@@ -22,23 +23,6 @@ struct Operand {
   std::int64_t pitch;
   std::int64_t outer;  ///< extent of the outer index
 };
-
-__device__ inline unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-/// Starts a copy of 16 bytes of which the first `bytes` are read and the rest become zero.
-__device__ inline void copy_async(void* destination, const void* source, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;\n" ::"r"(shared_address(destination)),
-               "l"(source), "r"(bytes)
-               : "memory");
-}
-__device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Waits until at most `kPending` of this thread's latest groups are still under way.
-template <int kPending>
-__device__ inline void wait_for_copy_groups() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-}
 
 /// A tile of kOuter x kInner values in shared memory.
 template <class Value, Storage kStorage, int kOuter, int kInner>

@@ -9,55 +9,10 @@
 #pragma once
 
 #include "layered/formats.h"
+#include "layered/ptx.cuh"
 #include "layered/staging.cuh"
 
 namespace headroom::layered {
-
-__device__ inline void load_blocks(unsigned (&blocks)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ inline void load_blocks_transposed(unsigned (&blocks)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-/// The nearest tf32 value, ties to even. The instruction for it came with sm_90; the one that sm_80 has rounds
-/// ties away from zero, and the contract does not.
-__device__ inline unsigned round_to_tf32(float value) {
-#if __CUDA_ARCH__ >= 900
-  unsigned rounded;
-  asm("cvt.rn.tf32.f32 %0, %1;\n" : "=r"(rounded) : "f"(value));
-  return rounded;
-#else
-  const unsigned bits = __float_as_uint(value);
-  if (value != value) return bits;  // adding to the bits of a NaN can carry into the sign
-  return (bits + 0xfff + ((bits >> 13) & 1)) & ~0x1fffu;
-#endif
-}
-
-template <class Format>
-__device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (Format::kPrecision == Precision::kTf32) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};\n"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else if constexpr (Format::kPrecision == Precision::kFp16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};\n"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};\n"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 template <class Format, Storage kStorageA, Storage kStorageB, class TileA, class TileB, int kWarpRows,
           int kWarpColumns>

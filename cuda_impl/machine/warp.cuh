@@ -1,5 +1,5 @@
-// What one warp asks the machine for, the same in cuda-resident and cuda-streamed: transposes, the precision contract's
-// roundings, and products on the tensor cores. Products are not volatile: the compiler may move and overlap them.
+// What one warp asks the machine for, the same in cuda-resident, cuda-streamed and cuda-layered: transposes, the precision
+// contract's roundings, and products on the tensor cores. Products are not volatile: the compiler may move and overlap them.
 #pragma once
 
 #include <cuda_bf16.h>
