@@ -40,28 +40,9 @@
 
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
+#include "resident/waiter.cuh"
 
 namespace headroom::resident {
-
-/// As SliceWaiter (slice_exchange.cuh).
-struct BlockWaiter {
-  int warp, lane;
-  std::uint32_t member;
-  bool timed_out;
-
-  /// By whole warps, after every poll: whether to give up.
-  RESIDENT_DEVICE bool give_up(const BlockArguments& arguments, std::uint32_t polls, std::uint64_t& begin,
-                               int exchange) {
-    if (timed_out) return true;
-    if (polls % 256 != 0) return false;
-    if (begin == 0) begin = nanoseconds();
-    const bool late = nanoseconds() - begin > static_cast<std::uint64_t>(arguments.wait_nanoseconds);
-    if (late)
-      report_once(arguments.status, wait_status(static_cast<std::uint32_t>(exchange), member,
-                                                static_cast<std::uint32_t>(warp)));
-    return timed_out = warp_any(late || load_relaxed(arguments.status) != 0);
-  }
-};
 
 class BlockMember {
  public:
@@ -681,7 +662,7 @@ class BlockMember {
   const int warp_, lane_;
   const int cluster_, rank_;
   const bool owns_;  // columns of hidden layers. Else the weights are zero, and stay so
-  BlockWaiter waiter_;
+  SliceWaiter waiter_;
   unsigned parity_ = 0;  // of this step
   bool epoch_ = false;   // of this step's marks
   int batch_ = 0, next_batch_ = 0;

@@ -21,26 +21,23 @@
 #include "resident/patch_arguments.h"
 #include "resident/patch_ptx.cuh"
 #include "resident/slice_formats.cuh"
+#include "resident/waiter.cuh"
 
 namespace headroom::resident {
 
 inline constexpr std::uint32_t kSignMark = 0x80000000u, kLowestMark = 1, kDisplacedMark = 2;
 
-/// The bound of a thread's waits, as SliceWaiter, which keeps who the thread is in registers.
+/// Whether a wait of a thread's has run out. Who the thread is, it does not keep in registers.
 struct PatchWaiter {
   bool timed_out = false;
 
-  /// By whole warps, after every poll: whether to give up.
   RESIDENT_DEVICE bool give_up(const PatchArguments& a, std::uint32_t polls, std::uint64_t& begin,
                                int exchange) {
     if (timed_out) return true;
-    if (polls % 256 != 0) return false;
-    if (begin == 0) begin = nanoseconds();
-    const bool late = nanoseconds() - begin > static_cast<std::uint64_t>(a.wait_nanoseconds);
-    if (late)
-      report_once(a.status, wait_status(static_cast<std::uint32_t>(exchange), block_index(),
-                                        static_cast<std::uint32_t>(thread_index() / 32)));
-    return timed_out = warp_any(late || load_relaxed(a.status) != 0);
+    return timed_out = gives_up(a, polls, begin, [&] {
+             return wait_status(static_cast<std::uint32_t>(exchange), block_index(),
+                                static_cast<std::uint32_t>(thread_index() / 32));
+           });
   }
 };
 

@@ -14,34 +14,14 @@
 //
 // Cluster: st.async into every member's shared memory, completed on an mbarrier there, whose wait acquires.
 //
-// Every wait is bounded. One that runs out reports where it was, once, and from then on nothing is waited for: the
-// member leaves at the next step, the others follow when they see the report or their own time is up.
+// Every wait is bounded (waiter.cuh).
 #pragma once
 
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
+#include "resident/waiter.cuh"
 
 namespace headroom::resident {
-
-/// Where this thread is, and the bound of its waits.
-struct SliceWaiter {
-  int warp, lane;
-  std::uint32_t member;
-  bool timed_out;
-
-  /// By whole warps, after every poll: whether to give up.
-  RESIDENT_DEVICE bool give_up(const SliceArguments& arguments, std::uint32_t polls, std::uint64_t& begin,
-                               int exchange) {
-    if (timed_out) return true;
-    if (polls % 256 != 0) return false;
-    if (begin == 0) begin = nanoseconds();
-    const bool late = nanoseconds() - begin > static_cast<std::uint64_t>(arguments.wait_nanoseconds);
-    if (late)
-      report_once(arguments.status, wait_status(static_cast<std::uint32_t>(exchange), member,
-                                                static_cast<std::uint32_t>(warp)));
-    return timed_out = warp_any(late || load_relaxed(arguments.status) != 0);
-  }
-};
 
 /// What a warp holds of an exchange: the tiles of its pairs of slices, or of its only slice.
 template <class Format, int kPairs, int kSlices = 2 * kPairs>

@@ -1,0 +1,41 @@
+// Waiting with a bound.
+//
+// Every wait of cuda-resident is bounded. One that runs out reports where it was, once, and from then on nothing is waited
+// for: the member leaves at the next step, the others follow when they see the report or their own time is up.
+#pragma once
+
+#include "resident/arguments.h"
+#include "resident/ptx.cuh"
+
+namespace headroom::resident {
+
+/// By whole warps, after every poll that has found something missing: whether to give up. where() is the status that says
+/// who waited for what. Lanes that decided by their own clocks would part, and the next vote would wait for them for ever.
+template <class Arguments, class Where>
+RESIDENT_DEVICE bool gives_up(const Arguments& arguments, std::uint32_t polls, std::uint64_t& begin,
+                              Where&& where) {
+  if (polls % 256 != 0) return false;
+  if (begin == 0) begin = nanoseconds();
+  const bool late = nanoseconds() - begin > static_cast<std::uint64_t>(arguments.wait_nanoseconds);
+  if (late) report_once(arguments.status, where());
+  return warp_any(late || load_relaxed(arguments.status) != 0);
+}
+
+/// Where this thread is, and whether a wait of its has run out: of the slice kernels and the block kernel.
+struct SliceWaiter {
+  int warp, lane;
+  std::uint32_t member;
+  bool timed_out;
+
+  template <class Arguments>
+  RESIDENT_DEVICE bool give_up(const Arguments& arguments, std::uint32_t polls, std::uint64_t& begin,
+                               int exchange) {
+    if (timed_out) return true;
+    return timed_out = gives_up(arguments, polls, begin, [&] {
+             return wait_status(static_cast<std::uint32_t>(exchange), member,
+                                static_cast<std::uint32_t>(warp));
+           });
+  }
+};
+
+}  // namespace headroom::resident
