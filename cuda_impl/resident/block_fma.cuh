@@ -13,6 +13,7 @@
 
 #include "resident/block_plan.h"
 #include "resident/ptx.cuh"
+#include "resident/sums.cuh"
 
 namespace headroom::resident {
 
@@ -35,9 +36,6 @@ RESIDENT_DEVICE FourRows rows_of(const uint4& packet) {
 RESIDENT_DEVICE FourRows masked(const FourRows& gradient, const FourRows& hidden) {
   return make_float4(hidden.x > 0 ? gradient.x : 0, hidden.y > 0 ? gradient.y : 0,
                      hidden.z > 0 ? gradient.z : 0, hidden.w > 0 ? gradient.w : 0);
-}
-RESIDENT_DEVICE FourRows add(const FourRows& a, const FourRows& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 RESIDENT_DEVICE float sum_of_products(float sum, const FourRows& a, const FourRows& b) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));

@@ -209,7 +209,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
     float4 sum = *reinterpret_cast<const float4*>(input_part(a, 0) + place());
 #pragma unroll
     for (int part = 1; part < Base::kInputWarps; ++part)
-      Base::add(sum, *reinterpret_cast<const float4*>(input_part(a, part) + place()));
+      sum = add(sum, *reinterpret_cast<const float4*>(input_part(a, part) + place()));
     *reinterpret_cast<float4*>(input_sum(a) + place()) = team_.sum(a, waiter_, Base::serving_warp(), sum);
   }
   RESIDENT_DEVICE First load_first(const Arguments& a) const {

@@ -65,9 +65,6 @@ class ClusterSum {
     return make_float4(bits_to_float(packet.x), bits_to_float(packet.y), bits_to_float(packet.z),
                        bits_to_float(packet.w & ~1u));
   }
-  RESIDENT_DEVICE static float4 add(const float4& a, const float4& b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-  }
 
   int buffer_ = 0;
   bool epoch_ = false;

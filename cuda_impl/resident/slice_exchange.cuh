@@ -19,6 +19,7 @@
 
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
+#include "resident/sums.cuh"
 #include "resident/waiter.cuh"
 
 namespace headroom::resident {

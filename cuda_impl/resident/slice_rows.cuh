@@ -663,13 +663,8 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
   }
   RESIDENT_DEVICE static void meet() { barrier_sync<32 * kParts>(kChainBarrier); }
   RESIDENT_DEVICE void add_parts(const Arguments& a, float (&sum)[4], int tile = 0) const {
-    float4 from[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) from[i] = part_of_sum(a, i, tile);
-    Base::add(from[0], from[1]);
-    Base::add(from[2], from[3]);
-    Base::add(from[0], from[2]);
-    sum[0] = from[0].x, sum[1] = from[0].y, sum[2] = from[0].z, sum[3] = from[0].w;
+    const float4 total = add_up<kParts>(&part_of_sum(a, 0, tile), 32);
+    sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
   /// Of all four, for the one that leads.
   RESIDENT_DEVICE void sum_over_parts(const Arguments& a, float (&sum)[4]) {
@@ -791,14 +786,8 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
   RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
     const int half = leads() ? rank_ : rank_ ^ 1;
     const float4* mine = Base::partial(a, 0) + half * 32 + lane_;
-    float4 part[kWarps];
-#pragma unroll
-    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
-#pragma unroll
-    for (int distance = 1; distance < kWarps; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) Base::add(part[from], part[from + distance]);
-    sum[0] = part[0].x, sum[1] = part[0].y, sum[2] = part[0].z, sum[3] = part[0].w;
+    const float4 total = add_up<kWarps>(mine, kPartialTile / 16);
+    sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
     if (!leads())
       send16(a, others_first(a),
              make_uint4(float_to_bits(sum[0]), float_to_bits(sum[1]), float_to_bits(sum[2]),

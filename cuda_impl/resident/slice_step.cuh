@@ -1095,17 +1095,8 @@ class SliceMember {
   RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
     const float4* mine =
         partial(a, kFirstHiddenWarp, published()) + publisher().half * 32 + publisher().position;
-    float4 part[kHiddenWarps];
-#pragma unroll
-    for (int from = 0; from < kHiddenWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
-#pragma unroll
-    for (int distance = 1; distance < kHiddenWarps; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kHiddenWarps; from += 2 * distance) add(part[from], part[from + distance]);
-    sums[0] = part[0].x, sums[1] = part[0].y, sums[2] = part[0].z, sums[3] = part[0].w;
-  }
-  RESIDENT_DEVICE static void add(float4& to, const float4& value) {
-    to.x += value.x, to.y += value.y, to.z += value.z, to.w += value.w;
+    const float4 total = add_up<kHiddenWarps>(mine, kPartialTile / 16);
+    sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
   }
 
   // ---- inputs

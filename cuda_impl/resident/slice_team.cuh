@@ -65,9 +65,6 @@ class Team {
   static constexpr std::uint32_t kBytes = (kTeam - 1) * 512;  // that a warp waits for
   static constexpr int kOneWay = 2 * kTeamWarps;              // the barrier behind those of the warps
 
-  RESIDENT_DEVICE static float4 add(const float4& a, const float4& b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-  }
   RESIDENT_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int i) {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);

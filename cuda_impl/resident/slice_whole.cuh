@@ -471,16 +471,10 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
   }
   RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
     const float4* mine = Base::partial(a, 0) + half() * 32 + lane_;
-    float4 part[kWarps];
-#pragma unroll
-    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
-#pragma unroll
-    for (int distance = 1; distance < kWarps; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) Base::add(part[from], part[from + distance]);
+    const float4 total = add_up<kWarps>(mine, kPartialTile / 16);
     const float2 bias = Base::bias_of(a, 0, 0);
-    sum[0] = part[0].x + bias.x, sum[1] = part[0].y + bias.y;
-    sum[2] = part[0].z + bias.x, sum[3] = part[0].w + bias.y;
+    sum[0] = total.x + bias.x, sum[1] = total.y + bias.y;
+    sum[2] = total.z + bias.x, sum[3] = total.w + bias.y;
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.

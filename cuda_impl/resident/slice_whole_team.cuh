@@ -360,17 +360,8 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     part_of_sum(a, use, part_) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
   RESIDENT_DEVICE void add_parts(const Arguments& a, int use, float (&sum)[4]) const {
-    float4 part[kParts];
-#pragma unroll
-    for (int from = 0; from < kParts; ++from) part[from] = part_of_sum(a, use, from);
-    add_up(part, sum);
-  }
-  RESIDENT_DEVICE static void add_up(float4 (&part)[kParts], float (&sum)[4]) {
-#pragma unroll
-    for (int distance = 1; distance < kParts; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kParts; from += 2 * distance) Base::add(part[from], part[from + distance]);
-    sum[0] = part[0].x, sum[1] = part[0].y, sum[2] = part[0].z, sum[3] = part[0].w;
+    const float4 total = add_up<kParts>(&part_of_sum(a, use, 0), kTile / 16);
+    sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
   /// The second tile of logits has values only in those lanes of a quad that hold classes.
   RESIDENT_DEVICE float4& part_of_high(const Arguments& a, int part) const {
@@ -508,14 +499,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   RESIDENT_DEVICE int row_of(int i) const { return 16 * half_ + 8 * i + (lane_ >> 2); }
   RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) {
     const float4* mine = Base::partial(a, 0) + half_ * 32 + lane_;
-    float4 part[kWarps];
-#pragma unroll
-    for (int from = 0; from < kWarps; ++from) part[from] = mine[from * (kPartialTile / 16)];
-#pragma unroll
-    for (int distance = 1; distance < kWarps; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kWarps; from += 2 * distance) Base::add(part[from], part[from + distance]);
-    const float4 total = team_.sum(a, waiter_, half_, part[0]);
+    const float4 total = team_.sum(a, waiter_, half_, add_up<kWarps>(mine, kPartialTile / 16));
     sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
 
@@ -543,7 +527,8 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
       float4 part[kParts];
 #pragma unroll
       for (int from = 0; from < kParts; ++from) part[from] = part_of_high(a, from);
-      add_up(part, high);
+      const float4 total = add_up(part);
+      high[0] = total.x, high[1] = total.y, high[2] = total.z, high[3] = total.w;
     }
     const float low_logits[4] = {low[0] + bias.low.x, low[1] + bias.low.y, low[2] + bias.low.x,
                                  low[3] + bias.low.y},
