@@ -38,8 +38,7 @@
 //              had sent them behind barrier 3 of that step and read nothing of the step before behind it.
 #pragma once
 
-#include "resident/slice_step.cuh"
-#include "resident/slice_whole_loss.cuh"
+#include "resident/slice_whole_sums.cuh"
 
 namespace headroom::resident {
 
@@ -171,16 +170,18 @@ class SliceRowHalves {
 };
 
 template <class Format>
-class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
-  using Base = SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2>;
+class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
+  using Base = SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2>;
   using Base::exchange_, Base::first_slice_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_,
       Base::waiter_, Base::warp_;
+  using Base::hidden, Base::load_own_gradient, Base::load_rows, Base::masked, Base::update_bias;
   using typename Base::Arguments;
   using typename Base::EarlyInputs;
   using typename Base::Fragments;
+  using typename Base::Own;
   using typename Base::Place;
+  using typename Base::Two;
   using typename Base::Values;
-  using Own = typename Format::Own;
 
  public:
   RESIDENT_DEVICE explicit SliceRowsMember(const Arguments& a)
@@ -349,13 +350,13 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
       if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
       Fragments rows[kEarlyRows];
 #pragma unroll
-      for (int i = 0; i < kEarlyRows; ++i) rows[i] = load_row_inputs(a, i);
+      for (int i = 0; i < kEarlyRows; ++i) rows[i] = Base::load_row_inputs(a, i);
       tell_timed_out(a);
       meet_as_often<1>();
       step_sync();  // 6
       const std::uint32_t timed_out = timed_out_word(a);
       await(a, kOwnFirstGradient, step);
-      update_first_and_multiply(a, columns, rows);
+      Base::update_first_and_multiply(a, columns, rows);
       if (warp_any(timed_out != 0)) return;
     }
     // What the last step left.
@@ -502,36 +503,6 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
   /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. There is
   /// always room to stage them.
   static constexpr int kEarlyRows = 2;
-  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
-    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + Base::input_byte(true) +
-                             2 * max(0, min(i, Base::input_pairs_ - 1)) * kTile;
-    Fragments f;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) assign(f, part, load_shared16(x + part * 512));
-    return f;
-  }
-  /// A tile that lies row by row, transposed.
-  RESIDENT_DEVICE Own load_rows(const unsigned char* tile) const {
-    Own own;
-    load_matrices_transposed(own.word, tile + lane_ * 16);
-    return own;
-  }
-  RESIDENT_DEVICE Own load_own_gradient(const Arguments& a, int layer) const {
-    return load_rows(Base::own_gradient(a, layer));
-  }
-  /// And the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
-                                                 const Fragments (&rows)[kEarlyRows]) {
-    const typename Base::Owns own = {{load_own_gradient(a, 0)}};
-    Base::clear_first_sums();
-#pragma unroll
-    for (int i = 0; i < Base::kInputs; ++i) {
-      if (i == Base::kInputs - 1 && Base::input_pairs_ < Base::kInputs)
-        break;  // as in most warps with 784 inputs
-      Base::update_first_pair(a, i, columns[i], own);
-      Base::multiply_first_pair(a, i, i < kEarlyRows ? rows[i] : load_row_inputs(a, i));
-    }
-  }
 
   // ---- a warp for what is small, and that waits for the other member: the others then need to pass a barrier only
 
@@ -584,54 +555,19 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
   RESIDENT_DEVICE void update_own_bias(const Arguments& a, int layer) const {
     update_bias(a, Base::floats(a.plan.bias_offset) + 8 * layer, load_own_gradient(a, layer));
   }
-  /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
-    const float2 sum = Format::sum_of_rows(gradient);
-    if (lane_ >= 4) return;
-    float2& two = reinterpret_cast<float2*>(bias)[lane_];
-    two = make_float2(fmaf(a.update_factor, sum.x, two.x), fmaf(a.update_factor, sum.y, two.y));
-  }
 
   // ---- four warps that are the chain
 
   RESIDENT_DEVICE int part() const { return warp_ - kWarps; }
   RESIDENT_DEVICE bool leads() const { return part() == 0; }
-  /// Values of columns 2t and 2t + 1: of row g of this member's 16, and of row g + 8.
-  struct Two {
-    std::uint32_t upper, lower;
-  };
   using Mine = typename SliceRowHalves<Format, kCount>::template Share<kMine>;
-  struct Product {
-    std::uint32_t weights[kMine / 2][4];
-  };
+  using Product = WholeProduct<Format, kMine>;
   RESIDENT_DEVICE Product load_product(const Arguments& a, Matrix matrix) const {
     const unsigned char* place = weights(a, matrix) + part() * (kMine * 256) + lane_ * 16;
     Product product;
 #pragma unroll
     for (int i = 0; i < kMine / 2; ++i) load_matrices_transposed(product.weights[i], place + i * 512);
     return product;
-  }
-  /// bias + the sum over this warp's columns, in kChains chains of instructions that wait for each other.
-  template <int kChains>
-  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kMine], const Product& product,
-                                       const float2& bias = make_float2(0, 0)) {
-    float chain[kChains][4] = {{bias.x, bias.y, bias.x, bias.y}};
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const std::uint32_t* w = product.weights[i / 2] + 2 * (i % 2);
-      Format::product(chain[i % kChains], tiles[i], w[0], w[1]);
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      sum[c] = kChains == 4 ? (chain[0][c] + chain[1][c]) + (chain[2 % kChains][c] + chain[3 % kChains][c])
-                            : chain[0][c] + chain[1][c];
-  }
-  RESIDENT_DEVICE static Two hidden(const float (&sum)[4]) {
-    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
-  }
-  RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
-    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
-            Format::pack(sum[2], sum[3]) & Format::positive(hidden.lower)};
   }
   /// Of the last layer, as the gradient below it takes them: places 0 to 7, of classes below 8 and above, then 8 to 15.
   struct Across {
@@ -686,11 +622,7 @@ class SliceRowsMember : SliceMember<Format, SliceRowHalves, kRowsPairs, 4, 2> {
   }
   template <bool kGradient>
   RESIDENT_DEVICE void publish(const Two& two, const Place& place) const {
-    const int from = 2 * (lane_ & 15);
-    exchange_.template publish<kGradient>(
-        make_uint4(shuffle_from(two.upper, from), shuffle_from(two.lower, from),
-                   shuffle_from(two.upper, from + 1), shuffle_from(two.lower, from + 1)),
-        place);
+    exchange_.template publish<kGradient>(Base::packet_of(two), place);
   }
   /// This member's rows of a tile that lies row by row, here and in the other member.
   RESIDENT_DEVICE void keep_rows(const Arguments& a, unsigned char* tile, const Two& two, int arrival) const {

@@ -1176,6 +1176,15 @@ class SliceMember {
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_generic16(x + part * 512));
     return f;
   }
+  /// The same of the next step, as rows, where there is always room to stage them.
+  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
+    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + input_byte(true) +
+                             2 * max(0, min(i, input_pairs_ - 1)) * kTile;
+    Fragments f;
+#pragma unroll
+    for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_shared16(x + part * 512));
+    return f;
+  }
   RESIDENT_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
     if (kEarlyInputs == 0) return;
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);

@@ -35,23 +35,24 @@
 //              an h1 published in the step after. A member's own tiles are written by itself.
 #pragma once
 
-#include "resident/slice_step.cuh"
-#include "resident/slice_whole_loss.cuh"
+#include "resident/slice_whole_sums.cuh"
 
 namespace headroom::resident {
 
 inline constexpr int kChainWarps = 2, kWholeThreads = kThreads + 32 * (kChainWarps + 1);
 
 template <class Format>
-class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
-  using Base = SliceMember<Format, SliceHalves, 1, 4>;
+class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
+  using Base = SliceWholeSums<Format, SliceHalves, 1, 1>;
   using Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::waiter_, Base::warp_;
+  using Base::hidden, Base::load_own_gradient, Base::load_rows, Base::masked, Base::update_bias;
   using typename Base::Arguments;
   using typename Base::EarlyInputs;
+  using typename Base::Fragments;
+  using typename Base::Own;
   using typename Base::Place;
+  using typename Base::Two;
   using typename Base::Values;
-  using typename Base::Weights;
-  using Own = typename Format::Own;
 
  public:
   RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
@@ -91,12 +92,9 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
     static_assert(kMembers * kTile == kWarps * kPartialTile);
     return static_cast<std::uint32_t>(a.plan.partial_offset + kWarps * kPartialTile);
   }
-  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
-    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
-  }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
   RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
-    return lane_ < kChainWarps ? timed_out_words(a)[lane_] : 0;
+    return lane_ < kChainWarps ? Base::timed_out_words(a)[lane_] : 0;
   }
 
   // ---- eight warps that own masters
@@ -125,10 +123,10 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
       if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
       Fragments rows[kEarlyRows];
 #pragma unroll
-      for (int i = 0; i < kEarlyRows; ++i) rows[i] = load_row_inputs(a, i);
+      for (int i = 0; i < kEarlyRows; ++i) rows[i] = Base::load_row_inputs(a, i);
       step_sync();  // 6
       const std::uint32_t timed_out = timed_out_word(a);
-      update_first_and_multiply(a, columns, rows);
+      Base::update_first_and_multiply(a, columns, rows);
       if (warp_any(timed_out != 0)) return false;
     }
     exchange_.begin_step(a.steps);
@@ -230,39 +228,8 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
   /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. In 16 bits
   /// there is always room to stage them.
   static constexpr int kEarlyRows = 4;
-  using Fragments = typename Base::Fragments;
-  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
-    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + Base::input_byte(true) +
-                             2 * max(0, min(i, Base::input_pairs_ - 1)) * kTile;
-    Fragments f;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) assign(f, part, load_shared16(x + part * 512));
-    return f;
-  }
-  /// A tile that lies row by row, transposed.
-  RESIDENT_DEVICE Own load_rows(const unsigned char* tile) const {
-    Own own;
-    load_matrices_transposed(own.word, tile + lane_ * 16);
-    return own;
-  }
-  RESIDENT_DEVICE Own load_own_gradient(const Arguments& a, int layer) const {
-    return load_rows(Base::own_gradient(a, layer));
-  }
   RESIDENT_DEVICE Own load_dlogits(const Arguments& a, int tile) const {
     return load_rows(shared_memory() + a.plan.dlogits_offset + tile * kTile);
-  }
-  /// And the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
-                                                 const Fragments (&rows)[kEarlyRows]) {
-    const typename Base::Owns own = {{load_own_gradient(a, 0)}};
-    Base::clear_first_sums();
-#pragma unroll
-    for (int i = 0; i < kInputPairs; ++i) {
-      if (i == kInputPairs - 1 && Base::input_pairs_ < kInputPairs)
-        break;  // as in most warps with 784 inputs
-      Base::update_first_pair(a, i, columns[i], own);
-      Base::multiply_first_pair(a, i, i < kEarlyRows ? rows[i] : load_row_inputs(a, i));
-    }
   }
 
   // ---- a warp for what is small: a warp that did it besides would be waited for
@@ -311,13 +278,6 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
     for (int i = 0; i < 2; ++i)
       update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_dlogits(a, i));
   }
-  /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
-    const float2 sum = Format::sum_of_rows(gradient);
-    if (lane_ >= 4) return;
-    float2& two = reinterpret_cast<float2*>(bias)[lane_];
-    two = make_float2(fmaf(a.update_factor, sum.x, two.x), fmaf(a.update_factor, sum.y, two.y));
-  }
 
   // ---- two warps that are the chain
 
@@ -349,41 +309,13 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
           remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ >> 4) + 2 * i) % kMembers) - here;
     return lane;
   }
-  /// A row's two values and those of the row 8 further.
-  struct Two {
-    std::uint32_t upper, lower;
-  };
-  struct Product {
-    std::uint32_t weights[kPairs / 2][4];
-  };
+  using Product = WholeProduct<Format, kPairs>;
   RESIDENT_DEVICE Product load_product(const Arguments& a, const Lane& lane, Matrix matrix) const {
     Product product;
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i)
       load_matrices_transposed(product.weights[i], fragments(a, matrix) + i * 512 + lane.weights_place);
     return product;
-  }
-  /// bias + the sum, in kChains chains of instructions that wait for each other.
-  template <int kChains>
-  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs], const Product& product,
-                                       const float2& bias = make_float2(0, 0)) {
-    float chain[kChains][4] = {{bias.x, bias.y, bias.x, bias.y}};
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const std::uint32_t* w = product.weights[i / 2] + 2 * (i % 2);
-      Format::product(chain[i % kChains], tiles[i], w[0], w[1]);
-    }
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      sum[c] = kChains == 4 ? (chain[0][c] + chain[1][c]) + (chain[2 % kChains][c] + chain[3 % kChains][c])
-                            : chain[0][c] + chain[1][c];
-  }
-  RESIDENT_DEVICE static Two hidden(const float (&sum)[4]) {
-    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
-  }
-  RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
-    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
-            Format::pack(sum[2], sum[3]) & Format::positive(hidden.lower)};
   }
   RESIDENT_DEVICE Place place(const Arguments& a, const Lane& lane, int exchange) const {
     Place place = {shared_address(shared_memory()) + exchange_.buffer_offset(a, exchange) + lane.tile_place,
@@ -393,9 +325,7 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
     return place;
   }
   RESIDENT_DEVICE void publish(const Lane& lane, const Place& place, const Two& two) const {
-    const int from = 2 * (lane_ & 15);
-    const uint4 packet = make_uint4(shuffle_from(two.upper, from), shuffle_from(two.lower, from),
-                                    shuffle_from(two.upper, from + 1), shuffle_from(two.lower, from + 1));
+    const uint4 packet = Base::packet_of(two);
     if (place.lost) return;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i)
@@ -457,7 +387,7 @@ class SliceWholeMember : SliceMember<Format, SliceHalves, 1, 4> {
       multiply<4>(sum, tiles, product);
       const Two gradient = masked(sum, first);
       keep_rows(lane, Base::own_gradient(a, 0), gradient);
-      if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[half()] = 1;
+      if (waiter_.timed_out && lane_ == 0) Base::timed_out_words(a)[half()] = 1;
       step_sync();  // 6
       expect_next(a, kSecondGradient);
       if (warp_any(timed_out_word(a) != 0)) return;

@@ -105,12 +105,9 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   RESIDENT_DEVICE static unsigned char* logits_gradient(const Arguments& a, int tile) {
     return kept(a, kBelowThird, kSlices + 4 + tile);
   }
-  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
-    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
-  }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
   RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
-    return lane_ < kWholeTeamChainWarps ? timed_out_words(a)[lane_] : 0;
+    return lane_ < kWholeTeamChainWarps ? Base::timed_out_words(a)[lane_] : 0;
   }
 
   // ---- kept tiles: in each half of 16 rows the 16 bytes of lane 4g + t, its rows g and g + 8 of columns 2t and 2t + 1
@@ -183,7 +180,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
       if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
       Fragments rows[Base::kInputs];
 #pragma unroll
-      for (int i = 0; i < Base::kInputs; ++i) rows[i] = load_row_inputs(a, i);
+      for (int i = 0; i < Base::kInputs; ++i) rows[i] = Base::load_row_inputs(a, i);
       const Values first = columns(own_hidden(a, 0, step));
       step_sync();  // 7
       const std::uint32_t timed_out = timed_out_word(a);
@@ -275,16 +272,6 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     second.store(lane_, high);
     keep_last_weights(a, low, high);
     if (warp_ == 6) Base::update_last_bias(a);
-  }
-  /// Rows of the next step's inputs, in registers before the first layer's gradient is complete; there is always room to
-  /// stage them.
-  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
-    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + Base::input_byte(true) +
-                             2 * max(0, min(i, Base::input_pairs_ - 1)) * kTile;
-    Fragments f;
-#pragma unroll
-    for (int part = 0; part < 4; ++part) assign(f, part, load_shared16(x + part * 512));
-    return f;
   }
   /// The first layer's gradient unrounded, out of the parts of its sum.
   template <class Part>
@@ -481,7 +468,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
       take<true>(a, kSecondGradient, tiles);
       multiply<4>(sum, tiles, product);
       keep(first_gradient_part(a, step, part_), unrounded(sum));
-      if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_ - kWarps] = 1;
+      if (waiter_.timed_out && lane_ == 0) Base::timed_out_words(a)[warp_ - kWarps] = 1;
       step_sync();  // 7
       if (warp_any(timed_out_word(a) != 0)) return;
       keep_all(a, kBelowSecond, tiles);
