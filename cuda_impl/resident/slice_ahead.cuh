@@ -43,7 +43,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   using typename Base::Tiles;
 
  public:
-  static constexpr int kBlock = Base::kBlock;
+  static constexpr int kThreadCount = Base::kBlock;
 
   RESIDENT_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
 
@@ -431,22 +431,9 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
 };
 
 template <class Format, int kTeam, int kSlices>
-__global__ void __launch_bounds__(SliceAheadMember<Format, kTeam, kSlices>::kBlock, 1)
-    slice_ahead_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceAheadMember<Format, kTeam, kSlices>(arguments).run(arguments);
-}
-
-template <class Format, int kTeam, int kSlices>
 SliceKernel slice_ahead_kernel_with() {
-  return {reinterpret_cast<const void*>(&slice_ahead_steps<Format, kTeam, kSlices>),
-          Form::kGrid,
-          1,
-          kTeam,
-          1,
-          0,
-          SliceAheadMember<Format, kTeam, kSlices>::kBlock,
-          false,
-          kSlices};
+  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices>>(
+      {.form = Form::kGrid, .pairs = 1, .team = kTeam, .own = 1, .ahead_slices = kSlices});
 }
 template <class Format>
 SliceKernel slice_ahead_kernel_of(int team, int slices) {

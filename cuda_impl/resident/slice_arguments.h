@@ -39,11 +39,11 @@ std::vector<Sharing> slice_sharings(Precision precision);
 /// A kernel and what it was compiled for, written down where it is instantiated: a plan for anything else would send it
 /// to places that nobody has.
 struct SliceKernel {
-  const void* function;
+  const void* function = nullptr;
   Form form;
   int pairs, team, own;
-  int layers;   // 0: any
-  int threads;  // of a block
+  int layers = 0;   // any
+  int threads = 0;  // of a block
   bool whole = false;
   int ahead_slices = 0;
 

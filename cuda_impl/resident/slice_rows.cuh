@@ -184,6 +184,8 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   using typename Base::Values;
 
  public:
+  static constexpr int kThreadCount = kRowsThreads;
+
   RESIDENT_DEVICE explicit SliceRowsMember(const Arguments& a)
       : Base(a),
         to_other_(remote_address(shared_address(shared_memory()), static_cast<std::uint32_t>(rank_ ^ 1)) -
@@ -820,21 +822,9 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
 };
 
 template <class Format>
-__global__ void __launch_bounds__(kRowsThreads, 1)
-    slice_rows_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceRowsMember<Format>(arguments).run(arguments);
-}
-
-template <class Format>
 SliceKernel slice_rows_kernel_of() {
-  return {reinterpret_cast<const void*>(&slice_rows_steps<Format>),
-          Form::kGrid,
-          kRowsPairs,
-          2,
-          1,
-          4,
-          kRowsThreads,
-          true};
+  return slice_kernel_of_members<SliceRowsMember<Format>>(
+      {.form = Form::kGrid, .pairs = kRowsPairs, .team = 2, .own = 1, .layers = 4, .whole = true});
 }
 
 }  // namespace headroom::resident

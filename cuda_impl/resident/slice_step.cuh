@@ -33,6 +33,7 @@
 
 #include <type_traits>
 
+#include "resident/slice_kernel.cuh"
 #include "resident/slice_team.cuh"
 
 namespace headroom::resident {
@@ -70,6 +71,7 @@ class SliceMember {
   static constexpr bool kMoreWarps = kAhead && kTeam < 4;
   static constexpr int kBlock =
       kBlockThreads<Format, kPairs, kTeam> + (kMoreWarps ? 32 * kAheadInputWarps : 0);
+  static constexpr int kThreadCount = kBlock;
   static constexpr int kInputWarps = kAhead ? kAheadInputWarps : kWarps,
                        kHiddenWarps = kAhead && !kMoreWarps ? kWarps - kAheadInputWarps : kWarps;
   static constexpr int kFirstInputWarp = kMoreWarps ? kBlock / 32 - kInputWarps : 0,
@@ -1450,21 +1452,13 @@ class SliceMember {
 
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
           int kOwn = 1>
-__global__ void __launch_bounds__(kBlockThreads<Format, kPairs, kTeam>, 1)
-    slice_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>(arguments).run(arguments);
-}
-
-template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1>
 SliceKernel slice_steps_kernel() {
-  return {reinterpret_cast<const void*>(&slice_steps<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>),
-          ExchangeOf<Format, kPairs>::kForm,
-          kPairs,
-          kTeam,
-          kOwn,
-          kLayers,
-          kBlockThreads<Format, kPairs, kTeam>};
+  return slice_kernel_of_members<SliceMember<Format, ExchangeOf, kPairs, kLayers, kTeam, kOwn>>(
+      {.form = ExchangeOf<Format, kPairs>::kForm,
+       .pairs = kPairs,
+       .team = kTeam,
+       .own = kOwn,
+       .layers = kLayers});
 }
 
 /// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.

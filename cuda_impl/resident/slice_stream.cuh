@@ -23,6 +23,8 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
       Base::member_, Base::next_batch_, Base::skipped_, Base::waiter_, Base::warp_;
 
  public:
+  static constexpr int kThreadCount = kThreads;
+
   RESIDENT_DEVICE explicit SliceStreamMember(const Arguments& a) : Base(a) {}
 
   RESIDENT_DEVICE void run(const Arguments& a) {
@@ -420,20 +422,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
 };
 
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kTeam = 1, int kOwn = 1>
-__global__ void __launch_bounds__(kThreads, 1)
-    slice_stream_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceStreamMember<Format, ExchangeOf, kPairs, kTeam, kOwn>(arguments).run(arguments);
-}
-
-template <class Format, template <class, int> class ExchangeOf, int kPairs, int kTeam = 1, int kOwn = 1>
 SliceKernel slice_stream_steps_kernel() {
-  return {reinterpret_cast<const void*>(&slice_stream_steps<Format, ExchangeOf, kPairs, kTeam, kOwn>),
-          ExchangeOf<Format, kPairs>::kForm,
-          kPairs,
-          kTeam,
-          kOwn,
-          0,
-          kThreads};
+  return slice_kernel_of_members<SliceStreamMember<Format, ExchangeOf, kPairs, kTeam, kOwn>>(
+      {.form = ExchangeOf<Format, kPairs>::kForm, .pairs = kPairs, .team = kTeam, .own = kOwn});
 }
 
 /// With one pair a warp there is nothing to loop over; with two neither in a team, which has fewer inputs a warp.

@@ -55,6 +55,8 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   using typename Base::Values;
 
  public:
+  static constexpr int kThreadCount = kWholeThreads;
+
   RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
 
   RESIDENT_DEVICE void run(const Arguments& a) {
@@ -468,21 +470,9 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
 };
 
 template <class Format>
-__global__ void __launch_bounds__(kWholeThreads, 1)
-    slice_whole_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceWholeMember<Format>(arguments).run(arguments);
-}
-
-template <class Format>
 SliceKernel slice_whole_kernel_of() {
-  return {reinterpret_cast<const void*>(&slice_whole_steps<Format>),
-          Form::kCluster,
-          1,
-          1,
-          1,
-          4,
-          kWholeThreads,
-          true};
+  return slice_kernel_of_members<SliceWholeMember<Format>>(
+      {.form = Form::kCluster, .pairs = 1, .team = 1, .own = 1, .layers = 4, .whole = true});
 }
 
 }  // namespace headroom::resident

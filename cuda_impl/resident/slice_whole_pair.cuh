@@ -37,6 +37,7 @@
 #pragma once
 
 #include "resident/slice_cluster_sum.cuh"
+#include "resident/slice_kernel.cuh"
 
 namespace headroom::resident {
 
@@ -842,21 +843,13 @@ class SliceWholePair {
 };
 
 template <class Format, int kClusters>
-__global__ void __launch_bounds__(SliceWholePair<Format, kClusters>::kThreadCount, 1)
-    slice_whole_pair_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceWholePair<Format, kClusters>(arguments).run(arguments);
-}
-
-template <class Format, int kClusters>
 SliceKernel slice_whole_pair_kernel_of() {
-  return {reinterpret_cast<const void*>(&slice_whole_pair_steps<Format, kClusters>),
-          Form::kCluster,
-          WholePair::kPairs,
-          kClusters,
-          2,
-          4,
-          SliceWholePair<Format, kClusters>::kThreadCount,
-          true};
+  return slice_kernel_of_members<SliceWholePair<Format, kClusters>>({.form = Form::kCluster,
+                                                                     .pairs = WholePair::kPairs,
+                                                                     .team = kClusters,
+                                                                     .own = 2,
+                                                                     .layers = 4,
+                                                                     .whole = true});
 }
 
 }  // namespace headroom::resident

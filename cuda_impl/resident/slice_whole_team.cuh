@@ -53,6 +53,8 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   using typename Base::Values;
 
  public:
+  static constexpr int kThreadCount = kWholeTeamThreads;
+
   RESIDENT_DEVICE explicit SliceWholeTeamMember(const Arguments& a)
       : Base(a), half_(warp_ & 1), part_((warp_ - kWarps) >> 1) {}
 
@@ -577,21 +579,9 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
 };
 
 template <class Format>
-__global__ void __launch_bounds__(kWholeTeamThreads, 1)
-    slice_whole_team_steps(const __grid_constant__ SliceArguments arguments) {
-  SliceWholeTeamMember<Format>(arguments).run(arguments);
-}
-
-template <class Format>
 SliceKernel slice_whole_team_kernel_of() {
-  return {reinterpret_cast<const void*>(&slice_whole_team_steps<Format>),
-          Form::kGrid,
-          1,
-          4,
-          1,
-          4,
-          kWholeTeamThreads,
-          true};
+  return slice_kernel_of_members<SliceWholeTeamMember<Format>>(
+      {.form = Form::kGrid, .pairs = 1, .team = 4, .own = 1, .layers = 4, .whole = true});
 }
 
 }  // namespace headroom::resident
