@@ -703,6 +703,13 @@ struct Fp32Slices {
   RESIDENT_DEVICE static const float2& first_slice(const float4& pair) {
     return reinterpret_cast<const float2&>(pair);
   }
+  template <int kSlices>
+  RESIDENT_DEVICE static const auto& slices_of(const float4& pair) {
+    if constexpr (kSlices == 1)
+      return first_slice(pair);
+    else
+      return pair;
+  }
   RESIDENT_DEVICE static void multiply_slice(Sums& sums, const Values& a, const ReadySlice& held) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
@@ -802,57 +809,27 @@ struct Fp32Slices {
                                                            int /*lane*/) {
     return {first, second};
   }
-  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const AcrossWeights& w_given, int lane) {
-    const float4* first = w_given.first;
-    const SecondTile& second = w_given.second;
-    const int t = lane & 3;
-#pragma unroll
-    for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-      for (int c = 0; c < 8; ++c) result[slice][c] = 0;
-    const auto add = [&](const float4& w, int e, int i, float low, float high) {
-      result[0][2 * i + e] = fmaf(high, w.y, fmaf(low, w.x, result[0][2 * i + e]));
-      result[1][2 * i + e] = fmaf(high, w.w, fmaf(low, w.z, result[1][2 * i + e]));
-    };
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float4 w = first[(2 * t + e) * 4 + (j ^ t)];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          add(w, e, i, gradient.first.value[i][2 * j], gradient.first.value[i][2 * j + 1]);
-      }
-#pragma unroll 1
-    for (int j = 0; j < second.lanes; ++j)
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const uint4 rows = load_part(gradient.second, part, (lane & ~3) + j);
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float4 w = second.pair[(2 * t + e) * second.lanes + j];
-          add(w, e, 2 * part, bits_to_float(rows.x), bits_to_float(rows.y));
-          add(w, e, 2 * part + 1, bits_to_float(rows.z), bits_to_float(rows.w));
-        }
-      }
-  }
-
-  /// The same of a pair's first slice.
-  RESIDENT_DEVICE static void multiply_across_slice(float (&result)[8], const Across& gradient,
-                                                    const AcrossWeights& weights, int lane) {
+  /// Of a pair, or of its first slice.
+  template <int kSlices>
+  RESIDENT_DEVICE static void multiply_across(float (&result)[kSlices][8], const Across& gradient,
+                                              const AcrossWeights& weights, int lane) {
+    const float4* first = weights.first;
     const SecondTile& second = weights.second;
     const int t = lane & 3;
 #pragma unroll
-    for (int c = 0; c < 8; ++c) result[c] = 0;
-    const auto add = [&](const float2& w, int e, int i, float low, float high) {
-      result[2 * i + e] = fmaf(high, w.y, fmaf(low, w.x, result[2 * i + e]));
+    for (int slice = 0; slice < kSlices; ++slice)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) result[slice][c] = 0;
+    const auto add = [&](const auto& w, int e, int i, float low, float high) {
+      result[0][2 * i + e] = fmaf(high, w.y, fmaf(low, w.x, result[0][2 * i + e]));
+      if constexpr (kSlices == 2)
+        result[1][2 * i + e] = fmaf(high, w.w, fmaf(low, w.z, result[1][2 * i + e]));
     };
 #pragma unroll
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float2 w = first_slice(weights.first[(2 * t + e) * 4 + (j ^ t)]);
+        const auto w = slices_of<kSlices>(first[(2 * t + e) * 4 + (j ^ t)]);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           add(w, e, i, gradient.first.value[i][2 * j], gradient.first.value[i][2 * j + 1]);
@@ -864,7 +841,7 @@ struct Fp32Slices {
         const uint4 rows = load_part(gradient.second, part, (lane & ~3) + j);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float2 w = first_slice(second.pair[(2 * t + e) * second.lanes + j]);
+          const auto w = slices_of<kSlices>(second.pair[(2 * t + e) * second.lanes + j]);
           add(w, e, 2 * part, bits_to_float(rows.x), bits_to_float(rows.y));
           add(w, e, 2 * part + 1, bits_to_float(rows.z), bits_to_float(rows.w));
         }

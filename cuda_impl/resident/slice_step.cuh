@@ -645,10 +645,8 @@ class SliceMember {
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      float result[2][8];
-      if constexpr (kOneSlice)
-        Format::multiply_across_slice(result[0], dlogits, back.across[i], lane_);
-      else if constexpr (kLoadsAhead)
+      float result[kPairSlices][8];
+      if constexpr (kLoadsAhead)
         Format::multiply_across(result, dlogits, back.across[i], lane_);
       else
         Format::multiply_across(result, dlogits, load_across(a, i), lane_);
@@ -674,19 +672,15 @@ class SliceMember {
                                 pair * 8 * a.plan.last_lanes,
                             a.plan.last_lanes};
     Values columns[kOwn];
-    float result[2][8];
+    float result[kPairSlices][8];
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
-    if constexpr (kOneSlice)
-      Format::multiply_across_slice(result[0], dlogits, Format::load_across_weights(first, second, lane_),
-                                    lane_);
-    else
-      Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
+    Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
       float own[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        own[i] = kOneSlice || (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[1][i];
+        own[i] = kOneSlice || (kOwn == 1 ? member_ % 2 : c) == 0 ? result[0][i] : result[kPairSlices - 1][i];
       const Values hidden = load_tile<Format::kWords>(own_hidden(a, layer, step, c), lane_);
       const Values gradient = Format::masked(own, hidden);
       unsigned char* tile = own_gradient(a, layer, c);
