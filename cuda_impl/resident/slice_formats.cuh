@@ -640,6 +640,16 @@ struct Fp32Slices {
       }
     }
   };
+  /// Of columns 2t + e of both slices of a pair, pair j of the sums.
+  RESIDENT_DEVICE static void add_products(Sums& sums, const Values& a, const Values& b, int e, int j,
+                                           float4 w) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
+      sums.row[i][2 * j + 1] =
+          fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
+    }
+  }
   using Weights = const float4*;  // too many for registers: read when they are needed
   RESIDENT_DEVICE static Weights load_weights(const float4* pair, int /*lane*/) { return pair; }
   RESIDENT_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
@@ -648,15 +658,7 @@ struct Fp32Slices {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float4 w = pair[(2 * t + e) * 4 + (j ^ t)];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
-          sums.row[i][2 * j + 1] =
-              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
-        }
-      }
+      for (int j = 0; j < 4; ++j) add_products(sums, a, b, e, j, pair[(2 * t + e) * 4 + (j ^ t)]);
   }
 
   /// A lane's weights of a pair in registers, in the order in which it multiplies by them.
@@ -677,15 +679,7 @@ struct Fp32Slices {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float4 w = held.w[e][j];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
-          sums.row[i][2 * j + 1] =
-              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
-        }
-      }
+      for (int j = 0; j < 4; ++j) add_products(sums, a, b, e, j, held.w[e][j]);
   }
   /// The same of a pair's first slice, where a warp has no more.
   struct ReadySlice {
@@ -736,15 +730,8 @@ struct Fp32Slices {
     for (int j = 0; j < 4; ++j) {
       if (j >= tile.lanes) break;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float4 w = tile.pair[(2 * (lane & 3) + e) * tile.lanes + j];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
-          sums.row[i][2 * j + 1] =
-              fmaf(at(b, 2 * i + e), w.w, fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]));
-        }
-      }
+      for (int e = 0; e < 2; ++e)
+        add_products(sums, a, b, e, j, tile.pair[(2 * (lane & 3) + e) * tile.lanes + j]);
     }
   }
   /// The same two outputs after two, stored where finish_second() would leave them: lane (g, t) ends with row g + 8t. `tiles`: of
