@@ -40,6 +40,7 @@
 
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
+#include "resident/softmax.cuh"
 #include "resident/waiter.cuh"
 
 namespace headroom::resident {
@@ -314,14 +315,9 @@ class BlockMember {
     return half == 0 ? make_float4(own[0], own[1], x, y) : make_float4(x, y, own[0], own[1]);
   }
   static constexpr int kRowLossBytes = kBlockRanks * 16;
-  /// The mean over the batch, in a fixed order.
   RESIDENT_DEVICE void store_loss(const Arguments& a, int step) const {
     if (cluster_ != 0 || rank_ != 0) return;
-    float sum = floats(kLayout.row_loss)[lane_];
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (lane_ == 0)
-      a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+    store_mean_loss(a, step, lane_, floats(kLayout.row_loss)[lane_]);
   }
 
   // ---- backward

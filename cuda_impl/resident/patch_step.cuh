@@ -17,6 +17,7 @@
 #pragma once
 
 #include "resident/patch_exchange.cuh"
+#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 
@@ -437,8 +438,7 @@ class PatchMember {
       logit[i] = first + i < a.plan.classes ? logit[i] + last_bias()[first + i] : -INFINITY;
       highest = fmaxf(highest, logit[i]);
     }
-    highest = fmaxf(highest, shuffle_xor(highest, 1));
-    highest = fmaxf(highest, shuffle_xor(highest, 2));
+    highest = quad_maximum(highest);
     float power[4], sum = 0, distance = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -446,8 +446,7 @@ class PatchMember {
       sum += power[i];
       if (first + i == label_) distance = logit[i] - highest;
     }
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    sum = quad_sum(sum);
     const float inverse = row < a.plan.batch ? divide(a.gradient_scale, sum) : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -455,20 +454,15 @@ class PatchMember {
     if (half == 0)
       *reinterpret_cast<uint2*>(shared_memory() + Layout::kLoss + row * Layout::kLossPitch + first * 2) =
           make_uint2(Type::pack(power[0], power[1]), Type::pack(power[2], power[3]));
-    distance += shuffle_xor(distance, 1);
-    distance += shuffle_xor(distance, 2);
+    distance = quad_sum(distance);
     if ((at.lane & 7) == 0) row_losses()[row] = make_float2(sum, distance);
   }
-  /// The mean over the batch, in a fixed order.
   RESIDENT_DEVICE void store_loss(const PatchArguments& a, int step) const {
     const PatchPlace at = PatchPlace::here();
     if (at.warp != 0) return;
     const float2 row = row_losses()[at.lane];
-    float sum = at.lane < a.plan.batch ? logf(row.x) - row.y : 0.0f;
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (at.lane == 0)
-      a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+    const float loss = at.lane < a.plan.batch ? logf(row.x) - row.y : 0.0f;
+    store_mean_loss(a, step, at.lane, loss);
   }
 
   // ---- backward

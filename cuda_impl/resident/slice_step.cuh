@@ -35,6 +35,7 @@
 
 #include "resident/slice_kernel.cuh"
 #include "resident/slice_team.cuh"
+#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 
@@ -480,8 +481,7 @@ class SliceMember {
       if (class_of(i, t) >= a.plan.classes) logit[i] = -INFINITY;
       highest = fmaxf(highest, logit[i]);
     }
-    highest = fmaxf(highest, shuffle_xor(highest, 1));
-    highest = fmaxf(highest, shuffle_xor(highest, 2));
+    highest = quad_maximum(highest);
     float power[4], sum = 0, label_distance = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -489,8 +489,7 @@ class SliceMember {
       sum += power[i];
       if (class_of(i, t) == label_) label_distance = logit[i] - highest;
     }
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    sum = quad_sum(sum);
     const float inverse = row < a.plan.batch ? (kLongBodies ? divide_checked(a.gradient_scale, sum)
                                                             : divide(a.gradient_scale, sum))
                                              : 0.0f;
@@ -508,9 +507,7 @@ class SliceMember {
   }
   /// What the loss needs of a row; nobody waits for it.
   RESIDENT_DEVICE void keep_row_loss(const Arguments& a) const {
-    float distance = row_distance_;
-    distance += shuffle_xor(distance, 1);
-    distance += shuffle_xor(distance, 2);
+    const float distance = quad_sum(row_distance_);
     if ((lane_ & 3) == 0)
       reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[serving_warp() * 8 + (lane_ >> 2)] =
           make_float2(row_sum_, distance);
@@ -553,14 +550,10 @@ class SliceMember {
     if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
 
-  /// The mean over the batch, in a fixed order.
   RESIDENT_DEVICE void store_loss(const Arguments& a, int step) {
     const float2 row = reinterpret_cast<const float2*>(shared_memory() + a.plan.row_loss_offset)[lane_];
-    float sum = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (lane_ == 0)
-      a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+    const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
+    store_mean_loss(a, step, lane_, loss);
   }
 
   // ---- backward

@@ -3,6 +3,7 @@
 
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
+#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 
@@ -37,17 +38,13 @@ struct TwoRowsOfLoss {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float logit[4] = {low[2 * i], low[2 * i + 1], high[2 * i], high[2 * i + 1]};
-      float highest = fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3]));
-      highest = fmaxf(highest, shuffle_xor(highest, 1));
-      highest = fmaxf(highest, shuffle_xor(highest, 2));
+      const float highest = quad_maximum(fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3])));
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         rows.below[i][c] = logit[c] - highest;
         power[i][c] = exponential(rows.below[i][c]);
       }
-      rows.row_sum[i] = (power[i][0] + power[i][1]) + (power[i][2] + power[i][3]);
-      rows.row_sum[i] += shuffle_xor(rows.row_sum[i], 1);
-      rows.row_sum[i] += shuffle_xor(rows.row_sum[i], 2);
+      rows.row_sum[i] = quad_sum((power[i][0] + power[i][1]) + (power[i][2] + power[i][3]));
       const float inverse = row[i] < batch ? divide(gradient_scale, rows.row_sum[i]) : 0.0f;
 #pragma unroll
       for (int c = 0; c < 4; ++c)
@@ -64,8 +61,7 @@ struct TwoRowsOfLoss {
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (class_of(c, t) == label[i]) distance = below[i][c];
-      distance += shuffle_xor(distance, 1);
-      distance += shuffle_xor(distance, 2);
+      distance = quad_sum(distance);
       if (t == 0) rows[row[i]] = make_float2(row_sum[i], distance);
     }
   }

@@ -38,6 +38,7 @@
 
 #include "resident/slice_cluster_sum.cuh"
 #include "resident/slice_kernel.cuh"
+#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 
@@ -438,13 +439,9 @@ class SliceWholePair {
     own[0] = fmaf(a.update_factor, sum[0], own[0]);
     own[8] = fmaf(a.update_factor, sum[2], own[8]);
   }
-  /// The mean over the batch, in a fixed order.
   RESIDENT_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    float sum = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (lane_ == 0)
-      a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+    const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
+    store_mean_loss(a, step, lane_, loss);
   }
   /// Of every row the sum of its exponentials and its label's distance to the highest logit.
   RESIDENT_DEVICE static float2* row_losses() {

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "resident/exchange.cuh"
+#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 
@@ -355,17 +356,13 @@ class Member {
                             row, column, gradient);
   }
 
-  /// The mean over the batch, by one warp of the first member, in a fixed order.
+  /// By one warp of the first member.
   RESIDENT_DEVICE void store_loss(int step) {
     if (member_ != 0 || warp_ != kWarps - 1) return;
     float sum = 0;
     for (int group = 0; group < plan().groups; ++group)
       sum += floats(plan().row_loss_offset)[group * kGroupRows + lane_];
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    if (lane_ == 0)
-      arguments().losses[(arguments().first_step + step) & (arguments().loss_slots - 1)] =
-          sum / static_cast<float>(plan().batch);
+    store_mean_loss(arguments(), step, lane_, sum);
   }
 
   // ---- updates
