@@ -505,10 +505,7 @@ class BlockMember {
     if (lane_ == 0 && warp_ == (barrier == kOddSums && parity == 1 ? kBlockWarps - 1 : 0) &&
         !waiter_.timed_out)
       barrier_expect(barrier_address(barrier), static_cast<std::uint32_t>(bytes));
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;
-         !warp_all(barrier_try_wait(barrier_address(barrier), static_cast<std::uint32_t>(parity))); ++polls)
-      if (waiter_.give_up(a, polls, begin, exchange)) break;
+    waiter_.await(a, barrier_address(barrier), static_cast<std::uint32_t>(parity), exchange);
   }
   /// Whether published packets get this step's mark. With the other nobody sees them.
   RESIDENT_DEVICE bool visible(const Arguments& a, int exchange) const {

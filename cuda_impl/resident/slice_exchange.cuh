@@ -354,9 +354,7 @@ class SliceCluster {
                             SliceWaiter& waiter, int /*first_slice*/, int exchange) const {
     const std::uint32_t which = buffer(arguments, exchange, now_);
     const std::uint32_t barrier = first_barrier(arguments) + 8 * which;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
-      if (waiter.give_up(arguments, polls, begin, exchange)) break;
+    waiter.await(arguments, barrier, parity_, exchange);
     // For the next use of the buffer. A completed phase stays visible until that one is complete too.
     if (thread_index() == 0 && !waiter.timed_out) expect(arguments, barrier);
     load(arguments, share, which);
@@ -465,10 +463,7 @@ class SliceHalves {
   /// For a half of everybody's tiles.
   RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange,
                              int half) const {
-    const std::uint32_t barrier = buffer_barrier(arguments, exchange, half);
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity_)); ++polls)
-      if (waiter.give_up(arguments, polls, begin, exchange)) break;
+    waiter.await(arguments, buffer_barrier(arguments, exchange, half), parity_, exchange);
   }
   /// By one thread that has waited, for the next use of the buffer. A completed phase stays visible until that one is
   /// complete too.

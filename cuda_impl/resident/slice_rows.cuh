@@ -288,10 +288,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     cluster_sync();
   }
   RESIDENT_DEVICE void await(const Arguments& a, int arrival, int step) {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;
-         !warp_all(barrier_try_wait(barrier(a, arrival), static_cast<std::uint32_t>(step) & 1)); ++polls)
-      if (waiter_.give_up(a, polls, begin, kWaitTeam)) break;
+    waiter_.await(a, barrier(a, arrival), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
   /// By one warp, which has waited. A completed phase stays visible until the next one is complete too.
   RESIDENT_DEVICE void expect_next(const Arguments& a, int arrival) const {

@@ -57,7 +57,7 @@ class Team {
       barrier_expect(barrier(arguments, kOneWay), static_cast<std::uint32_t>(bytes));
   }
   RESIDENT_DEVICE static void await(const SliceArguments& arguments, SliceWaiter& waiter, int step) {
-    wait(arguments, waiter, barrier(arguments, kOneWay), static_cast<std::uint32_t>(step) & 1);
+    waiter.await(arguments, barrier(arguments, kOneWay), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
 
  private:
@@ -89,16 +89,9 @@ class Team {
     }
     // While the sums travel. What comes before counts too: without this arrival the phase is not complete.
     if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
-    wait(arguments, waiter, here, parity);
+    waiter.await(arguments, here, parity, kWaitTeam);
     return reinterpret_cast<const float4*>(values);
   }
-  RESIDENT_DEVICE static void wait(const SliceArguments& arguments, SliceWaiter& waiter,
-                                   std::uint32_t barrier, std::uint32_t parity) {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
-      if (waiter.give_up(arguments, polls, begin, kWaitTeam)) break;
-  }
-
   std::uint32_t uses_ = 0;
 };
 

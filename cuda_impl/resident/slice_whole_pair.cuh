@@ -548,11 +548,8 @@ class SliceWholePair {
     for (int i = 0; i < kMembers / 2; ++i) store_remote16(place + lane.to[i], packet, barrier + lane.to[i]);
   }
   RESIDENT_DEVICE void take(const Arguments& a, int exchange, Columns& columns) {
-    const std::uint32_t barrier = exchange_barrier(exchange, group());
-    const std::uint32_t parity = exchange < kPairedExchanges ? paired_parity_ : parity_;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
-      if (waiter_.give_up(a, polls, begin, exchange)) break;
+    waiter_.await(a, exchange_barrier(exchange, group()),
+                  exchange < kPairedExchanges ? paired_parity_ : parity_, exchange);
     const unsigned char* place = tiles(exchange) + group() * kGroupTiles + lane_ * 16;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i) {

@@ -36,6 +36,14 @@ struct SliceWaiter {
                                 static_cast<std::uint32_t>(warp));
            });
   }
+  /// For an mbarrier's phase.
+  template <class Arguments>
+  RESIDENT_DEVICE void await(const Arguments& arguments, std::uint32_t barrier, std::uint32_t parity,
+                             int exchange) {
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1; !warp_all(barrier_try_wait(barrier, parity)); ++polls)
+      if (give_up(arguments, polls, begin, exchange)) break;
+  }
 };
 
 }  // namespace headroom::resident
