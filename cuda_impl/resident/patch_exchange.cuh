@@ -49,7 +49,7 @@ struct PatchPlace {
 
   RESIDENT_DEVICE static PatchPlace here() {
     int thread = thread_index();
-    asm volatile("" : "+r"(thread));
+    compute_now(thread);
     const int member = static_cast<int>(block_index());
     return {thread >> 5, thread & 31, thread, member / kPatchColumns, member % kPatchColumns};
   }
@@ -94,6 +94,20 @@ RESIDENT_DEVICE void take_packets(const PatchArguments& a, PatchWaiter& waiter, 
   }
 }
 
+/// Adds up partial sums, one packet after the other, without their marks.
+template <int kCount>
+RESIDENT_DEVICE void sum_packets(float (&sum)[4], uint4 (&packet)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) packet[i].w &= ~kLowestMark;
+  sum[0] = bits_to_float(packet[0].x), sum[1] = bits_to_float(packet[0].y);
+  sum[2] = bits_to_float(packet[0].z), sum[3] = bits_to_float(packet[0].w);
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) {
+    sum[0] += bits_to_float(packet[i].x), sum[1] += bits_to_float(packet[i].y);
+    sum[2] += bits_to_float(packet[i].z), sum[3] += bits_to_float(packet[i].w);
+  }
+}
+
 /// What a thread finishes, [16 outputs, 32 rows] of sums being four tiles [16 rows, 8 outputs] as products leave them: two
 /// warps share a tile by its lanes, in a warp lanes 0 to 15 and 16 to 31 add up half of the parts each, and then have a row each.
 struct PatchFinisher {
@@ -115,15 +129,8 @@ struct PatchFinisher {
     uint4 packet[kHalf];
     take_packets(a, waiter, packet, sums + half * kHalf * kStride + tile * 512 + position * 16, kStride,
                  kLowestMark, stage.epoch, exchange);
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) packet[i].w &= ~kLowestMark;
-    float sum[4] = {bits_to_float(packet[0].x), bits_to_float(packet[0].y), bits_to_float(packet[0].z),
-                    bits_to_float(packet[0].w)};
-#pragma unroll
-    for (int i = 1; i < kHalf; ++i) {
-      sum[0] += bits_to_float(packet[i].x), sum[1] += bits_to_float(packet[i].y);
-      sum[2] += bits_to_float(packet[i].z), sum[3] += bits_to_float(packet[i].w);
-    }
+    float sum[4];
+    sum_packets(sum, packet);
 #pragma unroll
     for (float& value : sum) value += shuffle_xor(value, 16);
     return half == 0 ? make_float2(sum[0], sum[1]) : make_float2(sum[2], sum[3]);

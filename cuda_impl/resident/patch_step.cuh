@@ -422,15 +422,8 @@ class PatchMember {
                      (at.row * kPatchColumns + half * (kPatchColumns / 2)) * kMember +
                      (row * kPatchClasses + first) * 4,
                  kMember, kLowestMark, stage.epoch, kPatchLogits);
-#pragma unroll
-    for (int i = 0; i < kPatchColumns / 2; ++i) packet[i].w &= ~kLowestMark;
-    float logit[4] = {bits_to_float(packet[0].x), bits_to_float(packet[0].y), bits_to_float(packet[0].z),
-                      bits_to_float(packet[0].w)};
-#pragma unroll
-    for (int i = 1; i < kPatchColumns / 2; ++i) {
-      logit[0] += bits_to_float(packet[i].x), logit[1] += bits_to_float(packet[i].y);
-      logit[2] += bits_to_float(packet[i].z), logit[3] += bits_to_float(packet[i].w);
-    }
+    float logit[4];
+    sum_packets(logit, packet);
     float highest = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -84,6 +84,7 @@ RESIDENT_DEVICE uint4 load_constant16(const void* address) {
 }
 /// Keeps a value's computation above this place: behind a barrier it would be waited for.
 RESIDENT_DEVICE void compute_now(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
+RESIDENT_DEVICE void compute_now(int& value) { asm volatile("" : "+r"(value)); }
 RESIDENT_DEVICE void compute_now(unsigned char*& value) { asm volatile("" : "+l"(value)); }
 
 RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {

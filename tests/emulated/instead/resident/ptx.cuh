@@ -62,6 +62,7 @@ RESIDENT_DEVICE uint4 load_shared16(const void* address) { return emulated::valu
 RESIDENT_DEVICE uint4 load_generic16(const void* address) { return emulated::value_at<uint4>(address); }
 RESIDENT_DEVICE uint4 load_constant16(const void* address) { return emulated::value_at<uint4>(address); }
 RESIDENT_DEVICE void compute_now(std::uint32_t&) {}
+RESIDENT_DEVICE void compute_now(int&) {}
 RESIDENT_DEVICE void compute_now(unsigned char*&) {}
 
 using emulated::load_polled;
