@@ -197,8 +197,7 @@ namespace {
 SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const Form form = plan.form;
   const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
-  if (sixteen && form == Form::kCluster && plan.own == 2)
-    return slice_whole_pair_kernel(precision, plan.team);
+  if (sixteen && in_pair_clusters(plan)) return slice_whole_pair_kernel(precision, clusters(plan));
   if (form == Form::kGrid && divides_rows(precision, plan.team, plan.own))
     return slice_rows_kernel(precision);
   const int pairs = plan.pairs, layers = plan.layers;

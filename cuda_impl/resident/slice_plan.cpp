@@ -28,21 +28,21 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
   require(widest <= WholePair::kColumns, "a hidden layer of " + std::to_string(widest) + ", not up to 256");
   plan.pairs = WholePair::kPairs;
   plan.members = WholePair::kMembers * plan.own;
-  require(WholePair::kMembers * plan.team <= limits.sm_count,
-          std::to_string(WholePair::kMembers * plan.team) + " thread blocks, the device holds " +
+  require(WholePair::kMembers * clusters(plan) <= limits.sm_count,
+          std::to_string(WholePair::kMembers * clusters(plan)) + " thread blocks, the device holds " +
               std::to_string(limits.sm_count));
   require(WholePair::kSharedBytes <= limits.shared_bytes,
           "clusters with two slices a thread block need " + std::to_string(WholePair::kSharedBytes) +
               " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
   plan.input_pairs = divide_up(plan.widths[0], kPairColumns);
-  plan.member_input_pairs = divide_up(plan.input_pairs, plan.team);
+  plan.member_input_pairs = divide_up(plan.input_pairs, clusters(plan));
   require(plan.member_input_pairs <= WholePair::kInputPairs,
           std::to_string(plan.widths[0]) + " inputs, not up to 224 a cluster");
   plan.exchanges = 2 * plan.layers - 4;
   plan.tile = tile_bytes(2);
   plan.behind_tiles = -1;
   plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
-  plan.exchange_bytes = plan.team > 1 ? WholePair::kExchangeBytes : 0;
+  plan.exchange_bytes = clusters(plan) > 1 ? WholePair::kExchangeBytes : 0;
   plan.shared_bytes = WholePair::kSharedBytes;
   place_parameters(plan, plan.layers);
 }
@@ -65,7 +65,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
 
   const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
-  if (form == Form::kCluster && own == 2) {
+  if (in_pair_clusters(form, own)) {
     finish_whole_pair_plan(plan, precision, widest, limits);
     return plan;
   }

@@ -78,9 +78,9 @@ constexpr bool divides_rows(Precision precision, int team, int own) {
 struct SlicePlan {
   Form form;
   std::int32_t members;  // slices that there are places for, even
-  std::int32_t
-      team;  // thread blocks that own the same slices, each for a part of every sum, or clusters that do so: 1 to 4
-  std::int32_t own;  // slices of every layer that a thread block, or team, owns: 1 or 2
+  std::int32_t team;     // thread blocks that own the same slices, each for a part of every sum: 1 to 4;
+                         // in pair clusters (in_pair_clusters()) clusters that do so: see clusters()
+  std::int32_t own;      // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
   std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
   std::int32_t input_pairs;
@@ -153,11 +153,17 @@ struct WholePair {
       std::int64_t{2} * kMostClusters * kMembers * kGroups * 512;  // of global memory
 };
 
+/// Whether thread blocks own two slices each in clusters that hold all hidden layers (slice_whole_pair.cuh), by themselves.
+constexpr bool in_pair_clusters(Form form, int own) { return form == Form::kCluster && own == 2; }
+constexpr bool in_pair_clusters(const SlicePlan& plan) { return in_pair_clusters(plan.form, plan.own); }
+/// Clusters that hold the same hidden layers then, and divide the inputs.
+constexpr int clusters(const SlicePlan& plan) { return in_pair_clusters(plan) ? plan.team : 1; }
+
 /// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
 /// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in each thread block of teams of
 /// four (slice_whole_team.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
-  if (plan.form == Form::kCluster && plan.own == 2) return true;
+  if (in_pair_clusters(plan)) return true;
   if (plan.form == Form::kGrid && divides_rows(precision, plan.team, plan.own)) return true;
   if (plan.layers != 4 || plan.members != kMaxCluster) return false;
   return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4

@@ -81,10 +81,10 @@ struct Program {
   std::string note() const {
     const bool in_clusters = form == Form::kCluster;
     const auto* slices = std::get_if<SlicePlan>(&plan);
-    return (std::holds_alternative<Plan>(plan)        ? "general, "
-            : std::holds_alternative<PatchPlan>(plan) ? "a patch of every weight a thread block, "
-            : in_clusters && slices->own == 2         ? "two slices a thread block, "
-            : std::holds_alternative<BlockPlan>(plan) ? "a block of weights a thread block, "
+    return (std::holds_alternative<Plan>(plan)               ? "general, "
+            : std::holds_alternative<PatchPlan>(plan)        ? "a patch of every weight a thread block, "
+            : slices != nullptr && in_pair_clusters(*slices) ? "two slices a thread block, "
+            : std::holds_alternative<BlockPlan>(plan)        ? "a block of weights a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
