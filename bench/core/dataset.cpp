@@ -319,6 +319,15 @@ DatasetView Dataset::held_out() const {
           feature_count};
 }
 
+void require_data_for(const Workload& workload, const DatasetView& data, const std::string& trainer) {
+  if (data.feature_count != workload.inputs())
+    throw InputError(trainer + ": data of " + std::to_string(data.feature_count) + " features for '" +
+                     workload.name + "', expected " + std::to_string(workload.inputs()));
+  if (data.batches(workload.batch_size) < 1)
+    throw InputError(trainer + ": batch size " + std::to_string(workload.batch_size) +
+                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+}
+
 Dataset make_dataset(const Workload& workload, std::int64_t least_train_bytes) try {
   validate(workload);
   Dataset dataset = workload.dataset.kind == DatasetSpec::Kind::kIdx

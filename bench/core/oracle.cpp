@@ -60,14 +60,7 @@ class GradientOfBatch {
         roundings_(roundings_of(precision, rounding, workload.batch_size)),
         ranges_(tensor_ranges(workload.widths)) {
     validate(workload);
-    if (data.feature_count != workload.inputs()) {
-      throw InputError("oracle: data of " + std::to_string(data.feature_count) + " features for workload '" +
-                       workload.name + "'; expected " + std::to_string(workload.inputs()));
-    }
-    if (data.batches(batch_) < 1) {
-      throw InputError("oracle: batch size " + std::to_string(batch_) + " is larger than the data set of " +
-                       std::to_string(data.samples) + " samples; expected at most that");
-    }
+    require_data_for(workload, data, "oracle");
     for (int layer = 0; layer <= layers_; ++layer) values_.emplace_back(batch_, widths_[layer]);
     for (int layer = 0; layer < layers_; ++layer) {
       weights_.emplace_back(widths_[layer + 1], widths_[layer]);

@@ -487,12 +487,7 @@ std::unique_ptr<Trainer> make_cublaslt_trainer(const Workload& workload, Precisi
                                                std::optional<CublasltPlan> plan) {
   validate(workload);
   if (const auto reason = cublaslt_unavailable(device)) throw UnsupportedError("cublaslt-graph: " + *reason);
-  if (data.feature_count != workload.inputs())
-    throw InputError("cublaslt-graph: data of " + std::to_string(data.feature_count) + " features for '" +
-                     workload.name + "', expected " + std::to_string(workload.inputs()));
-  if (data.batches(workload.batch_size) < 1)
-    throw InputError("cublaslt-graph: batch size " + std::to_string(workload.batch_size) +
-                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  require_data_for(workload, data, "cublaslt-graph");
   use_device(device);
   switch (precision) {
     case Precision::kFp32:

@@ -428,12 +428,7 @@ std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision 
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
   if (const auto refusal = fused_refusal(workload, precision))
     throw UnsupportedError("cuda-fused: " + *refusal);
-  if (data.feature_count != workload.inputs())
-    throw InputError("cuda-fused: data of " + std::to_string(data.feature_count) + " features for '" +
-                     workload.name + "', expected " + std::to_string(workload.inputs()));
-  if (data.batches(workload.batch_size) < 1)
-    throw InputError("cuda-fused: batch size " + std::to_string(workload.batch_size) +
-                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  require_data_for(workload, data, "cuda-fused");
   use_device(device);
   return std::make_unique<FusedTrainer>(workload, precision, data, initial, device);
 }

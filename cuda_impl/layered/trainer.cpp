@@ -421,12 +421,7 @@ std::unique_ptr<Trainer> make_layered_trainer(const Workload& workload, Precisio
                                               int device) {
   validate(workload);
   if (const auto reason = layered_unavailable(device)) throw UnsupportedError("cuda-layered: " + *reason);
-  if (data.feature_count != workload.inputs())
-    throw InputError("cuda-layered: data of " + std::to_string(data.feature_count) + " features for '" +
-                     workload.name + "', expected " + std::to_string(workload.inputs()));
-  if (data.batches(workload.batch_size) < 1)
-    throw InputError("cuda-layered: batch size " + std::to_string(workload.batch_size) +
-                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  require_data_for(workload, data, "cuda-layered");
   use_device(device);
   switch (precision) {
     case Precision::kFp32:

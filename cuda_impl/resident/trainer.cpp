@@ -510,12 +510,7 @@ std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precisi
   validate(workload);
   require_a_sharing_with_kernels(precision, options.sharing);
   if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
-  if (data.feature_count != workload.inputs())
-    throw InputError("cuda-resident: data of " + std::to_string(data.feature_count) + " features for '" +
-                     workload.name + "', expected " + std::to_string(workload.inputs()));
-  if (data.batches(workload.batch_size) < 1)
-    throw InputError("cuda-resident: batch size " + std::to_string(workload.batch_size) +
-                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  require_data_for(workload, data, "cuda-resident");
   use_device(device);
   const Program program = choose_program(workload, precision, device, options);
   return std::make_unique<ResidentTrainer>(workload, precision, data, initial, program, options);

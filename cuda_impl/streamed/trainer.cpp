@@ -273,12 +273,7 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
                                                const StreamedOptions& options) {
   validate(workload);
   if (const auto reason = streamed_unavailable(device)) throw UnsupportedError("cuda-streamed: " + *reason);
-  if (data.feature_count != workload.inputs())
-    throw InputError("cuda-streamed: data of " + std::to_string(data.feature_count) + " features for '" +
-                     workload.name + "', expected " + std::to_string(workload.inputs()));
-  if (data.batches(workload.batch_size) < 1)
-    throw InputError("cuda-streamed: batch size " + std::to_string(workload.batch_size) +
-                     " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  require_data_for(workload, data, "cuda-streamed");
   use_device(device);
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
