@@ -16,6 +16,19 @@ class LaunchPace {
   bool timed() const { return timed_; }
   /// Whether so many steps say more than the first launch did.
   bool worth_timing(std::int64_t steps) const { return steps >= first_; }
+  /// `count` steps in as many launches as that takes; launch(done, steps) queues the next ones, seconds() waits for all so far.
+  /// Returns the seconds of all.
+  template <class Launch, class Seconds>
+  double run(std::int64_t count, const Launch& launch, const Seconds& seconds) {
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t steps = std::min(count - done, steps_);
+      const bool first = !timed_;
+      launch(done, steps);
+      done += steps;
+      if (first) learn(seconds(), done);
+    }
+    return seconds();
+  }
   void learn(double seconds, std::int64_t steps) {
     timed_ = true;
     const double step_seconds = std::max(1e-7, seconds / static_cast<double>(steps));

@@ -75,14 +75,9 @@ class StreamedTrainer : public Trainer {
     if (!failure_.empty()) throw std::runtime_error(failure_);
     const HostClock clock;
     begin_.record(stream_);
-    for (std::int64_t done = 0; done < count;) {
-      const std::int64_t steps = std::min(count - done, pace_.steps());
-      const bool first = !pace_.timed();
-      launch(first_step + done, steps);
-      done += steps;
-      if (first) pace_.learn(seconds_between(begin_, record_end()), done);
-    }
-    const double device_seconds = seconds_between(begin_, record_end());
+    const double device_seconds = pace_.run(
+        count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, steps); },
+        [&] { return seconds_between(begin_, record_end()); });
     check_status();
     if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
     losses_.trained(first_step, count);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -66,6 +67,18 @@ TEST(LaunchPace, FollowsTheLastTiming) {
   EXPECT_EQ(pace.steps(), 1);
   pace.learn(0.0, 16);
   EXPECT_EQ(pace.steps(), 4096);
+}
+
+TEST(LaunchPace, RunsEveryStepAndLearnsFromTheFirstLaunch) {
+  LaunchPace pace(16, 4096);
+  std::vector<std::pair<std::int64_t, std::int64_t>> launches;
+  const auto launch = [&](std::int64_t done, std::int64_t steps) { launches.emplace_back(done, steps); };
+  const auto seconds = [&] {
+    return 1e-3 * static_cast<double>(launches.back().first + launches.back().second);
+  };
+  EXPECT_DOUBLE_EQ(pace.run(120, launch, seconds), 0.12);
+  EXPECT_EQ(launches,
+            (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 16}, {16, 50}, {66, 50}, {116, 4}}));
 }
 
 TEST(DeviceMissing, SaysThatMinusOneIsNoDevice) { EXPECT_EQ(device_missing(-1), "no CUDA device"); }
