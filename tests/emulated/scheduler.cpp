@@ -11,10 +11,10 @@ namespace {
 constexpr std::size_t kSharedAlignment = 1024;
 
 // What is drawn, and how time passes.
-constexpr unsigned kLongestTurn = 400;                       // meetings of a warp
-constexpr unsigned kOneInHeldUp = 256, kLongestHeldUp = 64;  // turns; rounds
-constexpr unsigned kOneInLands = 8;                          // turns
-constexpr unsigned kLongestSleep = 64;                       // rounds, of a thread that polls
+constexpr unsigned kLongestTurn = 400;                      // meetings of a warp
+constexpr unsigned kOneInHeldUp = 16, kLongestHeldUp = 64;  // turns; rounds
+constexpr unsigned kOneInLands = 8;                         // turns
+constexpr unsigned kLongestSleep = 64;                      // rounds, of a thread that polls
 constexpr std::uint64_t kRoundNanoseconds = 2000, kFirstLeapNanoseconds = 1'000'000;
 constexpr int kMostDoublings = 14;
 constexpr int kPatientRounds = 256;     // without an event, before time runs faster
