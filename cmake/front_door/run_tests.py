@@ -34,6 +34,8 @@ SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
 # The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
 WITHOUT_PTX = ("cublaslt_test",)
+# Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
+LONGEST = "racecheck: cuda_resident_tests"
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.
 APART = (
     "tests/python/test_captured_rows.py::test_set_up_is_cold_then_warm",
@@ -222,7 +224,7 @@ class TestRun:
         self.running = []
 
     def run(self):
-        waiting = deque(sorted(self.jobs, key=lambda job: not job.alone))  # stable
+        waiting = deque(sorted(self.jobs, key=lambda job: (not job.alone, job.group != LONGEST)))  # stable
         try:
             while waiting or self.running:
                 if time.monotonic() >= self.deadline:

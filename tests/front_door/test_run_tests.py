@@ -90,6 +90,17 @@ def test_nothing_runs_beside_a_program_that_measures_times(program):
     assert events[0][1] == events[1][1] == str(alone)
 
 
+def test_what_takes_longest_begins_first(program, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    part, name = run_tests.LONGEST.split(": ")
+    longest = program.with_name(name)
+    longest.write_text(program.read_text())
+    longest.chmod(0o755)
+    run(jobs(program)[:1] + jobs(longest, part=part)[:1], program.parent)
+    events = [line.split() for line in (program.parent / "events").read_text().splitlines()]
+    assert [event[1] for event in events if event[0] == "begins"] == [str(longest), str(program)]
+
+
 @pytest.mark.parametrize(("part", "passed", "left"), [("tests", 1, 1), ("memcheck", 0, 2)])
 def test_of_a_job_that_is_cut_off_only_plain_tests_that_ended_count(tmp_path, part, passed, left):
     job = run_tests.Job(part, "group", "name", [], ["some_test A.Ended", "some_test A.Begun"])
