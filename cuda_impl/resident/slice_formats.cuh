@@ -148,10 +148,10 @@ struct SecondTile {
 };
 
 /// What both tensor-core kinds do with it: as with the first tile.
-template <class Format>
+template <class Format, class FormatWeights>
 struct TensorLastLayer {
   static constexpr bool kUpdatesTwo = false;  // of the second tile's outputs on their own
-  RESIDENT_DEVICE static auto load_second(const SecondTile& tile, int lane) {
+  RESIDENT_DEVICE static FormatWeights load_second(const SecondTile& tile, int lane) {
     return Format::weights(tile.load(lane));
   }
   template <class Values, class Weights>
@@ -166,7 +166,7 @@ struct TensorLastLayer {
 
 /// `Type` gives the roundings and the instruction [16, 16] x [16, 8].
 template <class Type>
-struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>> {
+struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
   static constexpr Precision kPrecision = Type::kPrecision;
   static constexpr int kParts = 1, kWords = 4;
   static constexpr bool kSpareBit = false, kFirstInRegisters = true;
@@ -349,7 +349,7 @@ RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) 
 
 /// A member keeps its own gradients as they came, because the bias sum sees them unrounded, and rounds them as operands.
 /// Words are in the order of the row operand: of two rows the first column, then of both the second.
-struct Tf32Slices : TensorLastLayer<Tf32Slices> {
+struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
   static constexpr Precision kPrecision = Precision::kTf32;
   static constexpr int kParts = 2, kWords = 8;
   static constexpr bool kSpareBit = true, kFirstInRegisters = true;
