@@ -145,14 +145,15 @@ struct OutputSums {
   }
 };
 
-/// Sums over all outputs of a cluster, of 16 columns by a warp. While it sums, lane q + 4p + 8k has chunks q and q + 4 of the
-/// rows, columns 4p.. and 8 + 4p.., and two of every 8 outputs; then chunk q + 4 (k & 1) of four columns.
+/// Sums over all outputs of a cluster, of 16 columns by a warp. While it sums, lane p + 2q + 8k' has chunks q and q + 4 of the
+/// rows, columns 4p.. and 8 + 4p.., and two of every 8 outputs, k being k' with its bits turned round: so in either half of the
+/// warp lanes beside each other read the same, and others other banks. Then it has chunk q + 4 (k & 1) of four columns.
 struct ColumnSums {
   FourRows sum[4];
 
   RESIDENT_DEVICE void add_outputs(const float* weights /* of the warp's first column */,
                                    const unsigned char* gradient, int lane, const float4& zero) {
-    const int q = lane & 3, p = lane >> 2 & 1, k = lane >> 3;
+    const int p = lane & 1, q = lane >> 1 & 3, k = (lane >> 4) + (lane >> 2 & 2);
     TurnedRows part[2][8];  // of chunks, of columns
 #pragma unroll
     for (int i = 0; i < 8; ++i) part[0][i].sum = load_zero(zero), part[1][i].sum = load_zero(zero);
@@ -176,13 +177,13 @@ struct ColumnSums {
     }
     float4 half[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) half[i] = keep_half(part[0][i].sum, part[1][i].sum, (k & 1) != 0, 8);
+    for (int i = 0; i < 8; ++i) half[i] = keep_half(part[0][i].sum, part[1][i].sum, (k & 1) != 0, 16);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum[i] = turned_back(keep_half(half[i], half[i + 4], (k & 2) != 0, 16));
+    for (int i = 0; i < 4; ++i) sum[i] = turned_back(keep_half(half[i], half[i + 4], (k & 2) != 0, 8));
   }
-  RESIDENT_DEVICE static int chunk(int lane) { return (lane & 3) + (lane >> 1 & 4); }
+  RESIDENT_DEVICE static int chunk(int lane) { return (lane >> 1 & 3) + (lane >> 2 & 4); }
   /// Of the first of the four, among the warp's 16.
-  RESIDENT_DEVICE static int column(int lane) { return 4 * (lane >> 2 & 1) + (lane >> 1 & 8); }
+  RESIDENT_DEVICE static int column(int lane) { return 4 * (lane & 1) + (lane & 8); }
 };
 
 /// A weight gradient over 32 rows, of kOutputs outputs, each the eighth after the one before, and four columns a lane,

@@ -55,11 +55,10 @@ struct BlockLayout {
   int first_weights, weights;      // masters [72, 112] and, of the layers between, [2, 72, 128]
   int last_columns, last_outputs;  // masters [16, 128] and, as rows, [72, 16]
   int hidden, inputs;              // tiles of this rank's columns [3], [2 by the step's parity]
-  int even_sums,
-      odd_sums;  // partial sums of the cluster, by turns: in the third layer's tile; then the second
-                 // layer's gradient
+  int even_sums;                   // partial sums of the cluster for h1 and h3, in the third layer's tile
+  int second_gradient;             // tile of this cluster's outputs; before that, partial logits
   int third_gradient;
-  int first_gradient;  // tile of this cluster's outputs; before that, the third layer's activations
+  int first_gradient;  // before that, partial sums for h2, then the third layer's own activations
   int loss_gradient, row_loss;
   int own_hidden, bias, last_bias;  // packets of this rank's rows of the first two layers; biases of three
   int barriers, zero;               // 16 bytes that stay zero
@@ -84,7 +83,7 @@ constexpr BlockLayout block_layout() {
   layout.hidden = take(kBlockHidden * block_tile_bytes(kBlockColumns));
   layout.inputs = take(2 * kBlockInputTile);
   layout.even_sums = layout.hidden + (kBlockHidden - 1) * block_tile_bytes(kBlockColumns);
-  layout.odd_sums = take(kBlockSumBytes);
+  layout.second_gradient = take(block_tile_bytes(kBlockOutputs));
   layout.third_gradient = take(block_tile_bytes(kBlockOutputs));
   layout.first_gradient = take(block_tile_bytes(kBlockOutputs));
   layout.loss_gradient = take(block_tile_bytes(kBlockClasses));

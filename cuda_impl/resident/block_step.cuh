@@ -15,8 +15,8 @@
 //              cluster gets, for its rows and the cluster's own outputs, those of all clusters, adds them in
 //              their order, applies the mask, and sends the gradient to its cluster.
 //   updates:   local, where a weight gradient's operands meet, and in parts, while the chain waits for an exchange: the last
-//              layer's while the second layer's gradient is summed up, the second's while the first's is, the third's
-//              in the next step while h1 and h2 travel. Only the first layer's is waited for.
+//              layer's while the second layer's gradient is summed up, a part of the second's while the first's is, its
+//              rest and the third's in the next step while h1 and h2 travel. Only the first layer's is waited for.
 //   in a warp: forward, and where the first layer is updated, nine outputs and all columns; backward, and in the other
 //              updates, 16 columns and all outputs. So no product is summed over warps.
 //
@@ -26,16 +26,18 @@
 //   [L2]       who publishes for step s + 2 has summed, in step s + 1, what all ranks of its cluster sent; each sent
 //              that after it had taken its columns, which together are of all clusters and all ranks; and each of these
 //              published in step s + 1 after it was done with step s. Partial gradients likewise.
-//   [sums]     h1, h2, h3 and the logits take turns in two buffers. Who sends partial sums has, before a barrier, added up
-//              what all ranks sent for the layer before, and each sent that behind the barrier that follows its
-//              reading of the buffer.
-//   [places]   partial sums of h1 and h3 lie where the third layer's columns do in between: those are read for the last
-//              time before the warp sends its part of the second layer's gradient, and sums of h1 are sent by who
-//              has the first layer's whole gradient. The second layer's gradient lies where sums of h2 and logits
-//              do: its last reader then sends sums of h1, without which nobody sends sums of h2; and it is sent by who has
-//              the whole gradient of the loss, whose senders have read the logits. The first layer's gradient lies where the
-//              third layer's own activations did: those are read before the second's gradient is sent. Each warp sends
-//              behind its own reading, and an exchange is complete when all warps of all ranks have sent.
+//   [sums]     of h1 and h3 have one buffer. Who sends partial sums has, before a barrier, added up what all ranks sent for the
+//              layer before, and each sent that behind the barrier that follows its reading of the layer before that.
+//   [places]   sums of h1 and h3 lie where the third layer's columns do in between: those are read for the last time
+//              before the warp sends its part of the second layer's gradient, and sums of h1 are sent by who has the first
+//              layer's whole gradient. Sums of the logits lie where the second layer's gradient does, which is read for the
+//              last time before the next step's sums of h2 are sent, without which nobody sends logits; and it is sent
+//              by who has the whole gradient of the loss, whose senders have read the logits. Three take turns in one
+//              place: sums of h2, read before the barrier behind which sums of h3 are sent, without which nobody sends the
+//              third layer's own activations; these, read before the second's gradient is sent, without which nobody
+//              sends the first's; and that, read before the next step's sums of h1 are sent, without which nobody sends
+//              sums of h2. Each warp sends behind its own reading, and an exchange is complete when all warps of all
+//              ranks have sent.
 #pragma once
 
 #include "resident/block_arguments.h"
@@ -72,9 +74,8 @@ class BlockMember {
     sum_inputs(a, 0);
     int step = 0;
     while (step < a.steps && train_step(a, step)) ++step;
-    MatrixSums third(zero());
-    add_rows(third, 1, 0, kBlockRanks);
-    apply(a, third, 1);
+    update_matrix<kLateOctet, kOctets>(a, 0);
+    update_matrix<0, kOctets>(a, 1);
     if (!block_sync_or(waiter_.timed_out)) store(a);
     // Nobody may leave while others still store into its memory.
     cluster_sync();
@@ -87,15 +88,17 @@ class BlockMember {
   RESIDENT_DEVICE bool train_step(const Arguments& a, int step) {
     if (block_sync_or(waiter_.timed_out)) return false;
     begin_step(a, step);
-    // Forward. The buffers of partial sums take turns.
+    // Forward.
     finish_hidden(a, 0);
-    MatrixSums third(zero());
 #pragma unroll 1
     for (int layer = 1; layer < kBlockHidden; ++layer) {
-      // While activations travel, the third layer's matrix gets the update of the step before.
-      const bool last = layer == kBlockHidden - 1;
-      add_rows(third, 1, last ? kThirdEarlyChunks : 0, last ? kBlockRanks : kThirdEarlyChunks);
-      if (last) apply(a, third, 1);
+      // While activations travel, matrices get what the update of the step before has left out.
+      if (layer == 1) {
+        update_matrix<kLateOctet, kOctets>(a, 0);
+        update_matrix<0, kThirdOctet>(a, 1);
+      } else {
+        update_matrix<kThirdOctet, kOctets>(a, 1);
+      }
       sum_columns(a, layer);
       finish_hidden(a, layer);
     }
@@ -114,19 +117,18 @@ class BlockMember {
     await(a, kSecondGradient, step & 1, kOutputTile + kRowLossBytes, kGatherExchange);
     publish_gradient(a, 0);
     if (warp_ == kBlockWarps - 1) store_loss(a, step);
-    MatrixSums second(zero());
-    add_rows(second, 0, 0, 2);
+    OctetSums<kLateOctet> second(zero());
+    add_rows(second, 0, 0, 0, 4);
     load_partial(a, 0, partial);
-    add_rows(second, 0, 2, 4);
     gather_gradient(a, 0, partial, kLayout.first_gradient, kFirstGradient);
-    add_rows(second, 0, 4, kBlockRanks);
-    apply(a, second, 0);
+    add_rows(second, 0, 0, 4, kBlockRanks);
+    apply(a, second, 0, 0);
     update_bias(a, biases(1), gradient_tile(0));
     if (step + 1 < a.steps) await_inputs(step + 1);
     await(a, kFirstGradient, step & 1, kOutputTile, kGatherExchange);
     update_first(a, step);
-    if (step + 1 < a.steps) sum_inputs(a, step + 1);
     update_bias(a, biases(0), shared_memory() + kLayout.first_gradient);
+    if (step + 1 < a.steps) sum_inputs(a, step + 1);
     return true;
   }
 
@@ -156,7 +158,7 @@ class BlockMember {
     send_sums(a, sums, layer);
   }
   RESIDENT_DEVICE static constexpr int sums_offset(int layer) {
-    return layer % 2 == 0 ? kLayout.even_sums : kLayout.odd_sums;
+    return layer % 2 == 0 ? kLayout.even_sums : kLayout.first_gradient;
   }
   RESIDENT_DEVICE static constexpr int sums_barrier(int layer) {
     return layer % 2 == 0 ? kEvenSums : kOddSums;
@@ -245,7 +247,8 @@ class BlockMember {
     OutputSums<8> sums;
     sums.add_columns<kBlockPitch>(floats(kLayout.last_columns) + first_class * kBlockPitch + part * kPart,
                                   hidden_tile(kBlockHidden - 1), part * kPart, kPart / 16, lane_, zero());
-    const int offset = kLayout.odd_sums + ((rank_ * kLogitParts + part) * kBlockClasses + first_class) * 16;
+    const int offset =
+        kLayout.second_gradient + ((rank_ * kLogitParts + part) * kBlockClasses + first_class) * 16;
     sums.for_own(lane_, [&](int own, const FourRows& sum) {
       send(lane_ & 7, offset + own * 16, packet_bits(sum), kOddSums);
     });
@@ -265,7 +268,7 @@ class BlockMember {
     }
     await(a, kOddSums, 1, kLogitBytes, kLogitExchange);
     constexpr int kEach = kBlockRanks * kLogitParts / 2;
-    const FourRows* from = reinterpret_cast<const FourRows*>(shared_memory() + kLayout.odd_sums) +
+    const FourRows* from = reinterpret_cast<const FourRows*>(shared_memory() + kLayout.second_gradient) +
                            half * kEach * kBlockClasses + which;
     FourRows sum = from[0];
 #pragma unroll
@@ -417,17 +420,38 @@ class BlockMember {
 
   // ---- updates
 
-  /// Of a matrix between hidden layers, 16 columns and all outputs by each warp, which has read them on the way back itself.
-  using MatrixSums = WeightSums<kBlockOutputs / 8, 1>;
-  static constexpr int kThirdEarlyChunks = 4;  // of the rows, while h1 travels; the others while h2 does
-  RESIDENT_DEVICE int update_column() const { return 16 * warp_ + 4 * (lane_ >> 3); }
-  RESIDENT_DEVICE void add_rows(MatrixSums& sums, int which, int first, int end) const {
+  /// Of a matrix between hidden layers, 16 columns by each warp, which has read them on the way back itself. A lane has one of
+  /// every eight outputs; a part of an update is some of these octets, so that it leaves no sums in registers.
+  template <int kCount>
+  using OctetSums = WeightSums<kCount, 1>;
+  static constexpr int kOctets = kBlockOutputs / 8;
+  // The second layer's matrix from kLateOctet on and the third's before kThirdOctet are updated in the next step, while h1
+  // travels, the rest of the third's while h2 does.
+  static constexpr int kLateOctet = 5, kThirdOctet = 3;
+  /// In lanes beside each other, so that a load of either operand takes two cycles; and eight in a row meet different banks
+  /// of the masters.
+  RESIDENT_DEVICE int update_column() const { return 16 * warp_ + 4 * ((lane_ & 1) + 2 * (lane_ >> 4)); }
+  RESIDENT_DEVICE int update_output() const { return 2 * (lane_ >> 1 & 3) + (lane_ >> 3 & 1); }
+  RESIDENT_DEVICE int update_output(int first_octet) const { return update_output() + 8 * first_octet; }
+  template <int kCount>
+  RESIDENT_DEVICE void add_rows(OctetSums<kCount>& sums, int which, int first_octet, int first,
+                                int end) const {
     if (owns_)
-      sums.add_rows(gradient_tile(which), lane_ & 7, hidden_tile(which), update_column(), first, end);
+      sums.add_rows(gradient_tile(which), update_output(first_octet), hidden_tile(which), update_column(),
+                    first, end);
   }
-  RESIDENT_DEVICE void apply(const Arguments& a, const MatrixSums& sums, int which) const {
+  template <int kCount>
+  RESIDENT_DEVICE void apply(const Arguments& a, const OctetSums<kCount>& sums, int which,
+                             int first_octet) const {
     if (owns_)
-      sums.apply<kBlockPitch>(matrix(which) + (lane_ & 7) * kBlockPitch + update_column(), a.update_factor);
+      sums.template apply<kBlockPitch>(
+          matrix(which) + update_output(first_octet) * kBlockPitch + update_column(), a.update_factor);
+  }
+  template <int kFirst, int kEnd>
+  RESIDENT_DEVICE void update_matrix(const Arguments& a, int which) const {
+    OctetSums<kEnd - kFirst> sums(zero());
+    add_rows(sums, which, kFirst, 0, kBlockRanks);
+    apply(a, sums, which, kFirst);
   }
   /// The warp's own outputs, four inputs by each of 28 lanes.
   RESIDENT_DEVICE void update_first(const Arguments& a, int step) const {
@@ -439,36 +463,67 @@ class BlockMember {
       sums.apply<kBlockInputs>(floats(kLayout.first_weights) + warp_ * kBlockInputs + column,
                                a.update_factor);
   }
+  // The last layer's weights are held twice, so both copies add up the same: rows of the first four chunks, those of the
+  // others, then these two sums.
+  static constexpr int kHalfChunks = kBlockRanks / 2;
+
   /// The last layer's bias and columns of this rank.
   RESIDENT_DEVICE void update_last_columns(const Arguments& a) const {
     const unsigned char* gradient = shared_memory() + kLayout.loss_gradient;
     if (warp_ == kBlockWarps - 1 && lane_ < kBlockClasses)
       update_bias(a, floats(kLayout.last_bias)[lane_], gradient, lane_);
     if (!owns_) return;
-    WeightSums<kBlockClasses / 8, 1> sums(zero());
-    sums.add_rows(gradient, lane_ & 7, hidden_tile(kBlockHidden - 1), update_column(), 0, kBlockRanks);
-    sums.apply<kBlockPitch>(floats(kLayout.last_columns) + (lane_ & 7) * kBlockPitch + update_column(),
-                            a.update_factor);
+    constexpr int kEach = kBlockClasses / 8;
+    const int first_class = update_output(), column = update_column();
+    const int own_place = packet_place(first_class, 0), place = packet_place(column, 0);
+    float sum[kEach][4][2] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < kHalfChunks; ++chunk)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        FourRows own[kEach], rows[4];
+        // The lane's first column is a multiple of four, so that packets of a half lie at constant distances.
+        const unsigned char* columns = hidden_tile(kBlockHidden - 1) + (place ^ half * kHalfChunks * 16);
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          rows[c] = *reinterpret_cast<const FourRows*>(columns + packet_place(c, chunk));
+        const unsigned char* classes = gradient + (own_place ^ (chunk + half * kHalfChunks) * 16);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) own[i] = *reinterpret_cast<const FourRows*>(classes + i * 8 * 128);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) sum[i][c][half] = sum_of_products(sum[i][c][half], own[i], rows[c]);
+      }
+    float* weights = floats(kLayout.last_columns) + first_class * kBlockPitch + column;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      float4& w = *reinterpret_cast<float4*>(weights + i * 8 * kBlockPitch);
+      w = make_float4(fmaf(a.update_factor, sum[i][0][0] + sum[i][0][1], w.x),
+                      fmaf(a.update_factor, sum[i][1][0] + sum[i][1][1], w.y),
+                      fmaf(a.update_factor, sum[i][2][0] + sum[i][2][1], w.z),
+                      fmaf(a.update_factor, sum[i][3][0] + sum[i][3][1], w.w));
+    }
   }
-  /// The last layer's weights of the warp's own outputs, by the same sums as in update_last_columns(): a class by each of 16
-  /// lanes, the even or the odd ones of each chunk's rows.
+  /// The last layer's weights of the warp's own outputs: a class by each of 16 lanes, half of the chunks by each of two.
   RESIDENT_DEVICE void update_last_outputs(const Arguments& a) const {
-    const int own_class = lane_ & 15, odd = lane_ >> 4;
+    const int own_class = lane_ & 15, half = lane_ >> 4;
     float sum[kWarpOutputs] = {};
 #pragma unroll 2
-    for (int chunk = 0; chunk < kBlockRanks; ++chunk) {
-      const float* gradient = floats(kLayout.loss_gradient + packet_place(own_class, chunk)) + odd;
-      const float* hidden = floats(kLayout.first_gradient + packet_place(warp_, chunk)) + odd;
+    for (int i = 0; i < kHalfChunks; ++i) {
+      const int chunk = i + half * kHalfChunks;
+      const FourRows gradient = load_rows(shared_memory() + kLayout.loss_gradient, own_class, chunk);
+      const unsigned char* hidden = shared_memory() + kLayout.first_gradient + packet_place(warp_, chunk);
 #pragma unroll
       for (int o = 0; o < kWarpOutputs; ++o)
-        sum[o] = fmaf(hidden[o * 8 * 32 + 2], gradient[2], fmaf(hidden[o * 8 * 32], gradient[0], sum[o]));
+        sum[o] = sum_of_products(sum[o], gradient, *reinterpret_cast<const FourRows*>(hidden + o * 8 * 128));
     }
     float* weights = floats(kLayout.last_outputs) + warp_ * kBlockClasses + own_class;
 #pragma unroll
     for (int o = 0; o < kWarpOutputs; ++o) {
       const float both = sum[o] + shuffle_xor(sum[o], 16);
       float& weight = weights[o * 8 * kBlockClasses];
-      if (odd == 0) weight = fmaf(a.update_factor, both, weight);
+      if (half == 0) weight = fmaf(a.update_factor, both, weight);
     }
   }
   /// One bias, the sum of 32 rows; everybody in a cluster does the same.
@@ -632,7 +687,7 @@ class BlockMember {
   }
   /// Of the layer that a matrix leads to.
   RESIDENT_DEVICE static int gradient_offset(int which) {
-    return which == 1 ? kLayout.third_gradient : kLayout.odd_sums;
+    return which == 1 ? kLayout.third_gradient : kLayout.second_gradient;
   }
   RESIDENT_DEVICE static unsigned char* gradient_tile(int which) {
     return shared_memory() + gradient_offset(which);
