@@ -227,7 +227,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     kOwnFirstGradient,
     kWeights
   };
-  static_assert(kWeights + kLastLow + 1 == kRowsBarriers);
+  static_assert(kWeights + static_cast<int>(kLastLow) + 1 == kRowsBarriers);
 
   RESIDENT_DEVICE static void step_sync() { barrier_sync<32 * kRowsWarps>(kStepBarrier); }
   /// The other nine meet as often between two barriers of all as the four of the chain do. Nobody but racecheck needs that: it
