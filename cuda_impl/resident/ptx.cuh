@@ -13,6 +13,7 @@
 #include "machine/warp.cuh"
 
 #define RESIDENT_DEVICE __device__ __forceinline__
+#define RESIDENT_DEVICE_CALLED inline __device__ __noinline__  // a place of its own, out of the way
 
 namespace headroom::resident {
 

@@ -34,6 +34,7 @@ template <class Format, int kPairs>
 class SliceGrid {
  public:
   static constexpr Form kForm = Form::kGrid;
+  using Waiter = SliceWaiter;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   RESIDENT_DEVICE SliceGrid(const SliceArguments& arguments, int first_slice, int lane)
@@ -322,6 +323,7 @@ template <class Format, int kPairs>
 class SliceCluster {
  public:
   static constexpr Form kForm = Form::kCluster;
+  using Waiter = SliceWaiter;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   RESIDENT_DEVICE SliceCluster(const SliceArguments& arguments, int first_slice, int lane)
@@ -433,6 +435,7 @@ template <class Format, int kPairs>
 class SliceHalves {
  public:
   static constexpr Form kForm = Form::kCluster;
+  using Waiter = SliceWaiter;
 
   /// Where a lane publishes, known before there is anything to publish.
   struct Place {

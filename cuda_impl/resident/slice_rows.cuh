@@ -51,6 +51,7 @@ template <class Format, int /*kPairs*/>
 class SliceRowHalves {
  public:
   static constexpr Form kForm = Form::kGrid;
+  using Waiter = SliceWaiter;
   static constexpr int kSlices = kRowsMembers, kTile = 256;
   /// Where a lane publishes, and with which mark: known before there is anything to publish.
   struct Place {

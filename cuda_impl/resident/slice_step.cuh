@@ -1426,7 +1426,7 @@ class SliceMember {
       skipped_;  // of hidden layers: what this warp reads, and how many pairs are not its own
   const int input_begin_, input_pairs_;  // this warp's pairs of inputs
   const int input_first_;                // this member's
-  SliceWaiter waiter_;
+  typename Exchange::Waiter waiter_;
   Team<kTeam> team_;
   Exchange exchange_;
   int batch_ = 0, next_batch_ = 0;          // of this step and the next

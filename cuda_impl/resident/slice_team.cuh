@@ -30,8 +30,8 @@ class Team {
   RESIDENT_DEVICE static void end() { cluster_sync(); }
 
   /// The sum over the team, by a warp together with the same warp of every other member: the `warp`-th that sends.
-  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
-                             const float4& own) {
+  template <class Waiter>
+  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, Waiter& waiter, int warp, const float4& own) {
     const float4* others = send_and_wait(arguments, waiter, warp, own);
     if constexpr (kTeam == 2) return add(own, others[0]);
     if constexpr (kTeam == 3) {  // ranks 0 and 1 first, everywhere
@@ -52,11 +52,13 @@ class Team {
     }
   }
   /// What is sent in this step, once a step.
-  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, const SliceWaiter& waiter, int bytes) {
+  template <class Waiter>
+  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, const Waiter& waiter, int bytes) {
     if (waiter.lane == 0 && !waiter.timed_out)
       barrier_expect(barrier(arguments, kOneWay), static_cast<std::uint32_t>(bytes));
   }
-  RESIDENT_DEVICE static void await(const SliceArguments& arguments, SliceWaiter& waiter, int step) {
+  template <class Waiter>
+  RESIDENT_DEVICE static void await(const SliceArguments& arguments, Waiter& waiter, int step) {
     waiter.await(arguments, barrier(arguments, kOneWay), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
 
@@ -72,7 +74,8 @@ class Team {
   /// The i-th other member; in a team of three that which is i behind in a ring.
   RESIDENT_DEVICE static int other(int i) { return kTeam == 3 ? (rank() + i) % 3 : rank() ^ i; }
   /// The values of the member whose other(1 + i) this is are 32 * i further.
-  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, SliceWaiter& waiter, int warp,
+  template <class Waiter>
+  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, Waiter& waiter, int warp,
                                               const float4& own) {
     const int place = static_cast<int>(uses_ & 1) * kTeamWarps + warp;
     const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);

@@ -8,6 +8,7 @@
 #include "machine/warp.cuh"
 
 #define RESIDENT_DEVICE inline
+#define RESIDENT_DEVICE_CALLED inline
 
 namespace headroom::resident {
 
