@@ -6,6 +6,7 @@
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
 #include "resident/formats.cuh"
+#include "resident/packed_tf32.cuh"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
@@ -84,6 +85,39 @@ __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * b
     *reinterpret_cast<uint4*>(x_rows + byte) = part_of(row_fragments, part);
     *reinterpret_cast<uint4*>(x_columns + byte) = part_of(column_fragments, part);
   }
+}
+
+/// The same of packed tiles: of a pair 16 bytes a lane of the one, of the other, and a word a lane of both.
+__global__ void pack_packed_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
+                                  std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns) {
+  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t pair = thread / 32;
+  if (pair >= pairs) return;
+  const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3, in = plan.widths[0];
+  const std::int64_t batch = pair / plan.input_pairs, begin = pair * 2 * kPackedTile;
+  const auto feature = [&](int row, int column) {
+    return row < plan.batch && column < in ? features[(batch * plan.batch + row) * in + column] : 0.0f;
+  };
+  for (int slice = 0; slice < 2; ++slice) {
+    const int first_column = static_cast<int>(pair % plan.input_pairs) * kPairColumns + slice * kSliceColumns;
+    float row[8];
+    for (int i = 0; i < 8; ++i) row[i] = feature(g + 8 * (i / 2), first_column + 2 * t + i % 2);
+    const SliceTf32::Values rows = SliceTf32::round(row);
+    const auto store = [&](unsigned char* memory, const PackedTile& tile) {
+      *reinterpret_cast<uint4*>(memory + begin + slice * 512 + lane * 16) = tile.words;
+      *reinterpret_cast<std::uint32_t*>(memory + begin + 1024 + lane * 8 + slice * 4) = tile.last;
+    };
+    store(x_rows, PackedTf32::pack(rows));
+    store(x_columns, PackedTf32::pack(SliceTf32::transposed(rows)));
+  }
+}
+
+void pack_packed_pairs_as(const SlicePlan& plan, const float* features, std::int64_t batches,
+                          unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {
+  const std::int64_t pairs = batches * plan.input_pairs;
+  pack_packed_pairs<<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
+      plan, features, pairs, x_rows, x_columns);
+  CUDA_CHECK(cudaGetLastError());
 }
 
 template <class Format, bool kTransposes>
@@ -170,6 +204,8 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
     case Precision::kFp32:
       return pack_pairs_as<SliceFp32, false>(plan, features, batches, x_rows, x_columns, stream);
     case Precision::kTf32:
+      if (packs_tiles(precision, plan.layers, plan.team, plan.own))
+        return pack_packed_pairs_as(plan, features, batches, x_rows, x_columns, stream);
       return pack_pairs_as<SliceTf32, true>(plan, features, batches, x_rows, x_columns, stream);
     case Precision::kFp16:
       return pack_pairs_as<SliceFp16, true>(plan, features, batches, x_rows, x_columns, stream);
@@ -206,6 +242,7 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
       return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan))
                               : slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
+      if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
       return sums_whole(precision, plan) ? slice_whole_kernel_tf32()
                                          : slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
     case Precision::kFp16:

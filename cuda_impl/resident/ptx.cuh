@@ -83,6 +83,7 @@ RESIDENT_DEVICE uint4 load_generic16(const void* address) { return *static_cast<
 RESIDENT_DEVICE uint4 load_constant16(const void* address) {
   return __ldg(static_cast<const uint4*>(address));
 }
+RESIDENT_DEVICE uint2 load_constant8(const void* address) { return __ldg(static_cast<const uint2*>(address)); }
 /// Keeps a value's computation above this place: behind a barrier it would be waited for.
 RESIDENT_DEVICE void compute_now(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
 RESIDENT_DEVICE void compute_now(int& value) { asm volatile("" : "+r"(value)); }
@@ -109,6 +110,15 @@ RESIDENT_DEVICE uint2 load_packet(const void* address) {
   std::uint64_t value;
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
   return make_uint2(static_cast<std::uint32_t>(value), static_cast<std::uint32_t>(value >> 32));
+}
+/// Two 4-byte values, each read as one.
+RESIDENT_DEVICE uint2 load_words(const void* address) {
+  uint2 words;
+  asm volatile("ld.relaxed.gpu.global.v2.b32 {%0, %1}, [%2];"
+               : "=r"(words.x), "=r"(words.y)
+               : "l"(address)
+               : "memory");
+  return words;
 }
 RESIDENT_DEVICE void store_packets(void* address, uint4 value) {
   const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
@@ -151,6 +161,9 @@ RESIDENT_DEVICE void store_whole16(void* address, uint4 value) {
 RESIDENT_DEVICE void store_packet(void* address, uint2 value) {
   const std::uint64_t a = value.x | static_cast<std::uint64_t>(value.y) << 32;
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(address), "l"(a) : "memory");
+}
+RESIDENT_DEVICE void store_word(void* address, std::uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
@@ -282,6 +295,14 @@ RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t p
       : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
+}
+
+/// The upper 32 bits of both words together, shifted left. In C++ ptxas sees through the shift of `low` and takes three instructions.
+template <int kBits>
+RESIDENT_DEVICE std::uint32_t shift_joined(std::uint32_t high, std::uint32_t low) {
+  std::uint32_t result;
+  asm("shf.l.wrap.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "n"(kBits));
+  return result;
 }
 
 // ---- roundings of the precision contract

@@ -103,6 +103,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const int stages = 1 << plan.stage_shift;
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
+  const bool packed = form == Form::kGrid && packs_tiles(precision, plan.layers, team, own);
   const bool whole_in_teams = team > 1 && !rows && sums_whole(precision, plan);
   const std::int64_t own_tile =
       std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) && !whole_in_teams ? 2 : 1);
@@ -156,8 +157,10 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
         take(std::int64_t{8} * plan.exchanges * stages * (sums_whole(precision, plan) ? 2 : 1));
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
-    plan.exchange_bytes = plan.exchanges * stages *
-                          slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team));
+    plan.exchange_bytes =
+        plan.exchanges * stages *
+        (packed ? std::int64_t{2} * plan.members * kPackedTile
+                : slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team)));
     if (const std::int64_t kept_bytes = kept_gradient_bytes(precision, plan.pairs, own); kept_bytes > 0) {
       plan.behind_tiles = plan.exchange_bytes;
       plan.exchange_bytes += plan.members / own * team * kWarps * kept_bytes;
@@ -171,12 +174,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
                                           " needs " + std::to_string(end) + " bytes of shared memory (" +
                                           std::string(to_string(form)) + "); there are " +
                                           std::to_string(limits.shared_bytes));
-  // The next batch's inputs are staged if there is room; else the step reads them from the L2 when it needs them.
-  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
+  // The next batch's inputs are staged if there is room; else the step reads them from the L2 when it needs them, or, packed,
+  // ahead of that.
+  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * (packed ? kPackedTile : plan.tile);
   plan.x_rows_offset = plan.x_columns_offset = -1;
   const std::int64_t staged_bytes = std::int64_t{2} * plan.member_input_pairs * plan.tile;
   for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
-    if (end + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
+    if (!packed && end + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;

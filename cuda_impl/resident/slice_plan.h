@@ -68,6 +68,13 @@ constexpr bool turns_masters(Precision precision, int own) {
   return precision == Precision::kTf32 && own == 2;
 }
 
+/// Whether tiles and inputs travel as five words for eight values (packed_tf32.cuh, slice_packed.cuh).
+constexpr bool packs_tiles(Precision precision, int layers, int team, int own) {
+  return precision == Precision::kTf32 && layers == 4 && team == 2 && own == 2;
+}
+/// Bytes of a tile then: 16 a lane, and behind those of all tiles, two beside each other, 4 a lane.
+inline constexpr int kPackedTile = 512 + 128;
+
 /// Whether the thread blocks of a team divide the rows of the batch, and not the columns that are summed over.
 constexpr bool divides_rows(Precision precision, int team, int own) {
   return (precision == Precision::kFp16 || precision == Precision::kBf16) && team == 2 && own == 1;

@@ -171,6 +171,32 @@ TEST(ResidentWholeTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
 }
+/// Teams of two that own two slices each, with four layers, in tf32: tiles are packed (slice_packed.cuh).
+TEST(ResidentPacked, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-20x9x16x40x12-b32", Form::kGrid, kFewSteps, Kernel::kSlices, kPairOfTwo},
+                       Precision::kTf32, kSanitizerWaitSeconds);
+}
+TEST(ResidentPacked, SmallStepsOfMoreSlicesMatchTheOracle) {  // than a warp takes
+  NEEDS_GPU();
+  check_against_oracle({"mlp-33x136x17x7x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, kPairOfTwo},
+                       Precision::kTf32, kSanitizerWaitSeconds);
+}
+TEST(ResidentPacked, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x512x512x512x10-b32", "mlp-784x1024x1024x1024x10-b32",
+                           "mlp-5x9x1024x3x2-b1", "mlp-896x130x128x1001x10-b31"})
+    check_against_oracle({name, Form::kGrid, {0, 1, 3, 6, 9}, Kernel::kSlices, kPairOfTwo}, Precision::kTf32,
+                         2);
+}
+TEST(ResidentPacked, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  Problem problem("mlp-784x1024x1024x1024x10-b32", fresh_seed());
+  const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPairOfTwo};
+  const auto first = bits_after(problem, Precision::kTf32, options, 350);
+  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
+  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
+}
 /// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
 /// four has one slice, else two.
 ResidentOptions ahead(const Sharing& sharing) {
@@ -605,6 +631,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsPairClustersInsteadOfHanging) {
 TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInTeamsInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kFour,
+                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsPackedTilesInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kPairOfTwo,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {

@@ -62,6 +62,7 @@ RESIDENT_DEVICE void wait_cycles(std::uint32_t) { emulated::rest(); }
 RESIDENT_DEVICE uint4 load_shared16(const void* address) { return emulated::value_at<uint4>(address); }
 RESIDENT_DEVICE uint4 load_generic16(const void* address) { return emulated::value_at<uint4>(address); }
 RESIDENT_DEVICE uint4 load_constant16(const void* address) { return emulated::value_at<uint4>(address); }
+RESIDENT_DEVICE uint2 load_constant8(const void* address) { return emulated::value_at<uint2>(address); }
 RESIDENT_DEVICE void compute_now(std::uint32_t&) {}
 RESIDENT_DEVICE void compute_now(int&) {}
 RESIDENT_DEVICE void compute_now(unsigned char*&) {}
@@ -76,6 +77,7 @@ RESIDENT_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
 }
 RESIDENT_DEVICE uint4 load_packets(const void* address) { return load_polled<uint4>(address); }
 RESIDENT_DEVICE uint2 load_packet(const void* address) { return load_polled<uint2>(address); }
+RESIDENT_DEVICE uint2 load_words(const void* address) { return load_polled<uint2>(address); }
 RESIDENT_DEVICE void store_packets(void* address, uint4 value) { store_seen(address, value); }
 RESIDENT_DEVICE uint4 load_whole16(const void* address) { return load_polled<uint4>(address); }
 RESIDENT_DEVICE void load_if(bool wanted, uint4& value, const void* address) {
@@ -86,11 +88,17 @@ RESIDENT_DEVICE void load_generic_if(bool wanted, uint4& value, const void* addr
 }
 RESIDENT_DEVICE void store_whole16(void* address, uint4 value) { store_seen(address, value); }
 RESIDENT_DEVICE void store_packet(void* address, uint2 value) { store_seen(address, value); }
+RESIDENT_DEVICE void store_word(void* address, std::uint32_t value) { store_seen(address, value); }
 RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
   store_seen(address, value);
 }
 RESIDENT_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
   if (*address == 0) store_seen(address, value);
+}
+
+template <int kBits>
+RESIDENT_DEVICE std::uint32_t shift_joined(std::uint32_t high, std::uint32_t low) {
+  return high << kBits | low >> (32 - kBits);
 }
 
 RESIDENT_DEVICE std::uint32_t shared_address(const void* pointer) {
