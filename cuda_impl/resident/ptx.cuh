@@ -83,7 +83,9 @@ RESIDENT_DEVICE uint4 load_generic16(const void* address) { return *static_cast<
 RESIDENT_DEVICE uint4 load_constant16(const void* address) {
   return __ldg(static_cast<const uint4*>(address));
 }
-RESIDENT_DEVICE uint2 load_constant8(const void* address) { return __ldg(static_cast<const uint2*>(address)); }
+RESIDENT_DEVICE uint2 load_constant8(const void* address) {
+  return __ldg(static_cast<const uint2*>(address));
+}
 /// Keeps a value's computation above this place: behind a barrier it would be waited for.
 RESIDENT_DEVICE void compute_now(std::uint32_t& value) { asm volatile("" : "+r"(value)); }
 RESIDENT_DEVICE void compute_now(int& value) { asm volatile("" : "+r"(value)); }
