@@ -49,24 +49,27 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
   for (int done = 0; done < resident; done += 32768)
     bulk_load(shared + static_cast<std::uint32_t>(done), arguments.image + plan.hidden_begin + done,
               static_cast<std::uint32_t>(min(32768, resident - done)), barriers.resident());
-  const unsigned char* inputs =
-      arguments.inputs + batch * plan.tiles * static_cast<std::int64_t>(plan.input_panels) * kTilePanelBytes;
+  const std::int64_t tile_bytes = input_tile_bytes(plan);
+  const unsigned char* inputs = arguments.inputs + batch * plan.tiles * tile_bytes;
   RingPlace at;
-  for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x))
-    for (int panel = 0; panel < plan.input_panels; ++panel, at.advance(barriers.stages)) {
+  for (int pair = static_cast<int>(blockIdx.x); pair < plan.tiles / 2; pair += static_cast<int>(gridDim.x)) {
+    const auto load_panel = [&](int panel, std::uint32_t row_bytes) {
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
                                   static_cast<std::uint32_t>(at.stage) * kStageBytes<kWidth>;
       barrier_wait(barriers.free(at.stage), at.parity ^ 1);
-      barrier_expect(barriers.full(at.stage), kStageBytes<kWidth>);
+      barrier_expect(barriers.full(at.stage), (kChainWarpgroups * kTileRows + kWidth) * row_bytes);
       for (int tile = 0; tile < kChainWarpgroups; ++tile)
         bulk_load_passing(stage + static_cast<std::uint32_t>(tile * kTilePanelBytes),
-                          inputs + (static_cast<std::int64_t>(2 * pair + tile) * plan.input_panels + panel) *
-                                       kTilePanelBytes,
-                          kTilePanelBytes, barriers.full(at.stage));
+                          inputs + (2 * pair + tile) * tile_bytes + panel * kTilePanelBytes,
+                          kTileRows * row_bytes, barriers.full(at.stage));
       bulk_load(stage + kChainWarpgroups * kTilePanelBytes,
                 arguments.image + static_cast<std::int64_t>(panel) * kWidth * kPanelRowBytes,
-                kWidth * kPanelRowBytes, barriers.full(at.stage));
-    }
+                kWidth * row_bytes, barriers.full(at.stage));
+      at.advance(barriers.stages);
+    };
+    for (int panel = 0; panel < plan.input_panels; ++panel) load_panel(panel, kPanelRowBytes);
+    if (has_narrow_panel(plan)) load_panel(plan.input_panels, kNarrowRowBytes);
+  }
 }
 
 /// One warpgroup, over all its tiles. Returns this thread's share of the loss.
@@ -106,6 +109,20 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
       bulk_store_commit();
     }
   };
+  // The same of a narrow panel. It is staged apart, where the next panel's store has long waited for it to leave.
+  const auto publish_narrow = [&](unsigned char* panel, const std::uint32_t* held) {
+    const std::uint32_t narrow_staging =
+        shared +
+        static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
+    store_matrices(narrow_staging + at.narrow_place(), held);
+    shared_writes_to_async();
+    __syncwarp();
+    if (at.lane == 0) {
+      const int rows = at.warp * 16 * kNarrowRowBytes;
+      bulk_store(panel + rows, narrow_staging + static_cast<std::uint32_t>(rows), 16 * kNarrowRowBytes);
+      bulk_store_commit();
+    }
+  };
   using WidthSteps = std::integral_constant<int, kSteps>;
   using ClassSteps = std::integral_constant<int, kClassRows / 16>;
   const auto panels_of = [&](unsigned char* all, int layer, int tile) {
@@ -130,13 +147,17 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
 
     // Forward: the first layer from the ring.
     begin_with_bias(sums, biases, at);
+    const auto stage_rows = [&] {
+      return shared + static_cast<std::uint32_t>(arguments.layout.ring_begin + warpgroup * kTilePanelBytes) +
+             static_cast<std::uint32_t>(ring.stage) * kStageBytes<kWidth>;
+    };
+    const auto stage_weights = [&] {
+      return stage_rows() + static_cast<std::uint32_t>((kChainWarpgroups - warpgroup) * kTilePanelBytes);
+    };
 #pragma unroll 1
     for (int panel = 0; panel < plan.input_panels; ++panel, ring.advance(barriers.stages)) {
-      const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
-                                  static_cast<std::uint32_t>(ring.stage) * kStageBytes<kWidth>;
       barrier_wait(barriers.full(ring.stage), ring.parity);
-      const Panels rows = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
-      const Panels weights = describe(stage + kChainWarpgroups * kTilePanelBytes);
+      const Panels rows = describe(stage_rows()), weights = describe(stage_weights());
       products_begin();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -146,41 +167,61 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
       products_wait<0>();
       if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
     }
+    if (has_narrow_panel(plan)) {
+      barrier_wait(barriers.full(ring.stage), ring.parity);
+      products_begin();
+      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(sums, describe_narrow(stage_rows()),
+                                                              describe_narrow(stage_weights()), 1);
+      products_commit();
+      products_wait<0>();
+      if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
+      ring.advance(barriers.stages);
+    }
     sums_are_final(sums);
 
-    // Forward: the hidden layers, from registers.
-#pragma unroll 1
-    for (int layer = 0; layer < plan.hidden; ++layer) {
-      const Masks mask = relu<Format>(sums, held);
+    // Forward: the hidden layers, from registers. What the next product does not wait for is done beside it.
+    const auto keep_activations = [&](int layer) {
+      const Masks mask = positive(held);
 #pragma unroll
       for (int word = 0; word < Masks::kWords; ++word)
         masks[(layer * Masks::kWords + word) * kWarpgroup] = mask.word[word];
-      if (layer + 1 < plan.hidden) {
-        begin_with_bias(sums, biases + (layer + 1) * kWidth, at);
-        products_begin();
-        forward_products<Format, kSteps>(sums, held, hidden_weights(layer + 1), kHiddenPanelBytes);
-        products_commit();
-      }
       publish(panels_of(arguments.activations, layer, tile), held, WidthSteps{}, kPanels, 0);
+    };
+#pragma unroll 1
+    for (int layer = 0; layer + 1 < plan.hidden; ++layer) {
+      relu<Format>(sums, held);
+      begin_with_bias(sums, biases + (layer + 1) * kWidth, at);
+      products_begin();
+      forward_products<Format, kSteps>(sums, held, hidden_weights(layer + 1), kHiddenPanelBytes);
+      products_commit();
+      keep_activations(layer);
       products_wait<0>();
       sums_are_final(sums);
     }
+    relu<Format>(sums, held);
 
     // Loss.
     float logits[kClassRows / 2];
-    const auto make_logits = [&](int group) {
+    const auto start_logits = [&](int group) {
       begin_with_bias(logits, biases + plan.hidden * kWidth + group * kClassRows, at);
       products_begin();
       forward_products<Format, kSteps>(
           logits, held, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
           kOutputPanelBytes);
       products_commit();
+    };
+    const auto finish_logits_products = [&] {
       products_wait<0>();
       sums_are_final(logits);
     };
+    start_logits(0);
+    keep_activations(plan.hidden - 1);
+    finish_logits_products();
+    add_logits(rows, logits, 0, at);
 #pragma unroll 1
-    for (int group = 0; group < plan.class_groups; ++group) {
-      make_logits(group);
+    for (int group = 1; group < plan.class_groups; ++group) {
+      start_logits(group);
+      finish_logits_products();
       add_logits(rows, logits, group * kClassRows, at);
     }
     loss += finish_logits(rows, at);
@@ -188,7 +229,10 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
     // Backward: the gradient of the last hidden activations.
 #pragma unroll 1
     for (int group = 0; group < plan.class_groups; ++group) {
-      if constexpr (kClassRows > 16) make_logits(group);  // or keep them in registers that there are not
+      if constexpr (kClassRows > 16) {  // or keep them in registers that there are not
+        start_logits(group);
+        finish_logits_products();
+      }
       std::uint32_t gradient[kClassRows / 4];
       logit_gradient<Format>(rows, logits, group * kClassRows, arguments.gradient_scale, at, gradient);
       products_begin();
@@ -196,13 +240,18 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
           sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
           kOutputPanelBytes, group > 0);
       products_commit();
-      // Two groups of 32 share a panel, which leaves when both are there.
-      const int column = group * kClassRows;
-      const bool complete = group + 1 == plan.class_groups || (column + kClassRows) % kPanelColumns == 0;
-      publish(arguments.output_gradients +
-                  (static_cast<std::int64_t>(tile) * plan.class_panels + column / kPanelColumns) *
-                      kTilePanelBytes,
-              gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
+      if constexpr (kClassRows == kNarrowColumns) {
+        publish_narrow(arguments.output_gradients + static_cast<std::int64_t>(tile) * kNarrowTileBytes,
+                       gradient);
+      } else {
+        // Two groups of 32 share a panel, which leaves when both are there.
+        const int column = group * kClassRows;
+        const bool complete = group + 1 == plan.class_groups || (column + kClassRows) % kPanelColumns == 0;
+        publish(arguments.output_gradients +
+                    (static_cast<std::int64_t>(tile) * plan.class_panels + column / kPanelColumns) *
+                        kTilePanelBytes,
+                gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
+      }
       products_wait<0>();
       sums_are_final(sums);
     }

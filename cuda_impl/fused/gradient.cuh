@@ -1,7 +1,7 @@
 // Weight gradients of layers that the chain stored: dW = dZ^T * H over a range of tiles.
 //
-// A thread block sums 64 or 128 outputs (64 a warpgroup) by 64 or 128 inputs in registers over its tiles; panels of
-// both factors come through a ring, loaded by a warp of their own, and are read across their rows. The bias
+// A thread block sums 16, 64 or 128 outputs (up to 64 a warpgroup) by 16, 64 or 128 inputs in registers over its tiles;
+// panels of both factors come through a ring, loaded by a warp of their own, and are read across their rows. The bias
 // gradient is a product with a panel of ones. Every block stores its sums; the update adds them up.
 //   waits: full and free of each stage
 #pragma once
@@ -10,45 +10,65 @@
 
 namespace headroom::fused {
 
-constexpr int kGradientStages = 4, kGradientStageBytes = 4 * kTilePanelBytes;
+constexpr int kGradientRingBytes = 16 * kTilePanelBytes;
 constexpr int kOnesBytes = 8 * kPanelRowBytes;
-constexpr int kGradientShared = kGradientStages * kGradientStageBytes + kOnesBytes + 16 * kGradientStages;
+/// A ring has as many stages as fit: 4 of the widest blocks, more of those that load less.
+constexpr int kMostGradientStages = kGradientRingBytes / (kTilePanelBytes + kNarrowTileBytes);
+constexpr int kGradientShared = kGradientRingBytes + kOnesBytes + 16 * kMostGradientStages;
+
+FUSED_DEVICE int stage_bytes(const GradientBlock& block) {
+  return (block.output_columns + block.input_columns) * kTileRows * 2;
+}
 
 /// Sums of one warpgroup to where the update finds them; see Segment.
 template <int kCount>
 FUSED_DEVICE void store_partial(float* partial, const float (&sums)[kCount], const float (&bias)[4],
                                 bool with_bias, int thread) {
 #pragma unroll
-  for (int row = 0; row < kCount; ++row) partial[row * kWarpgroup + thread] = sums[row];
+  for (int quad = 0; quad < kCount / 4; ++quad)
+    reinterpret_cast<float4*>(partial)[quad * kWarpgroup + thread] = {sums[4 * quad], sums[4 * quad + 1],
+                                                                      sums[4 * quad + 2], sums[4 * quad + 3]};
   if (with_bias) {
     partial[kCount * kWarpgroup + thread] = bias[0];
     partial[(kCount + 1) * kWarpgroup + thread] = bias[2];
   }
 }
 
-template <class Format, int kPanels>
+/// Of narrow outputs 48 of the instruction's 64 rows are the first 16 again, and nobody's.
+template <class Format, bool kNarrowOutputs, int kColumns>
 FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
                                    const ChainBarriers& barriers, float* partials, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  float sums[kPanels * 32], bias[4] = {0, 0, 0, 0};
+  float sums[kColumns / 2], bias[4] = {0, 0, 0, 0};
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  const Panels ones = describe(shared + kGradientStages * kGradientStageBytes);
+  const Panels ones = describe(shared + kGradientRingBytes);
+  const int output_bytes = block.output_columns * kTileRows * 2;
   RingPlace ring;
-  for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(kGradientStages)) {
-    const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * kGradientStageBytes);
-    const Panels gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes));
-    const Panels inputs = describe(stage + 2 * kTilePanelBytes, kTilePanelBytes);
+  for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
+    const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
+    const std::uint32_t stage_inputs = stage + static_cast<std::uint32_t>(output_bytes);
+    const auto gradients = [&](int k) {
+      if constexpr (kNarrowOutputs)
+        return describe_narrow(stage) + k * kAcrossNarrow;
+      else
+        return describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)) + k * kAcross;
+    };
     barrier_wait(barriers.full(ring.stage), ring.parity);
     products_begin();
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      multiply_shared<Format, Factor::kTurned, Factor::kTurned>(sums, gradients + k * kAcross,
-                                                                inputs + k * kAcross, 1);
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (kColumns == kNarrowColumns)
+        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+            sums, gradients(k), describe_narrow(stage_inputs) + k * kAcrossNarrow, 1);
+      else
+        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+            sums, gradients(k), describe(stage_inputs, kTilePanelBytes) + k * kAcross, 1);
+    }
     if (block.with_bias) {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kPlain>(bias, gradients + k * kAcross, ones, 1);
+        multiply_shared<Format, Factor::kTurned, Factor::kPlain>(bias, gradients(k), ones, 1);
     }
     products_commit();
     products_wait<0>();
@@ -56,7 +76,7 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
   }
   sums_are_final(sums);
   sums_are_final(bias);
-  const std::int64_t floats = (kPanels * 32 + (block.with_bias ? 2 : 0)) * kWarpgroup;
+  const std::int64_t floats = (kColumns / 2 + (block.with_bias ? 2 : 0)) * kWarpgroup;
   store_partial(partials + block.partial + warpgroup * floats, sums, bias, block.with_bias, thread);
 }
 
@@ -68,44 +88,58 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   const GradientBlock block = blocks[blockIdx.x];
   const std::uint32_t shared = shared_address(memory);
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const ChainBarriers barriers{shared + kGradientStages * kGradientStageBytes + kOnesBytes - 8,
-                               kGradientStages};
+  const int warpgroups = block.output_columns > kPanelColumns ? 2 : 1;
+  const ChainBarriers barriers{shared + kGradientRingBytes + kOnesBytes - 8,
+                               kGradientRingBytes / stage_bytes(block)};
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kGradientStages; ++stage) {
+    for (int stage = 0; stage < barriers.stages; ++stage) {
       barrier_init(barriers.full(stage), 1);
-      barrier_init(barriers.free(stage), 4 * static_cast<std::uint32_t>(block.output_panels));
+      barrier_init(barriers.free(stage), 4 * static_cast<std::uint32_t>(warpgroups));
     }
     barrier_init_fence();
   }
-  std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + kGradientStages * kGradientStageBytes);
+  std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + kGradientRingBytes);
   if (threadIdx.x < kOnesBytes / 4) ones[threadIdx.x] = Format::pack(1, 1);
   shared_writes_to_async();
   __syncthreads();
   const std::int64_t batch = next_batch(state);
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (warpgroup < block.output_panels) {
-    if (block.input_panels == 2)
-      gradient_compute<Format, 2>(block, shared, barriers, partials, warpgroup);
+  if (warpgroup < warpgroups) {
+    const auto compute = [&](auto narrow_outputs, auto columns) {
+      gradient_compute<Format, decltype(narrow_outputs)::value, decltype(columns)::value>(
+          block, shared, barriers, partials, warpgroup);
+    };
+    using Two = std::integral_constant<int, 2 * kPanelColumns>;
+    using One = std::integral_constant<int, kPanelColumns>;
+    using Narrow = std::integral_constant<int, kNarrowColumns>;
+    if (block.output_columns == kNarrowColumns)  // hidden layers have whole panels
+      block.input_columns == Two::value ? compute(std::true_type{}, Two{}) : compute(std::true_type{}, One{});
+    else if (block.input_columns == Two::value)
+      compute(std::false_type{}, Two{});
+    else if (block.input_columns == One::value)
+      compute(std::false_type{}, One{});
     else
-      gradient_compute<Format, 1>(block, shared, barriers, partials, warpgroup);
+      compute(std::false_type{}, Narrow{});
   } else if (warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0) {
-    const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_panels * kTilePanelBytes),
-                        input_bytes = static_cast<std::uint32_t>(block.input_panels * kTilePanelBytes);
+    const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
+                        input_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2);
     const unsigned char* inputs = block.inputs + (block.of_batch ? batch * batch_bytes : 0);
     RingPlace ring;
-    for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(kGradientStages)) {
-      const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * kGradientStageBytes);
+    for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
+      const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
+      const std::uint32_t stage_inputs = stage + output_bytes;
       barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
       barrier_expect(barriers.full(ring.stage), output_bytes + input_bytes);
-      bulk_load(stage, block.outputs + tile * block.output_tile_bytes, output_bytes,
-                barriers.full(ring.stage));
+      // Inputs first: they come from device memory, the others from the L2.
       if (block.of_batch)
-        bulk_load_passing(stage + 2 * kTilePanelBytes, inputs + tile * block.input_tile_bytes, input_bytes,
+        bulk_load_passing(stage_inputs, inputs + tile * block.input_tile_bytes, input_bytes,
                           barriers.full(ring.stage));
       else
-        bulk_load(stage + 2 * kTilePanelBytes, inputs + tile * block.input_tile_bytes, input_bytes,
+        bulk_load(stage_inputs, inputs + tile * block.input_tile_bytes, input_bytes,
                   barriers.full(ring.stage));
+      bulk_load(stage, block.outputs + tile * block.output_tile_bytes, output_bytes,
+                barriers.full(ring.stage));
     }
   }
 }

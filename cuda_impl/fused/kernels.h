@@ -24,19 +24,19 @@ struct ChainLayout {
   std::int32_t resident_bytes;  ///< the image from hidden_begin on, at the start
   std::int32_t ring_begin,
       stages;  ///< a stage: one panel of inputs for both warpgroups, and of first weights
-  std::int32_t staging_begin, mask_begin, barrier_begin, shared_bytes;
+  std::int32_t staging_begin, narrow_staging_begin, mask_begin, barrier_begin, shared_bytes;
 };
 
 struct ChainArguments {
   Plan plan;
   ChainLayout layout;
   const unsigned char* image;
-  const unsigned char* inputs;  ///< [batches][tiles][input_panels] panels
+  const unsigned char* inputs;  ///< [batches][tiles] of input_tile_bytes(), panels one after the other
   const std::int32_t* labels;   ///< [batches * batch]
   const StepState* state;
   unsigned char* activations;       ///< [hidden][tiles][width_panels] panels
   unsigned char* gradients;         ///< the same, of the sums before the ReLU
-  unsigned char* output_gradients;  ///< [tiles][class_panels] panels
+  unsigned char* output_gradients;  ///< [tiles] of logit_gradient_tile_bytes()
   float* block_losses;              ///< [blocks]
   float gradient_scale;             ///< of the loss: 1 / batch and fp16's loss scale
 };
@@ -71,13 +71,13 @@ inline constexpr int kPieceRows = 16, kPiecesPerTile = kTileRows / kPieceRows;
 /// layers' biases and one of the output layer's; see Kind::kLanes.
 FUSED_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 + 2 + 1; }
 
-/// What one thread block of the gradient kernel sums: two panels of a layer's outputs by two of its inputs, over
-/// tiles first_tile to end_tile - 1.
+/// What one thread block of the gradient kernel sums: up to two panels of a layer's outputs, or the narrow one, by as
+/// many of its inputs, over tiles first_tile to end_tile - 1.
 struct GradientBlock {
   const unsigned char *outputs, *inputs;  ///< the first panel in tile 0
   std::int64_t output_tile_bytes, input_tile_bytes;
-  std::int32_t output_panels, input_panels;  ///< 1 or 2
-  std::int32_t with_bias, of_batch;          ///< of_batch: inputs is that of batch 0
+  std::int32_t output_columns, input_columns;  ///< 128, 64 or 16
+  std::int32_t with_bias, of_batch;            ///< of_batch: inputs is that of batch 0
   std::int32_t first_tile, end_tile;
   std::int64_t partial;  ///< where its sums go, in floats; one warpgroup's after the other's
 };
@@ -85,10 +85,11 @@ struct GradientBlock {
 /// Partial sums of one warpgroup: rows of 128 floats, one a thread; weight rows first, then bias rows. Row r of thread
 /// 32w + 4g + t is of m = 16w + g + 8 * (r / 2 mod 2) and n = 8 * (r / 4) + 2t + r mod 2.
 /// kPlain: weights of output m and input n; then two rows of bias gradients of outputs 16w + g and 16w + g + 8, in
-/// threads with t = 0. kTurned: weights of input m and output n. kOutputBias: one row, the bias of output `thread`.
+/// threads with t = 0. kQuads: the same, but a thread's weight rows lie in fours next to each other, one thread's after
+/// the other's. kTurned: weights of input m and output n. kOutputBias: one row, the bias of output `thread`.
 /// kLanes, of warps: rows are of 16 outputs and 8 inputs, inputs first; lane 4g + t has outputs g and g + 8 and inputs 2t
 /// and 2t + 1. kLaneBiases: the same of 16 outputs, where the columns are layers. kLaneOutputBias: a row of t and outputs.
-enum class Kind : std::int32_t { kPlain, kTurned, kOutputBias, kLanes, kLaneBiases, kLaneOutputBias };
+enum class Kind : std::int32_t { kPlain, kQuads, kTurned, kOutputBias, kLanes, kLaneBiases, kLaneOutputBias };
 struct Segment {
   Kind kind;
   std::int32_t layer, first_output, first_input;
@@ -101,6 +102,11 @@ struct Target {
 };
 /// The parameter whose gradient is in column `column` of 128 of row `row` of a segment.
 FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
+  if (segment.kind == Kind::kQuads && row < segment.weight_rows) {
+    const int place = row * kWarpgroup + column;
+    column = place / 4 % kWarpgroup;
+    row = place / (4 * kWarpgroup) * 4 + place % 4;
+  }
   const int lane = column % 32;
   Target target{segment.layer, column, -1};
   if (segment.kind == Kind::kLanes || segment.kind == Kind::kLaneBiases ||

@@ -28,7 +28,9 @@ ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   const int stage = kChainWarpgroups * kTilePanelBytes + hidden_panel_bytes(plan.width);
   layout.resident_bytes = plan.image_bytes - plan.hidden_begin;
   layout.staging_begin = (layout.resident_bytes + 1023) / 1024 * 1024;
-  layout.ring_begin = layout.staging_begin + panels * kTilePanelBytes;
+  layout.narrow_staging_begin = layout.staging_begin + panels * kTilePanelBytes;
+  layout.ring_begin = layout.narrow_staging_begin +
+                      (plan.class_rows == kNarrowColumns ? kChainWarpgroups * kNarrowTileBytes : 0);
   const int masks = kChainWarpgroups * plan.hidden * mask_words * kWarpgroup * 4;
   constexpr int kMostStages = 6, kBarrierBytes = 8 * (1 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups;
   layout.stages = (shared_limit - layout.ring_begin - masks - kBarrierBytes) / stage;

@@ -19,7 +19,8 @@ void place_image(Plan& plan) {
                           ? turned_panel(plan.hidden, plan.hidden)
                           : output_tile(plan.width, plan.hidden) + 16 * plan.width * 2;
   } else {
-    plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width);
+    plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width) +
+                        (has_narrow_panel(plan) ? plan.width * kNarrowRowBytes : 0);
     plan.output_begin =
         plan.hidden_begin + (plan.hidden - 1) * plan.width_panels * hidden_panel_bytes(plan.width);
     plan.bias_begin = plan.output_begin + plan.class_groups * plan.width_panels * output_panel_bytes(plan);
@@ -71,7 +72,11 @@ Plan make_plan(const Workload& workload, Precision precision) {
   plan.batch = workload.batch_size;
   plan.tiles = plan.form != Form::kGeneral ? divide_up(plan.batch, plan.pack * kTileRows)
                                            : 2 * divide_up(plan.batch, 2 * kTileRows);
-  plan.input_panels = in_clusters(plan.form) ? 2 : divide_up(plan.inputs, kPanelColumns);
+  const int rest = plan.inputs % kPanelColumns;
+  const bool narrow = plan.form == Form::kGeneral && rest > 0 && rest <= kNarrowColumns;
+  plan.input_panels = in_clusters(plan.form) ? 2
+                      : narrow               ? plan.inputs / kPanelColumns
+                                             : divide_up(plan.inputs, kPanelColumns);
   plan.width_panels = divide_up(plan.width, kPanelColumns);
   plan.class_rows = plan.classes <= 16 ? 16 : 32;
   plan.class_groups = divide_up(plan.classes, plan.class_rows);

@@ -3,6 +3,7 @@
 // Every matrix of 16-bit values, in device memory as in shared memory, is cut into panels of 64 columns. A row of a
 // panel is 128 bytes and its 16-byte pieces are swizzled, piece p of row r at place p ^ (r mod 8), which is how the
 // tensor cores want to read it, along a row as well as across. So whatever is copied is copied byte for byte.
+// Up to 16 inputs beyond whole panels lie in a narrow panel, with rows of 32 bytes, piece p of row r at p ^ (r / 4 mod 2).
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,13 @@ FUSED_BOTH int panel_offset(int row, int column) {
   return row * kPanelRowBytes + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
 }
 
+inline constexpr int kNarrowColumns = 16, kNarrowRowBytes = 32;
+inline constexpr int kNarrowTileBytes = kTileRows * kNarrowRowBytes;
+/// The same in a narrow panel; column < 16.
+FUSED_BOTH int narrow_offset(int row, int column) {
+  return row * kNarrowRowBytes + (((column >> 3) ^ (row >> 2 & 1)) << 4) + (column & 7) * 2;
+}
+
 /// Most hidden layers of a network whose sums of weight gradients all stay on the chip.
 inline constexpr int kMaxOwners = 4;
 
@@ -48,13 +56,13 @@ inline constexpr int kPairBatch = 32768;
 
 struct Plan {
   Form form;
-  std::int32_t pack;                    // samples in a row of a tile, 1 or 2
-  std::int32_t hidden;                  // hidden layers; the network has hidden + 1 weight matrices
-  std::int32_t inputs, classes;         // as the workload says
-  std::int32_t width;                   // of hidden layers, padded: 32, 64 or 128
-  std::int32_t widths[kMaxHidden + 2];  // as the workload says
-  std::int32_t batch, tiles;            // tiles: an even number that covers the batch
-  std::int32_t input_panels, width_panels;
+  std::int32_t pack;                        // samples in a row of a tile, 1 or 2
+  std::int32_t hidden;                      // hidden layers; the network has hidden + 1 weight matrices
+  std::int32_t inputs, classes;             // as the workload says
+  std::int32_t width;                       // of hidden layers, padded: 32, 64 or 128
+  std::int32_t widths[kMaxHidden + 2];      // as the workload says
+  std::int32_t batch, tiles;                // tiles: an even number that covers the batch
+  std::int32_t input_panels, width_panels;  // of inputs: whole ones; see has_narrow_panel()
   std::int32_t class_rows, class_groups, class_panels;  // classes: one group of 16, or groups of 32
 
   // The image: 16-bit weights as products read them, then fp32 biases. Each layer in panels of its inputs, and the
@@ -66,6 +74,15 @@ struct Plan {
   std::int64_t parameters;
 };
 
+/// Whether there are inputs beyond the whole panels.
+FUSED_BOTH bool has_narrow_panel(const Plan& plan) { return plan.inputs > plan.input_panels * kPanelColumns; }
+FUSED_BOTH int input_tile_bytes(const Plan& plan) {
+  return plan.input_panels * kTilePanelBytes + (has_narrow_panel(plan) ? kNarrowTileBytes : 0);
+}
+/// Gradients of up to 16 logits lie in a narrow panel.
+FUSED_BOTH int logit_gradient_tile_bytes(const Plan& plan) {
+  return plan.class_rows == kNarrowColumns ? kNarrowTileBytes : plan.class_panels * kTilePanelBytes;
+}
 FUSED_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
 FUSED_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
 
@@ -79,7 +96,8 @@ FUSED_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in)
   }
   const int bytes = hidden_panel_bytes(plan.width);
   const int begin = layer == 0 ? 0 : plan.hidden_begin + (layer - 1) * plan.width_panels * bytes;
-  return begin + panel * bytes + panel_offset(out, column);
+  const bool is_narrow = layer == 0 && panel == plan.input_panels;
+  return begin + panel * bytes + (is_narrow ? narrow_offset(out, column) : panel_offset(out, column));
 }
 
 // Fragments: a left factor [64, 16 * steps] as the registers that hold it, 16 bytes a thread and step.

@@ -30,13 +30,16 @@ int workers(Precision precision, const Plan& plan, int device) {
   return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
-/// The weight gradients of one layer that a thread block sums: up to two panels of outputs by two of inputs.
+/// The weight gradients of one layer that a thread block sums: up to two panels of outputs, or the narrow one, by as many
+/// of inputs.
 struct GradientItem {
-  int layer, output_panel, output_panels, input_panel, input_panels;
-  int cost() const { return output_panels + input_panels; }
-  bool with_bias() const { return input_panel == 0; }
-  int weight_rows() const { return 32 * input_panels; }
-  int rows() const { return weight_rows() + (with_bias() ? 2 : 0); }
+  int layer, output_panel, output_columns, input_panel, input_columns;
+  bool with_bias;
+  /// Of a tile: columns that are loaded, which is what takes the time.
+  int cost() const { return output_columns + input_columns; }
+  int warpgroups() const { return output_columns > kPanelColumns ? 2 : 1; }
+  int weight_rows() const { return input_columns / 2; }
+  int rows() const { return weight_rows() + (with_bias ? 2 : 0); }
 };
 
 std::vector<GradientItem> gradient_items(const Plan& plan) {
@@ -44,11 +47,31 @@ std::vector<GradientItem> gradient_items(const Plan& plan) {
   for (int layer = 0; layer <= plan.hidden; ++layer) {
     const int outputs = layer == plan.hidden ? plan.class_panels : plan.width_panels;
     const int inputs = layer == 0 ? plan.input_panels : plan.width_panels;
-    for (int output = 0; output < outputs; output += 2)
+    for (int output = 0; output < outputs; output += 2) {
+      const bool is_narrow = layer == plan.hidden && plan.class_rows == kNarrowColumns;
+      const int columns = is_narrow ? kNarrowColumns : std::min(2, outputs - output) * kPanelColumns;
       for (int input = 0; input < inputs; input += 2)
-        items.push_back({layer, output, std::min(2, outputs - output), input, std::min(2, inputs - input)});
+        items.push_back({layer, output, columns, input, std::min(2, inputs - input) * kPanelColumns, false});
+      if (layer == 0 && has_narrow_panel(plan))
+        items.push_back({layer, output, columns, inputs, kNarrowColumns, false});
+      items.back().with_bias = true;  // the last of them has the fewest columns
+    }
   }
   return items;
+}
+
+/// How many thread blocks share each item's tiles. What takes the longest gets another one, as long as there are some.
+std::vector<int> split_tiles(const std::vector<GradientItem>& items, int tiles, int blocks) {
+  std::vector<int> splits(items.size(), 1);
+  const auto longest = [&](std::size_t i) { return (tiles + splits[i] - 1) / splits[i] * items[i].cost(); };
+  for (int left = blocks - static_cast<int>(items.size()); left > 0; --left) {
+    std::size_t most = 0;
+    for (std::size_t i = 1; i < items.size(); ++i)
+      if (longest(i) > longest(most)) most = i;
+    if (splits[most] == tiles) break;
+    ++splits[most];
+  }
+  return splits;
 }
 
 class FusedTrainer : public Trainer {
@@ -141,8 +164,7 @@ class FusedTrainer : public Trainer {
     const std::int64_t layer_bytes = std::int64_t{plan_.tiles} * plan_.width_panels * kTilePanelBytes;
     activations_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
     gradients_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
-    output_gradients_ =
-        zeros<unsigned char>(std::int64_t{plan_.tiles} * plan_.class_panels * kTilePanelBytes);
+    output_gradients_ = zeros<unsigned char>(std::int64_t{plan_.tiles} * logit_gradient_tile_bytes(plan_));
     plan_gradients(sm_count, layer_bytes);
   }
 
@@ -250,13 +272,13 @@ class FusedTrainer : public Trainer {
   /// Which thread block sums which gradients over which tiles, and how the update finds them.
   void plan_gradients(int sm_count, std::int64_t layer_bytes) {
     const std::vector<GradientItem> items = gradient_items(plan_);
-    int whole_cost = 0;
-    for (const GradientItem& item : items) whole_cost += item.cost();
+    const std::vector<int> item_splits = split_tiles(items, plan_.tiles, sm_count);
     std::vector<GradientBlock> blocks;
     std::vector<Segment> segments;
     std::int64_t floats = 0;
-    for (const GradientItem& item : items) {
-      const int splits = std::clamp(sm_count * item.cost() / whole_cost, 1, plan_.tiles);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const GradientItem& item = items[i];
+      const int splits = item_splits[i];
       const std::int64_t warpgroup_floats = std::int64_t{item.rows()} * kWarpgroup;
       const bool of_inputs = item.layer == 0, of_outputs = item.layer == plan_.hidden;
       const std::int64_t width_bytes = plan_.width_panels * kTilePanelBytes;
@@ -265,17 +287,17 @@ class FusedTrainer : public Trainer {
                      item.output_panel * kTilePanelBytes,
           .inputs = (of_inputs ? inputs_.data() : activations_.data() + (item.layer - 1) * layer_bytes) +
                     item.input_panel * kTilePanelBytes,
-          .output_tile_bytes = of_outputs ? plan_.class_panels * kTilePanelBytes : width_bytes,
-          .input_tile_bytes = of_inputs ? plan_.input_panels * kTilePanelBytes : width_bytes,
-          .output_panels = item.output_panels,
-          .input_panels = item.input_panels,
-          .with_bias = item.with_bias(),
+          .output_tile_bytes = of_outputs ? logit_gradient_tile_bytes(plan_) : width_bytes,
+          .input_tile_bytes = of_inputs ? input_tile_bytes(plan_) : width_bytes,
+          .output_columns = item.output_columns,
+          .input_columns = item.input_columns,
+          .with_bias = item.with_bias,
           .of_batch = of_inputs,
           .first_tile = 0,
           .end_tile = 0,
           .partial = 0};
-      for (int w = 0; w < item.output_panels; ++w) {
-        segments.push_back({.kind = Kind::kPlain,
+      for (int w = 0; w < item.warpgroups(); ++w) {
+        segments.push_back({.kind = Kind::kQuads,
                             .layer = item.layer,
                             .first_output = (item.output_panel + w) * kPanelColumns,
                             .first_input = item.input_panel * kPanelColumns,
@@ -283,14 +305,14 @@ class FusedTrainer : public Trainer {
                             .bias_rows = item.rows() - item.weight_rows(),
                             .splits = splits,
                             .partial = floats + w * warpgroup_floats,
-                            .split_stride = item.output_panels * warpgroup_floats});
+                            .split_stride = item.warpgroups() * warpgroup_floats});
       }
       for (int split = 0; split < splits; ++split) {
         block.first_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * split / splits);
         block.end_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * (split + 1) / splits);
         block.partial = floats;
         blocks.push_back(block);
-        floats += item.output_panels * warpgroup_floats;
+        floats += item.warpgroups() * warpgroup_floats;
       }
     }
     gradient_blocks_ = copied(blocks);
@@ -315,9 +337,7 @@ class FusedTrainer : public Trainer {
       stream_.synchronize();
     }
   }
-  std::int64_t batch_bytes() const {
-    return std::int64_t{plan_.tiles} * plan_.input_panels * kTilePanelBytes;
-  }
+  std::int64_t batch_bytes() const { return std::int64_t{plan_.tiles} * input_tile_bytes(plan_); }
 
   void set_arguments(const Workload& workload) {
     const double scale = loss_scale(precision_, plan_.batch);

@@ -165,14 +165,15 @@ __global__ void pack_inputs_kernel(const Plan plan, const float* rows /* [batche
                                    std::int64_t batches, uint4* panels) {
   const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int samples = plan.pack, features = samples > 1 ? kPanelColumns / samples : plan.inputs;
-  const int at = static_cast<int>(index % 8), row = static_cast<int>(index / 8 % kTileRows);
-  std::int64_t rest = index / (8 * kTileRows);
-  const int panel = static_cast<int>(rest % plan.input_panels);
-  rest /= plan.input_panels;
-  const int tile = static_cast<int>(rest % plan.tiles);
-  const std::int64_t batch = rest / plan.tiles;
+  const int tile_pieces = input_tile_bytes(plan) / 16, piece_of_tile = static_cast<int>(index % tile_pieces);
+  const int panel = piece_of_tile / (8 * kTileRows), place = piece_of_tile % (8 * kTileRows);
+  const bool is_narrow = panel == plan.input_panels;
+  const int row = place / (is_narrow ? 2 : 8);
+  const int tile = static_cast<int>(index / tile_pieces % plan.tiles);
+  const std::int64_t batch = index / tile_pieces / plan.tiles;
   if (batch >= batches) return;
-  const int column = panel * kPanelColumns + 8 * (at ^ (row & 7));
+  const int column =
+      panel * kPanelColumns + 8 * (is_narrow ? place % 2 ^ (row >> 2 & 1) : place % 8 ^ (row & 7));
   const std::int64_t sample =
       (static_cast<std::int64_t>(tile) * kTileRows + row) * samples + (samples > 1 ? column / features : 0);
   const int first = samples > 1 ? column % features : column;
@@ -223,7 +224,7 @@ void launch_update(Precision precision, const UpdateArguments& arguments, cudaSt
 
 void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,
                  unsigned char* panels, cudaStream_t stream) {
-  const std::int64_t pieces = batches * plan.tiles * plan.input_panels * (kTilePanelBytes / 16);
+  const std::int64_t pieces = batches * plan.tiles * (input_tile_bytes(plan) / 16);
   auto* pieces_at = reinterpret_cast<uint4*>(panels);
   if (precision == Precision::kBf16)
     pack_inputs_kernel<Bf16><<<blocks_for(pieces), 256, 0, stream>>>(plan, rows, batches, pieces_at);

@@ -25,8 +25,9 @@ FUSED_DEVICE Panels describe_both(std::uint32_t first, std::uint32_t second) {
   const std::uint32_t begin = described_address(first);
   return {begin + (described_address(second) - begin << 16)};
 }
+FUSED_DEVICE NarrowPanel describe_narrow(std::uint32_t address) { return {described_address(address)}; }
 // How far a description moves on for 16 more k: along the rows 32 bytes, across them 16 rows.
-constexpr int kAlong = 32 >> 4, kAcross = 16 * kPanelRowBytes >> 4;
+constexpr int kAlong = 32 >> 4, kAcross = 16 * kPanelRowBytes >> 4, kAcrossNarrow = 16 * kNarrowRowBytes >> 4;
 // To the same columns of the next panel, and what describe_both() moves on by if the second panel stays.
 constexpr int kNextPanel = kTilePanelBytes >> 4, kAcrossFirst = kAcross - (kAcross << 16);
 
@@ -43,6 +44,12 @@ struct Lane {
     return static_cast<std::uint32_t>(step >> 2) * kTilePanelBytes + row +
            (((2 * (static_cast<std::uint32_t>(step) & 3) + piece) ^ (static_cast<std::uint32_t>(lane) & 7))
             << 4);
+  }
+  /// Of a narrow panel's 16 columns.
+  FUSED_DEVICE std::uint32_t narrow_place() const {
+    const int own_row = warp * 16 + (lane & 15);
+    return static_cast<std::uint32_t>(own_row * kNarrowRowBytes) +
+           ((piece ^ (static_cast<std::uint32_t>(own_row) >> 2 & 1)) << 4);
   }
   FUSED_DEVICE int first_row() const { return warp * 16 + (lane >> 2); }
   FUSED_DEVICE int first_column() const { return 2 * (lane & 3); }
@@ -109,10 +116,9 @@ FUSED_DEVICE Mask<kPairs> positive(const std::uint32_t (&held)[kPairs]) {
 }
 
 template <class Format, int kPairs>
-FUSED_DEVICE Mask<kPairs> relu(const float (&sums)[2 * kPairs], std::uint32_t (&held)[kPairs]) {
+FUSED_DEVICE void relu(const float (&sums)[2 * kPairs], std::uint32_t (&held)[kPairs]) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
-  return positive(held);
 }
 
 /// held = sums where the mask is set, else 0. A shift brings two pairs' bits to the tops of bytes.

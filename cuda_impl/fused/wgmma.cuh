@@ -1,8 +1,8 @@
 // Warpgroup products: c [64, N] += a [64, 16] * b [16, N], fp32 sums, fp16 or bf16 factors.
 //
 // The PTX has no arrays: each N names its registers one by one, so the lists are spelled out once here and nowhere
-// else. Factors in shared memory lie in rows of 128 bytes with the 128-byte swizzle (layout.h); `Turned` factors are
-// read across their rows.
+// else. Factors in shared memory lie in swizzled rows of 128 bytes, or of 32 (plan.h); `Turned` factors are read across
+// their rows.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,18 @@ enum class Factor { kPlain = 0, kTurned = 1 };  ///< k runs along a row of 128 b
 
 /// A matrix in shared memory as the instruction wants it described; describe() makes it. Only the lower half of the
 /// description differs from one matrix to another, and all arithmetic stays in it.
-struct Panels {
+template <int kRowBytes>
+struct PanelsOf {
+  static_assert(kRowBytes == 128 || kRowBytes == 32);
   std::uint32_t low;
-  FUSED_DEVICE Panels operator+(int further) const { return {low + static_cast<std::uint32_t>(further)}; }
+  FUSED_DEVICE PanelsOf operator+(int further) const { return {low + static_cast<std::uint32_t>(further)}; }
   FUSED_DEVICE std::uint64_t description() const {
-    constexpr std::uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
-    return kEightRows >> 4 << 32 | kSwizzle128 << 62 | low;
+    constexpr std::uint64_t kEightRows = 8 * kRowBytes, kSwizzle = kRowBytes == 128 ? 1 : 3;
+    return kEightRows >> 4 << 32 | kSwizzle << 62 | low;
   }
 };
+using Panels = PanelsOf<128>;
+using NarrowPanel = PanelsOf<32>;
 
 #define FUSED_LIST_4 "{%0, %1, %2, %3}"
 #define FUSED_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
@@ -99,8 +103,8 @@ struct Panels {
                  "n"(static_cast<int>(kB)))
 
 /// Both factors in shared memory.
-template <class Format, Factor kA, Factor kB, int kCount>
-FUSED_DEVICE void multiply_shared(float (&c)[kCount], Panels a_rows, Panels b_rows, int accumulate) {
+template <class Format, Factor kA, Factor kB, int kCount, class Left, class Right>
+FUSED_DEVICE void multiply_shared(float (&c)[kCount], Left a_rows, Right b_rows, int accumulate) {
   static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64 ||
                 kCount == 100 || kCount == 128);
   if constexpr (kCount == 4 && Format::kIsBf16)

@@ -53,6 +53,11 @@ TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
                            "mlp-20x9x32x4x17x3-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
+TEST_P(FusedTrainer, SmallNarrowPanelsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300"})
+    check_against_oracle(name, GetParam(), kFewSteps);
+}
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-1x3x2-b129", "mlp-33x17x5-b191", "mlp-130x31x33x64x17-b1000",
