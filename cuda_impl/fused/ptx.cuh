@@ -94,6 +94,10 @@ FUSED_DEVICE void bulk_load_passing(std::uint32_t shared, const void* global, st
       "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// The line at `global` into the L2.
+FUSED_DEVICE void prefetch_line(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
+}
 FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared),
                "r"(bytes)

@@ -31,13 +31,15 @@ struct WarpMap {
   static constexpr int kPieceBytes = kPieceRows * kPanelRowBytes, kInputDepth = 3;
   static constexpr int kPieces = (kBiases + 16 * kBiasCount + 1023) / 1024 * 1024,
                        kWarpPieces = kInputDepth + kHidden + 1;
-  FUSED_BOTH static constexpr int pieces(int warp) { return kPieces + warp * kWarpPieces * kPieceBytes; }
+  // At the end a warp's sums lie where its pieces were.
+  static constexpr int kSumBytes = warp_partial_rows(kHidden) * kWarpgroup * 4,
+                       kWarpBytes = (kWarpPieces * kPieceBytes > kSumBytes ? kWarpPieces * kPieceBytes
+                                                                           : kSumBytes + 1023) /
+                                    1024 * 1024;
+  FUSED_BOTH static constexpr int pieces(int warp) { return kPieces + warp * kWarpBytes; }
   FUSED_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kPieceBytes; }
   static constexpr int kGradients = (kInputDepth + kHidden) * kPieceBytes;
-  static constexpr int kEnd = kPieces + kWarps * kWarpPieces * kPieceBytes;
-  // At the end: all warps' sums, where everything else was.
-  static constexpr int kSumBytes = warp_partial_rows(kHidden) * kWarpgroup * 4;
-  static constexpr int kBarriers = (kWarps * kSumBytes > kEnd ? kWarps * kSumBytes : kEnd);
+  static constexpr int kBarriers = kPieces + kWarps * kWarpBytes;
   static constexpr int kWeightsFull = kBarriers;
   FUSED_BOTH static constexpr int inputs_full(int warp, int slot) {
     return kBarriers + 8 * (1 + warp * kInputDepth + slot);
@@ -288,6 +290,18 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
   }
 }
 
+/// A warp's labels into the L2, before any inputs are asked for: behind those they would come after the first loss wants
+/// them. Of a piece they are a line.
+FUSED_DEVICE void ask_for_labels(const PipelineArguments& arguments, const WarpPieces& pieces) {
+  const Plan& plan = arguments.plan;
+  const std::int32_t* labels = arguments.labels + next_batch(arguments.state) * plan.batch;
+  for (int at = pieces.first + static_cast<int>(threadIdx.x) % 32 * pieces.stride; at < pieces.end;
+       at += 32 * pieces.stride) {
+    const int sample = at * kPieceRows * 2;
+    if (sample < plan.batch) prefetch_line(labels + sample);
+  }
+}
+
 /// All warps' sums, added up in their order; see Kind::kLanes.
 template <int kHidden>
 FUSED_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned char* memory, int warp,
@@ -298,9 +312,8 @@ FUSED_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned c
   float* losses = reinterpret_cast<float*>(memory + Map::kLosses);
   const float4 bias_sums = reinterpret_cast<const float4*>(memory + Map::kBiasSums)[threadIdx.x];
   float loss = losses[threadIdx.x];
-  __syncthreads();
   if (warp < warps) {
-    float4* own = reinterpret_cast<float4*>(memory + warp * Map::kSumBytes) + lane;
+    float4* own = reinterpret_cast<float4*>(memory + Map::pieces(warp)) + lane;
     int row = 0;
     const auto keep = [&](const float (&four)[4]) {
       own[row++ * 32] = make_float4(four[0], four[1], four[2], four[3]);
@@ -324,7 +337,7 @@ FUSED_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned c
     keep(output_bias);
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-    if (lane == 0) losses[warp] = loss;
+    if (lane == 0) losses[threadIdx.x] = loss;
   }
   __syncthreads();
   float4* partial =
@@ -334,14 +347,14 @@ FUSED_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned c
 #pragma unroll
     for (int of = 0; of < kWarps; ++of) {
       if (of >= warps) break;
-      const float4 more = reinterpret_cast<const float4*>(memory + of * Map::kSumBytes)[at];
+      const float4 more = reinterpret_cast<const float4*>(memory + Map::pieces(of))[at];
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
     }
     partial[at] = sum;
   }
   if (threadIdx.x == 0) {
     float sum = 0;
-    for (int of = 0; of < warps; ++of) sum += losses[of];
+    for (int of = 0; of < warps; ++of) sum += losses[32 * of];
     arguments.block_losses[blockIdx.x] = sum;
   }
 }
@@ -360,6 +373,7 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
     if (pieces.first + slot * pieces.stride < pieces.end)
       load_piece<kHidden>(arguments, shared, warp, slot, first_piece + slot * pieces.stride);
   };
+  ask_for_labels(arguments, pieces);
   if (first_lane) {
     for (int slot = 0; slot < Map::kInputDepth; ++slot)
       barrier_init(shared + static_cast<std::uint32_t>(Map::inputs_full(warp, slot)), 1);
@@ -376,10 +390,10 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
     barrier_expect(shared + Map::kWeightsFull, Map::kImageBytes);
     bulk_load(shared, arguments.image, Map::kImageBytes, shared + Map::kWeightsFull);
   }
-  if (first_lane)  // behind the weights, which are needed first
-    for (int slot = 1; slot < Map::kInputDepth; ++slot) load_first(slot);
   __syncwarp();
   barrier_wait(shared + Map::kWeightsFull, 0);
+  if (first_lane)  // not before the weights are there, which would wait behind them
+    for (int slot = 1; slot < Map::kInputDepth; ++slot) load_first(slot);
   if (threadIdx.x < Map::kBiasCount) {
     const float* bias = reinterpret_cast<const float*>(memory + Map::kImageBiases) +
                         static_cast<int>(threadIdx.x) / 4 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4);
