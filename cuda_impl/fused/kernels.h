@@ -160,10 +160,15 @@ inline constexpr std::int32_t kBiasFlag = 1 << 30;
 /// What a thread block of the update has, so that SMs have the same to read: several rows where each has few partial
 /// sums, a part of one where it has many.
 struct UpdateShare {
-  int rows, parts;
+  int rows, parts, threads;
 };
+/// kPairSplits: of pairs of SMs.
+inline constexpr int kPairSplits = 72;
 FUSED_BOTH constexpr UpdateShare update_share(int splits) {
-  return splits <= 16 ? UpdateShare{4, 1} : splits <= 64 ? UpdateShare{1, 1} : UpdateShare{1, 4};
+  return splits <= 16            ? UpdateShare{4, 1, 512}
+         : splits <= 64          ? UpdateShare{1, 1, 512}
+         : splits <= kPairSplits ? UpdateShare{1, 4, 96}
+                                 : UpdateShare{1, 4, 256};
 }
 
 struct UpdateArguments {

@@ -27,6 +27,9 @@ struct UpdateForm {
 using FewPartials = UpdateForm<4, 1, 512, 1>;
 using SomePartials = UpdateForm<1, 1, 512, 4>;
 using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partial from every SM
+// 12 groups * 6 loads, and so few threads that an SM has its 17 blocks of five layers of 128 at once.
+using PairPartials = UpdateForm<1, 4, 96, 6>;
+static_assert(PairPartials::kGroups * PairPartials::kAtOnce == kPairSplits);
 
 /// A thread block: on to the next step, then the loss of this one. Blocks of the kernel behind this one start when all
 /// of this one's have let them, so they find the step's number before this kernel has ended.
@@ -218,6 +221,8 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 
 void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
   if (arguments.share.rows > 1) return launch_update_of<FewPartials>(precision, arguments, stream);
+  if (arguments.share.threads == PairPartials::kThreads)
+    return launch_update_of<PairPartials>(precision, arguments, stream);
   if (arguments.share.parts > 1) return launch_update_of<ManyPartials>(precision, arguments, stream);
   launch_update_of<SomePartials>(precision, arguments, stream);
 }
