@@ -4,11 +4,14 @@
 // A thread block: two warpgroups, each with a tile of 64 rows, and a warp that loads. All weights but the first
 // layer's stay in shared memory, which is read by products only; a tile's activations stay in registers from layer
 // to layer. The first layer streams: panels of 64 inputs and the weights to them come through a ring. The L2 has no room
-// for the inputs beside what a step writes and reads again, so they are to leave it first.
+// for all inputs beside what a step writes and reads again, so most are to leave it first, and what is written last. What all blocks store while a
+// tile goes back is as much as the L2 takes in that time; so gradients of the weights to up to 16 logits are summed here, of
+// the last activations as they are staged, and these do not leave.
 //   in:      inputs, labels, image; see kernels.h
-//   out:     activations and gradients of every layer in panels, block_losses
+//   out:     activations and gradients of every layer in panels, but for the above; output_partials; block_losses
 //   waits:   resident (weights have landed), full and free of each stage; a warp stores its own 16 rows of a tile
-//            by bulk copies and waits for the last one to have left before it writes the next
+//            by bulk copies and waits for the last one to have left before it writes the next; a warpgroup meets before
+//            and behind the products that read the rows of all its warps
 // Rows beyond the batch have gradients of zero, so nobody has to leave them out.
 #pragma once
 
@@ -16,10 +19,13 @@
 
 #include "fused/kernels.h"
 #include "fused/loss.cuh"
+#include "fused/output_sums.cuh"
 #include "fused/warpgroup.cuh"
 
 namespace headroom::fused {
 
+/// A warpgroup's own barrier is this one or the next.
+constexpr int kMeetingBarrier = 2;
 constexpr int kChainWarpgroups = 2, kChainThreads = kChainWarpgroups * kWarpgroup + 32;
 
 /// Which batch is trained. The update says so before this kernel may start, so before the update has ended.
@@ -58,10 +64,14 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
                                   static_cast<std::uint32_t>(at.stage) * kStageBytes<kWidth>;
       barrier_wait(barriers.free(at.stage), at.parity ^ 1);
       barrier_expect(barriers.full(at.stage), (kChainWarpgroups * kTileRows + kWidth) * row_bytes);
-      for (int tile = 0; tile < kChainWarpgroups; ++tile)
-        bulk_load_passing(stage + static_cast<std::uint32_t>(tile * kTilePanelBytes),
-                          inputs + (2 * pair + tile) * tile_bytes + panel * kTilePanelBytes,
-                          kTileRows * row_bytes, barriers.full(at.stage));
+      for (int tile = 0; tile < kChainWarpgroups; ++tile) {
+        const std::uint32_t rows = stage + static_cast<std::uint32_t>(tile * kTilePanelBytes);
+        const unsigned char* of_tile = inputs + (2 * pair + tile) * tile_bytes + panel * kTilePanelBytes;
+        if (panel < arguments.passing_panels)
+          bulk_load_passing(rows, of_tile, kTileRows * row_bytes, barriers.full(at.stage));
+        else
+          bulk_load(rows, of_tile, kTileRows * row_bytes, barriers.full(at.stage));
+      }
       bulk_load(stage + kChainWarpgroups * kTilePanelBytes,
                 arguments.image + static_cast<std::int64_t>(panel) * kWidth * kPanelRowBytes,
                 kWidth * row_bytes, barriers.full(at.stage));
@@ -78,6 +88,7 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
                                  const ChainBarriers& barriers, int warpgroup) {
   constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
   constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
+  constexpr bool kSumsOutputs = kClassRows == kNarrowColumns;
   const Plan& plan = arguments.plan;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const Lane at(thread);
@@ -93,33 +104,22 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
   const auto hidden_weights = [&](int layer) {
     return shared + static_cast<std::uint32_t>((layer - 1) * kPanels * kHiddenPanelBytes);
   };
-  // The rows of this warp to a tile's panels in device memory.
-  const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
-                           int first_step) {
+  const auto stage = [&](const std::uint32_t* held, auto steps, int first_step) {
     if (at.lane == 0) bulk_store_wait_read();
     __syncwarp();
     store_rows<decltype(steps)::value>(staging, held, at, first_step);
     shared_writes_to_async();
+  };
+  // The rows of this warp to a tile's panels in device memory.
+  const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
+                           int first_step) {
+    stage(held, steps, first_step);
     __syncwarp();
     if (at.lane == 0) {
       for (int panel = 0; panel < panel_count; ++panel) {
         const int rows = panel * kTilePanelBytes + at.warp * 16 * kPanelRowBytes;
-        bulk_store(panels + rows, staging + static_cast<std::uint32_t>(rows), 16 * kPanelRowBytes);
+        bulk_store_kept(panels + rows, staging + static_cast<std::uint32_t>(rows), 16 * kPanelRowBytes);
       }
-      bulk_store_commit();
-    }
-  };
-  // The same of a narrow panel. It is staged apart, where the next panel's store has long waited for it to leave.
-  const auto publish_narrow = [&](unsigned char* panel, const std::uint32_t* held) {
-    const std::uint32_t narrow_staging =
-        shared +
-        static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
-    store_matrices(narrow_staging + at.narrow_place(), held);
-    shared_writes_to_async();
-    __syncwarp();
-    if (at.lane == 0) {
-      const int rows = at.warp * 16 * kNarrowRowBytes;
-      bulk_store(panel + rows, narrow_staging + static_cast<std::uint32_t>(rows), 16 * kNarrowRowBytes);
       bulk_store_commit();
     }
   };
@@ -128,6 +128,11 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
   const auto panels_of = [&](unsigned char* all, int layer, int tile) {
     return all + (static_cast<std::int64_t>(layer) * plan.tiles + tile) * (kPanels * kTilePanelBytes);
   };
+
+  [[maybe_unused]] const std::uint32_t narrow_staging =
+      shared +
+      static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
+  [[maybe_unused]] OutputSums<kPanels> output_sums;
 
   barrier_wait(barriers.resident(), 0);
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
@@ -180,11 +185,14 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
     sums_are_final(sums);
 
     // Forward: the hidden layers, from registers. What the next product does not wait for is done beside it.
-    const auto keep_activations = [&](int layer) {
+    const auto keep_mask = [&](int layer) {
       const Masks mask = positive(held);
 #pragma unroll
       for (int word = 0; word < Masks::kWords; ++word)
         masks[(layer * Masks::kWords + word) * kWarpgroup] = mask.word[word];
+    };
+    const auto keep_activations = [&](int layer) {
+      keep_mask(layer);
       publish(panels_of(arguments.activations, layer, tile), held, WidthSteps{}, kPanels, 0);
     };
 #pragma unroll 1
@@ -215,7 +223,12 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
       sums_are_final(logits);
     };
     start_logits(0);
-    keep_activations(plan.hidden - 1);
+    if constexpr (kSumsOutputs) {
+      keep_mask(plan.hidden - 1);
+      stage(held, WidthSteps{}, 0);
+    } else {
+      keep_activations(plan.hidden - 1);
+    }
     finish_logits_products();
     add_logits(rows, logits, 0, at);
 #pragma unroll 1
@@ -240,9 +253,12 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
           sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
           kOutputPanelBytes, group > 0);
       products_commit();
-      if constexpr (kClassRows == kNarrowColumns) {
-        publish_narrow(arguments.output_gradients + static_cast<std::int64_t>(tile) * kNarrowTileBytes,
-                       gradient);
+      if constexpr (kSumsOutputs) {
+        store_matrices(narrow_staging + at.narrow_place(), gradient);
+        shared_writes_to_async();
+        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows are staged
+        output_sums.template add<Format>(staging, narrow_staging, gradient);
+        products_wait<1>();
       } else {
         // Two groups of 32 share a panel, which leaves when both are there.
         const int column = group * kClassRows;
@@ -251,19 +267,23 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
                     (static_cast<std::int64_t>(tile) * plan.class_panels + column / kPanelColumns) *
                         kTilePanelBytes,
                 gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
+        products_wait<0>();
       }
-      products_wait<0>();
       sums_are_final(sums);
     }
 
     // Backward: the hidden layers.
-#pragma unroll 1
-    for (int layer = plan.hidden - 1; layer >= 0; --layer) {
+    const auto back = [&](int layer, auto reads_stage) {
       Masks mask;
 #pragma unroll
       for (int word = 0; word < Masks::kWords; ++word)
         mask.word[word] = masks[(layer * Masks::kWords + word) * kWarpgroup];
       masked<Format>(sums, mask, held);
+      if constexpr (decltype(reads_stage)::value) {
+        products_wait<0>();
+        output_sums.are_final();
+        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows have been read
+      }
       if (layer > 0) {
         products_begin();
         backward_products<Format, kSteps>(sums, held, hidden_weights(layer), kHiddenPanelBytes, 0);
@@ -272,8 +292,18 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
       publish(panels_of(arguments.gradients, layer, tile), held, WidthSteps{}, kPanels, 0);
       products_wait<0>();
       sums_are_final(sums);
-    }
+    };
+    if constexpr (kSumsOutputs) back(plan.hidden - 1, std::true_type{});
+#pragma unroll 1
+    for (int layer = plan.hidden - (kSumsOutputs ? 2 : 1); layer >= 0; --layer)
+      back(layer, std::false_type{});
   }
+  if constexpr (kSumsOutputs)
+    // Through the second warpgroup's place in the ring's first stage, which it has read, and where logits' gradients were.
+    output_sums.store(arguments.output_partials + blockIdx.x * output_partial_floats(kWidth),
+                      reinterpret_cast<float*>(memory + arguments.layout.ring_begin + kTilePanelBytes),
+                      reinterpret_cast<float*>(memory + arguments.layout.narrow_staging_begin), warpgroup,
+                      at);
   if (at.lane == 0) bulk_store_wait();
   return loss;
 }

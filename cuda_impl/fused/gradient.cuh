@@ -1,9 +1,11 @@
 // Weight gradients of layers that the chain stored: dW = dZ^T * H over a range of tiles.
 //
-// A thread block sums 16, 64 or 128 outputs (up to 64 a warpgroup) by 16, 64 or 128 inputs in registers over its tiles;
+// A thread block sums 64 or 128 outputs (64 a warpgroup) by 16, 64 or 128 inputs in registers over its tiles;
 // panels of both factors come through a ring, loaded by a warp of their own, and are read across their rows. The bias
 // gradient is a product with a panel of ones. Every block stores its sums; the update adds them up.
-//   waits: full and free of each stage
+// Two blocks that need the same outputs' gradients are a cluster: each loads half of them for both, since what binds is
+// what leaves the L2.
+//   waits: full and free of each stage; free says that both blocks have read it if they share what is loaded
 #pragma once
 
 #include "fused/chain.cuh"
@@ -20,22 +22,24 @@ FUSED_DEVICE int stage_bytes(const GradientBlock& block) {
   return (block.output_columns + block.input_columns) * kTileRows * 2;
 }
 
+FUSED_DEVICE std::uint32_t pair_rank() { return blockIdx.x % kGradientPair; }
+
 /// Sums of one warpgroup to where the update finds them; see Segment.
-template <int kCount>
+template <bool kWithBias, int kCount>
 FUSED_DEVICE void store_partial(float* partial, const float (&sums)[kCount], const float (&bias)[4],
-                                bool with_bias, int thread) {
+                                int thread) {
 #pragma unroll
   for (int quad = 0; quad < kCount / 4; ++quad)
     reinterpret_cast<float4*>(partial)[quad * kWarpgroup + thread] = {sums[4 * quad], sums[4 * quad + 1],
                                                                       sums[4 * quad + 2], sums[4 * quad + 3]};
-  if (with_bias) {
+  if constexpr (kWithBias) {
     partial[kCount * kWarpgroup + thread] = bias[0];
     partial[(kCount + 1) * kWarpgroup + thread] = bias[2];
   }
 }
 
-/// Of narrow outputs 48 of the instruction's 64 rows are the first 16 again, and nobody's.
-template <class Format, bool kNarrowOutputs, int kColumns>
+/// kWithBias is known here, as a round whose last products are not would end with an empty one.
+template <class Format, int kColumns, bool kWithBias>
 FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
                                    const ChainBarriers& barriers, float* partials, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -49,12 +53,9 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
     const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
     const std::uint32_t stage_inputs = stage + static_cast<std::uint32_t>(output_bytes);
     const auto gradients = [&](int k) {
-      if constexpr (kNarrowOutputs)
-        return describe_narrow(stage) + k * kAcrossNarrow;
-      else
-        return describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)) + k * kAcross;
+      return describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)) + k * kAcross;
     };
-    barrier_wait(barriers.full(ring.stage), ring.parity);
+    barrier_wait_cluster(barriers.full(ring.stage), ring.parity);  // the other block's copies come here too
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -65,19 +66,23 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
         multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
             sums, gradients(k), describe(stage_inputs, kTilePanelBytes) + k * kAcross, 1);
     }
-    if (block.with_bias) {
+    if constexpr (kWithBias) {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         multiply_shared<Format, Factor::kTurned, Factor::kPlain>(bias, gradients(k), ones, 1);
     }
     products_commit();
     products_wait<0>();
-    if (threadIdx.x % 32 == 0) barrier_arrive(barriers.free(ring.stage));
+    if (threadIdx.x % 32 == 0) {
+      barrier_arrive(barriers.free(ring.stage));
+      if (block.same_outputs)
+        barrier_arrive_remote(remote_address(barriers.free(ring.stage), pair_rank() ^ 1));
+    }
   }
   sums_are_final(sums);
   sums_are_final(bias);
-  const std::int64_t floats = (kColumns / 2 + (block.with_bias ? 2 : 0)) * kWarpgroup;
-  store_partial(partials + block.partial + warpgroup * floats, sums, bias, block.with_bias, thread);
+  constexpr std::int64_t kFloats = (kColumns / 2 + (kWithBias ? 2 : 0)) * kWarpgroup;
+  store_partial<kWithBias>(partials + block.partial + warpgroup * kFloats, sums, bias, thread);
 }
 
 template <class Format>
@@ -94,7 +99,8 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < barriers.stages; ++stage) {
       barrier_init(barriers.full(stage), 1);
-      barrier_init(barriers.free(stage), 4 * static_cast<std::uint32_t>(warpgroups));
+      barrier_init(barriers.free(stage),
+                   static_cast<std::uint32_t>(4 * warpgroups * (block.same_outputs ? kGradientPair : 1)));
     }
     barrier_init_fence();
   }
@@ -102,25 +108,24 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   if (threadIdx.x < kOnesBytes / 4) ones[threadIdx.x] = Format::pack(1, 1);
   shared_writes_to_async();
   __syncthreads();
+  cluster_meet();  // before the other block's copies count on these barriers
   const std::int64_t batch = next_batch(state);
   wait_for_kernel_before();
   let_next_kernel_start();
   if (warpgroup < warpgroups) {
-    const auto compute = [&](auto narrow_outputs, auto columns) {
-      gradient_compute<Format, decltype(narrow_outputs)::value, decltype(columns)::value>(
-          block, shared, barriers, partials, warpgroup);
+    const auto compute = [&](auto columns, auto with_bias) {
+      gradient_compute<Format, decltype(columns)::value, decltype(with_bias)::value>(block, shared, barriers,
+                                                                                     partials, warpgroup);
     };
     using Two = std::integral_constant<int, 2 * kPanelColumns>;
     using One = std::integral_constant<int, kPanelColumns>;
     using Narrow = std::integral_constant<int, kNarrowColumns>;
-    if (block.output_columns == kNarrowColumns)  // hidden layers have whole panels
-      block.input_columns == Two::value ? compute(std::true_type{}, Two{}) : compute(std::true_type{}, One{});
-    else if (block.input_columns == Two::value)
-      compute(std::false_type{}, Two{});
+    if (block.input_columns == Two::value)
+      block.with_bias ? compute(Two{}, std::true_type{}) : compute(Two{}, std::false_type{});
     else if (block.input_columns == One::value)
-      compute(std::false_type{}, One{});
+      block.with_bias ? compute(One{}, std::true_type{}) : compute(One{}, std::false_type{});
     else
-      compute(std::false_type{}, Narrow{});
+      compute(Narrow{}, std::true_type{});  // the last of its outputs
   } else if (warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0) {
     const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
                         input_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2);
@@ -138,10 +143,18 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       else
         bulk_load(stage_inputs, inputs + tile * block.input_tile_bytes, input_bytes,
                   barriers.full(ring.stage));
-      bulk_load(stage, block.outputs + tile * block.output_tile_bytes, output_bytes,
-                barriers.full(ring.stage));
+      const unsigned char* outputs = block.outputs + tile * block.output_tile_bytes;
+      if (block.same_outputs) {
+        const std::uint32_t share = output_bytes / kGradientPair, begin = pair_rank() * share;
+        bulk_load_to((1 << kGradientPair) - 1, stage + begin, outputs + begin, share,
+                     barriers.full(ring.stage));
+      } else {
+        bulk_load(stage, outputs, output_bytes, barriers.full(ring.stage));
+      }
     }
   }
+  __syncwarp();
+  cluster_meet();  // nobody leaves while the other may still arrive at its barriers
 }
 
 }  // namespace headroom::fused

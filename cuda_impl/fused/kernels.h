@@ -36,10 +36,17 @@ struct ChainArguments {
   const StepState* state;
   unsigned char* activations;       ///< [hidden][tiles][width_panels] panels
   unsigned char* gradients;         ///< the same, of the sums before the ReLU
-  unsigned char* output_gradients;  ///< [tiles] of logit_gradient_tile_bytes()
+  unsigned char* output_gradients;  ///< [tiles][class_panels] panels, if there are more than 16 classes
+  float* output_partials;           ///< else: [blocks] of output_partial_floats(), see OutputSums
   float* block_losses;              ///< [blocks]
   float gradient_scale;             ///< of the loss: 1 / batch and fp16's loss scale
+  std::int32_t passing_panels;      ///< so many panels of inputs are to leave the L2 first
 };
+
+/// Of a thread block of the chain: eight rows for each 64 of the width, and one of biases; see Segment.
+FUSED_BOTH constexpr int output_partial_floats(int width) {
+  return ((width > 64 ? 2 : 1) * 8 + 1) * kWarpgroup;
+}
 
 struct PipelineArguments {
   Plan plan;
@@ -71,13 +78,17 @@ inline constexpr int kPieceRows = 16, kPiecesPerTile = kTileRows / kPieceRows;
 /// layers' biases and one of the output layer's; see Kind::kLanes.
 FUSED_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 + 2 + 1; }
 
-/// What one thread block of the gradient kernel sums: up to two panels of a layer's outputs, or the narrow one, by as
-/// many of its inputs, over tiles first_tile to end_tile - 1.
+/// Thread blocks of the gradient kernel come in pairs, a cluster each.
+inline constexpr int kGradientPair = 2;
+/// What one thread block of the gradient kernel sums: up to two panels of a layer's outputs by as many of its inputs, or
+/// by the narrow one, over tiles first_tile to end_tile - 1.
 struct GradientBlock {
   const unsigned char *outputs, *inputs;  ///< the first panel in tile 0
   std::int64_t output_tile_bytes, input_tile_bytes;
-  std::int32_t output_columns, input_columns;  ///< 128, 64 or 16
+  std::int32_t output_columns, input_columns;  ///< 128 or 64; inputs 16 as well
   std::int32_t with_bias, of_batch;            ///< of_batch: inputs is that of batch 0
+  std::int32_t
+      same_outputs;  ///< the other block of the pair has the same outputs, tiles and number of inputs
   std::int32_t first_tile, end_tile;
   std::int64_t partial;  ///< where its sums go, in floats; one warpgroup's after the other's
 };
@@ -158,14 +169,14 @@ struct alignas(16) UpdatePlaces {
 inline constexpr std::int32_t kBiasFlag = 1 << 30;
 
 /// What a thread block of the update has, so that SMs have the same to read: several rows where each has few partial
-/// sums, a part of one where it has many.
+/// sums, a part of one where it has many. Single rows of more than kFewSplits partial sums may be among the former.
 struct UpdateShare {
   int rows, parts, threads;
 };
 /// kPairSplits: of pairs of SMs.
-inline constexpr int kPairSplits = 72;
+inline constexpr int kFewSplits = 18, kPairSplits = 72;
 FUSED_BOTH constexpr UpdateShare update_share(int splits) {
-  return splits <= 16            ? UpdateShare{4, 1, 512}
+  return splits <= kFewSplits    ? UpdateShare{4, 1, 32 * kFewSplits}
          : splits <= 64          ? UpdateShare{1, 1, 512}
          : splits <= kPairSplits ? UpdateShare{1, 4, 96}
                                  : UpdateShare{1, 4, 256};

@@ -29,8 +29,8 @@ ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   layout.resident_bytes = plan.image_bytes - plan.hidden_begin;
   layout.staging_begin = (layout.resident_bytes + 1023) / 1024 * 1024;
   layout.narrow_staging_begin = layout.staging_begin + panels * kTilePanelBytes;
-  layout.ring_begin = layout.narrow_staging_begin +
-                      (plan.class_rows == kNarrowColumns ? kChainWarpgroups * kNarrowTileBytes : 0);
+  layout.ring_begin =
+      layout.narrow_staging_begin + (sums_outputs(plan) ? kChainWarpgroups * kNarrowTileBytes : 0);
   const int masks = kChainWarpgroups * plan.hidden * mask_words * kWarpgroup * 4;
   constexpr int kMostStages = 6, kBarrierBytes = 8 * (1 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups;
   layout.stages = (shared_limit - layout.ring_begin - masks - kBarrierBytes) / stage;
@@ -81,7 +81,7 @@ void launch_gradients(Precision precision, const GradientBlock* blocks, int coun
                       const StepState* state, float* partials, cudaStream_t stream) {
   const auto kernel = precision == Precision::kBf16 ? gradient_kernel<Bf16> : gradient_kernel<Fp16>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kGradientShared));
-  const LaunchConfig launch(count, kChainThreads, kGradientShared, stream);
+  const LaunchConfig launch(count, kChainThreads, kGradientShared, stream, kGradientPair);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, blocks, batch_bytes, state, partials));
 }
 

@@ -79,10 +79,8 @@ FUSED_BOTH bool has_narrow_panel(const Plan& plan) { return plan.inputs > plan.i
 FUSED_BOTH int input_tile_bytes(const Plan& plan) {
   return plan.input_panels * kTilePanelBytes + (has_narrow_panel(plan) ? kNarrowTileBytes : 0);
 }
-/// Gradients of up to 16 logits lie in a narrow panel.
-FUSED_BOTH int logit_gradient_tile_bytes(const Plan& plan) {
-  return plan.class_rows == kNarrowColumns ? kNarrowTileBytes : plan.class_panels * kTilePanelBytes;
-}
+/// Whether the chain sums the gradients of the last layer's weights itself.
+FUSED_BOTH bool sums_outputs(const Plan& plan) { return plan.class_rows == kNarrowColumns; }
 FUSED_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
 FUSED_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
 

@@ -94,6 +94,15 @@ FUSED_DEVICE void bulk_load_passing(std::uint32_t shared, const void* global, st
       "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// To the same place of every rank in `ranks` (one bit each), counted by each one's barrier.
+FUSED_DEVICE void bulk_load_to(std::uint16_t ranks, std::uint32_t shared, const void* global,
+                               std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "h"(ranks)
+      : "memory");
+}
 /// The line at `global` into the L2.
 FUSED_DEVICE void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
@@ -101,6 +110,14 @@ FUSED_DEVICE void prefetch_line(const void* global) {
 FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared),
                "r"(bytes)
+               : "memory");
+}
+/// The same of what is read again soon and then written anew: it is to leave the L2 last.
+FUSED_DEVICE void bulk_store_kept(void* global, std::uint32_t shared, std::uint32_t bytes) {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
+               "r"(shared), "r"(bytes), "l"(policy)
                : "memory");
 }
 FUSED_DEVICE void bulk_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -169,6 +186,11 @@ FUSED_DEVICE std::uint32_t remote_address(std::uint32_t local, std::uint32_t ran
 FUSED_DEVICE void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/// Waits for all threads of the cluster, and hands nothing on: it does not wait for what a thread has stored.
+FUSED_DEVICE void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 /// Says that a place was read. Relaxed: nothing that this thread wrote is handed on, and a release would wait for it.
 FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {

@@ -20,6 +20,8 @@ using namespace fused;
 constexpr int kStepsPerGraph = 8;         // hides what a graph launch costs the host
 constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+/// Inputs that the gradient kernel is to find in the L2, beside what a step writes.
+constexpr std::int64_t kKeptInputBytes = std::int64_t{12} << 20;
 
 /// Thread blocks, or clusters, that each take tiles.
 int workers(Precision precision, const Plan& plan, int device) {
@@ -30,8 +32,8 @@ int workers(Precision precision, const Plan& plan, int device) {
   return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
-/// The weight gradients of one layer that a thread block sums: up to two panels of outputs, or the narrow one, by as many
-/// of inputs.
+/// The weight gradients of one layer that a thread block sums: up to two panels of outputs by as many of inputs, or by the
+/// narrow one.
 struct GradientItem {
   int layer, output_panel, output_columns, input_panel, input_columns;
   bool with_bias;
@@ -44,12 +46,12 @@ struct GradientItem {
 
 std::vector<GradientItem> gradient_items(const Plan& plan) {
   std::vector<GradientItem> items;
-  for (int layer = 0; layer <= plan.hidden; ++layer) {
+  const int layers = sums_outputs(plan) ? plan.hidden : plan.hidden + 1;
+  for (int layer = 0; layer < layers; ++layer) {
     const int outputs = layer == plan.hidden ? plan.class_panels : plan.width_panels;
     const int inputs = layer == 0 ? plan.input_panels : plan.width_panels;
     for (int output = 0; output < outputs; output += 2) {
-      const bool is_narrow = layer == plan.hidden && plan.class_rows == kNarrowColumns;
-      const int columns = is_narrow ? kNarrowColumns : std::min(2, outputs - output) * kPanelColumns;
+      const int columns = std::min(2, outputs - output) * kPanelColumns;
       for (int input = 0; input < inputs; input += 2)
         items.push_back({layer, output, columns, input, std::min(2, inputs - input) * kPanelColumns, false});
       if (layer == 0 && has_narrow_panel(plan))
@@ -60,18 +62,53 @@ std::vector<GradientItem> gradient_items(const Plan& plan) {
   return items;
 }
 
-/// How many thread blocks share each item's tiles. What takes the longest gets another one, as long as there are some.
-std::vector<int> split_tiles(const std::vector<GradientItem>& items, int tiles, int blocks) {
-  std::vector<int> splits(items.size(), 1);
-  const auto longest = [&](std::size_t i) { return (tiles + splits[i] - 1) / splits[i] * items[i].cost(); };
-  for (int left = blocks - static_cast<int>(items.size()); left > 0; --left) {
-    std::size_t most = 0;
-    for (std::size_t i = 1; i < items.size(); ++i)
-      if (longest(i) > longest(most)) most = i;
-    if (splits[most] == tiles) break;
-    ++splits[most];
+/// Items that are summed by thread blocks side by side, one or two of them.
+struct GradientGroup {
+  int first, count;
+};
+
+/// Two items next to each other of the same outputs and as many inputs are a group.
+std::vector<GradientGroup> gradient_groups(const std::vector<GradientItem>& items) {
+  std::vector<GradientGroup> groups;
+  const int count = static_cast<int>(items.size());
+  for (int i = 0; i < count; i += groups.back().count) {
+    const GradientItem& item = items[static_cast<std::size_t>(i)];
+    const auto is_mate = [&](const GradientItem& next) {
+      return next.layer == item.layer && next.output_panel == item.output_panel &&
+             next.input_columns == item.input_columns;
+    };
+    groups.push_back(
+        {i, i + 1 < count && is_mate(items[static_cast<std::size_t>(i) + 1]) ? kGradientPair : 1});
   }
-  return splits;
+  // Pairs first: they begin at even numbers, as clusters do.
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const GradientGroup& a, const GradientGroup& b) { return a.count > b.count; });
+  return groups;
+}
+
+/// How many times each group's tiles are shared out. What takes the longest gets more shares, so that each has a tile
+/// less, as long as there are thread blocks.
+std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::vector<GradientGroup>& groups,
+                             int tiles, int blocks) {
+  std::vector<int> splits(groups.size(), 1);
+  // The update is fastest with few partial sums; where most thread blocks have work all the same, it gets no more.
+  const int count = static_cast<int>(items.size());
+  const int at_most = count * kFewSplits > blocks - blocks / 8 ? kFewSplits : blocks;
+  const auto tiles_each = [&](std::size_t i) { return (tiles + splits[i] - 1) / splits[i]; };
+  const auto longest = [&](std::size_t i) {
+    return tiles_each(i) * items[static_cast<std::size_t>(groups[i].first)].cost();
+  };
+  for (int left = blocks - count;;) {
+    std::size_t most = 0;
+    for (std::size_t i = 1; i < groups.size(); ++i)
+      if (longest(i) > longest(most)) most = i;
+    const int fewer = tiles_each(most) - 1;
+    if (fewer == 0) return splits;
+    const int more = (tiles + fewer - 1) / fewer - splits[most];
+    left -= more * groups[most].count;
+    if (left < 0 || splits[most] + more > at_most) return splits;
+    splits[most] += more;
+  }
 }
 
 class FusedTrainer : public Trainer {
@@ -164,7 +201,9 @@ class FusedTrainer : public Trainer {
     const std::int64_t layer_bytes = std::int64_t{plan_.tiles} * plan_.width_panels * kTilePanelBytes;
     activations_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
     gradients_ = zeros<unsigned char>(plan_.hidden * layer_bytes);
-    output_gradients_ = zeros<unsigned char>(std::int64_t{plan_.tiles} * logit_gradient_tile_bytes(plan_));
+    if (!sums_outputs(plan_))
+      output_gradients_ =
+          zeros<unsigned char>(std::int64_t{plan_.tiles} * plan_.class_panels * kTilePanelBytes);
     plan_gradients(sm_count, layer_bytes);
   }
 
@@ -225,15 +264,18 @@ class FusedTrainer : public Trainer {
 
   /// The update's tables.
   void keep_segments(const std::vector<Segment>& segments) {
-    int most_splits = 0;
-    for (const Segment& segment : segments) most_splits = std::max(most_splits, segment.splits);
+    int most_splits = 0;  // but for what the chain sums of the last layer
+    for (const Segment& segment : segments)
+      if (plan_.form != Form::kGeneral || segment.kind == Kind::kQuads)
+        most_splits = std::max(most_splits, segment.splits);
     const UpdateShare share = update_share(most_splits);
     std::vector<UpdateRows> rows;
     std::vector<UpdatePlaces> places;
     const auto add = [&](const Segment& segment, int begin, int end) {
       const int own_range = kWarpgroup / share.parts;
-      for (int row = begin; row < end; row += share.rows) {
-        const int count = std::min(share.rows, end - row);
+      const int rows_at_once = segment.splits > kFewSplits ? 1 : share.rows;
+      for (int row = begin; row < end; row += rows_at_once) {
+        const int count = std::min(rows_at_once, end - row);
         rows.push_back({.partial = static_cast<std::int32_t>(segment.partial + row * kWarpgroup),
                         .split_stride = static_cast<std::int32_t>(segment.split_stride),
                         .splits = segment.splits,
@@ -269,55 +311,108 @@ class FusedTrainer : public Trainer {
     return places;
   }
 
+  /// What a thread block sums of `item` in all tiles, but for where its sums go.
+  GradientBlock block_of(const GradientItem& item, std::int64_t layer_bytes) const {
+    const bool of_inputs = item.layer == 0, of_outputs = item.layer == plan_.hidden;
+    const std::int64_t width_bytes = plan_.width_panels * kTilePanelBytes;
+    return {
+        .outputs = (of_outputs ? output_gradients_.data() : gradients_.data() + item.layer * layer_bytes) +
+                   item.output_panel * kTilePanelBytes,
+        .inputs = (of_inputs ? inputs_.data() : activations_.data() + (item.layer - 1) * layer_bytes) +
+                  item.input_panel * kTilePanelBytes,
+        .output_tile_bytes = of_outputs ? plan_.class_panels * kTilePanelBytes : width_bytes,
+        .input_tile_bytes = of_inputs ? input_tile_bytes(plan_) : width_bytes,
+        .output_columns = item.output_columns,
+        .input_columns = item.input_columns,
+        .with_bias = item.with_bias,
+        .of_batch = of_inputs,
+        .same_outputs = false,
+        .first_tile = 0,
+        .end_tile = 0,
+        .partial = 0};
+  }
+
   /// Which thread block sums which gradients over which tiles, and how the update finds them.
   void plan_gradients(int sm_count, std::int64_t layer_bytes) {
     const std::vector<GradientItem> items = gradient_items(plan_);
-    const std::vector<int> item_splits = split_tiles(items, plan_.tiles, sm_count);
+    const std::vector<GradientGroup> groups = gradient_groups(items);
+    const std::vector<int> group_splits = split_tiles(items, groups, plan_.tiles, sm_count);
     std::vector<GradientBlock> blocks;
     std::vector<Segment> segments;
     std::int64_t floats = 0;
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      const GradientItem& item = items[i];
-      const int splits = item_splits[i];
-      const std::int64_t warpgroup_floats = std::int64_t{item.rows()} * kWarpgroup;
-      const bool of_inputs = item.layer == 0, of_outputs = item.layer == plan_.hidden;
-      const std::int64_t width_bytes = plan_.width_panels * kTilePanelBytes;
-      GradientBlock block{
-          .outputs = (of_outputs ? output_gradients_.data() : gradients_.data() + item.layer * layer_bytes) +
-                     item.output_panel * kTilePanelBytes,
-          .inputs = (of_inputs ? inputs_.data() : activations_.data() + (item.layer - 1) * layer_bytes) +
-                    item.input_panel * kTilePanelBytes,
-          .output_tile_bytes = of_outputs ? logit_gradient_tile_bytes(plan_) : width_bytes,
-          .input_tile_bytes = of_inputs ? input_tile_bytes(plan_) : width_bytes,
-          .output_columns = item.output_columns,
-          .input_columns = item.input_columns,
-          .with_bias = item.with_bias,
-          .of_batch = of_inputs,
-          .first_tile = 0,
-          .end_tile = 0,
-          .partial = 0};
-      for (int w = 0; w < item.warpgroups(); ++w) {
-        segments.push_back({.kind = Kind::kQuads,
-                            .layer = item.layer,
-                            .first_output = (item.output_panel + w) * kPanelColumns,
-                            .first_input = item.input_panel * kPanelColumns,
-                            .weight_rows = item.weight_rows(),
-                            .bias_rows = item.rows() - item.weight_rows(),
-                            .splits = splits,
-                            .partial = floats + w * warpgroup_floats,
-                            .split_stride = item.warpgroups() * warpgroup_floats});
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const int splits = group_splits[g];
+      const std::int64_t group_begin = floats;
+      const auto item_at = [&](int i) -> const GradientItem& {
+        return items[static_cast<std::size_t>(groups[g].first + i)];
+      };
+      const auto block_floats = [](const GradientItem& item) {
+        return std::int64_t{item.warpgroups()} * item.rows() * kWarpgroup;
+      };
+      for (int i = 0; i < groups[g].count; ++i) {
+        const GradientItem& item = item_at(i);
+        for (int w = 0; w < item.warpgroups(); ++w)
+          segments.push_back({.kind = Kind::kQuads,
+                              .layer = item.layer,
+                              .first_output = (item.output_panel + w) * kPanelColumns,
+                              .first_input = item.input_panel * kPanelColumns,
+                              .weight_rows = item.weight_rows(),
+                              .bias_rows = item.rows() - item.weight_rows(),
+                              .splits = splits,
+                              .partial = floats + w * item.rows() * kWarpgroup,
+                              .split_stride = block_floats(item)});
+        floats += splits * block_floats(item);
       }
       for (int split = 0; split < splits; ++split) {
-        block.first_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * split / splits);
-        block.end_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * (split + 1) / splits);
-        block.partial = floats;
-        blocks.push_back(block);
-        floats += item.warpgroups() * warpgroup_floats;
+        std::int64_t item_begin = group_begin;
+        for (int i = 0; i < groups[g].count; ++i) {
+          const GradientItem& item = item_at(i);
+          GradientBlock block = block_of(item, layer_bytes);
+          block.same_outputs = groups[g].count == kGradientPair;
+          block.first_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * split / splits);
+          block.end_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * (split + 1) / splits);
+          block.partial = item_begin + split * block_floats(item);
+          blocks.push_back(block);
+          item_begin += splits * block_floats(item);
+        }
       }
     }
+    if (blocks.size() % kGradientPair != 0) {
+      // Half of a pair with nothing to do: no tiles, and its zeros go where nobody looks.
+      GradientBlock idle = blocks.back();
+      idle.end_tile = idle.first_tile;
+      idle.partial = floats;
+      floats += segments.back().split_stride;
+      blocks.push_back(idle);
+    }
+    output_partials_begin_ = floats;
+    if (sums_outputs(plan_)) floats += add_output_segments(segments, floats);
     gradient_blocks_ = copied(blocks);
     keep_segments(segments);
     partials_ = DeviceBuffer<float>(floats);
+  }
+
+  /// What the chain's blocks sum of the last layer. Returns how many floats it is, which begin at `begin`.
+  std::int64_t add_output_segments(std::vector<Segment>& segments, std::int64_t begin) const {
+    const std::int64_t stride = output_partial_floats(plan_.width);
+    Segment segment{.kind = Kind::kTurned,
+                    .layer = plan_.hidden,
+                    .first_output = 0,
+                    .first_input = 0,
+                    .weight_rows = 8,
+                    .bias_rows = 0,
+                    .splits = blocks_,
+                    .partial = begin,
+                    .split_stride = stride};
+    for (int panel = 0; panel < plan_.width_panels; ++panel, segment.partial += 8 * kWarpgroup) {
+      segment.first_input = panel * kPanelColumns;
+      segments.push_back(segment);
+    }
+    segment.kind = Kind::kOutputBias;
+    segment.weight_rows = 0;
+    segment.bias_rows = 1;
+    segments.push_back(segment);
+    return blocks_ * stride;
   }
 
   void upload(const DatasetView& data) {
@@ -350,7 +445,10 @@ class FusedTrainer : public Trainer {
     chain_.activations = activations_.data();
     chain_.gradients = gradients_.data();
     chain_.output_gradients = output_gradients_.data();
+    chain_.output_partials = partials_.data() + output_partials_begin_;
     chain_.block_losses = block_losses_.data();
+    chain_.passing_panels = static_cast<std::int32_t>(std::max<std::int64_t>(
+        0, plan_.input_panels - kKeptInputBytes / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
     chain_.gradient_scale = static_cast<float>(scale) / static_cast<float>(plan_.batch);
     pipeline_ = {.plan = plan_,
                  .image = image_.data(),
@@ -408,6 +506,7 @@ class FusedTrainer : public Trainer {
   DeviceBuffer<UpdateRows> update_rows_;
   DeviceBuffer<UpdatePlaces> update_places_;
   DeviceBuffer<float> partials_, block_losses_;
+  std::int64_t output_partials_begin_ = 0;
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;
 

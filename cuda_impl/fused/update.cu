@@ -1,8 +1,8 @@
 // The end of a step: partial sums of all thread blocks are added up in a fixed order, every parameter is updated, and
 // its 16-bit copy goes to its place in the image. Also the loss, and what prepares a network before any step.
 //
-// A thread block owns one row of a segment, 128 values, or four where each has few partials; its sixteen warps add every
-// sixteenth partial each, then the first threads add the sixteen. The order does not depend on anything that happens at
+// A thread block owns one row of a segment, 128 values, or four where each has few partials; of its N warps each adds every
+// Nth partial, then the first threads add what the warps have. The order does not depend on anything that happens at
 // run time, so neither do the bits.
 //   bytes: 4 a partial value from the L2; 8 a parameter, and 16 of its table
 #include <algorithm>
@@ -17,14 +17,15 @@ namespace headroom::fused {
 namespace {
 
 /// One form of the update: kThreads threads for kRows rows, or a kParts-th of one; each thread adds up values of four
-/// columns, and has kAtOnce loads of each row under way.
+/// columns, and has kAtOnce loads of each row under way. A block of only one row loads its next partials instead of rows.
 template <int kRows_, int kParts_, int kThreads_, int kAtOnce_>
 struct UpdateForm {
   static constexpr int kRows = kRows_, kParts = kParts_, kThreads = kThreads_, kAtOnce = kAtOnce_;
   static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
   static constexpr int kSharedBytes = kRows * kGroups * kLanes * 16;
 };
-using FewPartials = UpdateForm<4, 1, 512, 1>;
+using FewPartials = UpdateForm<4, 1, 576, 1>;
+static_assert(FewPartials::kGroups == kFewSplits);
 using SomePartials = UpdateForm<1, 1, 512, 4>;
 using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partial from every SM
 // 12 groups * 6 loads, and so few threads that an SM has its 17 blocks of five layers of 128 at once.
@@ -84,17 +85,20 @@ __global__ void __launch_bounds__(Form::kThreads)
   wait_for_kernel_before();
   let_next_kernel_start();
   float4 sum[kRows] = {};
-  for (int first = group; first < splits; first += kAtOnce * kGroups) {
+  const bool single = kRows > 1 && count == 1;
+  const int turn = single ? kRows : 1;  // partials that a load of all rows comes further
+  const std::int64_t next = single ? kGroups * split_stride : kWarpgroup;
+  for (int first = group; first < splits; first += kAtOnce * turn * kGroups) {
     float4 value[kAtOnce][kRows];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        const int split = first + i * kGroups;
+        const int split = first + i * turn * kGroups;
+        const bool there = single ? split + row * kGroups < splits : split < splits && row < count;
         value[i][row] =
-            split < splits && row < count
-                ? __ldcg(reinterpret_cast<const float4*>(partial + split * split_stride + row * kWarpgroup))
-                : float4{0, 0, 0, 0};
+            there ? __ldcg(reinterpret_cast<const float4*>(partial + split * split_stride + row * next))
+                  : float4{0, 0, 0, 0};
       }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
@@ -106,6 +110,10 @@ __global__ void __launch_bounds__(Form::kThreads)
         sum[row].w += value[i][row].w;
       }
   }
+  if (single)
+#pragma unroll
+    for (int row = 1; row < kRows; ++row)
+      sum[0] = {sum[0].x + sum[row].x, sum[0].y + sum[row].y, sum[0].z + sum[row].z, sum[0].w + sum[row].w};
 #pragma unroll
   for (int row = 0; row < kRows; ++row) sums[row][group][lane] = sum[row];
   __syncthreads();

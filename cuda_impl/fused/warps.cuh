@@ -32,10 +32,10 @@ struct WarpMap {
   static constexpr int kPieces = (kBiases + 16 * kBiasCount + 1023) / 1024 * 1024,
                        kWarpPieces = kInputDepth + kHidden + 1;
   // At the end a warp's sums lie where its pieces were.
-  static constexpr int kSumBytes = warp_partial_rows(kHidden) * kWarpgroup * 4,
-                       kWarpBytes = (kWarpPieces * kPieceBytes > kSumBytes ? kWarpPieces * kPieceBytes
-                                                                           : kSumBytes + 1023) /
-                                    1024 * 1024;
+  static constexpr int kPiecesBytes = kWarpPieces * kPieceBytes,
+                       kSumBytes = warp_partial_rows(kHidden) * kWarpgroup * 4,
+                       kWarpBytes =
+                           ((kPiecesBytes > kSumBytes ? kPiecesBytes : kSumBytes) + 1023) / 1024 * 1024;
   FUSED_BOTH static constexpr int pieces(int warp) { return kPieces + warp * kWarpBytes; }
   FUSED_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kPieceBytes; }
   static constexpr int kGradients = (kInputDepth + kHidden) * kPieceBytes;

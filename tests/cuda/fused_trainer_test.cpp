@@ -55,7 +55,7 @@ TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
 }
 TEST_P(FusedTrainer, SmallNarrowPanelsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300"})
+  for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300", "mlp-90x60x10-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
