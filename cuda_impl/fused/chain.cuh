@@ -18,8 +18,8 @@
 #include <type_traits>
 
 #include "fused/kernels.h"
+#include "fused/logit_sums.cuh"
 #include "fused/loss.cuh"
-#include "fused/output_sums.cuh"
 #include "fused/warpgroup.cuh"
 
 namespace headroom::fused {
@@ -132,7 +132,7 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
   [[maybe_unused]] const std::uint32_t narrow_staging =
       shared +
       static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
-  [[maybe_unused]] OutputSums<kPanels> output_sums;
+  [[maybe_unused]] LogitSums<kPanels> output_sums;
 
   barrier_wait(barriers.resident(), 0);
   const std::int32_t* labels = arguments.labels + batch * plan.batch;

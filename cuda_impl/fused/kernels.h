@@ -37,7 +37,7 @@ struct ChainArguments {
   unsigned char* activations;       ///< [hidden][tiles][width_panels] panels
   unsigned char* gradients;         ///< the same, of the sums before the ReLU
   unsigned char* output_gradients;  ///< [tiles][class_panels] panels, if there are more than 16 classes
-  float* output_partials;           ///< else: [blocks] of output_partial_floats(), see OutputSums
+  float* output_partials;           ///< else: [blocks] of output_partial_floats(), see LogitSums
   float* block_losses;              ///< [blocks]
   float gradient_scale;             ///< of the loss: 1 / batch and fp16's loss scale
   std::int32_t passing_panels;      ///< so many panels of inputs are to leave the L2 first

@@ -10,7 +10,7 @@
 namespace headroom::fused {
 
 template <int kPanels>
-struct OutputSums {
+struct LogitSums {
   float weights[kPanels][8] = {}, bias[4] = {};
 
   /// Adds a tile: activations [64, 64 * kPanels], gradients [64, 16] and the latter as this thread holds them. Starts
