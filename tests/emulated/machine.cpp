@@ -152,6 +152,12 @@ void copy_later(std::uint32_t destination, const void* source, std::uint32_t byt
                        .bytes = bytes,
                        .barrier = &counted(barrier)});
 }
+void copy_later_to(std::uint32_t ranks, std::uint32_t destination, const void* source, std::uint32_t bytes,
+                   std::uint32_t barrier) {
+  for (std::uint32_t rank = 0; ranks >> rank != 0; ++rank)
+    if ((ranks >> rank & 1) != 0)
+      copy_later(shared_address_in(destination, rank), source, bytes, shared_address_in(barrier, rank));
+}
 void send_later(std::uint32_t destination, std::span<const std::uint32_t> words, std::uint32_t barrier) {
   const auto bytes = static_cast<std::uint32_t>(words.size_bytes());
   if (destination % bytes != 0) fault("a store to an address that is not a multiple of its bytes");

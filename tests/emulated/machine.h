@@ -104,6 +104,9 @@ bool counted_done(std::uint32_t barrier, std::uint32_t parity);
 
 /// Lands some time later and is counted by `barrier`. `source` is read when it lands.
 void copy_later(std::uint32_t destination, const void* source, std::uint32_t bytes, std::uint32_t barrier);
+/// The same to the same place in several blocks of the cluster, one a bit of `ranks`, each counted by its own barrier.
+void copy_later_to(std::uint32_t ranks, std::uint32_t destination, const void* source, std::uint32_t bytes,
+                   std::uint32_t barrier);
 /// The same of a value.
 void send_later(std::uint32_t destination, std::span<const std::uint32_t> words, std::uint32_t barrier);
 /// Of this thread, in groups: source is read and written at the last moment, or right now.

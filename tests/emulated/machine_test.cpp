@@ -73,6 +73,36 @@ TEST(EmulatedMachine, ShowsAWaitThatIsMissing) {
   EXPECT_GT(wrong, 0);
 }
 
+/// Block 0 copies to itself and to block 2, but not to block 1.
+TEST(EmulatedMachine, ACopyToSeveralBlocksIsCountedByTheBarrierOfEach) {
+  alignas(16) static const std::array<int, 4> source{1, 2, 3, 4};
+  constexpr Shape three = {
+      .blocks = 3, .threads = 32, .cluster = 3, .cooperative = false, .shared_bytes = 1024};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    seed_schedule(seed);
+    std::array<int, 3> received{};
+    run(three, [&] {
+      const unsigned block = place().block;
+      const std::uint32_t barrier = shared_address_in(kBarrier, block);
+      int* data = reinterpret_cast<int*>(shared_memory() + kData);
+      if (place().thread == 0) {
+        data[3] = 0;
+        counted_init(barrier, 1);
+      }
+      cluster_barrier();
+      if (place().thread == 0 && block == 0)
+        copy_later_to(0b101, shared_address(data), source.data(), 16, barrier);
+      if (place().thread == 0 && block != 1) {
+        counted_expect(barrier, 16);
+        while (!counted_done(barrier, 0)) {
+        }
+      }
+      cluster_barrier();
+      if (place().thread == 0) received[block] = data[3];
+    });
+    EXPECT_EQ(received, (std::array{4, 0, 4})) << "seed " << seed;
+  }
+}
 TEST(EmulatedMachine, TheScheduleFollowsFromTheSeed) {
   const auto order_of = [](std::uint64_t seed) {
     seed_schedule(seed);

@@ -158,7 +158,12 @@ RESIDENT_DEVICE void copy_bulk(void* destination, const void* source, std::uint3
                                std::uint32_t barrier) {
   emulated::copy_later(shared_address(destination), source, bytes, barrier);
 }
+RESIDENT_DEVICE void copy_bulk_to_members(std::uint16_t members, void* destination, const void* source,
+                                          std::uint32_t bytes, std::uint32_t barrier) {
+  emulated::copy_later_to(members, shared_address(destination), source, bytes, barrier);
+}
 RESIDENT_DEVICE void async_proxy_fence() {}
+RESIDENT_DEVICE void async_proxy_fence_everywhere() {}
 RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t parity) {
   return emulated::counted_done(barrier, parity);
 }
