@@ -55,10 +55,11 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
 }
 
 /// One thread a lane of a pair of tiles, in the order in which instructions take them. x_columns: every 8x8 block
-/// transposed, for products that take columns.
+/// transposed, for products that take columns. by_cluster: rows for clusters that divide them, [4 clusters] [pairs].
 template <class Format, bool kTransposes>
 __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
-                           std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns, bool turned) {
+                           std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns, bool turned,
+                           bool by_cluster) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t pair = thread / 32;
   if (pair >= pairs) return;
@@ -82,7 +83,18 @@ __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * b
                                        : Format::column_fragments(columns[0], columns[1]);
   for (int part = 0; part < 2 * Format::kParts; ++part) {
     const std::int64_t byte = pair * 2 * plan.tile + part * 512 + lane * 16;
-    *reinterpret_cast<uint4*>(x_rows + byte) = part_of(row_fragments, part);
+    if constexpr (std::is_same_v<Format, SliceTf32>)
+      if (by_cluster) {
+        // What follows a cluster is what its eight rows have in both tiles: of row g columns 2t and 2t + 1 of each.
+        const int first = 4 * (part >> 1) + (part & 1);
+        const std::int64_t of_cluster =
+            batch * plan.x_batch_bytes +
+            (std::int64_t{part} * plan.input_pairs + pair % plan.input_pairs) * WholeRows::kInputPair +
+            lane * 16;
+        *reinterpret_cast<uint4*>(x_rows + of_cluster) = make_uint4(
+            rows[0].word[first], rows[0].word[first + 2], rows[1].word[first], rows[1].word[first + 2]);
+      }
+    if (!by_cluster) *reinterpret_cast<uint4*>(x_rows + byte) = part_of(row_fragments, part);
     *reinterpret_cast<uint4*>(x_columns + byte) = part_of(column_fragments, part);
   }
 }
@@ -125,7 +137,8 @@ void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t ba
                    unsigned char* x_columns, cudaStream_t stream) {
   const std::int64_t pairs = batches * plan.input_pairs;
   pack_pairs<Format, kTransposes><<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
-      plan, features, pairs, x_rows, x_columns, turns_masters(Format::kPrecision, plan.own));
+      plan, features, pairs, x_rows, x_columns, turns_masters(Format::kPrecision, plan.own),
+      Format::kPrecision == Precision::kTf32 && plan.form == Form::kCluster && plan.team > 1);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -243,8 +256,8 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
                               : slice_kernel_fp32(form, pairs, plan.team, plan.own);
     case Precision::kTf32:
       if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
-      return sums_whole(precision, plan) ? slice_whole_kernel_tf32()
-                                         : slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
+      if (!sums_whole(precision, plan)) return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
+      return form == Form::kCluster ? slice_whole_rows_kernel_tf32() : slice_whole_kernel_tf32();
     case Precision::kFp16:
       return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));
     case Precision::kBf16:

@@ -284,8 +284,30 @@ RESIDENT_DEVICE void copy_bulk(void* destination, const void* source, std::uint3
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
+/// The same to the same place in several members of the cluster, one a bit of `members`, each counted by its own barrier.
+/// As one copy where there is such an instruction that does not warn of being slow.
+RESIDENT_DEVICE void copy_bulk_to_members(std::uint16_t members, void* destination, const void* source,
+                                          std::uint32_t bytes, std::uint32_t barrier) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(barrier), "h"(members)
+      : "memory");
+#else
+  for (std::uint32_t member = 0; member < 16; ++member)
+    if (members >> member & 1)
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+              remote_address(shared_address(destination), member)),
+          "l"(source), "r"(bytes), "r"(remote_address(barrier, member))
+          : "memory");
+#endif
+}
 /// Between ordinary accesses to shared memory, made visible by a barrier, and a bulk copy to the same place.
 RESIDENT_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// The same for copies to other members.
+RESIDENT_DEVICE void async_proxy_fence_everywhere() { asm volatile("fence.proxy.async;" ::: "memory"); }
 /// As barrier_try_wait, for what came from this thread block.
 RESIDENT_DEVICE bool barrier_try_wait_own(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;

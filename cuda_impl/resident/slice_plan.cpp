@@ -47,6 +47,55 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
   place_parameters(plan, plan.layers);
 }
 
+/// Clusters that divide the rows of the batch: a slice a member, and room for all inputs, their rows only of the cluster's own.
+void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, const Limits& limits) {
+  require(precision == Precision::kTf32 && plan.layers == 4 && plan.team == WholeRows::kClusters &&
+              widest <= kMaxCluster * kSliceColumns,
+          "clusters that divide the rows are four, in tf32, of four layers with up to 128 columns");
+  plan.pairs = 1;
+  plan.members = kMaxCluster;
+  require(plan.members * plan.team <= limits.sm_count, std::to_string(plan.members * plan.team) +
+                                                           " thread blocks, the device holds " +
+                                                           std::to_string(limits.sm_count));
+  plan.input_pairs = divide_up(plan.widths[0], kPairColumns);
+  plan.member_input_pairs = plan.input_pairs;
+  plan.exchanges = 2 * plan.layers - 4;
+  plan.tile = tile_bytes(4);
+  plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
+  plan.first_offset = plan.gradient_offset = plan.dlogits_offset = plan.last_partial_offset = -1;
+  plan.behind_tiles = -1;
+  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
+  plan.exchange_bytes = 2 * WholeRows::kBoard;
+  place_parameters(plan, plan.layers);
+
+  std::int32_t end = 0;
+  const auto take = [&](std::int32_t bytes) {
+    const std::int32_t begin = end;
+    end = divide_up(end + bytes, 128) * 128;
+    return begin;
+  };
+  const int matrix = kWarps * kMasterPair, between = plan.layers - 2;
+  plan.rows_offset = take(between * matrix);
+  plan.columns_offset = take(between * matrix);
+  plan.last_offset[0] = take(matrix);
+  plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
+  plan.bias_offset = take(4 * (plan.layers - 1) * kSliceColumns);
+  plan.last_bias_offset = take(4 * kMostClasses);
+  plan.hidden_offset = take(WholeRows::kFragments);
+  plan.partial_offset = take(kWarps * WholeRows::kTile + WholeRows::kParts);
+  plan.row_loss_offset = take(2 * 8 * kGroupRows);
+  plan.staging_barrier_offset = take(16);
+  plan.team_barrier_offset = take(8 * WholeRows::kSignals);
+  plan.team_offset = take(4 * kMaxCluster);
+  plan.barrier_offset = take(8 * plan.exchanges);
+  plan.exchange_offset = take(plan.exchanges * WholeRows::kExchange);
+  plan.x_rows_offset = take(plan.input_pairs * WholeRows::kInputPair);
+  plan.x_columns_offset = take(2 * plan.input_pairs * plan.tile);
+  plan.shared_bytes = end;
+  require(end <= limits.shared_bytes,
+          std::to_string(end) + " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
+}
+
 /// may_be_ahead: whether the first layer's sums may be made a step ahead.
 SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
                   int own, bool may_be_ahead) {
@@ -67,6 +116,10 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
   if (in_pair_clusters(form, own)) {
     finish_whole_pair_plan(plan, precision, widest, limits);
+    return plan;
+  }
+  if (form == Form::kCluster && team > 1) {
+    finish_whole_rows_plan(plan, precision, widest, limits);
     return plan;
   }
   const bool rows = form == Form::kGrid && divides_rows(precision, team, own);

@@ -115,7 +115,8 @@ struct SlicePlan {
                                      // Divided rows: mbarriers; a word of each warp
   std::int32_t staging_barrier_offset;  // 2 mbarriers
   std::int32_t team_barrier_offset;     // team: mbarriers [2, 4 warps], and one; a word of each warp
-  std::int32_t team_offset;             // team: [2, 4 warps, team - 1] sums of others, 512 bytes each
+  std::int32_t team_offset;  // team: [2, 4 warps, team - 1] sums of others, 512 bytes each; in clusters that
+                             // divide rows [members] how far it is to the others' shared memory
   std::int32_t exchange_offset;  // cluster: [exchanges, stages, members] tiles; grid: what a first layer a
                                  // step ahead takes, if it is, else -1
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
@@ -166,14 +167,31 @@ constexpr bool in_pair_clusters(const SlicePlan& plan) { return in_pair_clusters
 /// Clusters that hold the same hidden layers then, and divide the inputs.
 constexpr int clusters(const SlicePlan& plan) { return in_pair_clusters(plan) ? plan.team : 1; }
 
+/// Clusters of 16 that divide the rows of the batch, with whole sums, in tf32 (slice_whole_rows.cuh). Bytes.
+struct WholeRows {
+  static constexpr int kClusters = 4, kRows = 8;        // rows of a cluster
+  static constexpr int kChainWarps = 4, kUpdaters = 4;  // of a thread block, beside the eight
+  static constexpr int kTile = kRows * kSliceColumns * 4, kAllRowsTile = kClusters * kTile;
+  static constexpr int kExchange = kMaxCluster * kTile;
+  static constexpr int kFragments = 6 * 4096 + 8192;           // weights as the chain takes them
+  static constexpr int kParts = 3 * kChainWarps * kTile;       // of three sums
+  static constexpr int kSignals = 7;                           // mbarriers between warps
+  static constexpr int kInputPair = kRows * kPairColumns * 4;  // rows of a cluster
+  /// Of global memory: what clusters tell each other of every slice, and the weights of pairs of slices that a cluster updates in each
+  /// of its thread blocks.
+  static constexpr int kTold = 6 * kMaxCluster + 3, kWeights = kWarps + kUpdaters;
+  static constexpr std::int64_t kBoard =
+      kTold * kAllRowsTile + kMaxCluster * kClusters * kWeights * kMasterPair;
+};
+
 /// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
 /// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in each thread block of teams of
-/// four (slice_whole_team.cuh).
+/// four (slice_whole_team.cuh) or in four clusters (slice_whole_rows.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
   if (in_pair_clusters(plan)) return true;
   if (plan.form == Form::kGrid && divides_rows(precision, plan.team, plan.own)) return true;
   if (plan.layers != 4 || plan.members != kMaxCluster) return false;
-  return precision == Precision::kTf32 ? plan.form == Form::kGrid && plan.team == 4
+  return precision == Precision::kTf32 ? plan.team == 4
                                        : precision != Precision::kFp32 && plan.form == Form::kCluster;
 }
 

@@ -47,7 +47,8 @@ inline constexpr bool kServesIn =
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
-/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh). kAheadSlices: the
+/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh); in clusters a team
+/// has a member in each of several, and divides rows and the updates of hidden layers (slice_whole_rows.cuh). kAheadSlices: the
 /// first layer's sums are made a step ahead by warps of their own (slice_ahead.cuh), and those that have hidden columns have so
 /// many slices each, two or, as the first of a pair, one.
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
@@ -66,6 +67,7 @@ class SliceMember {
   using Place = typename Exchange::Place;
   using Fragments = typename Format::Fragments;
 
+  static constexpr bool kInClusters = kTeam > 1 && Exchange::kForm == Form::kCluster;
   static constexpr bool kServes = !kWhole && kServesIn<Format, kPairs, kTeam>;
   /// Warps that have the first layer and those that have the other layers: the same eight, or four of them each, or, in teams of
   /// two, four behind those that serve and the eight.
@@ -77,8 +79,10 @@ class SliceMember {
                        kHiddenWarps = kAhead && !kMoreWarps ? kWarps - kAheadInputWarps : kWarps;
   static constexpr int kFirstInputWarp = kMoreWarps ? kBlock / 32 - kInputWarps : 0,
                        kFirstHiddenWarp = kWarps - kHiddenWarps;
-  static constexpr int kInputs =
-      (kWarps / kInputWarps * kInputPairs + kTeam - 1) / kTeam;  // pairs of inputs a warp has at most
+  /// Thread blocks that divide the inputs.
+  static constexpr int kInputTeam = kInClusters ? 1 : kTeam;
+  static constexpr int kInputs = (kWarps / kInputWarps * kInputPairs + kInputTeam - 1) /
+                                 kInputTeam;   // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
   /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
   static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1 && kTeam == 1;
@@ -115,8 +119,8 @@ class SliceMember {
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
       : warp_(kLongBodies ? thread_index() / 32 : uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
-        member_(Team<kTeam>::number()),
-        rank_(Team<kTeam>::rank()),
+        member_(kInClusters ? static_cast<int>(block_index() % kMaxCluster) : Team<kTeam>::number()),
+        rank_(kInClusters ? static_cast<int>(block_index() / kMaxCluster) : Team<kTeam>::rank()),
         first_slice_(kPairSlices * first_pair(a, share_of(warp_, rank_))),
         skipped_(share_of(warp_, rank_) * kPairs - first_slice_ / kPairSlices),
         input_begin_(input_begin(a, rank_, warp_ - kFirstInputWarp)),
@@ -1092,7 +1096,7 @@ class SliceMember {
 
   /// Extra pairs go to the last warps: the first has to publish.
   RESIDENT_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
-    if constexpr (kTeam == 1) return part_begin(a.plan.input_pairs, kInputWarps, warp);
+    if constexpr (kInputTeam == 1) return part_begin(a.plan.input_pairs, kInputWarps, warp);
     const int begin = part_begin(a.plan.input_pairs, kTeam, rank);
     return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kInputWarps, warp);
   }
@@ -1345,17 +1349,21 @@ class SliceMember {
     for_biases(a, take);
   }
   /// The whole last layer comes from the first member, its mirror from the last. What a team does not divide comes from its
-  /// first member, too, and the mirror from its last.
+  /// first member, too, and the mirror from its last; in clusters each has updated a part of the pairs.
+  RESIDENT_DEVICE bool stores_hidden(int rank) const {
+    return kInClusters ? warp_ / (kWarps / kTeam) == rank_ : rank_ == rank;
+  }
   RESIDENT_DEVICE void store(const Arguments& a) {
     const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1], divided_end = a.plan.bias_begin[0];
     for_masters(
         a,
         [&](const float& own, bool exists, std::int64_t place) {
-          if (kWhole && place >= divided_end && rank_ > 0) return;
+          if (kInClusters && place < divided_end && rank_ > 0) return;
+          if (kWhole && place >= divided_end && !stores_hidden(0)) return;
           if (exists && (place < last_begin || member_ == 0)) a.parameters[place] = own;
         },
         [&](const float& own, bool exists, std::int64_t place) {
-          if (kWhole && rank_ < kTeam - 1) return;
+          if (kWhole && !stores_hidden(kTeam - 1)) return;
           if (exists && (place < last_begin || member_ == a.plan.members / kOwn - 1)) a.mirror[place] = own;
         });
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {

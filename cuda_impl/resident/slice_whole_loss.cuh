@@ -1,4 +1,4 @@
-// Softmax and the logits' gradient of two rows in the four lanes of a quad, as the kernels with whole sums have them in registers.
+// Softmax and the logits' gradient of rows in the four lanes of a quad, as the kernels with whole sums have them in registers.
 #pragma once
 
 #include "resident/slice_arguments.h"
@@ -7,9 +7,10 @@
 
 namespace headroom::resident {
 
-/// Of lane (g, t), two rows: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
-struct TwoRowsOfLoss {
-  float gradient[2][4], below[2][4], row_sum[2];
+/// Of lane (g, t), of each of its rows: classes 2t, 2t + 1, 8 + 2t and 9 + 2t.
+template <int kRows>
+struct RowsOfLoss {
+  float gradient[kRows][4], below[kRows][4], row_sum[kRows];
 
   RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
 
@@ -28,15 +29,15 @@ struct TwoRowsOfLoss {
     return {two[0], two[1]};
   }
 
-  /// low, high: logits of both rows as a product leaves them, two classes of the first row, then of the second. Rows beyond
+  /// low, high: logits of both rows as a product leaves them, two classes of the first row, then of the next. Rows beyond
   /// the batch have no gradient.
-  RESIDENT_DEVICE static TwoRowsOfLoss of(const float (&low)[4], const float (&high)[4],
-                                          const int (&label)[2], const int (&row)[2], int batch,
-                                          float gradient_scale, int t) {
-    TwoRowsOfLoss rows;
+  RESIDENT_DEVICE static RowsOfLoss of(const float (&low)[2 * kRows], const float (&high)[2 * kRows],
+                                       const int (&label)[kRows], const int (&row)[kRows], int batch,
+                                       float gradient_scale, int t) {
+    RowsOfLoss rows;
     auto& power = rows.gradient;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const float logit[4] = {low[2 * i], low[2 * i + 1], high[2 * i], high[2 * i + 1]};
       const float highest = quad_maximum(fmaxf(fmaxf(logit[0], logit[1]), fmaxf(logit[2], logit[3])));
 #pragma unroll
@@ -54,9 +55,9 @@ struct TwoRowsOfLoss {
   }
 
   /// What the loss needs of them, for who makes it: the row's sum and its label's distance to the highest.
-  RESIDENT_DEVICE void keep(float2* rows, const int (&label)[2], const int (&row)[2], int t) const {
+  RESIDENT_DEVICE void keep(float2* rows, const int (&label)[kRows], const int (&row)[kRows], int t) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       float distance = 0;
 #pragma unroll
       for (int c = 0; c < 4; ++c)
@@ -66,5 +67,6 @@ struct TwoRowsOfLoss {
     }
   }
 };
+using TwoRowsOfLoss = RowsOfLoss<2>;
 
 }  // namespace headroom::resident

@@ -164,7 +164,21 @@ bool takes_pair_clusters(const Workload& workload, Precision precision) {
          widest <= WholePair::kColumns;
 }
 
-/// The ways to share slices in the order in which they are tried.
+/// Four clusters that divide rows, inputs and updates (slice_whole_rows.cuh), in tf32.
+constexpr Sharing kRowClusters = {WholeRows::kClusters, 1};
+bool takes_row_clusters(const Workload& workload, Precision precision) {
+  return precision == Precision::kTf32 && workload.layers() == 4 &&
+         widest_hidden(workload) <= kMaxCluster * kSliceColumns;
+}
+/// Whether they are what is asked for, or the fastest of what was not asked for (docs/kernels/resident.md, version 44).
+bool tries_row_clusters(const Workload& workload, Precision precision, const ResidentOptions& options) {
+  const Sharing& asked = options.sharing;
+  return takes_row_clusters(workload, precision) && options.form != ResidentOptions::Form::kGrid &&
+         (asked.team == 0 || (options.form == ResidentOptions::Form::kCluster &&
+                              asked.team == kRowClusters.team && asked.own == kRowClusters.own));
+}
+
+/// The ways to share slices in the order in which they are tried, but for clusters that divide rows.
 std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precision, Form form,
                                      const ResidentOptions& options) {
   const bool any = options.sharing.team == 0;
@@ -242,15 +256,19 @@ Program choose_program(const Workload& workload, Precision precision, int device
   if (precision == Precision::kFp32 ||
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
-  if (allowed(Kernel::kSlices))
+  const auto consider_slices = [&](Form form, const Sharing& sharing) {
+    consider([&] {
+      const SlicePlan plan = make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
+      const SliceKernel kernel = slice_kernel(precision, plan);
+      return Program(plan, kernel.function, kernel.threads);
+    });
+  };
+  if (allowed(Kernel::kSlices)) {
+    if (tries_row_clusters(workload, precision, options)) consider_slices(Form::kCluster, kRowClusters);
     for (const Form form : slice_forms)
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
-        consider([&] {
-          const SlicePlan plan =
-              make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
-          const SliceKernel kernel = slice_kernel(precision, plan);
-          return Program(plan, kernel.function, kernel.threads);
-        });
+        consider_slices(form, sharing);
+  }
   if (allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
     consider([&] {
       return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);

@@ -196,6 +196,30 @@ TEST(ResidentPacked, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   const auto first = bits_after(problem, Precision::kTf32, options, 350);
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
+/// Four clusters with four layers and up to 128 columns, in tf32 (slice_whole_rows.cuh).
+const ResidentOptions kRowClusters = {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kFour};
+TEST(ResidentRowClusters, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x128x9x16-b32"}) {
+    check_against_oracle({name, Form::kCluster, kFewSteps, Kernel::kSlices, kFour, kSlowSanitizedSteps},
+                         Precision::kTf32, kSlowSanitizerWaitSeconds);
+    if (under_racecheck()) return;
+  }
+}
+TEST(ResidentRowClusters, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-896x128x100x9x16-b31", "mlp-16x65x120x128x2-b1",
+                           "mlp-784x32x64x17x8-b9"})
+    check_against_oracle({name, Form::kCluster, kMoreSteps, Kernel::kSlices, kFour}, Precision::kTf32, 2);
+}
+TEST(ResidentRowClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-784x128x128x128x10-b32"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, Precision::kTf32, kRowClusters, 350);
+    EXPECT_EQ(first, bits_after(problem, Precision::kTf32, kRowClusters, 350)) << name;
+    EXPECT_EQ(first, bits_after(problem, Precision::kTf32, kRowClusters, 1)) << name;
+  }
 }
 /// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
 /// four has one slice, else two.
@@ -577,7 +601,8 @@ TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
   // Whole sums are of another order.
   Problem problem(has_whole_sums(GetParam()) ? "mlp-200x96x64x64x64x10-b32" : "mlp-200x96x64x64x10-b32",
                   fresh_seed());
-  EXPECT_EQ(bits_after(problem, GetParam(), {.form = Form::kCluster, .kernel = Kernel::kSlices}, 350),
+  EXPECT_EQ(bits_after(problem, GetParam(),
+                       {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kAlone}, 350),
             bits_after(problem, GetParam(),
                        {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kAlone}, 350));
 }
@@ -637,6 +662,12 @@ TEST(ResidentWaits, SmallLostExchangeFailsPackedTilesInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kPairOfTwo,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+// The fifth is the sum over clusters.
+TEST(ResidentWaits, SmallLostExchangeFailsRowClustersInsteadOfHanging) {
+  NEEDS_GPU();
+  if (under_racecheck()) GTEST_SKIP() << "racecheck takes long enough for the four clusters of other tests";
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3, 4}, Precision::kTf32, kFour,
+                                 "mlp-33x72x17x7x5-b17", {Form::kCluster, Form::kCluster});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {
   NEEDS_GPU();
@@ -844,7 +875,7 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
               const bool there = form == resident::Form::kGrid
                                      ? (has(precision, {team, own}) && team >= own) ||
                                            resident::divides_rows(precision, team, own)
-                                     : (team == 1 && own == 1) || ((team == 1 || team == 4) && own == 2);
+                                     : team == 1 || team == 4;
               if (!there) {
                 EXPECT_THROW(resident::slice_kernel(precision, plan), std::invalid_argument) << what;
                 continue;
