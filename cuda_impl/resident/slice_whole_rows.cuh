@@ -699,8 +699,9 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         to = publication(a, kSecondGradient);
       } else if (number == 2) {
         if (step + 1 < a.steps) stage_rows(a, thread);  // nobody reads the last
-        exchange_.await(a, waiter_,
-                        kFirstHidden);  // behind it no member of the cluster reads the last columns
+        // Behind it no member of the cluster reads the last columns. They are here, unless those that read them ran out of time.
+        exchange_.await(a, waiter_, kFirstHidden);
+        if (step > 0) await_columns(a, step - 1);
         if (!waiter_.timed_out) stage_columns(a, thread);
       }
       await(a, kLastReady, step);
@@ -731,6 +732,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
       tell(a, kRead);
       if (number == 1 && Base::is_first()) store_loss(a, step);
     }
+    if (number == 2) await_columns(a, a.steps - 1);  // nobody leaves while they are on their way
   }
   /// By one thread: rows of the next step, columns of this one.
   RESIDENT_DEVICE void stage_rows(const Arguments& a, int thread) const {
