@@ -57,6 +57,7 @@ template <class Format, int kPairs>
 class SliceEightRows {
  public:
   static constexpr Form kForm = Form::kCluster;
+  using Waiter = SliceWaiter;
 
   struct Place {};
 
@@ -148,7 +149,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// In cycles, from the own cluster's gradient on: the others' need a way through the L2, and who misses one has to look again.
   static constexpr std::uint32_t kFirstLook = 200;
   static constexpr int kEarlyColumns = 2,
-                       kEarlyRows = Base::kInputs - 3;  // pairs of inputs in registers ahead
+                       kEarlyRows = Base::kInputs - 2;  // pairs of inputs in registers ahead
   static constexpr int kFirstHidden = 0, kSecondHidden = 1, kThirdHidden = 2,
                        kSecondGradient = 3;  // exchanges
   // Of weights, 4 KB each; the last layer's backward is twice that.
