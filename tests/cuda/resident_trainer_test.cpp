@@ -196,6 +196,7 @@ TEST(ResidentPacked, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   const auto first = bits_after(problem, Precision::kTf32, options, 350);
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
   EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
+}
 /// Four clusters with four layers and up to 128 columns, in tf32 (slice_whole_rows.cuh).
 const ResidentOptions kRowClusters = {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kFour};
 TEST(ResidentRowClusters, SmallStepsMatchTheOracle) {
@@ -662,6 +663,7 @@ TEST(ResidentWaits, SmallLostExchangeFailsPackedTilesInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kPairOfTwo,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
 // The fifth is the sum over clusters.
 TEST(ResidentWaits, SmallLostExchangeFailsRowClustersInsteadOfHanging) {
   NEEDS_GPU();
