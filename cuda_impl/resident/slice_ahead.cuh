@@ -13,9 +13,11 @@
 //   warps:     four that have the first layer, a step's time for the update of W1(s) and the next but one product; four that have
 //              hidden columns, as in slice_step.cuh, two slices each or, up to 128 columns, one; in teams of three eight. Four
 //              that serve, two of which add up and publish. The other two have what is left: the first layer's sums over the
-//              team, x x', biases.
-//   x x':      each of 64 thread blocks makes 16 elements (those beyond make them again), of inputs that it reads from the L2, and
-//              publishes them over the grid; every block takes all. An element and the number of its step are one 8-byte value.
+//              team, x x', biases. All four make the first layer's activations.
+//   x x':      each of the first 64 thread blocks makes 16 elements, of inputs that it reads from the L2, and
+//              publishes them over the grid. An element and the number of its step are one 8-byte value. The first two members of
+//              a team make half of the rows of its next activations each, so they take that half. All take the
+//              team's own tile as it was published.
 //   barriers:  as there, but those of the first layer's parts, which are complete at the logits'; their sums and x x' are at the
 //              first layer's gradient's parts. Both have one place each: who writes there has passed a barrier behind the
 //              last reader.
@@ -125,28 +127,46 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
     if (!leads()) sum_inputs(a);
     step_sync();
     float4 hidden = make_float4(0, 0, 0, 0);  // of the first layer, before ReLU
-    if (leads()) hidden = begin_hidden(a);
+    if (makes_hidden()) hidden = begin_hidden(a);
     int step = 0;
     while (step < a.steps && serve_step(a, step, hidden)) ++step;
+    if (!leads() && step == a.steps && step > 0) update_biases(a, step - 1);
     step_sync();
-    if (leads() && step == a.steps && rank_ == 0) *carried(a) = hidden;
+    if (makes_hidden() && publishes_hidden() && step == a.steps) *carried(a) = hidden;
   }
   RESIDENT_DEVICE float4* carried(const Arguments& a) const {
-    return reinterpret_cast<float4*>(a.ahead) + member_ * (kTile / 16) + place() / 16;
+    return reinterpret_cast<float4*>(a.ahead) + member_ * (kTile / 16) + first_place() / 16;
   }
   RESIDENT_DEVICE int place() const { return Base::publisher().template byte<Format::kParts>(); }
   RESIDENT_DEVICE float4 begin_hidden(const Arguments& a) const {
     if (a.continues) return *carried(a);
-    const float4 sum = *reinterpret_cast<const float4*>(input_sum(a) + place());
-    const float2 bias = Base::bias_of(a, 0, 0);
-    return make_float4(sum.x + bias.x, sum.y + bias.y, sum.z + bias.x, sum.w + bias.y);
+    const First first = load_first(a);
+    return make_float4(first.sum.x + first.bias.x, first.sum.y + first.bias.y, first.sum.z + first.bias.x,
+                       first.sum.w + first.bias.y);
   }
+
+  // The first layer's activations: of a team the first two members make and publish half of them each, by all four warps, eight
+  // places a warp and a quarter of the product with x x' a lane.
+
+  static constexpr int kHiddenMakers = 2, kHiddenPlaces = 8, kProductParts = 4;
+  RESIDENT_DEVICE bool makes_hidden() const { return rank_ < kHiddenMakers; }
+  RESIDENT_DEVICE bool publishes_hidden() const { return lane_ < kHiddenPlaces; }
+  RESIDENT_DEVICE int product_part() const { return lane_ / kHiddenPlaces; }
+  RESIDENT_DEVICE Publisher hidden_publisher() const {
+    return {16 * rank_ + kHiddenPlaces * (Base::serving_warp() & 1) + lane_ % kHiddenPlaces,
+            Base::serving_warp() >> 1};
+  }
+  RESIDENT_DEVICE int first_place() const { return hidden_publisher().template byte<Format::kParts>(); }
 
   /// False if a wait ran out.
   RESIDENT_DEVICE bool serve_step(const Arguments& a, int step, float4& hidden) {
     exchange_.begin_step(a, step);
     Base::next_batch(a);
-    if (leads()) publish_first(a, step, hidden);
+    if (makes_hidden()) publish_first(a, step, hidden);
+    if (!leads()) {
+      if (step > 0) update_biases(a, step - 1);
+      keep_first(a, step);
+    }
     Base::load_label(a);
     const int last = Base::layers(a) - 1;
     float gram_sum[2][4] = {};
@@ -155,9 +175,9 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
       const Place to = exchange_.template place<false>(a, member_, Base::publisher(), layer);
       Base::await_sums();
       if (leads()) Base::publish_hidden(a, layer, step, to);
-      if (!leads() && layer <= 2) add_gram(a, layer - 1, gram_sum);
+      if (makes_gram() && layer <= 2) add_gram(a, layer - 1, gram_sum);
     }
-    if (!leads()) publish_gram(a, step, gram_sum);
+    if (makes_gram()) publish_gram(a, step, gram_sum);
     Base::await_sums();  // of the logits
     Base::gradient_of_loss(a);
     if (Base::is_first()) Base::keep_row_loss(a);
@@ -173,14 +193,11 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
       if (leads()) Base::publish_gradient(a, layer - 1, step, to);
       if (!leads() && layer == 2) collect(a, step);
     }
-    if (leads()) first = load_first(a);
+    if (makes_hidden()) first = load_first(a);
     Base::tell_timed_out(a);
     step_sync();  // the first layer's gradient is complete
     if (Base::anybody_timed_out(a)) return false;
-    if (leads())
-      hidden = next_hidden(a, first);
-    else
-      update_biases(a, step);
+    if (makes_hidden()) hidden = next_hidden(a, first);
     return true;
   }
   /// By the two that publish nothing.
@@ -195,14 +212,27 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   }
   RESIDENT_DEVICE void collect(const Arguments& a, int step) {
     sum_inputs(a);
-    take_gram(a, step);
+    if (makes_hidden()) take_gram(a, step);
   }
   RESIDENT_DEVICE void publish_first(const Arguments& a, int step, const float4& hidden) {
-    const Place to = exchange_.template place<false>(a, member_, Base::publisher(), 0);
+    const Place to = exchange_.template place<false>(a, member_, hidden_publisher(), 0);
     const uint4 packet = make_uint4(float_to_bits(relu(hidden.x)), float_to_bits(relu(hidden.y)),
                                     float_to_bits(relu(hidden.z)), float_to_bits(relu(hidden.w)));
-    if (Base::publishes()) exchange_.template publish<false>(a, packet, Base::publisher(), to);
-    Base::publisher().template keep<Format::kParts>(Base::own_hidden(a, 0, step), packet);
+    if (publishes_hidden()) exchange_.template publish<false>(a, packet, hidden_publisher(), to);
+  }
+  /// The team's own tile of them, half by each of the two warps that do not lead, as it was published.
+  RESIDENT_DEVICE void keep_first(const Arguments& a, int step) {
+    const auto awaited = exchange_.template awaited<false>(a, 0);
+    const int byte = (Base::serving_warp() & 1) * kHalf + lane_ * 16;
+    uint4 packet;
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      packet = load_whole16(awaited.tiles + member_ * kTile + byte);
+      if (!warp_any(((packet.w ^ awaited.want) & awaited.mark) != 0) || waiter_.give_up(a, polls, begin, 0))
+        break;
+    }
+    packet.w &= ~awaited.mark;
+    *reinterpret_cast<uint4*>(Base::own_hidden(a, 0, step) + byte) = packet;
   }
   /// The first layer's parts of this member, then of its team.
   RESIDENT_DEVICE void sum_inputs(const Arguments& a) {
@@ -213,7 +243,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
     *reinterpret_cast<float4*>(input_sum(a) + place()) = team_.sum(a, waiter_, Base::serving_warp(), sum);
   }
   RESIDENT_DEVICE First load_first(const Arguments& a) const {
-    return {*reinterpret_cast<const float4*>(input_sum(a) + place()), Base::bias_of(a, 0, 0)};
+    return {*reinterpret_cast<const float4*>(input_sum(a) + first_place()), Base::bias_of(a, 0, 0)};
   }
   /// Four columns of this lane's two rows of x(s+1) x(s)', and as many rows of d1.
   struct Change {
@@ -221,7 +251,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
     uint4 gradient[2];
   };
   RESIDENT_DEVICE Change load_change(const Arguments& a, int chunk) const {
-    const Publisher publisher = Base::publisher();
+    const Publisher publisher = hidden_publisher();
     const int row = 16 * publisher.half + (publisher.position >> 2);
     const unsigned char* gradient =
         Base::own_gradient(a, 0) + chunk * 128 + (publisher.position & 3) * 16;  // rows, 8 apart, of a half
@@ -233,28 +263,31 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
     }
     return change;
   }
-  /// Rolled: it is fetched in less time than unrolled.
   RESIDENT_DEVICE float4 next_hidden(const Arguments& a, const First& first) const {
-    float sum[2][4] = {};  // in two chains
-    Change next = load_change(a, 0);
-#pragma unroll 2
-    for (int chunk = 0; chunk < 8; ++chunk) {
-      const Change now = next;
-      next = load_change(a, min(chunk + 1, 7));
+    constexpr int kChunks = 8 / kProductParts;
+    Change change[kChunks];
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
+    for (int c = 0; c < kChunks; ++c) change[c] = load_change(a, product_part() * kChunks + c);
+    float sum[4] = {};
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const uint4& two = now.gradient[k];
-          const float low = k == 0 ? now.gram[i].x : now.gram[i].z,
-                      high = k == 0 ? now.gram[i].y : now.gram[i].w;
-          float* to = sum[k] + 2 * i;
-          to[0] = fmaf(high, bits_to_float(two.z), fmaf(low, bits_to_float(two.x), to[0]));
-          to[1] = fmaf(high, bits_to_float(two.w), fmaf(low, bits_to_float(two.y), to[1]));
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint4& two = change[c].gradient[k];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float4& four = change[c].gram[i];
+          const float low = k == 0 ? four.x : four.z, high = k == 0 ? four.y : four.w;
+          sum[2 * i] = fmaf(high, bits_to_float(two.z), fmaf(low, bits_to_float(two.x), sum[2 * i]));
+          sum[2 * i + 1] = fmaf(high, bits_to_float(two.w), fmaf(low, bits_to_float(two.y), sum[2 * i + 1]));
         }
-    }
+      }
+#pragma unroll
+    for (int mask = kHiddenPlaces; mask < 32; mask *= 2)
+#pragma unroll
+      for (float& of_four : sum) of_four += shuffle_xor(of_four, mask);
     const auto changed = [&](float before, int i, float bias) {
-      return fmaf(a.update_factor, sum[0][i] + sum[1][i], before) + bias;
+      return fmaf(a.update_factor, sum[i], before) + bias;
     };
     return make_float4(changed(first.sum.x, 0, first.bias.x), changed(first.sum.y, 1, first.bias.y),
                        changed(first.sum.z, 2, first.bias.x), changed(first.sum.w, 3, first.bias.y));
@@ -269,6 +302,7 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   RESIDENT_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
     return a.exchange + a.plan.behind_tiles + (step & 1) * kGramBytes;
   }
+  RESIDENT_DEVICE bool makes_gram() const { return !leads() && block_index() < kGramBlocks; }
   /// Of this thread block's rows, 8 apart, of both batches.
   RESIDENT_DEVICE static int next_row() { return static_cast<int>(block_index() >> 3 & 7); }
   RESIDENT_DEVICE static int this_row() { return static_cast<int>(block_index() & 7); }
@@ -324,25 +358,29 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   }
   RESIDENT_DEVICE void take_gram(const Arguments& a, int step) {
     const unsigned char* elements = gram_exchange(a, step);
+    constexpr int kTaken = 4;  // pairs of elements of this member's rows, by a lane
     const int first = (Base::serving_warp() & 1) * 32 + lane_;
-    uint4 two[8];
+    const auto row_of = [&](int i) {
+      const int own = (i * 64 + first) / 16;
+      return own / 4 * 8 + 4 * rank_ + own % 4;
+    };
+    const int pair = first % 16;
+    uint4 two[kTaken];
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       std::uint32_t wrong = 0;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        two[i] = load_packets(elements + (i * 64 + first) * 16);
+      for (int i = 0; i < kTaken; ++i) {
+        two[i] = load_packets(elements + (row_of(i) * 16 + pair) * 16);
         wrong |=
             (two[i].y ^ static_cast<std::uint32_t>(step)) | (two[i].w ^ static_cast<std::uint32_t>(step));
       }
       if (!warp_any(wrong != 0) || waiter_.give_up(a, polls, begin, kWaitTeam)) break;
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int row = (i * 64 + first) / 16, at = (i * 64 + first) % 16;
-      *reinterpret_cast<uint2*>(gram(a) + gram_byte(row, at / 2) + at % 2 * 8) =
+    for (int i = 0; i < kTaken; ++i)
+      *reinterpret_cast<uint2*>(gram(a) + gram_byte(row_of(i), pair / 2) + pair % 2 * 8) =
           make_uint2(two[i].x, two[i].z);
-    }
   }
 
   // ---- four that have the first layer

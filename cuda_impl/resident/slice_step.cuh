@@ -104,6 +104,8 @@ class SliceMember {
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   /// Layers whose activations are kept here for the update in the next step, and not read a second time.
   static constexpr int kKeptLayers = kWhole ? 0 : kept_layers(Format::kPrecision, kLayers, kTeam, kAhead);
+  /// Rows of the second layer are updated in the step itself, not when the next begins. With one slice a warp that is slower.
+  static constexpr bool kUpdatesRowsEarly = kAhead && !kOneSlice;
   /// Old activations come as columns.
   static constexpr bool kFetchesColumns = publishes_columns(Format::kPrecision, kPairs, kTeam);
   /// Own tiles have a second form, behind the first.
@@ -310,6 +312,8 @@ class SliceMember {
       if (layer == last - 1) finish_loss(a, step);
       if (layer == 1) {
         if constexpr (kBiasesInStep) update_biases(a);
+        if constexpr (kUpdatesRowsEarly)
+          if (updates_rows_early(a, 1)) update_rows_early(a);
         break;
       }
       update_columns(a, layer, step, hidden);
@@ -864,7 +868,7 @@ class SliceMember {
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
-    if (step > 0) {
+    if (step > 0 && !updates_rows_early(a, layer)) {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
           a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
@@ -872,6 +876,17 @@ class SliceMember {
     } else {
       load_matrix(a.plan.rows_offset, layer, w);
     }
+  }
+  /// Rows of the second layer in the step itself, while the first layer's gradient is made, if the activations are kept here.
+  RESIDENT_DEVICE static bool updates_rows_early(const Arguments& a, int layer) {
+    return kUpdatesRowsEarly && layer == 1 && keeps(a, 0);
+  }
+  RESIDENT_DEVICE void update_rows_early(const Arguments& a) {
+    Tiles old;
+    Weights unused[kHeld];
+    take_old(a, 0, old);
+    update<false>(
+        a, a.plan.rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
   }
   /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
   RESIDENT_DEVICE static bool keeps(const Arguments& a, int layer) {
