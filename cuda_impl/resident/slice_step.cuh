@@ -885,8 +885,7 @@ class SliceMember {
     Tiles old;
     Weights unused[kHeld];
     take_old(a, 0, old);
-    update<false>(
-        a, a.plan.rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
+    update<false>(a, a.plan.rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
   }
   /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
   RESIDENT_DEVICE static bool keeps(const Arguments& a, int layer) {
