@@ -84,6 +84,14 @@ std::vector<float> bits_after(Problem& problem, Precision precision, const Resid
   }
   return bits;
 }
+/// 700 steps end with the same bits again, and wherever the launch between them is cut.
+void expect_the_same_bits(Problem& problem, Precision precision, const ResidentOptions& options,
+                          const std::vector<std::int64_t>& cuts = {350, 1}) {
+  const auto first = bits_after(problem, precision, options, 350);
+  for (const std::int64_t cut : cuts)
+    EXPECT_EQ(first, bits_after(problem, precision, options, cut))
+        << problem.workload.name << " cut at " << cut << ", team of " << options.sharing.team;
+}
 class ResidentTrainer : public testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Every, ResidentTrainer, testing::ValuesIn(kAllPrecisions),
                          [](const auto& precision) { return std::string(to_string(precision.param)); });
@@ -168,9 +176,7 @@ TEST(ResidentWholeTeams, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   Problem problem("mlp-33x72x17x7x5-b17", fresh_seed());
   const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kFour};
-  const auto first = bits_after(problem, Precision::kTf32, options, 350);
-  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
-  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
+  expect_the_same_bits(problem, Precision::kTf32, options);
 }
 /// Teams of two that own two slices each, with four layers, in tf32: tiles are packed (slice_packed.cuh).
 TEST(ResidentPacked, SmallStepsMatchTheOracle) {
@@ -194,9 +200,7 @@ TEST(ResidentPacked, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   Problem problem("mlp-784x1024x1024x1024x10-b32", fresh_seed());
   const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPairOfTwo};
-  const auto first = bits_after(problem, Precision::kTf32, options, 350);
-  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 350));
-  EXPECT_EQ(first, bits_after(problem, Precision::kTf32, options, 1));
+  expect_the_same_bits(problem, Precision::kTf32, options);
 }
 /// Four clusters with four layers and up to 128 columns, in tf32 (slice_whole_rows.cuh).
 const ResidentOptions kRowClusters = {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kFour};
@@ -218,9 +222,7 @@ TEST(ResidentRowClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-784x128x128x128x10-b32"}) {
     Problem problem(name, fresh_seed());
-    const auto first = bits_after(problem, Precision::kTf32, kRowClusters, 350);
-    EXPECT_EQ(first, bits_after(problem, Precision::kTf32, kRowClusters, 350)) << name;
-    EXPECT_EQ(first, bits_after(problem, Precision::kTf32, kRowClusters, 1)) << name;
+    expect_the_same_bits(problem, Precision::kTf32, kRowClusters);
   }
 }
 /// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
@@ -259,9 +261,7 @@ TEST(ResidentAhead, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   all.insert(all.end(), {{"mlp-784x128x128x128x10-b32", kFour}, {"mlp-784x256x256x256x10-b32", kThree}});
   for (const auto& [name, sharing] : all) {
     Problem problem(name, fresh_seed());
-    const auto first = bits_after(problem, Precision::kFp32, ahead(sharing), 350);
-    for (const std::int64_t cut : {350, 1, 699})
-      EXPECT_EQ(first, bits_after(problem, Precision::kFp32, ahead(sharing), cut));
+    expect_the_same_bits(problem, Precision::kFp32, ahead(sharing), {350, 1, 699});
   }
 }
 /// The step check begins a launch at each of its steps, but what is made ahead is made in a launch's later ones. With this
@@ -388,9 +388,7 @@ TEST(ResidentBlocks, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   Problem problem("mlp-784x1024x1024x1024x10-b32", fresh_seed());
   const ResidentOptions options{.kernel = Kernel::kBlocks};
-  const auto first = bits_after(problem, Precision::kFp32, options, 350);
-  EXPECT_EQ(first, bits_after(problem, Precision::kFp32, options, 350));
-  EXPECT_EQ(first, bits_after(problem, Precision::kFp32, options, 1));
+  expect_the_same_bits(problem, Precision::kFp32, options);
 }
 // Not under the sanitizers: racecheck takes minutes over eight layers.
 TEST_P(ResidentTrainer, DeepNarrowStepsMatchTheOracle) {
@@ -443,9 +441,7 @@ TEST_P(ResidentRows, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const char* name : {"mlp-784x512x512x512x10-b32", "mlp-33x72x17x7x5-b17"}) {
     Problem problem(name, fresh_seed());
-    const auto first = bits_after(problem, GetParam(), kRows, 350);
-    for (const std::int64_t cut : {350, 1, 699})
-      EXPECT_EQ(first, bits_after(problem, GetParam(), kRows, cut)) << name;
+    expect_the_same_bits(problem, GetParam(), kRows, {350, 1, 699});
   }
 }
 /// Clusters with two slices a thread block, up to 256 columns (slice_whole_pair.cuh).
@@ -480,9 +476,7 @@ TEST_P(ResidentPairClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   for (const Sharing sharing : {kOnePairCluster, kPairClusters}) {
     Problem problem("mlp-97x136x200x72x10-b32", fresh_seed());
     const ResidentOptions options{.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = sharing};
-    const auto first = bits_after(problem, GetParam(), options, 350);
-    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 350)) << sharing.team;
-    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << sharing.team;
+    expect_the_same_bits(problem, GetParam(), options);
   }
 }
 TEST_P(ResidentTrainer, SliceStepsMatchTheOracle) {
@@ -547,9 +541,7 @@ TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   for (const char* name : {"mlp-784x2048x2048x2048x10-b32", "mlp-33x24x270x7x5-b17"}) {
     Problem problem(name, fresh_seed());
     const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kPatches};
-    const auto first = bits_after(problem, GetParam(), options, 350);
-    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 350)) << name;
-    EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
+    expect_the_same_bits(problem, GetParam(), options);
   }
 }
 TEST_P(ResidentPatches, NotFiniteParametersAreSeenInTheLoss) {
@@ -570,9 +562,7 @@ TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
                                      std::pair{"mlp-784x512x512x512x10-b32", Form::kGrid}}) {
       Problem problem(name, fresh_seed());
       const ResidentOptions options{.form = form, .kernel = kernel};
-      const auto first = bits_after(problem, GetParam(), options, 350);
-      EXPECT_EQ(first, bits_after(problem, GetParam(), options, 350)) << name;
-      EXPECT_EQ(first, bits_after(problem, GetParam(), options, 1)) << name;
+      expect_the_same_bits(problem, GetParam(), options);
     }
 }
 TEST_P(ResidentTrainer, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
