@@ -213,6 +213,10 @@ struct Pipeline {
   static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
 };
 template <class Format>
+struct Apart {
+  static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
+};
+template <class Format>
 struct Warps {
   static void launch(const PipelineArguments& arguments, int blocks, cudaStream_t stream);
 };
@@ -234,6 +238,7 @@ int fitting_clusters(Precision precision, const Plan& plan);
 void launch_cluster(Precision precision, const PipelineArguments& arguments, int clusters,
                     cudaStream_t stream);
 void launch_warps(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream);
+void launch_apart(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream);
 void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
                      cudaStream_t stream);
 /// blocks: on the device.

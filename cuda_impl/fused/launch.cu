@@ -55,6 +55,13 @@ void launch_warps(Precision precision, const PipelineArguments& arguments, int b
     Warps<Fp16>::launch(arguments, blocks, stream);
 }
 
+void launch_apart(Precision precision, const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
+  if (precision == Precision::kBf16)
+    Apart<Bf16>::launch(arguments, blocks, stream);
+  else
+    Apart<Fp16>::launch(arguments, blocks, stream);
+}
+
 void launch_pipeline(Precision precision, const PipelineArguments& arguments, int blocks,
                      cudaStream_t stream) {
   if (precision == Precision::kBf16)

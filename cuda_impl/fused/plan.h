@@ -44,8 +44,8 @@ inline constexpr int kMaxOwners = 4;
 
 /// Who does what: kWarps, a warp takes its rows through all layers and keeps all sums (warps.cuh); kPipeline, a warpgroup owns a
 /// hidden layer (pipeline.cuh); kCluster, an SM does (cluster.cuh); kPair, an SM owns two (pair.cuh); kGeneral, a warpgroup takes
-/// a tile through all of them (chain.cuh).
-enum class Form : std::int32_t { kGeneral, kWarps, kPipeline, kCluster, kPair };
+/// a tile through all of them (chain.cuh); kApart, two do, and two others sum their weight gradients (apart.cuh).
+enum class Form : std::int32_t { kGeneral, kWarps, kPipeline, kCluster, kPair, kApart };
 /// Whether several SMs share a tile's work.
 FUSED_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form == Form::kPair; }
 /// Whether weights lie in the image as fragments, which owners hold in registers; else in panels.

@@ -28,7 +28,7 @@ int workers(Precision precision, const Plan& plan, int device) {
   if (in_clusters(plan.form)) return std::min(fitting_clusters(precision, plan), plan.tiles);
   const int at_most = plan.form == Form::kWarps      ? plan.tiles * kPiecesPerTile
                       : plan.form == Form::kPipeline ? plan.tiles
-                                                     : plan.tiles / 2;
+                                                     : (plan.tiles + 1) / 2;
   return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
@@ -172,6 +172,7 @@ class FusedTrainer : public Trainer {
     if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
     if (plan_.form == Form::kPair) return "an SM two hidden layers, " + std::to_string(blocks_) + " pairs";
     if (plan_.form == Form::kWarps) return "a warp takes its rows through all layers";
+    if (plan_.form == Form::kApart) return "tiles apart from sums of weight gradients";
     if (plan_.form == Form::kPipeline) return "a warpgroup a hidden layer";
     return "width " + std::to_string(plan_.width) + ", weight gradients through device memory";
   }
@@ -217,7 +218,7 @@ class FusedTrainer : public Trainer {
     const auto add = [&](Kind kind, int layer, int half, int weight_rows, int bias_rows) {
       segments.push_back({.kind = kind,
                           .layer = layer,
-                          .first_output = kind == Kind::kPlain ? 64 * half : 0,
+                          .first_output = kind == Kind::kPlain || kind == Kind::kQuads ? 64 * half : 0,
                           .first_input = kind == Kind::kTurned ? 64 * half : 0,
                           .weight_rows = weight_rows,
                           .bias_rows = bias_rows,
@@ -226,8 +227,9 @@ class FusedTrainer : public Trainer {
                           .split_stride = stride});
       next_row += weight_rows + bias_rows;
     };
+    const Kind kind = plan_.form == Form::kApart ? Kind::kQuads : Kind::kPlain;
     for (int layer = 0; layer < hidden; ++layer)
-      for (int half = 0; half < halves; ++half) add(Kind::kPlain, layer, half, 32 * halves, 2);
+      for (int half = 0; half < halves; ++half) add(kind, layer, half, 32 * halves, 2);
     for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8, 0);
     add(Kind::kOutputBias, hidden, 0, 0, 1);
     keep_segments(segments);
@@ -479,6 +481,7 @@ class FusedTrainer : public Trainer {
     if (plan_.form != Form::kGeneral) {
       const auto launch = in_clusters(plan_.form)      ? launch_cluster
                           : plan_.form == Form::kWarps ? launch_warps
+                          : plan_.form == Form::kApart ? launch_apart
                                                        : launch_pipeline;
       launch(precision_, pipeline_, blocks_, stream_.get());
       return launch_update(precision_, update_, stream_.get());

@@ -53,6 +53,17 @@ TEST_P(FusedTrainer, SmallStepsMatchTheOracle) {
                            "mlp-20x9x32x4x17x3-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
+TEST_P(FusedTrainer, SmallTilesApartFromSumsMatchTheOracle) {
+  NEEDS_GPU();
+  // One round of a thread block's tiles, of an odd number of them and with rows to spare; then several.
+  for (const char* name : {"mlp-64x64x64x64x64x16-b300", "mlp-50x40x64x33x7-b140", "mlp-64x64x10-b257",
+                           "mlp-64x64x64x64x64x16-b26001"})
+    check_against_oracle(name, GetParam(), kFewSteps);
+}
+TEST_P(FusedTrainer, SmallPipelineMatchesTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle("mlp-64x40x64x5-b18001", GetParam(), kFewSteps);
+}
 TEST_P(FusedTrainer, SmallNarrowPanelsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300", "mlp-90x60x10-b300"})
@@ -90,6 +101,7 @@ TEST_P(FusedTrainer, LargeBatchesMatchTheOracle) {
   NEEDS_GPU();
   // More tiles than thread blocks have at once, and a last tile that is not full.
   check_against_oracle("mlp-64x64x64x64x64x16-b20001", GetParam(), kFewSteps);
+  check_against_oracle("mlp-64x64x64x64x64x16-b45001", GetParam(), kFewSteps);
   check_against_oracle("mlp-32x32x32x32x32x16-b20001", GetParam(), kFewSteps);
   check_against_oracle("mlp-128x128x128x128x128x16-b17001", GetParam(), kFewSteps);
   // The general form: two tiles a warpgroup, and more panels of inputs than stages.
@@ -113,7 +125,7 @@ std::vector<float> bits_after(Problem& problem, Precision precision, std::int64_
 TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const char* name :
-       {"mlp-64x64x64x64x64x16-b30000", "mlp-128x128x128x128x128x16-b30000",
+       {"mlp-64x64x64x64x64x16-b30000", "mlp-64x64x64x64x64x16-b40000", "mlp-128x128x128x128x128x16-b30000",
         "mlp-128x128x128x128x128x16-b40000", "mlp-784x128x128x10-b5000", "mlp-32x32x32x16-b30000"}) {
     Problem problem(name, fresh_seed());
     const auto first = bits_after(problem, GetParam(), 50);
