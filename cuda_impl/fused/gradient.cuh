@@ -16,6 +16,8 @@ constexpr int kGradientRingBytes = 16 * kTilePanelBytes;
 constexpr int kOnesBytes = 8 * kPanelRowBytes;
 /// A ring has as many stages as fit: 4 of the widest blocks, more of those that load less.
 constexpr int kMostGradientStages = kGradientRingBytes / (kTilePanelBytes + kNarrowTileBytes);
+/// So many stages of a batch's inputs are asked for before the kernel before has ended: more would stand in the way of its stores.
+constexpr int kEarlyStages = 2;
 constexpr int kGradientShared = kGradientRingBytes + kOnesBytes + 16 * kMostGradientStages;
 
 FUSED_DEVICE int stage_bytes(const GradientBlock& block) {
@@ -110,6 +112,22 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   __syncthreads();
   cluster_meet();  // before the other block's copies count on these barriers
   const std::int64_t batch = next_batch(state);
+  const bool loads = warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0;
+  const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
+                      input_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2);
+  const auto load_inputs = [&](int stage, int tile) {
+    const std::uint32_t to = shared + static_cast<std::uint32_t>(stage * stage_bytes(block)) + output_bytes;
+    barrier_expect(barriers.full(stage), output_bytes + input_bytes);
+    if (block.of_batch)
+      bulk_load_passing(to, block.inputs + batch * batch_bytes + tile * block.input_tile_bytes, input_bytes,
+                        barriers.full(stage));
+    else
+      bulk_load(to, block.inputs + tile * block.input_tile_bytes, input_bytes, barriers.full(stage));
+  };
+  // A batch's inputs stay as they are, so they need not wait.
+  const int early = loads && block.of_batch ? min(kEarlyStages, block.end_tile - block.first_tile) : 0;
+  for (int stage = 0; stage < early; ++stage) load_inputs(stage, block.first_tile + stage);
+  __syncwarp();
   wait_for_kernel_before();
   let_next_kernel_start();
   if (warpgroup < warpgroups) {
@@ -126,23 +144,15 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       block.with_bias ? compute(One{}, std::true_type{}) : compute(One{}, std::false_type{});
     else
       compute(Narrow{}, std::true_type{});  // the last of its outputs
-  } else if (warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0) {
-    const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
-                        input_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2);
-    const unsigned char* inputs = block.inputs + (block.of_batch ? batch * batch_bytes : 0);
+  } else if (loads) {
     RingPlace ring;
     for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
-      const std::uint32_t stage_inputs = stage + output_bytes;
-      barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
-      barrier_expect(barriers.full(ring.stage), output_bytes + input_bytes);
       // Inputs first: they come from device memory, the others from the L2.
-      if (block.of_batch)
-        bulk_load_passing(stage_inputs, inputs + tile * block.input_tile_bytes, input_bytes,
-                          barriers.full(ring.stage));
-      else
-        bulk_load(stage_inputs, inputs + tile * block.input_tile_bytes, input_bytes,
-                  barriers.full(ring.stage));
+      if (tile - block.first_tile >= early) {
+        barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
+        load_inputs(ring.stage, tile);
+      }
       const unsigned char* outputs = block.outputs + tile * block.output_tile_bytes;
       if (block.same_outputs) {
         const std::uint32_t share = output_bytes / kGradientPair, begin = pair_rank() * share;

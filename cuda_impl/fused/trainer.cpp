@@ -101,7 +101,7 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
   for (int left = blocks - count;;) {
     std::size_t most = 0;
     for (std::size_t i = 1; i < groups.size(); ++i)
-      if (longest(i) > longest(most)) most = i;
+      if (longest(i) >= longest(most)) most = i;  // of equals the last, which begins last
     const int fewer = tiles_each(most) - 1;
     if (fewer == 0) return splits;
     const int more = (tiles + fewer - 1) / fewer - splits[most];
