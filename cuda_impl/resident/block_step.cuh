@@ -710,7 +710,7 @@ class BlockMember {
   const int warp_, lane_;
   const int cluster_, rank_;
   const bool owns_;  // columns of hidden layers. Else the weights are zero, and stay so
-  SliceWaiter waiter_;
+  CallingWaiter waiter_;
   unsigned parity_ = 0;  // of this step
   bool epoch_ = false;   // of this step's marks
   int batch_ = 0, next_batch_ = 0;
