@@ -14,8 +14,9 @@
 //              hidden columns, as in slice_step.cuh, two slices each or, up to 128 columns, one; in teams of three eight. Four
 //              that serve, two of which add up and publish. The other two have what is left: the first layer's sums over the
 //              team, x x', biases. All four make the first layer's activations.
-//   x x':      each of the first 64 thread blocks makes 16 elements, of inputs that it reads from the L2, and
-//              publishes them over the grid. An element and the number of its step are one 8-byte value. The first two members of
+//   x x':      three teams behind the members make it, and nothing else; where no more teams are resident, each of the first 64
+//              thread blocks makes 16 elements, of inputs that it reads from the L2, beside its other work. They are published
+//              over the grid; an element and the number of its step are one 8-byte value. The first two members of
 //              a team make half of the rows of its next activations each, so they take that half. All take the
 //              team's own tile as it was published.
 //   barriers:  as there, but those of the first layer's parts, which are complete at the logits'; their sums and x x' are at the
@@ -25,18 +26,35 @@
 //              every team, each of which was made of sums that all members of that team had sent behind the first barrier of step s + 1:
 //              so all members have left step s, and used what they read of it a second time for the second layer. What of
 //              it they use later in step s + 1, for a layer above, is written again behind h1 of step s + 2, and that is made
-//              of sums that all members of its team sent at the end of step s + 1.
+//              of sums that all members of its team sent at the end of step s + 1. Teams that make x x' depend on inputs alone and
+//              would run ahead: they write over that of step s when every warp that takes it has said that it did. What such a
+//              warp says depends on what it has read, and its words only grow, so it does not matter when they are looked at.
 //   launches:  the first layer's sums of the step after the last stay in memory for a launch that goes on there: bits do not
 //              depend on where a launch ends.
 #pragma once
+
+#include <type_traits>
 
 #include "resident/slice_step.cuh"
 
 namespace headroom::resident {
 
-template <class Format, int kTeam, int kSlices>
-class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, kSlices> {
-  using Base = SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, kSlices>;
+/// How members hand each other tiles. Where waits are given up is as was measured (docs/kernels/resident.md, version 46): in teams
+/// of three that make x x' themselves a called function costs registers, with one slice a warp it makes no difference.
+template <bool kCalls>
+struct AheadExchange {
+  template <class Format, int kPairs>
+  using Type = std::conditional_t<kCalls, SliceCallingGrid<Format, kPairs>, SliceGrid<Format, kPairs>>;
+};
+template <class Format, int kTeam, int kSlices, int kOfTeams>
+using AheadBase =
+    SliceMember<Format, AheadExchange<kSlices == 2 && (kTeam == 4 || kOfTeams > 0)>::template Type, 1, 0,
+                kTeam, 1, false, kSlices>;
+
+/// kOfTeams: teams behind the members that make x x' for them, or 0.
+template <class Format, int kTeam, int kSlices, int kOfTeams>
+class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
+  using Base = AheadBase<Format, kTeam, kSlices, kOfTeams>;
   using Base::batch_, Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_,
       Base::team_, Base::waiter_, Base::warp_;
   using typename Base::Arguments;
@@ -50,6 +68,8 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   RESIDENT_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
 
   RESIDENT_DEVICE void run(const Arguments& a) {
+    if constexpr (kOfTeams > 0)
+      if (member_ >= a.plan.members) return make_grams(a);
     Base::load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -175,9 +195,9 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
       const Place to = exchange_.template place<false>(a, member_, Base::publisher(), layer);
       Base::await_sums();
       if (leads()) Base::publish_hidden(a, layer, step, to);
-      if (makes_gram() && layer <= 2) add_gram(a, layer - 1, gram_sum);
+      if (makes_gram() && layer <= 2) add_gram(a, own_part(), layer - 1, gram_sum);
     }
-    if (makes_gram()) publish_gram(a, step, gram_sum);
+    if (makes_gram()) publish_gram(a, own_part(), step, gram_sum);
     Base::await_sums();  // of the logits
     Base::gradient_of_loss(a);
     if (Base::is_first()) Base::keep_row_loss(a);
@@ -212,7 +232,12 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   }
   RESIDENT_DEVICE void collect(const Arguments& a, int step) {
     sum_inputs(a);
-    if (makes_hidden()) take_gram(a, step);
+    if (makes_hidden()) {
+      take_gram(a, step);
+      if (kOfTeams > 0 && lane_ == 0)
+        store_word(taken(a) + member_ * kTakenWords + 2 * rank_ + (Base::serving_warp() & 1),
+                   static_cast<std::uint32_t>(step));
+    }
   }
   RESIDENT_DEVICE void publish_first(const Arguments& a, int step, const float4& hidden) {
     const Place to = exchange_.template place<false>(a, member_, hidden_publisher(), 0);
@@ -302,17 +327,58 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   RESIDENT_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
     return a.exchange + a.plan.behind_tiles + (step & 1) * kGramBytes;
   }
-  RESIDENT_DEVICE bool makes_gram() const { return !leads() && block_index() < kGramBlocks; }
-  /// Of this thread block's rows, 8 apart, of both batches.
-  RESIDENT_DEVICE static int next_row() { return static_cast<int>(block_index() >> 3 & 7); }
-  RESIDENT_DEVICE static int this_row() { return static_cast<int>(block_index() & 7); }
-  /// By two warps, each with half of the next batch's rows; one half of the inputs, in tiles that lanes share.
-  RESIDENT_DEVICE void add_gram(const Arguments& a, int half, float (&sum)[2][4]) const {
+  /// Of each warp that takes x x', the last step whose it has, or -1.
+  RESIDENT_DEVICE std::uint32_t* taken(const Arguments& a) const {
+    return reinterpret_cast<std::uint32_t*>(a.exchange + a.plan.behind_tiles + 2 * kGramBytes);
+  }
+  RESIDENT_DEVICE bool makes_gram() const { return kOfTeams == 0 && !leads() && block_index() < kGramParts; }
+  /// Of rows, 8 apart, of both batches; made by two warps, each with half of the next batch's rows.
+  struct GramPart {
+    int number, half;
+    RESIDENT_DEVICE int next_row() const { return number >> 3; }
+    RESIDENT_DEVICE int this_row() const { return number & 7; }
+  };
+  RESIDENT_DEVICE GramPart own_part() const {
+    return {static_cast<int>(block_index()), Base::serving_warp() & 1};
+  }
+  /// By teams behind the members, which have nothing else to do: all parts of all steps.
+  RESIDENT_DEVICE void make_grams(const Arguments& a) {
+    constexpr int kPairs = kThreadCount / 64;  // of warps
+    const int first = ((member_ - a.plan.members) * kTeam + rank_) * kPairs + warp_ / 2;
+    next_batch_ = static_cast<int>(a.first_step % a.batches);
+#pragma unroll 1
+    for (int step = 0; step < a.steps; ++step) {
+      Base::next_batch(a);
+      if (warp_ == 0) await_taken(a, step - 2);
+      if (block_sync_or(waiter_.timed_out)) return;
+#pragma unroll 1
+      for (int number = first; number < kGramParts; number += kOfTeams * kTeam * kPairs) {
+        const GramPart part = {number, warp_ & 1};
+        float sum[2][4] = {};
+#pragma unroll 1
+        for (int inputs = 0; inputs < 2; ++inputs) add_gram(a, part, inputs, sum);
+        publish_gram(a, part, step, sum);
+      }
+    }
+  }
+  /// Until everybody has a step's x x', which the next but one takes the place of.
+  RESIDENT_DEVICE void await_taken(const Arguments& a, int step) {
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      bool missing = false;
+      for (int warp = lane_; warp < a.plan.members * kTakenWords; warp += 32)
+        missing |= static_cast<int>(load_relaxed(taken(a) + warp)) < step;
+      if (!warp_any(missing) || waiter_.give_up(a, polls, begin, kWaitFree)) break;
+    }
+  }
+  /// One half of the inputs, in tiles that lanes share.
+  RESIDENT_DEVICE void add_gram(const Arguments& a, const GramPart& part, int half,
+                                float (&sum)[2][4]) const {
     constexpr int kTiles = kInputPairs * kWarps * 2 / 8 / 2;  // of a lane, of half the inputs
     const int t = lane_ & 3, tiles = 2 * a.plan.input_pairs;
-    const unsigned char* next = a.x_rows + next_batch_ * a.plan.x_batch_bytes +
-                                (Base::serving_warp() & 1) * kHalf + (4 * next_row() + t) * 16;
-    const unsigned char* now = a.x_rows + batch_ * a.plan.x_batch_bytes + (4 * this_row() + t) * 16;
+    const unsigned char* next =
+        a.x_rows + next_batch_ * a.plan.x_batch_bytes + part.half * kHalf + (4 * part.next_row() + t) * 16;
+    const unsigned char* now = a.x_rows + batch_ * a.plan.x_batch_bytes + (4 * part.this_row() + t) * 16;
     uint4 x[kTiles], low[kTiles], high[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -338,20 +404,20 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
             sum[r][c] = fmaf(bits_to_float(rows[r][e]), bits_to_float(columns[c][e]), sum[r][c]);
     }
   }
-  RESIDENT_DEVICE void publish_gram(const Arguments& a, int step, const float (&sum)[2][4]) const {
-    const int row = lane_ >> 4 & 1, part = lane_ >> 3 & 1, b = lane_ >> 2 & 1;
+  RESIDENT_DEVICE void publish_gram(const Arguments& a, const GramPart& part, int step,
+                                    const float (&sum)[2][4]) const {
+    const int row = lane_ >> 4 & 1, half = lane_ >> 3 & 1, b = lane_ >> 2 & 1;
     float four[4], two[2];
 #pragma unroll
     for (int c = 0; c < 4; ++c)
       four[c] = (row == 0 ? sum[0][c] : sum[1][c]) + shuffle_xor(row == 0 ? sum[1][c] : sum[0][c], 16);
 #pragma unroll
     for (int c = 0; c < 2; ++c)
-      two[c] = (part == 0 ? four[c] : four[2 + c]) + shuffle_xor(part == 0 ? four[2 + c] : four[c], 8);
+      two[c] = (half == 0 ? four[c] : four[2 + c]) + shuffle_xor(half == 0 ? four[2 + c] : four[c], 8);
     float element = (b == 0 ? two[0] : two[1]) + shuffle_xor(b == 0 ? two[1] : two[0], 4);
     element += shuffle_xor(element, 2);
     element += shuffle_xor(element, 1);
-    const int at =
-        (16 * (Base::serving_warp() & 1) + 8 * row + next_row()) * 32 + 16 * part + 2 * this_row() + b;
+    const int at = (16 * part.half + 8 * row + part.next_row()) * 32 + 16 * half + 2 * part.this_row() + b;
     if ((lane_ & 3) == 0)
       store_packet(gram_exchange(a, step) + at * 8,
                    make_uint2(float_to_bits(element + 1), static_cast<std::uint32_t>(step)));
@@ -468,15 +534,26 @@ class SliceAheadMember : SliceMember<Format, SliceGrid, 1, 0, kTeam, 1, false, k
   }
 };
 
-template <class Format, int kTeam, int kSlices>
+template <class Format, int kTeam, int kSlices, int kOfTeams>
 SliceKernel slice_ahead_kernel_with() {
-  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices>>(
-      {.form = Form::kGrid, .pairs = 1, .team = kTeam, .own = 1, .ahead_slices = kSlices});
+  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices, kOfTeams>>(
+      {.form = Form::kGrid,
+       .pairs = 1,
+       .team = kTeam,
+       .own = 1,
+       .ahead_slices = kSlices,
+       .gram_teams = kOfTeams});
+}
+template <class Format, int kOfTeams>
+SliceKernel slice_ahead_kernel_of(int team, int slices) {
+  if (slices == 1) return slice_ahead_kernel_with<Format, 4, 1, kGramTeams>();
+  return team == 3 ? slice_ahead_kernel_with<Format, 3, 2, kOfTeams>()
+                   : slice_ahead_kernel_with<Format, 4, 2, kOfTeams>();
 }
 template <class Format>
-SliceKernel slice_ahead_kernel_of(int team, int slices) {
-  if (team == 3) return slice_ahead_kernel_with<Format, 3, 2>();
-  return slices == 1 ? slice_ahead_kernel_with<Format, 4, 1>() : slice_ahead_kernel_with<Format, 4, 2>();
+SliceKernel slice_ahead_kernel_of(int team, int slices, int gram_teams) {
+  return gram_teams > 0 ? slice_ahead_kernel_of<Format, kGramTeams>(team, slices)
+                        : slice_ahead_kernel_of<Format, 0>(team, slices);
 }
 
 }  // namespace headroom::resident

@@ -52,9 +52,9 @@ class SliceGrid {
   }
 
   /// Waits for this step's tiles and takes them.
-  template <bool kGradient, int kTaken>
+  template <bool kGradient, int kTaken, class AnyWaiter>
   RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs, kTaken>& share,
-                            SliceWaiter& waiter, int first_slice, int exchange) const {
+                            AnyWaiter& waiter, int first_slice, int exchange) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const std::uint32_t want = epoch_ ? kMark : 0;
     const unsigned char* tiles = reader_ + slot(exchange);
@@ -317,6 +317,14 @@ class SliceGrid {
   unsigned stride_ = 0, now_ = 0,
            before_ = 0;  // bytes: from exchange to exchange; of this step's buffer, the last's
   bool epoch_ = false, epoch_before_ = false;  // of this step's mark, of the last's
+};
+
+/// The same; waits are given up in a place of their own.
+template <class Format, int kPairs>
+class SliceCallingGrid : public SliceGrid<Format, kPairs> {
+ public:
+  using Waiter = CallingWaiter;
+  using SliceGrid<Format, kPairs>::SliceGrid;
 };
 
 template <class Format, int kPairs>

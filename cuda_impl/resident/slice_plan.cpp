@@ -98,7 +98,9 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
 
 /// may_be_ahead: whether the first layer's sums may be made a step ahead.
 SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
-                  int own, bool may_be_ahead) {
+                  int own, bool may_be_ahead, int gram_teams) {
+  require(gram_teams == 0 || (form == Form::kGrid && own == 1),
+          "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
   plan.form = form;
   plan.team = team;
@@ -137,17 +139,21 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
-  // Teams with whole sums have a place for each of 16 slices; so many thread blocks share what is made ahead.
-  const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs);
+  // Teams with whole sums have a place for each of 16 slices; of x x' so many thread blocks make a part each, if no teams more
+  // make it.
+  const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs) &&
+                     (gram_teams > 0 || !is_narrow_ahead(team, plan.members));
   require(ahead || team != 3, "teams of three have the first layer a step ahead or nothing");
-  if (ahead)
-    plan.members = std::max(plan.members, divide_up(kGramBlocks, 2 * team) * 2);
+  require(ahead || gram_teams == 0, "no first layer a step ahead, and so no teams that make x x'");
+  if (ahead && gram_teams == 0)
+    plan.members = std::max(plan.members, divide_up(kGramParts, 2 * team) * 2);
   else if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
     plan.members = std::max(plan.members, kMaxCluster);
   if (rows) plan.members = kRowsMembers;
-  require(plan.members / own * team <= limits.sm_count, std::to_string(plan.members / own * team) +
-                                                            " thread blocks, the device holds " +
-                                                            std::to_string(limits.sm_count));
+  const int thread_blocks = (plan.members / own + gram_teams) * team;
+  require(
+      thread_blocks <= limits.sm_count,
+      std::to_string(thread_blocks) + " thread blocks, the device holds " + std::to_string(limits.sm_count));
 
   plan.input_pairs = divide_up(workload.inputs(), kPairColumns);
   plan.member_input_pairs = divide_up(plan.input_pairs, team);
@@ -220,7 +226,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     }
     if (ahead) {
       plan.behind_tiles = plan.exchange_bytes;
-      plan.exchange_bytes += 2 * kGramBytes;
+      plan.exchange_bytes += 2 * kGramBytes + (gram_teams > 0 ? plan.members * kTakenWords * 4 : 0);
     }
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
@@ -242,12 +248,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
 }  // namespace
 
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
-                          int team, int own) {
+                          int team, int own, int gram_teams) {
+  if (gram_teams > 0) return lay_out(workload, precision, form, limits, team, own, true, gram_teams);
   if (form == Form::kGrid && own == 1) try {
-      return lay_out(workload, precision, form, limits, team, own, true);
+      return lay_out(workload, precision, form, limits, team, own, true, 0);
     } catch (const UnsupportedError&) {  // no room for what is ahead, or for this network
     }
-  return lay_out(workload, precision, form, limits, team, own, false);
+  return lay_out(workload, precision, form, limits, team, own, false, 0);
 }
 
 }  // namespace headroom::resident

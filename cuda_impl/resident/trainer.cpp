@@ -56,7 +56,7 @@ struct Program {
         exchange_bytes(given.exchange_bytes),
         x_batch_bytes(given.x_batch_bytes) {}
 
-  static int blocks_of(const SlicePlan& plan) { return plan.members / plan.own * plan.team; }
+  static int blocks_of(const SlicePlan& plan) { return thread_blocks(plan); }
   template <class OtherPlan>
   static int blocks_of(const OtherPlan& plan) {
     return plan.members;
@@ -257,11 +257,13 @@ Program choose_program(const Workload& workload, Precision precision, int device
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
   const auto consider_slices = [&](Form form, const Sharing& sharing) {
-    consider([&] {
-      const SlicePlan plan = make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own);
-      const SliceKernel kernel = slice_kernel(precision, plan);
-      return Program(plan, kernel.function, kernel.threads);
-    });
+    for (const int gram_teams : {kGramTeams, 0})
+      consider([&] {
+        const SlicePlan plan =
+            make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own, gram_teams);
+        const SliceKernel kernel = slice_kernel(precision, plan);
+        return Program(plan, kernel.function, kernel.threads);
+      });
   };
   if (allowed(Kernel::kSlices)) {
     if (tries_row_clusters(workload, precision, options)) consider_slices(Form::kCluster, kRowClusters);

@@ -226,15 +226,14 @@ TEST(ResidentRowClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   }
 }
 /// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
-/// four has one slice, else two.
+/// four has one slice, else two. Beyond 36 teams of three, or 27 of four, no more are resident that make x x' for them.
 ResidentOptions ahead(const Sharing& sharing) {
   return {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = sharing};
 }
-const std::vector<std::pair<const char*, Sharing>> kSmallAhead = {{"mlp-33x72x17x7x5-b17", kFour},
-                                                                  {"mlp-20x16x9x12x16-b32", kFour},
-                                                                  {"mlp-33x136x17x7x5-b17", kFour},
-                                                                  {"mlp-33x72x17x7x5-b17", kThree},
-                                                                  {"mlp-20x16x9x12x16-b32", kThree}};
+const std::vector<std::pair<const char*, Sharing>> kSmallAhead = {
+    {"mlp-33x72x17x7x5-b17", kFour},  {"mlp-20x16x9x12x16-b32", kFour},  {"mlp-33x136x17x7x5-b17", kFour},
+    {"mlp-33x72x17x7x5-b17", kThree}, {"mlp-20x16x9x12x16-b32", kThree}, {"mlp-33x240x17x7x5-b17", kFour},
+    {"mlp-33x304x17x7x5-b17", kThree}};
 TEST(ResidentAhead, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, sharing] : kSmallAhead)
@@ -844,6 +843,31 @@ TEST(ResidentPlan, GivesEveryThreadBlockOneSliceWhereThatIsEnough) {
         UnsupportedError)
         << name;
 }
+TEST(ResidentPlan, HasTeamsMoreForWhatIsAheadAndNothingElse) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  const auto plan = [&](const char* name, const Sharing& sharing, int gram_teams,
+                        resident::Form form = resident::Form::kGrid) {
+    return resident::make_slice_plan(parse_workload_name(name), Precision::kFp32, form, limits, sharing.team,
+                                     sharing.own, gram_teams);
+  };
+  constexpr int kTeams = resident::kGramTeams;
+  for (const auto& [name, sharing, ahead_alone] : {std::tuple{"mlp-784x128x128x128x10-b32", kFour, 0},
+                                                   {"mlp-784x192x192x192x10-b32", kFour, 2},
+                                                   {"mlp-784x256x256x256x10-b32", kThree, 2}}) {
+    const auto alone = plan(name, sharing, 0), with = plan(name, sharing, kTeams);
+    EXPECT_EQ(ahead_slices(alone), ahead_alone) << name;
+    EXPECT_EQ(thread_blocks(alone), alone.members * sharing.team) << name;
+    EXPECT_EQ(thread_blocks(with), thread_blocks(alone) + kTeams * sharing.team) << name;
+  }
+  EXPECT_EQ(thread_blocks(plan("mlp-784x320x320x320x10-b32", kThree, kTeams)), 129);
+  for (const auto& [name, sharing, form] :
+       {std::tuple{"mlp-784x336x336x336x10-b32", kThree, resident::Form::kGrid},  // 135 thread blocks
+        {"mlp-784x128x128x10-b32", kFour, resident::Form::kGrid},
+        {"mlp-784x256x256x256x10-b32", kPair, resident::Form::kGrid},
+        {"mlp-784x256x256x256x10-b32", kAlone, resident::Form::kGrid},
+        {"mlp-784x128x128x128x10-b32", kAlone, resident::Form::kCluster}})
+    EXPECT_THROW(plan(name, sharing, kTeams, form), UnsupportedError) << name;
+}
 /// What a kernel was compiled for is what its plan says, for every plan that can be made: a kernel with teams, launched
 /// for a plan without, stores to thread blocks that are not there.
 TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
@@ -852,14 +876,19 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
     for (const int layers : {2, 3, 4, 8})
       for (const int width : {8, 128, 129, 256, 257, 512, 513, 1024})
         for (const auto form : {resident::Form::kCluster, resident::Form::kGrid})
-          for (const int team : {1, 2, 3, 4})
+          for (const auto& [team, gram_teams] : {std::pair{1, 0},
+                                                 {2, 0},
+                                                 {3, 0},
+                                                 {4, 0},
+                                                 {3, resident::kGramTeams},
+                                                 {4, resident::kGramTeams}})
             for (const int own : {1, 2}) {
               std::string name = "mlp-784";
               for (int layer = 1; layer < layers; ++layer) name += "x" + std::to_string(width);
               const auto workload = parse_workload_name(name + "x10-b32");
               resident::SlicePlan plan;
               try {
-                plan = resident::make_slice_plan(workload, precision, form, limits, team, own);
+                plan = resident::make_slice_plan(workload, precision, form, limits, team, own, gram_teams);
               } catch (const UnsupportedError&) {
                 continue;
               }
@@ -881,6 +910,7 @@ TEST(ResidentPlan, GetsAKernelThatWasCompiledForItOrIsRefused) {
               EXPECT_EQ(kernel.team, team) << what;
               EXPECT_EQ(kernel.own, own) << what;
               EXPECT_EQ(kernel.pairs, plan.pairs) << what;
+              EXPECT_EQ(kernel.gram_teams, gram_teams) << what;
               EXPECT_TRUE(kernel.layers == 0 || kernel.layers == layers) << what;
             }
 }

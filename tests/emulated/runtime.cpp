@@ -26,7 +26,13 @@ constexpr std::size_t kAllocationAlignment = 256;
 
 /// Clusters of `size` blocks of which one takes an SM that an H200 was seen to hold at once (docs/kernels/resident.md).
 int clusters_at_once(unsigned size) {
-  return size <= 1 ? kSms : size <= 2 ? 66 : size <= 4 ? 30 : size <= 8 ? 15 : size <= 16 ? 7 : 0;
+  return size <= 1    ? kSms
+         : size <= 2  ? 66
+         : size <= 3  ? 39
+         : size <= 4  ? 30
+         : size <= 8  ? 15
+         : size <= 16 ? 7
+                      : 0;
 }
 int blocks_on_sm(std::size_t shared_bytes) {
   constexpr std::size_t kReserved = 1024;
