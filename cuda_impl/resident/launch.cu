@@ -55,11 +55,12 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
 }
 
 /// One thread a lane of a pair of tiles, in the order in which instructions take them. x_columns: every 8x8 block
-/// transposed, for products that take columns. by_cluster: rows for clusters that divide them, [4 clusters] [pairs].
+/// transposed, for products that take columns. by_cluster: rows for clusters that divide them, [4 clusters] [pairs]. as_told:
+/// columns with their rows in the order in which such clusters read tiles from each other (slice_wide_rows.cuh).
 template <class Format, bool kTransposes>
 __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
                            std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns, bool turned,
-                           bool by_cluster) {
+                           bool by_cluster, bool as_told) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t pair = thread / 32;
   if (pair >= pairs) return;
@@ -76,6 +77,10 @@ __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * b
     rows[slice] = Format::round(row);
     columns[slice] = rows[slice];
     if (kTransposes) columns[slice] = Format::transposed(rows[slice]);
+    if constexpr (std::is_same_v<Format, SliceTf32>)
+      if (as_told)
+        for (int i = 0; i < 8; ++i)
+          columns[slice].word[i] = Format::rounded(feature(16 * (i / 4) + 4 * t + i % 4, first_column + g));
   }
   const auto row_fragments = Format::row_fragments(rows[0], rows[1]);
   // Turned masters' sums take one tile after the other.
@@ -136,9 +141,11 @@ template <class Format, bool kTransposes>
 void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
                    unsigned char* x_columns, cudaStream_t stream) {
   const std::int64_t pairs = batches * plan.input_pairs;
+  const bool divides =
+      Format::kPrecision == Precision::kTf32 && plan.form == Form::kCluster && plan.team > 1;  // rows
   pack_pairs<Format, kTransposes><<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
       plan, features, pairs, x_rows, x_columns, turns_masters(Format::kPrecision, plan.own),
-      Format::kPrecision == Precision::kTf32 && plan.form == Form::kCluster && plan.team > 1);
+      divides && plan.own == 1, divides && plan.own == 2);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -257,7 +264,8 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
     case Precision::kTf32:
       if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
       if (!sums_whole(precision, plan)) return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
-      return form == Form::kCluster ? slice_whole_rows_kernel_tf32() : slice_whole_kernel_tf32();
+      if (form == Form::kGrid) return slice_whole_kernel_tf32();
+      return plan.own == 2 ? slice_wide_rows_kernel_tf32() : slice_whole_rows_kernel_tf32();
     case Precision::kFp16:
       return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));
     case Precision::kBf16:

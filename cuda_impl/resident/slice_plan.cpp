@@ -47,6 +47,31 @@ void finish_whole_pair_plan(SlicePlan& plan, Precision precision, int widest, co
   place_parameters(plan, plan.layers);
 }
 
+/// Clusters that divide the rows of the batch with two slices a member: their layout is the same for every network that fits.
+void finish_wide_rows_plan(SlicePlan& plan, int widest, const Limits& limits) {
+  require(
+      plan.layers == 4 && plan.team == WideRows::kClusters && widest <= WideRows::kSlices * kSliceColumns,
+      "clusters that divide the rows with two slices a thread block are four, of four layers with up to 256 "
+      "columns");
+  plan.pairs = 1;
+  plan.members = WideRows::kSlices;
+  const int blocks = kMaxCluster * plan.team;
+  require(blocks <= limits.sm_count,
+          std::to_string(blocks) + " thread blocks, the device holds " + std::to_string(limits.sm_count));
+  require(WideRows::kSharedBytes <= limits.shared_bytes, std::to_string(WideRows::kSharedBytes) +
+                                                             " bytes of shared memory; there are " +
+                                                             std::to_string(limits.shared_bytes));
+  plan.input_pairs = divide_up(plan.widths[0], kPairColumns);
+  plan.member_input_pairs = divide_up(plan.input_pairs, plan.team);
+  plan.exchanges = WideRows::kExchanges;
+  plan.tile = tile_bytes(4);
+  plan.behind_tiles = -1;
+  plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * plan.tile;
+  plan.exchange_bytes = 2 * WideRows::kBoard;
+  plan.shared_bytes = WideRows::kSharedBytes;
+  place_parameters(plan, plan.layers);
+}
+
 /// Clusters that divide the rows of the batch: a slice a member, and room for all inputs, their rows only of the cluster's own.
 void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, const Limits& limits) {
   require(precision == Precision::kTf32 && plan.layers == 4 && plan.team == WholeRows::kClusters &&
@@ -116,6 +141,10 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
 
   const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  if (in_pair_clusters(form, own) && precision == Precision::kTf32) {
+    finish_wide_rows_plan(plan, widest, limits);
+    return plan;
+  }
   if (in_pair_clusters(form, own)) {
     finish_whole_pair_plan(plan, precision, widest, limits);
     return plan;

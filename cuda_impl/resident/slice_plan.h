@@ -189,6 +189,44 @@ struct WholeRows {
       kTold * kAllRowsTile + kMaxCluster * kClusters * kWeights * kMasterPair;
 };
 
+/// The same with two slices a member, whose clusters divide the inputs, too (slice_wide_rows.cuh): everything is as large as for 256
+/// columns, 896 inputs and 16 classes. Offsets are bytes from the start of a member's shared memory.
+struct WideRows {
+  static constexpr int kClusters = WholeRows::kClusters, kOwn = 2, kSlices = kOwn * kMaxCluster;
+  static constexpr int kPairs = kSlices / 2,
+                       kOwnPairs = kPairs / kClusters;  // of a matrix; that a cluster updates
+  static constexpr int kTile = WholeRows::kTile, kAllRowsTile = WholeRows::kAllRowsTile;
+  static constexpr int kExchange = kSlices * kTile, kExchanges = 4;
+  static constexpr int kChainWarps = 4, kUpdaters = 4;         // of a thread block, beside the eight
+  static constexpr int kMatrices = 5;                          // of weights behind the first layer
+  static constexpr int kMatrixOfSlice = kPairs * kMasterPair;  // as the chain takes it
+  static constexpr int kInputPairs = 14, kInputPair = 2 * kAllRowsTile;  // of a cluster
+
+  static constexpr int kWeights = 0;
+  static constexpr int kAcross = kWeights + kMatrices * kOwn * kMatrixOfSlice;  // the last layer's, backward
+  static constexpr int kMasters = kAcross + kOwn * kMatrixOfSlice;
+  static constexpr int kExchangeBuffers = kMasters + kMatrices * kOwnPairs * 2 * kMasterPair;
+  static constexpr int kPartials = kExchangeBuffers + kExchanges * kExchange;
+  static constexpr int kParts = kPartials + kWarps * kClusters * kOwn * kTile;  // of four sums
+  static constexpr int kInputRows = kParts + 4 * kChainWarps * kTile;
+  static constexpr int kInputColumns = kInputRows + kInputPairs * kInputPair;
+  static constexpr int kBiases = kInputColumns + kInputPairs * kInputPair;  // of four layers
+  static constexpr int kRowLosses = kBiases + 4 * kPairColumns * 4;         // own, then of all rows
+  static constexpr int kWays = kRowLosses + 2 * kGroupRows * 8;
+  static constexpr int kSignals = 4 + kMatrices;  // mbarriers between warps
+  static constexpr int kBarriers = kWays + 4 * kMaxCluster;
+  static constexpr int kSharedBytes = (kBarriers + 8 * (kSignals + kExchanges + 2) + 15) / 16 * 16;
+
+  /// Of global memory: what clusters tell each other of every slice, of the logits' gradient and of the loss; the weights that each
+  /// updates in each of its thread blocks; and sums of the first layer.
+  static constexpr int kTold = 6 * kSlices + kOwn + 1, kToldWeights = kMatrices * kOwnPairs * kOwn;
+  static constexpr std::int64_t kBoardWeights = std::int64_t{kTold} * kAllRowsTile;
+  static constexpr std::int64_t kBoardSums =
+      kBoardWeights + std::int64_t{kMaxCluster} * kClusters * kToldWeights * kMasterPair;
+  static constexpr std::int64_t kBoard =
+      kBoardSums + std::int64_t{kMaxCluster} * kClusters * kOwn * kClusters * kTile;
+};
+
 /// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
 /// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in each thread block of teams of
 /// four (slice_whole_team.cuh) or in four clusters (slice_whole_rows.cuh).

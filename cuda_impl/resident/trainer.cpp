@@ -164,18 +164,24 @@ bool takes_pair_clusters(const Workload& workload, Precision precision) {
          widest <= WholePair::kColumns;
 }
 
-/// Four clusters that divide rows, inputs and updates (slice_whole_rows.cuh), in tf32.
-constexpr Sharing kRowClusters = {WholeRows::kClusters, 1};
-bool takes_row_clusters(const Workload& workload, Precision precision) {
-  return precision == Precision::kTf32 && workload.layers() == 4 &&
-         widest_hidden(workload) <= kMaxCluster * kSliceColumns;
-}
-/// Whether they are what is asked for, or the fastest of what was not asked for (docs/kernels/resident.md, version 44).
-bool tries_row_clusters(const Workload& workload, Precision precision, const ResidentOptions& options) {
+/// Four clusters that divide rows and updates, in tf32: with a slice a thread block (slice_whole_rows.cuh) or two
+/// (slice_wide_rows.cuh).
+constexpr Sharing kRowClusters = {WholeRows::kClusters, 1},
+                  kWideRowClusters = {WideRows::kClusters, WideRows::kOwn};
+/// Those that are asked for, or the fastest where nothing is (docs/kernels/resident.md, versions 44 and 48).
+std::optional<Sharing> row_clusters(const Workload& workload, Precision precision,
+                                    const ResidentOptions& options) {
+  if (precision != Precision::kTf32 || workload.layers() != 4 || options.form == ResidentOptions::Form::kGrid)
+    return std::nullopt;
   const Sharing& asked = options.sharing;
-  return takes_row_clusters(workload, precision) && options.form != ResidentOptions::Form::kGrid &&
-         (asked.team == 0 || (options.form == ResidentOptions::Form::kCluster &&
-                              asked.team == kRowClusters.team && asked.own == kRowClusters.own));
+  const int widest = widest_hidden(workload);
+  for (const Sharing& sharing : {kRowClusters, kWideRowClusters}) {
+    if (asked.team == 0 ? widest <= kMaxCluster * kSliceColumns * sharing.own
+                        : options.form == ResidentOptions::Form::kCluster && asked.team == sharing.team &&
+                              asked.own == sharing.own)
+      return sharing;
+  }
+  return std::nullopt;
 }
 
 /// The ways to share slices in the order in which they are tried, but for clusters that divide rows.
@@ -205,7 +211,10 @@ bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
 
 /// Before anything else, so that it is said on every machine.
 void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
-  if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked))) return;
+  if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked)) ||
+      (precision == Precision::kTf32 && asked.team == kWideRowClusters.team &&
+       asked.own == kWideRowClusters.own))
+    return;
   std::string there_are;
   for (const Sharing& sharing : slice_sharings(precision)) {
     if (sharing.team == asked.team && sharing.own == asked.own) return;
@@ -266,7 +275,8 @@ Program choose_program(const Workload& workload, Precision precision, int device
       });
   };
   if (allowed(Kernel::kSlices)) {
-    if (tries_row_clusters(workload, precision, options)) consider_slices(Form::kCluster, kRowClusters);
+    if (const auto sharing = row_clusters(workload, precision, options))
+      consider_slices(Form::kCluster, *sharing);
     for (const Form form : slice_forms)
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider_slices(form, sharing);

@@ -225,6 +225,32 @@ TEST(ResidentRowClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     expect_the_same_bits(problem, Precision::kTf32, kRowClusters);
   }
 }
+/// The same with two slices a thread block and up to 256 columns (slice_wide_rows.cuh).
+const ResidentOptions kWideRowClusters = {
+    .form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kPairClusters};
+TEST(ResidentWideRowClusters, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x136x17x150x5-b17", "mlp-150x16x256x9x16-b32"}) {
+    check_against_oracle(
+        {name, Form::kCluster, kFewSteps, Kernel::kSlices, kPairClusters, kSlowSanitizedSteps},
+        Precision::kTf32, kSlowSanitizerWaitSeconds);
+    if (under_racecheck()) return;
+  }
+}
+TEST(ResidentWideRowClusters, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x256x256x256x10-b32", "mlp-896x256x200x9x16-b31", "mlp-16x65x220x256x2-b1",
+                           "mlp-784x32x164x17x8-b9"})
+    check_against_oracle({name, Form::kCluster, kMoreSteps, Kernel::kSlices, kPairClusters}, Precision::kTf32,
+                         2);
+}
+TEST(ResidentWideRowClusters, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x136x17x150x5-b17", "mlp-784x256x256x256x10-b32"}) {
+    Problem problem(name, fresh_seed());
+    expect_the_same_bits(problem, Precision::kTf32, kWideRowClusters);
+  }
+}
 /// Teams of three and four with four layers or more, in fp32 (slice_ahead.cuh). Up to 128 columns a warp of a team of
 /// four has one slice, else two. Beyond 36 teams of three, or 27 of four, no more are resident that make x x' for them.
 ResidentOptions ahead(const Sharing& sharing) {
@@ -661,6 +687,13 @@ TEST(ResidentWaits, SmallLostExchangeFailsRowClustersInsteadOfHanging) {
   if (under_racecheck()) GTEST_SKIP() << "racecheck takes long enough for the four clusters of other tests";
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3, 4}, Precision::kTf32, kFour,
                                  "mlp-33x72x17x7x5-b17", {Form::kCluster, Form::kCluster});
+}
+// The fifth is the sum over clusters of the first layer's gradient, the sixth of its sums.
+TEST(ResidentWaits, SmallLostExchangeFailsWideRowClustersInsteadOfHanging) {
+  NEEDS_GPU();
+  if (under_racecheck()) GTEST_SKIP() << "racecheck takes long enough for the four clusters of other tests";
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3, 4, 5}, Precision::kTf32, kPairClusters,
+                                 "mlp-33x136x17x7x5-b17", {Form::kCluster, Form::kCluster});
 }
 TEST(ResidentWaits, SmallLostExchangeFailsWhatIsAheadInsteadOfHanging) {
   NEEDS_GPU();

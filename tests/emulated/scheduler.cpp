@@ -17,8 +17,8 @@ constexpr unsigned kOneInLands = 8;                         // turns
 constexpr unsigned kLongestSleep = 64;                      // rounds, of a thread that polls
 constexpr std::uint64_t kRoundNanoseconds = 2000, kFirstLeapNanoseconds = 1'000'000;
 constexpr int kMostDoublings = 14;
-constexpr int kPatientRounds = 256;     // without an event, before time runs faster
-constexpr int kHopelessRounds = 20000;  // without an event, before the launch is given up
+constexpr int kPatientRounds = 256;      // without an event, before time runs faster
+constexpr int kHopelessRounds = 100000;  // without an event, before the launch is given up
 
 std::string described(const Lane& lane) {
   return "thread " + std::to_string(lane.place.thread) + " of block " + std::to_string(lane.place.block);
