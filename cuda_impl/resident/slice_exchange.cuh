@@ -17,6 +17,8 @@
 // Every wait is bounded (waiter.cuh).
 #pragma once
 
+#include <type_traits>
+
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
 #include "resident/sums.cuh"
@@ -34,7 +36,9 @@ template <class Format, int kPairs>
 class SliceGrid {
  public:
   static constexpr Form kForm = Form::kGrid;
-  using Waiter = SliceWaiter;
+  /// In tf32 with two pairs a warp giving up is called: 2 % of a step at 512 columns (docs/kernels/resident.md, version 47).
+  using Waiter =
+      std::conditional_t<Format::kPrecision == Precision::kTf32 && kPairs == 2, CallingWaiter, SliceWaiter>;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   RESIDENT_DEVICE SliceGrid(const SliceArguments& arguments, int first_slice, int lane)
@@ -117,7 +121,7 @@ class SliceGrid {
         assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
   }
   RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                                     SliceWaiter& waiter, int exchange) const {
+                                     Waiter& waiter, int exchange) const {
     constexpr std::uint32_t kMark = mark<false>();
     const std::uint32_t want = epoch_before_ ? kMark : 0;
     std::uint64_t begin = 0;
@@ -137,8 +141,8 @@ class SliceGrid {
   /// before the next is asked for: at a branch that leads back to a load, the compiler waits for all that is on its way.
   /// Else somebody has waited, in this step or the one before.
   template <bool kGradient, bool kWaits, class Use>
-  RESIDENT_DEVICE void stream(const SliceArguments& arguments, SliceWaiter& waiter, int first_slice,
-                              int pairs, int exchange, bool before, Use&& use) const {
+  RESIDENT_DEVICE void stream(const SliceArguments& arguments, Waiter& waiter, int first_slice, int pairs,
+                              int exchange, bool before, Use&& use) const {
     if (pairs == 0) return;
     constexpr std::uint32_t kMark = mark<kGradient>();
     constexpr bool kDisplaces = kGradient && !Format::kSpareBit;

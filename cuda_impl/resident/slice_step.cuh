@@ -116,6 +116,9 @@ class SliceMember {
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
   static constexpr bool kTurned = turns_masters(Format::kPrecision, kOwn);
+  /// fp32 with two pairs a warp: what goes through a shuffle is the same in all lanes for ptxas, too, which then leaves out all checks
+  /// whether they have parted, a third of the instructions. Other kernels have few of them or keep them.
+  static constexpr bool kSaysUniform = !Format::kFirstInRegisters && kPairs == 2;
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
   RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
@@ -159,7 +162,7 @@ class SliceMember {
     if constexpr (kMultipliesEarly) multiply_first(a, 0, next_batch_);
     int step = 0;
     Tiles gradient;  // of the second layer, kept until the next step has time to use it
-    while (step <= a.steps && pass(a, step, gradient)) ++step;
+    while (step <= a.steps && pass(a, kSaysUniform ? uniform(step) : step, gradient)) ++step;
     // Their own updates are complete.
     if constexpr (kServes)
       barrier_sync<kThreads>(kMultiplyingBarrier);

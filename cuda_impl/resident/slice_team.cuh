@@ -106,12 +106,15 @@ class Team<1> {
   RESIDENT_DEVICE static int number() { return static_cast<int>(block_index()); }
   RESIDENT_DEVICE static void begin(const SliceArguments&) {}
   RESIDENT_DEVICE static void end() {}
-  RESIDENT_DEVICE static float4 sum(const SliceArguments&, SliceWaiter&, int, const float4& own) {
+  template <class Waiter>
+  RESIDENT_DEVICE static float4 sum(const SliceArguments&, Waiter&, int, const float4& own) {
     return own;
   }
   RESIDENT_DEVICE static void send(const SliceArguments&, const unsigned char*, const uint4&) {}
-  RESIDENT_DEVICE static void expect(const SliceArguments&, const SliceWaiter&, int) {}
-  RESIDENT_DEVICE static void await(const SliceArguments&, SliceWaiter&, int) {}
+  template <class Waiter>
+  RESIDENT_DEVICE static void expect(const SliceArguments&, const Waiter&, int) {}
+  template <class Waiter>
+  RESIDENT_DEVICE static void await(const SliceArguments&, Waiter&, int) {}
 };
 
 }  // namespace headroom::resident

@@ -356,6 +356,17 @@ TEST_P(ResidentTeams, StepsMatchTheOracle) {
     if (has(GetParam(), sharing))
       check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, sharing}, GetParam(), 2);
 }
+TEST_P(ResidentTeams, StepsOfTwoPairsAWarpMatchTheOracle) {
+  NEEDS_GPU();
+  if (!has(GetParam(), kPair)) GTEST_SKIP();
+  for (const char* name :
+       {"mlp-784x512x512x512x10-b32", "mlp-300x300x400x10-b20", "mlp-20x280x9x270x16-b5"}) {
+    check_against_oracle({name, Form::kGrid, kMoreSteps, Kernel::kSlices, kPair}, GetParam(), 2);
+    Problem problem(name, fresh_seed());
+    expect_the_same_bits(problem, GetParam(),
+                         {.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPair});
+  }
+}
 // Four layers of 16 classes and wider than 512 do not fit with 4-byte values.
 TEST_P(ResidentTeams, WideStepsInSixteenBitsMatchTheOracle) {
   NEEDS_GPU();
