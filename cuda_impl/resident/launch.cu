@@ -256,6 +256,7 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   if (sixteen && in_pair_clusters(plan)) return slice_whole_pair_kernel(precision, clusters(plan));
   if (form == Form::kGrid && divides_rows(precision, plan.team, plan.own))
     return slice_rows_kernel(precision);
+  if (turns_tiles(precision, plan.layers, plan.team, plan.own)) return slice_turned_kernel(precision);
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:

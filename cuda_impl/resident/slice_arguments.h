@@ -66,6 +66,7 @@ SliceKernel slice_whole_rows_kernel_tf32();
 SliceKernel slice_wide_rows_kernel_tf32();
 SliceKernel slice_whole_pair_kernel(Precision precision, int clusters);
 SliceKernel slice_rows_kernel(Precision precision);
+SliceKernel slice_turned_kernel(Precision precision);
 SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
 SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
 

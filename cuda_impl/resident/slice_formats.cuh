@@ -308,6 +308,37 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
                     own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
+  /// Both own slices as columns: two row operands of [16 outputs, 16 rows of the batch] (slice_turned.cuh).
+  struct TurnedOwn {
+    uint4 rows[2];
+    RESIDENT_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
+      return {{load_part(tiles, 0, lane), load_part(tiles, 1, lane)}};
+    }
+  };
+  /// [16 outputs, 8 columns], in the order of turned masters; `a` as columns.
+  RESIDENT_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
+    float sum[4] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) product(sum, own.rows[half], a.word[2 * half], a.word[2 * half + 1]);
+    return make_float4(sum[0], sum[1], sum[2], sum[3]);
+  }
+  /// Of both slices, outputs g in every lane: a product with ones.
+  RESIDENT_DEVICE static float2 sums_of_rows(const TurnedOwn& own) {
+    const std::uint32_t ones = Type::pack(1.0f, 1.0f);
+    float sum[4] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) product(sum, own.rows[half], ones, ones);
+    return make_float2(sum[0], sum[2]);
+  }
+  /// Of column_fragments().
+  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+    return {{f.word[slice], f.word[2 + slice], f.word[4 + slice], f.word[6 + slice]}};
+  }
+  /// Of turned masters of a pair's slices, those of one of the member's own: nothing is transposed.
+  RESIDENT_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
+    return own == 0 ? Weights{{Type::pack_weights(low.x, low.y), Type::pack_weights(high.x, high.y)}}
+                    : Weights{{Type::pack_weights(low.z, low.w), Type::pack_weights(high.z, high.w)}};
+  }
   RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
 };
 
@@ -338,6 +369,11 @@ struct Bf16Type {
                                       std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
     product_bf16(c, a0, a1, a2, a3, b0, b1);
   }
+};
+
+/// Rounds weights by two instructions less a pair.
+struct FiniteBf16Type : Bf16Type {
+  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_finite_weights(a, b); }
 };
 
 RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) {
@@ -1097,6 +1133,7 @@ struct Fp32Slices {
 
 using SliceFp16 = SixteenBitSlices<Fp16Type>;
 using SliceBf16 = SixteenBitSlices<Bf16Type>;
+using SliceFiniteBf16 = SixteenBitSlices<FiniteBf16Type>;
 using SliceTf32 = Tf32Slices;
 using SliceFp32 = Fp32Slices;
 

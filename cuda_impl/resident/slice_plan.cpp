@@ -248,7 +248,9 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     plan.exchange_bytes =
         plan.exchanges * stages *
         (packed ? std::int64_t{2} * plan.members * kPackedTile
-                : slot_bytes(plan.members, plan.tile, publishes_columns(precision, plan.pairs, team)));
+                : slot_bytes(plan.members, plan.tile,
+                             publishes_columns(precision, plan.pairs, team) ||
+                                 (form == Form::kGrid && turns_tiles(precision, plan.layers, team, own))));
     if (const std::int64_t kept_bytes = kept_gradient_bytes(precision, plan.pairs, own); kept_bytes > 0) {
       plan.behind_tiles = plan.exchange_bytes;
       plan.exchange_bytes += plan.members / own * team * kWarps * kept_bytes;

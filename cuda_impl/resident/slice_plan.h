@@ -73,6 +73,12 @@ constexpr bool turns_masters(Precision precision, int own) {
   return precision == Precision::kTf32 && own == 2;
 }
 
+/// Whether in 16 bits masters are turned as well, and activations are published as columns, too (slice_turned.cuh).
+constexpr bool turns_tiles(Precision precision, int layers, int team, int own) {
+  return (precision == Precision::kFp16 || precision == Precision::kBf16) && layers == 4 && team == 2 &&
+         own == 2;
+}
+
 /// Whether tiles and inputs travel as five words for eight values (packed_tf32.cuh, slice_packed.cuh).
 constexpr bool packs_tiles(Precision precision, int layers, int team, int own) {
   return precision == Precision::kTf32 && layers == 4 && team == 2 && own == 2;

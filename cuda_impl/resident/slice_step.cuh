@@ -115,7 +115,8 @@ class SliceMember {
   static constexpr bool kLoadsAhead = kPairs * Format::kWords <= 16;
   /// An update makes the weights of the product that follows from masters that it still holds.
   static constexpr bool kWeightsOnTheWay = Format::kFirstInRegisters && kHeld * Format::kWords <= 32;
-  static constexpr bool kTurned = turns_masters(Format::kPrecision, kOwn);
+  static constexpr bool kTurned =
+      turns_masters(Format::kPrecision, kOwn) || turns_tiles(Format::kPrecision, kLayers, kTeam, kOwn);
   /// fp32 with two pairs a warp: what goes through a shuffle is the same in all lanes for ptxas, too, which then leaves out all checks
   /// whether they have parted, a third of the instructions. Other kernels have few of them or keep them.
   static constexpr bool kSaysUniform = !Format::kFirstInRegisters && kPairs == 2;
@@ -1496,17 +1497,16 @@ template <class Format>
 SliceKernel slice_kernel_of(Form form, int pairs, int layers) {
   return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
 }
-/// A team of two thread blocks that own two slices of a wide network. Unrolled, tf32 has no registers for it.
+/// A team of two thread blocks that own two slices of a wide network. With four layers there are slice_turned.cuh and
+/// slice_packed.cuh.
 template <class Format>
-SliceKernel slice_pair_kernel_of(int layers) {
-  constexpr int kLayers = Format::kWords == 4 ? 4 : 0;
-  return layers == kLayers ? slice_steps_kernel<Format, SliceGrid, 4, kLayers, 2, 2>()
-                           : slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
+SliceKernel slice_pair_kernel_of() {
+  return slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
 }
 /// With teams: of two or four thread blocks, which own one slice, or of two that own two of a wide network.
 template <class Format>
 SliceKernel slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
-  if (own == 2) return slice_pair_kernel_of<Format>(layers);
+  if (own == 2) return slice_pair_kernel_of<Format>();
   if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
   return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs, team)
                      : slice_team_kernel_with<Format, 0>(pairs, team);

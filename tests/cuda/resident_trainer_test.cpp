@@ -202,6 +202,39 @@ TEST(ResidentPacked, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPairOfTwo};
   expect_the_same_bits(problem, Precision::kTf32, options);
 }
+/// The same in 16 bits: masters are turned (slice_turned.cuh).
+class ResidentTurned : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentTurned, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+TEST_P(ResidentTurned, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-20x9x16x40x12-b32", Form::kGrid, kFewSteps, Kernel::kSlices, kPairOfTwo},
+                       GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTurned, SmallStepsWithoutRoomForInputsMatchTheOracle) {
+  NEEDS_GPU();
+  check_against_oracle({"mlp-896x16x9x24x16-b9", Form::kGrid, kFewSteps, Kernel::kSlices, kPairOfTwo},
+                       GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTurned, SmallStepsOfMoreSlicesMatchTheOracle) {  // than a warp takes
+  NEEDS_GPU();
+  check_against_oracle({"mlp-33x136x17x7x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, kPairOfTwo},
+                       GetParam(), kSanitizerWaitSeconds);
+}
+TEST_P(ResidentTurned, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x512x512x512x10-b32", "mlp-784x1024x1024x1024x10-b32",
+                           "mlp-5x9x1024x3x2-b1", "mlp-896x130x128x1001x16-b31"})
+    check_against_oracle({name, Form::kGrid, {0, 1, 3, 6, 9}, Kernel::kSlices, kPairOfTwo}, GetParam(), 2);
+}
+TEST_P(ResidentTurned, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x1024x1024x1024x10-b32", "mlp-33x72x17x7x5-b17"}) {
+    Problem problem(name, fresh_seed());
+    const ResidentOptions options{.form = Form::kGrid, .kernel = Kernel::kSlices, .sharing = kPairOfTwo};
+    expect_the_same_bits(problem, GetParam(), options, {350, 1, 699});
+  }
+}
 /// Four clusters with four layers and up to 128 columns, in tf32 (slice_whole_rows.cuh).
 const ResidentOptions kRowClusters = {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kFour};
 TEST(ResidentRowClusters, SmallStepsMatchTheOracle) {
@@ -690,6 +723,11 @@ TEST(ResidentWaits, SmallLostExchangeFailsWholeSumsInTeamsInsteadOfHanging) {
 TEST(ResidentWaits, SmallLostExchangeFailsPackedTilesInsteadOfHanging) {
   NEEDS_GPU();
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kTf32, kPairOfTwo,
+                                 "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
+}
+TEST(ResidentWaits, SmallLostExchangeFailsTurnedMastersInsteadOfHanging) {
+  NEEDS_GPU();
+  expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 1, 2, 3}, Precision::kBf16, kPairOfTwo,
                                  "mlp-33x72x17x7x5-b17", {Form::kGrid, Form::kGrid});
 }
 // The fifth is the sum over clusters.

@@ -1,0 +1,628 @@
+// The slice kernel in 16 bits with four layers, teams of two that own two slices each (up to 1024 columns): masters are turned, and
+// what updates take comes as columns.
+//
+// What a step of this kernel is made of are instructions, not bytes, and in slice_step.cuh an eighth of them transposed 8 x 8 blocks
+// and a quarter copied registers to where an instruction takes its operand. Here masters lie as [16 outputs, 8 columns], so their
+// rounded pairs are weights of products as they are; activations are published twice, as rows for products and as columns for
+// updates; and everything that is a row operand, four registers of a lane, travels and lies as the 16 bytes that it is.
+//
+//   L2:         a buffer of an exchange is [teams, 2 halves of the rows] 16 bytes a lane, of both slices of a team, whole; then the bits
+//               that marks displaced (of gradients), then the same as columns (of activations). Each 16 bytes carry a mark
+//   in a step:  who owns what, sums, barriers, what is put off and why two buffers are enough is as in slice_step.cuh
+//   registers:  masters of the first layer 32; tiles taken 32, those on their way 32, d2 until it is used 32, weights 32; inputs 32 and 32
+#pragma once
+
+#include "resident/slice_step.cuh"
+
+namespace headroom::resident {
+
+inline constexpr int kTurnedPairs = 4, kTurnedLayers = 4;
+
+/// As SliceGrid. What a team publishes of an exchange is, for each half of the rows, 16 bytes a lane of both its slices, as a product
+/// takes them; activations also as columns, behind all tiles.
+template <class Format, int kPairs>
+class SliceTurnedGrid {
+ public:
+  static constexpr Form kForm = Form::kGrid;
+  using Waiter =
+      CallingWaiter;  // ten waits in a step, all between instructions that are fetched anew every time
+  using Tiles = Share<Format, kPairs>;  // halves of pairs of tiles
+
+  RESIDENT_DEVICE SliceTurnedGrid(const SliceArguments& arguments, int first_slice, int lane)
+      : reader_(arguments.exchange + first_slice * kHalf + lane * 16),
+        displaced_(arguments.exchange + arguments.plan.members * kHalf + first_slice * 16 + lane * 8) {}
+  RESIDENT_DEVICE void begin(const SliceArguments&) { block_sync(); }
+  RESIDENT_DEVICE void end() {}
+  /// Before anything else of a step.
+  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+    stride_ = 2 * arguments.slot_bytes;
+    now_ = (step & 1) != 0 ? arguments.slot_bytes : 0;
+    before_ = arguments.slot_bytes - now_;
+    mark_ = static_cast<std::uint32_t>(step >> 1 & 1);
+    mark_before_ = static_cast<std::uint32_t>((step - 1) >> 1 & 1);
+  }
+
+  /// Waits for this step's activations and takes them.
+  RESIDENT_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                            int exchange) const {
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      load(tiles, reader_ + slot(exchange));
+      if (complete(tiles, mark_) || waiter.give_up(arguments, polls, begin, exchange)) break;
+    }
+    remove_marks(tiles);
+  }
+  /// The same of gradients.
+  RESIDENT_DEVICE void take_gradient(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                                     int exchange) const {
+    std::uint64_t begin = 0;
+    uint2 displaced = make_uint2(0, mark_);
+    for (std::uint32_t polls = 1;; ++polls) {
+      load(tiles, reader_ + slot(exchange));
+      if (waiter.lane < 2 * kHalves) displaced = load_packet(displaced_ + slot(exchange));
+      std::uint32_t wrong = displaced.y ^ mark_;
+#pragma unroll
+      for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark_;
+      if (!warp_any((wrong & 1) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
+    }
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) {
+      const std::uint32_t bits =
+          shuffle_from(displaced.x, i * 2 + (waiter.lane >> 4)) >> (waiter.lane & 15) & 1;
+      tiles.slice[i].word[3] = (tiles.slice[i].word[3] & ~1u) | bits;
+    }
+  }
+  /// Asks for the last step's activations as columns. Nobody has seen these before: ready_columns() looks whether they are there.
+  RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
+    load(tiles, reader_ + columns(arguments) + slot(exchange, true));
+  }
+  RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                                     int exchange) const {
+    std::uint64_t begin = 0;
+    for (std::uint32_t polls = 1;; ++polls) {
+      if (complete(tiles, mark_before_) || waiter.give_up(arguments, polls, begin, exchange)) break;
+      fetch_columns(arguments, tiles, exchange);
+    }
+    remove_marks(tiles);
+  }
+
+  /// Where this lane publishes, and with which mark: known long before there is anything to publish.
+  struct Place {
+    unsigned char *tile, *displaced;
+    std::uint32_t mark;
+  };
+  /// kGradient: lanes 16 to 31 publish nothing of one, but activations as columns.
+  template <bool kGradient>
+  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int half, const Publisher& publisher,
+                              int exchange) const {
+    const bool columns_too = !kGradient && publisher.half != 0;
+    const unsigned begin = slot(exchange) + (columns_too ? columns(arguments) : 0);
+    // With the other mark nobody sees it.
+    Place place = {arguments.exchange + begin + half * kHalf +
+                       16 * (columns_too ? publisher.column_lane() : publisher.position),
+                   arguments.exchange + begin + arguments.plan.members * kHalf + half * 16 +
+                       (publisher.position >> 4) * 8,
+                   mark_ ^ (exchange == arguments.lost_exchange ? 1u : 0u)};
+    compute_now(place.tile);
+    if (kGradient) compute_now(place.displaced);
+    compute_now(place.mark);
+    return place;
+  }
+  RESIDENT_DEVICE static void publish_hidden(uint4 packet, const Place& place) {
+    packet.w = (packet.w & ~kSign) | place.mark << 31;
+    store_whole16(place.tile, packet);
+  }
+  RESIDENT_DEVICE static void publish_gradient(uint4 packet, const Publisher& publisher, const Place& place) {
+    const std::uint32_t bits = warp_ballot((packet.w & 1) != 0);
+    packet.w = (packet.w & ~1u) | place.mark;
+    if (publisher.half == 0) store_whole16(place.tile, packet);
+    if (publisher.half == 0 && (publisher.position & 15) == 0)
+      store_packet(place.displaced, make_uint2(bits, place.mark));
+  }
+
+ private:
+  static constexpr int kHalves = 2 * kPairs, kHalf = 512;
+  static constexpr std::uint32_t kSign = 0x80000000u;
+
+  RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
+    return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
+  }
+  RESIDENT_DEVICE static unsigned columns(const SliceArguments& arguments) {
+    return static_cast<unsigned>(arguments.plan.members * (kHalf + 16));
+  }
+  RESIDENT_DEVICE static void load(Tiles& tiles, const unsigned char* from) {
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) assign(tiles.slice[i], 0, load_whole16(from + i * kHalf));
+  }
+  /// Whether all activations have the given mark, 0 or 1.
+  RESIDENT_DEVICE static bool complete(const Tiles& tiles, std::uint32_t mark) {
+    std::uint32_t wrong = 0;
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark << 31;
+    return !warp_any((wrong & kSign) != 0);
+  }
+  RESIDENT_DEVICE static void remove_marks(Tiles& tiles) {
+#pragma unroll
+    for (int i = 0; i < kHalves; ++i) tiles.slice[i].word[3] &= ~kSign;
+  }
+
+  const unsigned char *reader_, *displaced_;
+  unsigned stride_ = 0, now_ = 0,
+           before_ = 0;  // bytes: from exchange to exchange; of this step's buffer, the last's
+  std::uint32_t mark_ = 0, mark_before_ = 0;
+};
+
+template <class Format>
+class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTurnedLayers, 2, 2> {
+  using Base = SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTurnedLayers, 2, 2>;
+  static constexpr int kPairs = kTurnedPairs, kOwn = 2, kLast = kTurnedLayers - 1;
+  using typename Base::Arguments;
+  using typename Base::EarlyInputs;
+  using typename Base::Place;
+  using typename Base::Tiles;
+  using typename Base::Values;
+  using typename Base::Weights;
+  using AcrossWeights = typename Format::AcrossWeights;
+  using Fragments = typename Format::Fragments;
+  using Half = typename Format::Half;
+  using Own = typename Format::Own;
+  using Sums = typename Format::Sums;
+  using TurnedOwn = typename Format::TurnedOwn;
+  using Base::batch_, Base::exchange_, Base::first_, Base::first_sums_, Base::input_pairs_, Base::kInputs,
+      Base::kTile, Base::lane_, Base::next_batch_, Base::skipped_, Base::team_, Base::waiter_, Base::warp_;
+
+ public:
+  using Base::kThreadCount;
+
+  RESIDENT_DEVICE explicit SliceTurnedMember(const Arguments& a) : Base(a) {}
+
+  RESIDENT_DEVICE void run(const Arguments& a) {
+    Base::load(a);
+    exchange_.begin(a);
+    team_.begin(a);
+    next_batch_ = static_cast<int>(a.first_step % a.batches);
+    Base::begin_staging(a);
+    Base::stage_rows(a);
+    Base::multiply_first(a, 0, next_batch_);
+    int step = 0;
+    Tiles gradient;  // of the second layer, kept until the next step has time to use it
+    // Said so, the number of the step is the same in all lanes for ptxas, too, which then leaves out all checks whether they have
+    // parted.
+    while (step <= a.steps && pass(a, uniform(step), gradient)) ++step;
+    block_sync();
+    if (!waiter_.timed_out && step > a.steps) Base::store(a);
+    block_sync();
+    exchange_.end();
+    team_.end();
+  }
+
+ private:
+  /// Of a pair of slices, for both of the member's own.
+  struct PairWeights {
+    Weights own[kOwn];
+  };
+  struct MatrixWeights {
+    PairWeights pair[kPairs];
+  };
+
+  /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
+  RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
+    const bool training = step < a.steps;
+    exchange_.begin_step(a, step);
+    Tiles old;  // activations of the step before as columns, for an update that was put off
+    if (training) {
+      if (!forward_first(a, step, old)) return false;
+    } else {
+      exchange_.fetch_columns(a, old, 0);
+    }
+    if (step > 0 && warp_ == kWarps - 1 && Base::is_first()) Base::store_loss(a, step - 1);
+#pragma unroll
+    for (int layer = 1; layer < kLast; ++layer) {
+      if (step > 0) update_second_columns(a, step - 1, layer - 1, gradient);
+      MatrixWeights w;
+      update_rows(a, layer, step, old, w);
+      if (training)
+        forward(a, layer, step, w, old);
+      else
+        exchange_.fetch_columns(a, old, layer);
+    }
+    if (step > 0) update_second_columns(a, step - 1, kLast - 1, gradient);
+    AcrossWeights across[kPairs];
+    update_last(a, step, old, across);
+    if (!training) return true;
+
+    MatrixWeights back;
+    load_weights(a.plan.columns_offset, 2, back);
+    logits(a, across, gradient);
+    if (warp_ < Base::kLossWarps) {
+      Base::gradient_of_loss(a);
+    } else if (warp_ == kWarps - 1) {
+      Base::stage_columns(a);
+      if (step + 1 < a.steps) Base::stage_rows(a);
+    }
+    block_sync();  // the logits' gradient is complete
+    Place place = exchange_.template place<true>(a, Base::published_slice(), Base::publisher(),
+                                                 Base::gradient_exchange(a, 1));
+    Addends own = addends(a);
+    gradient_below_last(a, gradient, across);
+    sum_pairs(a, back, gradient);
+    block_sync();
+    publish_gradient(a, 1, place, own);
+    if (warp_ < Base::kLossWarps && Base::is_first()) Base::keep_row_loss(a);
+    if (warp_ == Base::kOwnGradientWarp) own_gradient_below_last(a);
+    update_columns(a, 2, step, 0, kPairs, gradient);
+    load_weights(a.plan.columns_offset, 1, back);
+    EarlyInputs columns;
+    Base::load_inputs(a, columns, step);
+    own = addends(a);
+    Fragments rows[kInputs];
+    load_rows(a, step, rows);
+    exchange_.take_gradient(a, gradient, waiter_, Base::gradient_exchange(a, 1));
+    sum_pairs(a, back, gradient);
+    block_sync();
+    publish_gradient(a, 0, place, own);
+    update_biases(a);
+    Base::await_own_gradient(a, step);
+    block_sync();  // the first layer's gradient is complete
+    update_first_and_multiply(a, columns, rows);
+    return true;
+  }
+
+  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
+    Base::next_batch(a);
+    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
+    const Addends own = addends(a, 0);
+    Base::store_partial(a, first_sums_);
+    if (block_sync_or(waiter_.timed_out)) return false;
+    publish_hidden(a, 0, step, place, own);
+    exchange_.fetch_columns(a, old, 0);
+    return true;
+  }
+  /// Leaves in `old` what the next layer's put-off update takes.
+  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Tiles& old) {
+    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
+    const Addends own = addends(a, layer);
+    Tiles below;
+    exchange_.take(a, below, waiter_, layer - 1);
+    exchange_.fetch_columns(a, old, layer);
+    sum_pairs(a, w, below);
+    block_sync();
+    publish_hidden(a, layer, step, place, own);
+  }
+  /// Partial sums of a product of what this warp takes.
+  RESIDENT_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, const Tiles& tiles) {
+    PairSums sums[kOwn] = {};
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) multiply(sums[c], i, tiles, w.pair[i].own[c]);
+    Base::partial_ ^= 1;
+#pragma unroll
+    for (int c = 0; c < kOwn; ++c) {
+      float4* mine = Base::partial(a, warp_, c) + lane_;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) mine[32 * half] = sums[c].of(half);
+    }
+  }
+  /// Of the i-th pair.
+  struct PairSums {  // [16 rows, 8 outputs] each, in one chain of instructions
+    float half[2][4];
+    RESIDENT_DEVICE float4 of(int i) const {
+      return make_float4(half[i][0], half[i][1], half[i][2], half[i][3]);
+    }
+  };
+  RESIDENT_DEVICE static void multiply(PairSums& sums, int i, const Tiles& tiles, const Weights& w) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      Format::product(sums.half[half], part_of(tiles.slice[2 * i + half], 0), w.word[0], w.word[1]);
+  }
+
+  RESIDENT_DEVICE static Weights transposed_weights(const std::uint32_t (&w)[2]) {
+    return {{transpose8x8(w[0]), transpose8x8(w[1])}};
+  }
+  /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
+  RESIDENT_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Tiles& hidden) {
+    Base::load_label(a);
+    Weights w[kPairs], second[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      w[i] = transposed_weights(across[i].low), second[i] = transposed_weights(across[i].high);
+    PairSums low = {}, high = {};
+    exchange_.take(a, hidden, waiter_, kLast - 1);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      multiply(low, i, hidden, w[i]);
+      multiply(high, i, hidden, second[i]);
+    }
+    Base::partial_ ^= 1;
+    float4 *low_place = Base::partial(a, warp_) + lane_, *high_place = Base::last_partial(a, warp_);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) low_place[32 * half] = low.of(half);
+    if ((lane_ & 3) < a.plan.last_lanes)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) high_place[half] = high.of(half);
+    block_sync();
+  }
+  /// Of the gradients of a pair's slices, a half of the rows.
+  RESIDENT_DEVICE static Values masked_half(const float (&of)[2][8], int half, const Values& hidden) {
+    const float (&a)[8] = of[0];
+    const float (&b)[8] = of[1];
+    const int row = 4 * half;
+    return Format::masked(
+        {a[row], a[row + 1], a[row + 2], a[row + 3], b[row], b[row + 1], b[row + 2], b[row + 3]}, hidden);
+  }
+  /// In place: from the activations below the last layer to their gradient, for this warp's columns.
+  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles,
+                                           const AcrossWeights (&across)[kPairs]) const {
+    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      float result[2][8];
+      Format::multiply_across(result, dlogits, across[i], lane_);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Values& part = tiles.slice[2 * i + half];
+        part = masked_half(result, half, part);
+      }
+    }
+  }
+  /// The same for this member's slices, as columns, kept for the updates: the member of the team that has their masters makes it
+  /// and sends it to the other, which needs it when the step has ended.
+  RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a) {
+    const int its_pair = Base::own_pair(), share = its_pair / kPairs;
+    if (share % 2 != Base::rank_) {
+      team_.expect(a, waiter_, kOwn * kTile);
+      return;
+    }
+    const int pair = its_pair - Base::first_pair(a, share) + Base::warp_of(share) * kPairs;
+    const float4* first =
+        reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
+    const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
+                                pair * 8 * a.plan.last_lanes,
+                            a.plan.last_lanes};
+    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    float result[2][8];
+    Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Values hidden = load_tile<Format::kWords>(Base::own_hidden(a, kLast - 1, 0, half), lane_);
+      const uint4 packet = turned(part_of(Format::transposed(masked_half(result, half, hidden)), 0));
+      unsigned char* place = Base::own_gradient(a, kLast - 1) + half * 512 + lane_ * 16;
+      *reinterpret_cast<uint4*>(place) = packet;
+      team_.send(a, place, packet);
+    }
+  }
+
+  // ---- publishing
+
+  /// Bytes of shared memory where this lane's addends of the next product begin, and of activations its bias. They are read behind the
+  /// barrier by those who are the last in a window, so where is computed before.
+  struct Addends {
+    std::uint32_t sums, bias;
+  };
+  RESIDENT_DEVICE Addends addends(const Arguments& a) const {
+    const Publisher publisher = Base::publisher();
+    auto sums = static_cast<std::uint32_t>(
+        a.plan.partial_offset + ((Base::partial_ ^ 1) * kOwn + publisher.half) * kWarps * kPartialTile +
+        (Base::published() * 32 + publisher.position) * 16);
+    compute_now(sums);
+    return {sums, 0};
+  }
+  RESIDENT_DEVICE Addends addends(const Arguments& a, int layer) const {
+    Addends own = addends(a);
+    own.bias = static_cast<std::uint32_t>(a.plan.bias_offset +
+                                          ((layer * kOwn + Base::publisher().half) * 4 + (lane_ & 3)) * 8);
+    compute_now(own.bias);
+    return own;
+  }
+  RESIDENT_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
+    const float4 total =
+        add_up<kWarps>(reinterpret_cast<const float4*>(shared_memory() + own.sums), kPartialTile / 16);
+    sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
+  }
+  /// What a lane stores of both slices' rows: lanes 0 to 15, which have summed the first slice, 16 bytes of them as they are, the
+  /// others, which have the second, as columns.
+  RESIDENT_DEVICE uint4 both_forms(const Half& own) const {
+    const bool rows = lane_ < 16, odd = (lane_ & 4) != 0;
+    std::uint32_t mine[2], received[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // Of rows g and g ^ 1 one column.
+      const std::uint32_t column =
+          choose_bytes(own.word[i], exchanged(own.word[i], 4), odd ? 0x3276 : 0x5410);
+      mine[i] = rows ? own.word[i] : column;
+      received[i] = exchanged(rows ? column : own.word[i], 16);
+    }
+    return rows ? make_uint4(mine[0], mine[1], received[0], received[1])
+                : make_uint4(received[0], received[1], mine[0], mine[1]);
+  }
+  RESIDENT_DEVICE static std::uint32_t exchanged(std::uint32_t word, int lanes) {
+    return float_to_bits(shuffle_xor(bits_to_float(word), lanes));
+  }
+  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
+                                      const Addends& addends) {
+    if (!Base::adds_up()) return;
+    float sums[4];
+    add_up_partial(addends, sums);
+    const float2 bias = *reinterpret_cast<const float2*>(shared_memory() + addends.bias);
+    Base::sum_over_team(a, sums);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
+    const Half own = Format::round_half(sums);
+    if (layer < 2) active_[layer] = own;
+    const uint4 packet = both_forms(own);
+    const Publisher publisher = Base::publisher();
+    if (Base::publishes()) exchange_.publish_hidden(packet, place);
+    // As columns for updates of the layer above's columns; of the highest, for the mask of its gradient, as they are.
+    unsigned char* own_place = Base::own_hidden(a, layer, step, Base::published());
+    if (layer < kLast - 1)
+      keep_columns(own_place, packet);
+    else if (lane_ < 16)
+      *reinterpret_cast<uint4*>(own_place + publisher.position * 16) = packet;
+  }
+  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, const Place& place,
+                                        const Addends& addends) {
+    if (!Base::adds_up()) return;
+    float sums[4];
+    add_up_partial(addends, sums);
+    Base::sum_over_team(a, sums);
+    const Publisher publisher = Base::publisher();
+    const uint4 packet = both_forms(Format::masked_half(sums, active_[layer]));
+    if (layer > 0 && Base::publishes()) exchange_.publish_gradient(packet, publisher, place);
+    keep_columns(Base::own_gradient(a, layer, Base::published()), packet);
+  }
+  /// As the row operand of an update.
+  RESIDENT_DEVICE static uint4 turned(const uint4& columns) {
+    return make_uint4(columns.x, columns.z, columns.y, columns.w);
+  }
+  RESIDENT_DEVICE void keep_columns(unsigned char* place, const uint4& packet) const {
+    if (lane_ >= 16) *reinterpret_cast<uint4*>(place + Base::publisher().column_lane() * 16) = turned(packet);
+  }
+
+  // ---- updates
+
+  /// Of the turned masters of a pair.
+  RESIDENT_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
+    return {{Format::turned_weights(low, high, 0), Format::turned_weights(low, high, 1)}};
+  }
+  RESIDENT_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      w.pair[i] = weights_of(Base::matrix(offset, layer, 0)[i * 32 + lane_],
+                             Base::matrix(offset, layer, 1)[i * 32 + lane_]);
+  }
+  /// masters += factor * own^T * columns, of the matrices at `offset`; columns(slice): as columns, what this warp has of the others'.
+  /// The masters that a lane updates are those whose weights it takes: no other lane is waited for.
+  template <bool kWeights, class Columns>
+  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
+                              int begin, int end, Columns&& columns, MatrixWeights& w) const {
+    const auto own = TurnedOwn::load(own_tiles, lane_);
+    float4* mine[2] = {Base::matrix(offset, layer, 0) + lane_, Base::matrix(offset, layer, 1) + lane_};
+#pragma unroll
+    for (int i = begin; i < end; ++i) {
+      float4 value[2];
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice) {
+        value[slice] = mine[slice][i * 32];
+        const float4 sum = Format::outer_turned(columns(2 * i + slice), own);
+        if (i >= skipped_) value[slice] = Base::updated(a, value[slice], sum);
+        mine[slice][i * 32] = value[slice];
+      }
+      if constexpr (kWeights) w.pair[i] = weights_of(value[0], value[1]);
+    }
+  }
+  /// A tile, of the two parts of a pair.
+  RESIDENT_DEVICE static Values tile_of(const Tiles& tiles, int slice) {
+    const Values &upper = tiles.slice[slice & ~1], &lower = tiles.slice[slice | 1];
+    const int word = 2 * (slice & 1);
+    return {{upper.word[word], upper.word[word + 1], lower.word[word], lower.word[word + 1]}};
+  }
+  RESIDENT_DEVICE static Values transposed(const Tiles& tiles, int slice) {
+    return Format::transposed(tile_of(tiles, slice));
+  }
+  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
+                                      const Tiles& gradient) const {
+    MatrixWeights unused;
+    update<false>(
+        a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
+        [&](int slice) { return transposed(gradient, slice); }, unused);
+  }
+  /// A part of the second layer's, put off until the window of this exchange in the next step.
+  RESIDENT_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
+                                             const Tiles& gradient) const {
+    constexpr int kBegin[] = {0, 1, 2, kPairs};
+    update_columns(a, 1, step, kBegin[exchange], kBegin[exchange + 1], gradient);
+  }
+  /// From the step before, if there is one. Makes the weights of the product that follows.
+  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, MatrixWeights& w) {
+    if (step == 0) return load_weights(a.plan.rows_offset, layer, w);
+    exchange_.ready_columns(a, old, waiter_, layer - 1);
+    update<true>(
+        a, a.plan.rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
+        [&](int slice) { return tile_of(old, slice); }, w);
+    if (layer == 2 && warp_ == kWarps - 1) update_bias(a, layer);
+  }
+  /// Of both slices.
+  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer) const {
+    const float2 sum = Format::sums_of_rows(TurnedOwn::load(Base::own_gradient(a, layer), lane_));
+    if ((lane_ & 3) != 0) return;
+    float* bias = Base::floats(a.plan.bias_offset) + 8 * kOwn * layer + (lane_ >> 2);
+    bias[0] = fmaf(a.update_factor, sum.x, bias[0]);
+    bias[8] = fmaf(a.update_factor, sum.y, bias[8]);
+  }
+  /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
+  /// gradients are complete.
+  RESIDENT_DEVICE void update_biases(const Arguments& a) const {
+    if (warp_ == 4)
+      update_bias(a, 1);
+    else if (warp_ >= 6)
+      Base::update_last_bias(a, warp_ - 6);
+  }
+  /// Both tiles of the last layer, and the weights that their products take.
+  RESIDENT_DEVICE void update_last(const Arguments& a, int step, Tiles& old,
+                                   AcrossWeights (&across)[kPairs]) {
+    float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
+    float4 value[kPairs], high_value[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      value[i] = masters[i * 32], high_value[i] = Base::second_tile(a, i).load(lane_);
+    if (step > 0) {
+      exchange_.ready_columns(a, old, waiter_, kLast - 1);
+      const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+      const Own own = Format::load_own(dlogits, lane_), second_own = Format::load_own(dlogits + kTile, lane_);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const Values first = tile_of(old, 2 * i), second = tile_of(old, 2 * i + 1);
+        const float4 sum = Format::outer(first, second, own, lane_),
+                     high_sum = Format::outer(first, second, second_own, lane_);
+        if (i < skipped_) continue;
+        masters[i * 32] = value[i] = Base::updated(a, value[i], sum);
+        Base::second_tile(a, i).store(lane_, high_value[i] = Base::updated(a, high_value[i], high_sum));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) across[i] = Format::across_weights(value[i], high_value[i]);
+  }
+
+  // ---- the first layer
+
+  /// Of the next step's batch. Beyond its own a warp takes its last pair again, against weights of zero.
+  RESIDENT_DEVICE void load_rows(const Arguments& a, int step, Fragments (&rows)[kInputs]) const {
+    if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+    const auto each = [&](const unsigned char* memory, auto&& load) {
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i)
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+          assign(rows[i], part, load(memory + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
+    };
+    if (a.plan.x_rows_offset >= 0)
+      each(shared_memory() + a.plan.x_rows_offset + Base::input_byte(true),
+           [](const unsigned char* address) { return load_shared16(address); });
+    else
+      each(a.x_rows + next_batch_ * a.plan.x_batch_bytes + Base::input_byte(false),
+           [](const unsigned char* address) { return load_constant16(address); });
+  }
+  /// Pair by pair, and a product of the next step.
+  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
+                                                 const Fragments (&rows)[kInputs]) {
+    const TurnedOwn own = Base::load_first_own(a);
+    Base::clear_first_sums();
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      Base::update_first_pair(a, i, columns[i], own);
+      Base::multiply_first_pair(a, i, rows[i]);
+    }
+    if (warp_ == 4) update_bias(a, 0);
+  }
+
+  Half active_[2];  // what this lane published below the third layer, which masks its gradients
+};
+
+template <class Format>
+SliceKernel slice_turned_kernel_of() {
+  return slice_kernel_of_members<SliceTurnedMember<Format>>(
+      {.form = Form::kGrid, .pairs = kTurnedPairs, .team = 2, .own = 2, .layers = kTurnedLayers});
+}
+
+}  // namespace headroom::resident
