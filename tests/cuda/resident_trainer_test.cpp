@@ -1000,7 +1000,7 @@ TEST(ResidentSharing, WithoutKernelsIsRefusedBeforeAnythingIsLaunched) {  // so 
   Problem problem("mlp-20x16x3-b1", fresh_seed());
   for (const auto& [precision, sharing] : {std::pair{Precision::kFp16, kFour},
                                            {Precision::kBf16, kFour},
-                                           {Precision::kTf32, Sharing{4, 2}},
+                                           {Precision::kTf32, Sharing{3, 2}},
                                            {Precision::kFp32, Sharing{4, 2}},
                                            {Precision::kFp32, Sharing{1, 2}},
                                            {Precision::kTf32, Sharing{3, 1}}})
