@@ -237,13 +237,16 @@ TEST_P(ResidentTurned, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
 }
 /// Four clusters with four layers and up to 128 columns, in tf32 (slice_whole_rows.cuh).
 const ResidentOptions kRowClusters = {.form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kFour};
-TEST(ResidentRowClusters, SmallStepsMatchTheOracle) {
-  NEEDS_GPU();
-  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x128x9x16-b32"}) {
-    check_against_oracle({name, Form::kCluster, kFewSteps, Kernel::kSlices, kFour, kSlowSanitizedSteps},
+void check_small_row_clusters(const Sharing& sharing, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    check_against_oracle({name, Form::kCluster, kFewSteps, Kernel::kSlices, sharing, kSlowSanitizedSteps},
                          Precision::kTf32, kSlowSanitizerWaitSeconds);
     if (under_racecheck()) return;
   }
+}
+TEST(ResidentRowClusters, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  check_small_row_clusters(kFour, {"mlp-33x72x17x7x5-b17", "mlp-20x16x128x9x16-b32"});
 }
 TEST(ResidentRowClusters, StepsMatchTheOracle) {
   NEEDS_GPU();
@@ -263,12 +266,7 @@ const ResidentOptions kWideRowClusters = {
     .form = Form::kCluster, .kernel = Kernel::kSlices, .sharing = kPairClusters};
 TEST(ResidentWideRowClusters, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x136x17x150x5-b17", "mlp-150x16x256x9x16-b32"}) {
-    check_against_oracle(
-        {name, Form::kCluster, kFewSteps, Kernel::kSlices, kPairClusters, kSlowSanitizedSteps},
-        Precision::kTf32, kSlowSanitizerWaitSeconds);
-    if (under_racecheck()) return;
-  }
+  check_small_row_clusters(kPairClusters, {"mlp-33x136x17x150x5-b17", "mlp-150x16x256x9x16-b32"});
 }
 TEST(ResidentWideRowClusters, StepsMatchTheOracle) {
   NEEDS_GPU();
