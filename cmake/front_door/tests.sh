@@ -25,11 +25,13 @@ run_tests() {
   read_test_options "${rest[@]}"
   if [ -n "$given_build" ]; then use_build "$given_build"; else build_targets everything; fi
   export_for_programs
-  passed=0 failed=0 skipped=0 not_finished=0
+  passed=0 failed=0 skipped=0 not_finished=0 failed_reports=()
   reports=$(mktemp -d)
   trap 'rm -rf "$reports"' EXIT
   logs=$(mkdir -p "${logs:-$build/test-logs}" && cd "${logs:-$build/test-logs}" && pwd) || exit 2
   if [ -n "$gpu" ]; then test_with_gpu; else test_without_gpu; fi
+  # Again, and in short: a log's end is what is read first.
+  "$python" "$front_door/junit_failures.py" 8 "${failed_reports[@]}"
   "$python" "$front_door/verification.py" status "$root"
   echo "$passed passed, $failed failed, $skipped skipped$([ "$not_finished" -eq 0 ] || echo ", $not_finished not finished")"
   [ $((failed + not_finished)) -eq 0 ]
@@ -127,8 +129,9 @@ report_counts() {
   [ "$status" -eq 0 ] || [ "${numbers[1]}" -gt 0 ] || numbers[1]=1
   count "${numbers[@]}"
   if [ "${numbers[1]}" -gt 0 ]; then
-    tail -n 60 "$output"
     verdict=FAILED
+    "$python" "$front_door/junit_failures.py" 40 "$5" | grep . || tail -n 60 "$output"
+    failed_reports+=("$5")
   fi
   printf '%-7s %s: %d passed, %d failed, %d skipped (%d s)\n' "$verdict" "$name" "${numbers[@]}" "$seconds"
 }

@@ -498,3 +498,29 @@ def test_counts_are_summed_and_a_missing_report_is_a_failure(tmp_path):
     files = [tmp_path / name for name in ("gtest.xml", "ctest.xml", "cut.xml", "missing.xml")]
     result = subprocess.run([sys.executable, script, *files], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["3", "3", "3"]
+
+
+def test_a_failed_test_is_named_with_what_it_printed(tmp_path):
+    (tmp_path / "ctest.xml").write_text(
+        '<testsuite><testcase name="good"><system-out>fine</system-out></testcase>'
+        '<testcase name="A.b" classname="A.b"><failure message="Failed"/><system-out>Running main() from x\n'
+        "[ RUN      ] A.b\nlaunch 3: nobody gets on\na.cpp:1: Failure\n1\n2</system-out></testcase>"
+        "</testsuite>"
+    )
+    (tmp_path / "pytest.xml").write_text(
+        '<testsuites><testsuite><testcase classname="tests.c" name="d"><failure message="no&#10;more">'
+        f"{'x' * 1000}</failure></testcase></testsuite></testsuites>"
+    )
+    files = [tmp_path / name for name in ("ctest.xml", "pytest.xml", "missing.xml")]
+    script = REPOSITORY / "cmake/front_door/junit_failures.py"
+    result = subprocess.run([sys.executable, script, "3", *files], capture_output=True, text=True, check=True)
+    *lines, last = result.stdout.splitlines()
+    assert lines == [
+        "failed: A.b: Failed",
+        "    launch 3: nobody gets on",
+        "    a.cpp:1: Failure",
+        "    1",
+        "    ... 1 more lines",
+        "failed: tests.c::d: no",
+    ]
+    assert len(last) < 400
