@@ -134,6 +134,29 @@ TEST(EmulatedMachine, BlocksOfAPlainLaunchNeedNotBeThereAtOnce) {
   EXPECT_LE(most, 32);
 }
 
+/// A kernel gives up a wait after some hundred polls. So few are enough here only if a lane that polls sleeps in between.
+TEST(EmulatedMachine, PollsFewTimesHoweverManyPlacesWereReadBefore) {
+  constexpr int kRounds = 2000;
+  for (const std::size_t before : {0, 50, 64, 100, 1000}) {
+    alignas(16) std::array<std::array<int, 4>, 1001> places{};  // 16 bytes each
+    int polls = 0;
+    run({.blocks = 2, .threads = 1, .cooperative = true}, [&] {
+      if (place().block == 0) {
+        for (int round = 0; round < kRounds; ++round) rest();
+        places[1000][0] = 1;
+        stored(&places[1000]);
+        return;
+      }
+      for (std::size_t i = 0; i < before; ++i) polled(&places[i]);
+      do {
+        polled(&places[1000]);
+        ++polls;
+      } while (places[1000][0] == 0);
+    });
+    EXPECT_LE(polls, kRounds / 8) << "behind " << before << " other places";
+  }
+}
+
 TEST(EmulatedMachine, SaysThatNobodyCanGoOn) {
   EXPECT_TRUE(says(fault_of({.threads = 64},
                             [] {

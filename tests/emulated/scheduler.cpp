@@ -98,7 +98,7 @@ void Scheduler::poll(const void* address) {
   Lane& lane = *running_;
   const std::size_t entry = entry_of(address);
   const std::uint64_t bit = std::uint64_t{1} << entry % 64;
-  const auto end = lane.polls + std::min(lane.poll_count, std::size(lane.polls));
+  const auto end = lane.polls + lane.poll_count;
   if ((lane.polled & bit) != 0) {
     const bool news =
         std::any_of(lane.polls, end, [](const Poll& poll) { return poll.place->stores != poll.stores; });
@@ -112,11 +112,14 @@ void Scheduler::poll(const void* address) {
     }
     if (again || news) lane.poll_count = lane.polled = 0;
   }
+  // With no room for one more it begins anew: else a loop that comes after reads of many other places would never sleep, and its
+  // polls would run out before anybody else had a turn.
+  if (lane.poll_count == std::size(lane.polls)) {
+    lane.poll_count = lane.polled = 0;
+    rest();
+  }
   lane.polled |= bit;
-  if (lane.poll_count < std::size(lane.polls))
-    lane.polls[lane.poll_count] = {&stored_to_[entry], stored_to_[entry].stores};
-  // Of more places than it remembers.
-  if (++lane.poll_count % (2 * std::size(lane.polls)) == 0) rest();
+  lane.polls[lane.poll_count++] = {&stored_to_[entry], stored_to_[entry].stores};
 }
 void Scheduler::fault(const std::string& what) {
   if (fault_.empty()) fault_ = described(*running_) + ": " + what;

@@ -61,7 +61,7 @@ struct Lane {
   Place place{};
   bool asleep = false, resting = false, done = false;  // resting: until its warp's next turn
   std::uint64_t sleeps = 0;                            // how often it went to sleep
-  Poll polls[64];  // the first so many since somebody stored to one of them, or the lane slept
+  Poll polls[64];  // since somebody stored to one of them, or the lane slept, or there were so many
   std::size_t poll_count = 0;
   std::uint64_t polled = 0;  // a bit for those of `polls` that share it
   std::vector<GroupedCopy> open_group;
