@@ -217,9 +217,11 @@ struct WideRows {
   static constexpr int kInputRows = kParts + 4 * kChainWarps * kTile;
   static constexpr int kInputColumns = kInputRows + kInputPairs * kInputPair;
   static constexpr int kBiases = kInputColumns + kInputPairs * kInputPair;  // of four layers
-  static constexpr int kRowLosses = kBiases + 4 * kPairColumns * 4;         // own, then of all rows
-  static constexpr int kWays = kRowLosses + 2 * kGroupRows * 8;
-  static constexpr int kSignals = 4 + kMatrices;  // mbarriers between warps
+  static constexpr int kRowLosses = kBiases + 4 * kPairColumns * 4;
+  static constexpr int kFirstGradient = kRowLosses + kGroupRows * 8;  // handed on to the eight
+  static constexpr int kToldBytes = kFirstGradient + kOwn * kAllRowsTile;
+  static constexpr int kWays = kToldBytes + 4 * 32;
+  static constexpr int kSignals = 5 + kMatrices;  // mbarriers between warps
   static constexpr int kBarriers = kWays + 4 * kMaxCluster;
   static constexpr int kSharedBytes = (kBarriers + 8 * (kSignals + kExchanges + 2) + 15) / 16 * 16;
 

@@ -11,6 +11,10 @@
 //   updaters:  each has one of the four pairs of slices that its cluster updates, of all five matrices: first rows of the third
 //              layer, whose gradients are told before d2, then those that the next step asks for first.
 //   eight:     bring in the weights of other clusters as the chain takes them, in the order in which it does.
+//   d1's hop:  each of the chain's four warps looks for the first layer's gradient of one cluster and hands it on to the eight in
+//              shared memory: one look instead of eight at the same bytes, by warps that have nothing else to do then.
+//   gradients: are told rounded, with what is left in the bits that a product does not look at, so that only biases, which take them
+//              whole, compute anything.
 //   board's reuse: d2 is published behind all five `ready` signals. Sums of the first layer are told behind first layer's gradients
 //              of the step before, which leaders tell behind their own reading of the sums of that step.
 #pragma once
@@ -84,7 +88,7 @@ class SliceWideRowsMember {
   // ---- what warps tell each other: mbarriers, at each of which those who tell arrive, once a step but for parts, which are twice
 
   /// kReady and the following: of the matrices.
-  enum Signal { kSums, kPartsSum, kRead, kFirstTold, kReady };
+  enum Signal { kSums, kPartsSum, kRead, kFirstTold, kFirstThere, kReady };
   static_assert(kReady + Rows::kMatrices == Rows::kSignals);
   RESIDENT_DEVICE static constexpr int arrivals(int signal) {
     return signal == kSums        ? kWarps
@@ -115,6 +119,9 @@ class SliceWideRowsMember {
       const std::uint32_t here = shared_address(shared_memory());
       ways()[lane_] = remote_address(here, static_cast<std::uint32_t>(member_ + lane_) % kMaxCluster) - here;
     }
+    if (warp_ == 0)
+      told_bytes()[lane_] = static_cast<std::uint32_t>((rank_ >> 1) * 2 * kTile + (lane_ >> 2) * 64 +
+                                                       (rank_ & 1) * 32 + (lane_ & 3) * 8);
     if (thread_index() == 0) {
       for (int signal = 0; signal < Rows::kSignals; ++signal)
         barrier_init(signal_place(signal), static_cast<std::uint32_t>(32 * arrivals(signal)));
@@ -132,20 +139,37 @@ class SliceWideRowsMember {
     return a.exchange + (step & 1) * Rows::kBoard;
   }
   RESIDENT_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
-  /// Rows 8 * cluster + 2t and the next of column g.
-  RESIDENT_DEVICE unsigned char* told(const Arguments& a, int step, int tile, int cluster) const {
-    return board(a, step) + tile * kAllRowsTile + (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 +
-           (cluster & 1) * 32 + (lane_ & 3) * 8;
+  /// Of words of which the last bits count. Left to itself ptxas makes a predicate of each bit, and three instructions.
+  RESIDENT_DEVICE static bool all_marked(std::uint32_t wrong) {
+    compute_now(wrong);
+    return (wrong & 1) == 0;
+  }
+  /// Of the cluster's rows the 2t-th and the next of column g.
+  RESIDENT_DEVICE unsigned char* told(const Arguments& a, int step, int tile) const {
+    return board(a, step) + tile * kAllRowsTile + told_bytes()[lane_];
   }
   /// Of this member's slices: what cluster `from` has updated.
   RESIDENT_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
     return board(a, step) + Rows::kBoardWeights +
            ((member_ * kClusters + from) * Rows::kToldWeights + number) * kMasterPair + lane_ * 16;
   }
-  /// Of this member's slice c, the sums of cluster `to`'s rows over the inputs of cluster `from`.
+  /// Of this member's slice c, the sums of cluster `to`'s rows over the inputs of cluster `from`: of each lane two clusters' beside
+  /// each other.
   RESIDENT_DEVICE unsigned char* told_sums(const Arguments& a, int step, int to, int c, int from) const {
     return board(a, step) + Rows::kBoardSums +
-           (((member_ * kClusters + to) * kOwn + c) * kClusters + from) * kTile + lane_ * 8;
+           (((member_ * kClusters + to) * kOwn + c) * kClusters + (from & 2)) * kTile + lane_ * 16 +
+           (from & 1) * 8;
+  }
+  /// Of this member's slices, the first layer's gradient of a cluster's rows: of each lane both slices' beside each other.
+  RESIDENT_DEVICE unsigned char* told_first(const Arguments& a, int step, int cluster) const {
+    return board(a, step) + tile_of(kBelowFirst, own_slice(0)) * kAllRowsTile + cluster * kOwn * kTile +
+           lane_ * 16;
+  }
+  /// Where a lane's packet of it is handed on, in the order of an operand.
+  RESIDENT_DEVICE uint2& first_gradient(int c, int cluster) const {
+    return *reinterpret_cast<uint2*>(shared_memory() + Rows::kFirstGradient + c * kAllRowsTile +
+                                     (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 + (cluster & 1) * 32 +
+                                     (lane_ & 3) * 8);
   }
   RESIDENT_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
                                            std::uint32_t mark) {
@@ -155,14 +179,36 @@ class SliceWideRowsMember {
   struct Two {
     std::uint32_t first, second;
   };
+  /// Words that are one operand come from two tiles. As they are ptxas copies them, once for every product; so they are computed,
+  /// with a zero of which it does not know.
+  RESIDENT_DEVICE static Turned turned_of(const Arguments& a, const Values& first, const Values& second) {
+    const std::uint32_t zero = static_cast<std::uint32_t>(a.plan.batch) / (2 * kGroupRows);
+    Turned turned = Turned::of(first, second);
+#pragma unroll
+    for (uint4& row : turned.rows) row = make_uint4(row.x ^ zero, row.y ^ zero, row.z ^ zero, row.w ^ zero);
+    return turned;
+  }
   /// As columns. What others compute with has lost the bit that the mark takes.
   RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, Two two) const {
-    transpose_two(two.first, two.second);
-    store_marked(told(a, step, tile, rank_), two.first, two.second, mark(step));
+    tell(told(a, step, tile), mark(step), two);
   }
-  /// Unrounded.
+  RESIDENT_DEVICE static void tell(unsigned char* place, std::uint32_t mark, Two two) {
+    transpose_two(two.first, two.second);
+    store_marked(place, two.first, two.second, mark);
+  }
+  /// A gradient, which biases take unrounded: what a product takes are the upper 19 bits, rounded, as it does not look at the others.
   RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, const float2& value) const {
-    tell(a, step, tile, Two{float_to_bits(value.x), float_to_bits(value.y)});
+    tell(a, step, tile, Two{both(value.x), both(value.y)});
+  }
+  static constexpr std::uint32_t kHalfUnit = 0x1000;  // of rounded values
+  /// In the bits below a unit is how far the value is above the rounded one, plus half a unit. Where it is just half a unit above, it
+  /// is told as two last places less: there is no room for more.
+  RESIDENT_DEVICE static std::uint32_t both(float value) {
+    const std::uint32_t rounded = Format::rounded(value);
+    return rounded | min(float_to_bits(value) - rounded + kHalfUnit, 2 * kHalfUnit - 2);
+  }
+  RESIDENT_DEVICE static float unrounded(std::uint32_t told) {
+    return bits_to_float((told & ~1u) - kHalfUnit);
   }
   RESIDENT_DEVICE static int tile_of(int what, int slice) { return what * kSlices + slice; }
   RESIDENT_DEVICE int own_slice(int c) const { return member_ * kOwn + c; }
@@ -194,19 +240,15 @@ class SliceWideRowsMember {
           wrong |= (part[i][half].y ^ mark(step)) | (part[i][half].w ^ mark(step));
           assign(values[i], half, part[i][half]);
         }
-      return (wrong & 1) == 0;
+      return all_marked(wrong);
     });
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-#pragma unroll
-      for (int word = 1; word < 8; word += 2) values[i].word[word] &= ~1u;
   }
   // ---- weights: masters turned, [both own slices, 8 columns]: of output g of the first columns 2t and 2t + 1, then of the second
 
-  RESIDENT_DEVICE static float4 updated(const Arguments& a, const float4& m, const float4& sum) {
+  RESIDENT_DEVICE static float4 updated(float factor, const float4& m, const float4& sum) {
     // The tensor core does not round to nearest: a master must not pass through its accumulator.
-    return make_float4(fmaf(a.update_factor, sum.x, m.x), fmaf(a.update_factor, sum.y, m.y),
-                       fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
+    return make_float4(fmaf(factor, sum.x, m.x), fmaf(factor, sum.y, m.y), fmaf(factor, sum.z, m.z),
+                       fmaf(factor, sum.w, m.w));
   }
   RESIDENT_DEVICE uint4& weights(int matrix, int c, int pair) const {
     return reinterpret_cast<uint4*>(shared_memory() + Rows::kWeights +
@@ -241,11 +283,21 @@ class SliceWideRowsMember {
   RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& columns, int which, int c) const {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum += bits_to_float(columns.word[i]);
+    for (int i = 0; i < 8; ++i) sum += unrounded(columns.word[i]);
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);
     float& bias = biases(which)[8 * c + (lane_ >> 2)];
     if ((lane_ & 3) == 0) bias = fmaf(a.update_factor, sum, bias);
+  }
+  /// By all eight warps, two of which keep it: the others have time.
+  RESIDENT_DEVICE void update_first_bias(const Arguments& a, const Values (&gradient)[kOwn]) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += unrounded(warp_ % 2 == 0 ? gradient[0].word[i] : gradient[1].word[i]);
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    float& bias = biases(0)[8 * (warp_ % 2) + (lane_ >> 2)];
+    if ((lane_ & 3) == 0 && warp_ < kOwn) bias = fmaf(a.update_factor, sum, bias);
   }
   /// Of a layer's 16 outputs here.
   RESIDENT_DEVICE static float* biases(int layer) {
@@ -266,22 +318,25 @@ class SliceWideRowsMember {
         if (matrix == kSecondColumns) await(kFirstTold, step);  // the leaders read these last
         Values tiles[4];
         ask(a, step, {others, others + 1, own, own + 1}, tiles);
-        const Turned turned = Turned::of(Format::operand(tiles[2]), Format::operand(tiles[3]));
+        const Turned turned = turned_of(a, tiles[2], tiles[3]);
         float4 m[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           m[half] = master(matrix, half) =
-              updated(a, master(matrix, half), Format::outer_turned(Format::operand(tiles[half]), turned));
+              updated(a.update_factor, master(matrix, half), Format::outer_turned(tiles[half], turned));
 #pragma unroll
         for (int c = 0; c < kOwn; ++c) {
-          const uint4 w = weights_of(m, c);
-          store_whole16(told_weights(a, step, rank_, (matrix * kParts + part_) * kOwn + c),
-                        make_uint4(w.x, w.y, w.z, (w.w & ~1u) | mark(step)));
+          uint4 w = weights_of(m, c);
+          w.w |= mark(step);  // rounded: among the bits that the tensor core does not look at
+          store_whole16(told_weights(a, step, rank_, (matrix * kParts + part_) * kOwn + c), w);
           keep_weights(matrix, c, pair, w);
         }
-        if (matrix <= kLast && part_ == 0)
+        if (matrix <= kLast && part_ < kOwn) {
+          Values mine;
 #pragma unroll
-          for (int c = 0; c < kOwn; ++c) update_bias(a, tiles[2 + c], matrix + 1, c);
+          for (int i = 0; i < 8; ++i) mine.word[i] = part_ == 0 ? tiles[2].word[i] : tiles[3].word[i];
+          update_bias(a, mine, matrix + 1, part_);
+        }
         tell(kReady + matrix);
       }
     }
@@ -304,7 +359,7 @@ class SliceWideRowsMember {
               load_whole16(told_weights(a, step, rank_ ^ from, (matrix * kParts + part) * kOwn + c));
 #pragma unroll
         for (int from = 1; from < kClusters; ++from) wrong |= others[from - 1].w ^ mark(step);
-        return (wrong & 1) == 0;
+        return all_marked(wrong);
       });
 #pragma unroll
       for (int from = 1; from < kClusters; ++from)
@@ -323,6 +378,7 @@ class SliceWideRowsMember {
     for (int i = 0; i < kInputs; ++i) multiply_first_pair(masters, sums, i);
     for (int step = 0; step < a.steps; ++step) {
       tell_sums(a, step, sums);
+      tell(kSums);
       if (step > 0)
         gather(a, step - 1);
       else
@@ -334,22 +390,23 @@ class SliceWideRowsMember {
 #pragma unroll
         for (int half = 0; half < 2; ++half) columns[i][half] = load_inputs(Rows::kInputColumns, i, half);
       if (step + 1 < a.steps) await_inputs(0, step + 1);
-      await(kFirstTold, step);
       Values gradient[kOwn];
-      ask(a, step, {tile_of(kBelowFirst, own_slice(0)), tile_of(kBelowFirst, own_slice(1))}, gradient);
-      const Turned own = Turned::of(Format::operand(gradient[0]), Format::operand(gradient[1]));
+      await(kFirstThere, step);
 #pragma unroll
       for (int c = 0; c < kOwn; ++c)
-        if (warp_ == c) update_bias(a, gradient[c], 0, c);
+        gradient[c] = load_tile<8>(shared_memory() + Rows::kFirstGradient + c * kAllRowsTile, lane_);
+      const Turned own = turned_of(a, gradient[0], gradient[1]);
       clear(sums);
 #pragma unroll
       for (int i = 0; i < kInputs; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          if (i < input_pairs_)
-            masters[i][half] = updated(a, masters[i][half], Format::outer_turned(columns[i][half], own));
-        multiply_first_pair(masters, sums, i);
+          masters[i][half] = updated(i < input_pairs_ ? a.update_factor : 0.0f, masters[i][half],
+                                     Format::outer_turned(columns[i][half], own));
       }
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) multiply_first_pair(masters, sums, i);
+      update_first_bias(a, gradient);
     }
     if (!waiter_.timed_out)
       for_first(a, masters, [&](float& own, std::int64_t place) { a.parameters[place] = own; });
@@ -407,7 +464,6 @@ class SliceWideRowsMember {
     const bool lost = a.lost_exchange == a.plan.exchanges + 1;
     store_marked(told_sums(a, step, warp_ / kOwn, warp_ % kOwn, rank_), float_to_bits(sum.x),
                  float_to_bits(sum.y), mark(lost ? step ^ 2 : step));
-    tell(kSums);
   }
 
   // ---- the warps that are the chain: two lead, two help
@@ -416,6 +472,9 @@ class SliceWideRowsMember {
   /// what can be computed, the compiler would compute when it is waited for.
   RESIDENT_DEVICE static std::uint32_t* ways() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kWays);
+  }
+  RESIDENT_DEVICE static std::uint32_t* told_bytes() {
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kToldBytes);
   }
   RESIDENT_DEVICE void await_exchange(const Arguments& a, int exchange, int step) {
     waiter_.await(a, exchange_barrier(exchange), static_cast<std::uint32_t>(step) & 1, exchange);
@@ -586,14 +645,28 @@ class SliceWideRowsMember {
     look_until_there(a, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
-      for (int from = 0; from < kClusters; ++from) {
-        const uint2 two = load_packet(told_sums(a, step, rank_, part_, from));
-        wrong |= two.y ^ mark(step);
-        part[from] = make_float2(bits_to_float(two.x), bits_to_float(two.y & ~1u));
+      for (int i = 0; i < kClusters; i += 2) {
+        const uint4 two = load_packets(told_sums(a, step, rank_, part_, i));
+        wrong |= (two.y ^ mark(step)) | (two.w ^ mark(step));
+        part[i] = make_float2(bits_to_float(two.x), bits_to_float(two.y & ~1u));
+        part[i + 1] = make_float2(bits_to_float(two.z), bits_to_float(two.w & ~1u));
       }
-      return (wrong & 1) == 0;
+      return all_marked(wrong);
     });
     return added(part);
+  }
+  /// The first layer's gradient, for the eight: each of the four looks for one cluster's. Behind the own cluster's, so that it is
+  /// not in vain. The eight have read the last one before they told kSums.
+  RESIDENT_DEVICE void hand_on_first_gradient(const Arguments& a, int step) {
+    await(kFirstTold, step);
+    uint4 both;
+    look_until_there(a, [&] {
+      both = load_packets(told_first(a, step, part_));
+      return all_marked((both.y ^ mark(step)) | (both.w ^ mark(step)));
+    });
+    first_gradient(0, part_) = make_uint2(both.x, both.y);
+    first_gradient(1, part_) = make_uint2(both.z, both.w);
+    tell(kFirstThere);
   }
   /// Of eight rows: the gradient of the logits, unrounded and as operands.
   struct Loss {
@@ -612,7 +685,8 @@ class SliceWideRowsMember {
       if (leads) to = publication(a, kFirstHidden);
       await(kSums, step);
       if (leads) {
-        first = hidden(ask_sums(a, step), bias_of(0));
+        const float2 first_bias = bias_of(0);
+        first = hidden(ask_sums(a, step), first_bias);
         publish(to, first);
         tell(a, step, tile_of(kFirst, own_slice(part_)), first);
         Two current = first;
@@ -644,11 +718,15 @@ class SliceWideRowsMember {
         tell(a, step, tile_of(kBelowSecond, own_slice(part_)), gradient);
         const Early early = load_early(kSecondColumns);
         tell(kRead);
+        unsigned char* place = told_first(a, step, rank_) + part_ * 8;
+        std::uint32_t its_mark = mark(a.lost_exchange == a.plan.exchanges ? step ^ 2 : step);
+        compute_now(place);
+        compute_now(its_mark);
         gradient = masked(whole_sum(a, step, kSecondGradient, kSecondColumns, early), first);
-        tell(a, a.lost_exchange == a.plan.exchanges ? step ^ 2 : step, tile_of(kBelowFirst, own_slice(part_)),
-             gradient);
+        tell(place, its_mark, Two{both(gradient.x), both(gradient.y)});
         tell(kFirstTold);
         expect_next(kSecondGradient);
+        hand_on_first_gradient(a, step);
         continue;
       }
       const int helper = part_ - kLeaders;
@@ -661,6 +739,7 @@ class SliceWideRowsMember {
       }
       tell(kRead);
       if (helper == 1 && member_ == 0 && rank_ == 0) store_loss(a, step);
+      hand_on_first_gradient(a, step);
     }
   }
   /// One of the two orders of this cluster's inputs, by one thread.
@@ -687,7 +766,7 @@ class SliceWideRowsMember {
   }
   RESIDENT_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
                                      const RowsOfLoss<1>& rows) const {
-    float2* own = row_loss() + kGroupRows;
+    float2* own = row_loss();
     rows.keep(own, {label}, {row()}, lane_ & 3);
     warp_sync();
     if (lane_ >= 8) return;
