@@ -473,6 +473,7 @@ class SliceWideRowsMember {
   RESIDENT_DEVICE static std::uint32_t* ways() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kWays);
   }
+  /// Of each lane, how far into a tile on the board it tells its two rows. Read like `ways()`.
   RESIDENT_DEVICE static std::uint32_t* told_bytes() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kToldBytes);
   }
