@@ -110,17 +110,31 @@ TEST_P(FusedTrainer, LargeBatchesMatchTheOracle) {
   check_against_oracle("mlp-128x128x128x128x128x16-b40001", GetParam(), kFewSteps);
 }
 
-std::vector<float> bits_after(Problem& problem, Precision precision, std::int64_t cut) {
+/// Parameters and losses after `steps` steps in two parts.
+std::vector<float> bits_after(Problem& problem, Precision precision, std::int64_t cut,
+                              std::int64_t steps = 100) {
   const auto trainer = problem.trainer(precision);
   trainer->train(0, cut);
-  trainer->train(cut, 100 - cut);
+  trainer->train(cut, steps - cut);
   const Parameters end = trainer->parameters();
   std::vector<float> bits(end.flat().begin(), end.flat().end());
-  for (const float loss : trainer->losses(0, 100)) {
+  for (const float loss : trainer->losses(0, steps)) {
     EXPECT_TRUE(std::isfinite(loss));
     bits.push_back(loss);
   }
   return bits;
+}
+TEST_P(FusedTrainer, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  // Each form once: warps, apart (one round and two), pipeline, clusters, pairs, general.
+  for (const char* name :
+       {"mlp-20x9x32x4x3-b3000", "mlp-64x64x64x16-b300", "mlp-40x64x64x7-b16896", "mlp-64x40x64x5-b18001",
+        "mlp-128x100x128x16-b600", "mlp-65x66x70x66x68x5-b33000", "mlp-140x100x70x10-b300"}) {
+    Problem problem(name, fresh_seed());
+    const auto first = bits_after(problem, GetParam(), 2, 3);
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 2, 3)) << problem.described(GetParam());
+    EXPECT_EQ(first, bits_after(problem, GetParam(), 1, 3)) << problem.described(GetParam());
+  }
 }
 TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();

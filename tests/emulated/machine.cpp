@@ -41,6 +41,7 @@ CountedBarrier& counted(std::uint32_t address) {
   Block& block = block_of(address);
   const auto found = block.counted.find(place_in_block(address));
   if (found == block.counted.end()) fault("no barrier was initialised there");
+  if (block.left == 0) fault("a barrier of a block that has ended");
   return found->second;
 }
 
@@ -150,6 +151,7 @@ void copy_later(std::uint32_t destination, const void* source, std::uint32_t byt
                        .source = source,
                        .words = {},
                        .bytes = bytes,
+                       .block = &block_of(destination),
                        .barrier = &counted(barrier)});
 }
 void copy_later_to(std::uint32_t ranks, std::uint32_t destination, const void* source, std::uint32_t bytes,
@@ -165,6 +167,7 @@ void send_later(std::uint32_t destination, std::span<const std::uint32_t> words,
                 .source = nullptr,
                 .words = {},
                 .bytes = bytes,
+                .block = &block_of(destination),
                 .barrier = &counted(barrier)};
   std::copy(words.begin(), words.end(), copy.words);
   the_scheduler.later(copy);
@@ -184,6 +187,70 @@ void wait_for_groups(std::size_t all_but) {
   for (auto group = groups.begin(); group != end; ++group)
     for (const GroupedCopy& copy : *group) std::memcpy(copy.destination, copy.source, copy.bytes);
   groups.erase(groups.begin(), end);
+}
+
+namespace {
+void read_now(GroupedStore& store) {
+  if (store.read.empty()) store.read.assign(store.source, store.source + store.bytes);
+}
+}  // namespace
+void store_in_group(void* destination, std::uint32_t source, std::uint32_t bytes) {
+  if (bytes == 0 || bytes % 16 != 0 || source % 16 != 0 ||
+      reinterpret_cast<std::uintptr_t>(destination) % 16 != 0)
+    fault("a bulk store of " + std::to_string(bytes) + " bytes that is not of whole 16 bytes");
+  read_by_the_way(source, bytes);
+  GroupedStore& store = running().open_stores.emplace_back(destination, shared_pointer(source, bytes), bytes);
+  if (the_scheduler.draw(2)) read_now(store);
+}
+void commit_stores() { running().stores.push_back(std::exchange(running().open_stores, {})); }
+void wait_until_stores_have_read(std::size_t all_but) {
+  auto& groups = running().stores;
+  for (std::size_t i = 0; i + all_but < groups.size(); ++i)
+    for (GroupedStore& store : groups[i]) read_now(store);
+}
+void wait_for_stores() {
+  for (StoreGroup& group : running().stores)
+    for (GroupedStore& store : group) {
+      read_now(store);
+      std::memcpy(store.destination, store.read.data(), store.bytes);
+    }
+  running().stores.clear();
+}
+
+void warp_later(std::function<void()> work) {
+  Warp& warp = *running().warp;
+  warp.put_off.push_back({std::move(work), warp.committed});
+  the_scheduler.do_put_off(warp);
+}
+void commit_warp_work() { ++running().warp->committed; }
+void wait_for_warp_work(std::size_t all_but) {
+  Warp& warp = *running().warp;
+  for (; !warp.put_off.empty() && warp.put_off.front().group + all_but < warp.committed;
+       warp.put_off.pop_front())
+    warp.put_off.front().work();
+}
+
+void written(std::uint32_t address, std::uint32_t bytes) {
+  Lane& lane = running();
+  const std::uint32_t place = place_in_block(address);
+  for (std::size_t i = place / kFencedBytes; i * kFencedBytes < place + bytes; ++i) {
+    if (std::exchange(lane.warp->block->unfenced[i], &lane) != &lane) lane.written.push_back(i);
+  }
+}
+void fence_written() {
+  Lane& lane = running();
+  for (const std::size_t i : lane.written)
+    if (lane.warp->block->unfenced[i] == &lane) lane.warp->block->unfenced[i] = nullptr;
+  lane.written.clear();
+}
+void read_by_the_way(std::uint32_t address, std::uint32_t bytes) {
+  (void)shared_pointer(address, bytes);
+  const Block& block = block_of(address);
+  const std::uint32_t place = place_in_block(address);
+  for (std::size_t i = place / kFencedBytes; i * kFencedBytes < place + bytes; ++i)
+    if (block.unfenced[i] != nullptr)
+      fault("shared memory is read by the way, from byte " + std::to_string(i * kFencedBytes) +
+            ", that thread " + std::to_string(block.unfenced[i]->place.thread) + " wrote and has not fenced");
 }
 
 }  // namespace headroom::emulated

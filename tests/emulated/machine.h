@@ -22,7 +22,8 @@ namespace headroom::emulated {
 inline constexpr int kWarp = 32;
 /// Of the device that is played, an H200.
 inline constexpr int kSms = 132;
-inline constexpr int kSharedBytesOfBlock = 232448, kSharedBytesOfSm = 233472;
+inline constexpr int kSharedBytesOfBlock = 232448, kSharedBytesOfSm = 233472, kReservedSharedBytes = 1024;
+inline constexpr int kThreadsOfSm = 2048;
 inline constexpr int kL2Bytes = 60 << 20;
 
 struct Shape {
@@ -113,5 +114,25 @@ void send_later(std::uint32_t destination, std::span<const std::uint32_t> words,
 void copy_in_group(void* destination, const void* source, std::size_t bytes);
 void commit_group();
 void wait_for_groups(std::size_t all_but);
+/// The same of a copy out of shared memory, whose groups are counted apart: its source is read by the first of these waits at the
+/// latest, and what it has read may be seen no sooner than the second one ends, or the launch.
+void store_in_group(void* destination, std::uint32_t source, std::uint32_t bytes);
+void commit_stores();
+void wait_until_stores_have_read(std::size_t all_but);
+void wait_for_stores();
+
+// ---- work of a warp by the way, in groups and in its order; to be called where its lanes are together (with_warp)
+
+/// Done some time later, at the latest by the wait. May not fault.
+void warp_later(std::function<void()> work);
+void commit_warp_work();
+void wait_for_warp_work(std::size_t all_but);
+
+// ---- shared memory that copies and products read: not before the thread that wrote it has said so by a fence
+
+void written(std::uint32_t address, std::uint32_t bytes);
+void fence_written();
+/// Throws Fault if some of it was written and not fenced.
+void read_by_the_way(std::uint32_t address, std::uint32_t bytes);
 
 }  // namespace headroom::emulated

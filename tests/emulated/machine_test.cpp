@@ -103,6 +103,118 @@ TEST(EmulatedMachine, ACopyToSeveralBlocksIsCountedByTheBarrierOfEach) {
     EXPECT_EQ(received, (std::array{4, 0, 4})) << "seed " << seed;
   }
 }
+/// A value is put off to be read, and then changed: behind a wait, or too soon.
+int times_read_too_late(bool waits) {
+  int too_late = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    seed_schedule(seed);
+    int value = 1, read = 0;
+    run({.threads = 32}, [&] {
+      const auto of_warp = [](const auto& work) {
+        int mine = 0;
+        with_warp("product", mine, [&](int* const*) { work(); });
+      };
+      of_warp([&] {
+        warp_later([&] { read = value; });
+        commit_warp_work();
+      });
+      if (waits) of_warp([] { wait_for_warp_work(0); });
+      of_warp([&] { value = 2; });
+      of_warp([] { wait_for_warp_work(0); });
+    });
+    too_late += read != 1;
+  }
+  return too_late;
+}
+TEST(EmulatedMachine, WhatAWarpPutsOffIsDoneBehindTheWaitAtTheLatest) {
+  EXPECT_EQ(times_read_too_late(true), 0);
+  EXPECT_GT(times_read_too_late(false), 0);
+}
+TEST(EmulatedMachine, AWarpsWorkIsDoneInItsOrder) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    seed_schedule(seed);
+    std::vector<int> done, done_behind_the_first_wait;
+    run({.threads = 32}, [&] {
+      int mine = 0;
+      with_warp("products", mine, [&](int* const*) {
+        for (int i = 0; i < 6; ++i) {
+          warp_later([&done, i] { done.push_back(i); });
+          if (i % 2 == 1) commit_warp_work();
+        }
+        wait_for_warp_work(1);
+        done_behind_the_first_wait = done;
+        wait_for_warp_work(0);
+      });
+    });
+    EXPECT_EQ(done, (std::vector{0, 1, 2, 3, 4, 5})) << "seed " << seed;
+    EXPECT_GE(done_behind_the_first_wait.size(), 4u) << "seed " << seed;
+  }
+}
+
+/// What lies at the destination and in shared memory, which is written anew behind a wait for the store's reading or too soon.
+int times_stored_wrong(bool waits) {
+  int wrong = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    seed_schedule(seed);
+    alignas(16) std::array<int, 4> stored{};
+    run({.threads = 1, .shared_bytes = 64}, [&] {
+      int* source = reinterpret_cast<int*>(shared_memory());
+      source[0] = 1;
+      store_in_group(stored.data(), shared_address(source), 16);
+      commit_stores();
+      if (waits) wait_until_stores_have_read(0);
+      source[0] = 2;
+      wait_until_stores_have_read(0);
+    });
+    wrong += stored[0] != 1;
+  }
+  return wrong;
+}
+TEST(EmulatedMachine, AStoreReadsBehindTheWaitAtTheLatestAndIsSeenAfterTheLaunch) {
+  EXPECT_EQ(times_stored_wrong(true), 0);
+  EXPECT_GT(times_stored_wrong(false), 0);
+}
+TEST(EmulatedMachine, AStoreThatHasBeenReadNeedNotBeSeen) {
+  alignas(16) std::array<int, 4> stored{};
+  run({.threads = 1, .shared_bytes = 64}, [&] {
+    const int before = stored[0];
+    reinterpret_cast<int*>(shared_memory())[0] = 1;
+    store_in_group(stored.data(), shared_address(shared_memory()), 16);
+    commit_stores();
+    wait_until_stores_have_read(0);
+    EXPECT_EQ(stored[0], before);
+    wait_for_stores();
+    EXPECT_EQ(stored[0], 1);
+  });
+}
+TEST(EmulatedMachine, SaysWhatALaunchLeavesUnderWay) {
+  alignas(16) std::array<int, 4> stored{};
+  std::set<std::string> said;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    seed_schedule(seed);
+    said.insert(fault_of({.threads = 1, .shared_bytes = 64}, [&] {
+      store_in_group(stored.data(), shared_address(shared_memory()), 16);
+      commit_stores();
+    }));
+  }
+  EXPECT_TRUE(said.contains("thread 0 of block 0: ended before its bulk stores had read shared memory"));
+}
+TEST(EmulatedMachine, SaysThatAFenceIsMissing) {
+  const auto read_after = [](bool fences) {
+    return fault_of({.threads = 64, .shared_bytes = 64}, [fences] {
+      if (place().thread == 5) {
+        written(32, 16);
+        if (fences) fence_written();
+      }
+      block_barrier(0, 0);
+      if (place().thread == 40) read_by_the_way(16, 32);
+    });
+  };
+  EXPECT_TRUE(says(read_after(false),
+                   "thread 40 of block 0: shared memory is read by the way, from byte 32, "
+                   "that thread 5 wrote and has not fenced"));
+  EXPECT_EQ(read_after(true), "");
+}
 TEST(EmulatedMachine, TheScheduleFollowsFromTheSeed) {
   const auto order_of = [](std::uint64_t seed) {
     seed_schedule(seed);
@@ -190,6 +302,26 @@ TEST(EmulatedMachine, SaysThatABarrierIsMisused) {
                               counted_arrive(kBarrier);
                             }),
                    "one arrival more at a barrier than it expects"));
+}
+TEST(EmulatedMachine, SaysThatABlockEndedBeforeSomebodyArrivedAtItsBarrier) {
+  const auto fault_of_arrival = [](bool meets) {
+    std::set<std::string> said;
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      seed_schedule(seed);
+      said.insert(fault_of(kPair, [meets] {
+        if (place().thread == 0) counted_init(shared_address(shared_memory()) + kBarrier, 1);
+        cluster_barrier();
+        if (place().thread == 40 && place().block == 0) {
+          for (int i = 0; i < 5; ++i) rest();
+          counted_arrive(shared_address_in(kBarrier, 1));
+        }
+        if (meets) cluster_barrier();
+      }));
+    }
+    return said;
+  };
+  EXPECT_TRUE(fault_of_arrival(false).contains("thread 40 of block 0: a barrier of a block that has ended"));
+  EXPECT_EQ(fault_of_arrival(true), std::set<std::string>{""});
 }
 TEST(EmulatedMachine, SaysThatMemoryIsNotTheBlocks) {
   const Shape shape{.threads = 32, .shared_bytes = 64};

@@ -4,11 +4,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "machine.h"
 
@@ -24,8 +27,18 @@ cudaError_t remember(cudaError_t code) {
 
 constexpr std::size_t kAllocationAlignment = 256;
 
+/// HEADROOM_EMULATED_SMS, else as many as an H200 has. With few of them a small batch is many tiles for each.
+int sms() {
+  static const int count = [] {
+    const char* given = std::getenv("HEADROOM_EMULATED_SMS");
+    return given != nullptr ? std::max(1, std::atoi(given)) : kSms;
+  }();
+  return count;
+}
+
 /// Clusters of `size` blocks of which one takes an SM that an H200 was seen to hold at once (docs/kernels/resident.md).
 int clusters_at_once(unsigned size) {
+  if (sms() < kSms) return sms() / static_cast<int>(size);
   return size <= 1    ? kSms
          : size <= 2  ? 66
          : size <= 3  ? 39
@@ -35,9 +48,9 @@ int clusters_at_once(unsigned size) {
                       : 0;
 }
 int blocks_on_sm(std::size_t shared_bytes) {
-  constexpr std::size_t kReserved = 1024;
-  return shared_bytes > kSharedBytesOfBlock ? 0
-                                            : static_cast<int>(kSharedBytesOfSm / (shared_bytes + kReserved));
+  return shared_bytes > kSharedBytesOfBlock
+             ? 0
+             : static_cast<int>(kSharedBytesOfSm / (shared_bytes + kReservedSharedBytes));
 }
 
 Shape shape_of(const cudaLaunchConfig_t& config) {
@@ -60,15 +73,23 @@ std::uint64_t first_seed() {
   return seed;
 }
 
-cudaError_t launch_kernel(const Shape& shape, const void* kernel, void* argument) {
+struct Launch {
+  Shape shape;
+  std::function<void()> thread;
+};
+using Launches = std::vector<Launch>;
+Launches* captured = nullptr;  // while a stream is captured; there is one stream
+
+cudaError_t run_launch(const Launch& launch) {
+  const Shape& shape = launch.shape;
   const bool fits = shape.cooperative && shape.cluster == 1
-                        ? shape.blocks <= static_cast<unsigned>(kSms * blocks_on_sm(shape.shared_bytes))
+                        ? shape.blocks <= static_cast<unsigned>(sms() * blocks_on_sm(shape.shared_bytes))
                         : shape.shared_bytes <= kSharedBytesOfBlock;
   if (!fits) return remember(cudaErrorCooperativeLaunchTooLarge);
   static std::uint64_t launches = 0;
   seed_schedule(first_seed() + launches++);
   try {
-    run(shape, [&] { call_kernel(kernel, argument); });
+    run(shape, launch.thread);
   } catch (const Fault& fault) {
     std::fprintf(stderr, "HEADROOM_EMULATED_SEED=%llu, launch %llu: %s\n",
                  static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(launches),
@@ -78,7 +99,20 @@ cudaError_t launch_kernel(const Shape& shape, const void* kernel, void* argument
   return cudaSuccess;
 }
 
+/// What does no more than launch can be captured.
+cudaError_t outside_of_captures() {
+  return captured == nullptr ? cudaSuccess : remember(cudaErrorStreamCaptureUnsupported);
+}
+
 }  // namespace
+
+cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  Launch launch{shape_of(config), std::move(thread)};
+  if (captured == nullptr) return run_launch(launch);
+  captured->push_back(std::move(launch));
+  return cudaSuccess;
+}
+
 }  // namespace headroom::emulated
 
 namespace emulated = headroom::emulated;
@@ -101,20 +135,29 @@ cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "a GPU that the CPU plays");
-  properties->multiProcessorCount = emulated::kSms;
+  properties->multiProcessorCount = emulated::sms();
   properties->major = 9;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
   switch (name) {
     case cudaDevAttrMultiProcessorCount:
-      *value = emulated::kSms;
+      *value = emulated::sms();
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = emulated::kSharedBytesOfBlock;
       return cudaSuccess;
     case cudaDevAttrL2CacheSize:
       *value = emulated::kL2Bytes;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = emulated::kSharedBytesOfSm;
+      return cudaSuccess;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = emulated::kReservedSharedBytes;
+      return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = emulated::kThreadsOfSm;
       return cudaSuccess;
     default:
       return emulated::remember(cudaErrorNotSupported);
@@ -131,15 +174,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   *blocks = emulated::blocks_on_sm(shared_bytes);
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
-  return emulated::launch_kernel(emulated::shape_of(*config), kernel, arguments[0]);
-}
-cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
-                                        size_t shared_bytes, cudaStream_t) {
-  return emulated::launch_kernel(
-      {.blocks = grid.x, .threads = block.x, .cooperative = true, .shared_bytes = shared_bytes}, kernel,
-      arguments[0]);
-}
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   constexpr std::size_t kUnit = emulated::kAllocationAlignment;
@@ -150,12 +184,14 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 }
 cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
 cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
+  if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   return std::memset(pointer, byte, bytes), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* pointer, int byte, size_t bytes, cudaStream_t) {
   return cudaMemset(pointer, byte, bytes);
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cudaMemcpyKind) {
+  if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   return std::memcpy(destination, source, bytes), cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
@@ -169,6 +205,30 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  emulated::captured = new emulated::Launches;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = reinterpret_cast<cudaGraph_t>(std::exchange(emulated::captured, nullptr));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return delete reinterpret_cast<emulated::Launches*>(graph), cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  const auto* launches = reinterpret_cast<const emulated::Launches*>(graph);
+  *executable = reinterpret_cast<cudaGraphExec_t>(new emulated::Launches(*launches));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return delete reinterpret_cast<emulated::Launches*>(executable), cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  for (const emulated::Launch& launch : *reinterpret_cast<const emulated::Launches*>(executable))
+    if (const cudaError_t code = emulated::run_launch(launch); code != cudaSuccess) return code;
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = reinterpret_cast<cudaEvent_t>(new std::uint64_t(0)), cudaSuccess;
 }

@@ -14,6 +14,7 @@ constexpr std::size_t kSharedAlignment = 1024;
 constexpr unsigned kLongestTurn = 400;                      // meetings of a warp
 constexpr unsigned kOneInHeldUp = 16, kLongestHeldUp = 64;  // turns; rounds
 constexpr unsigned kOneInLands = 8;                         // turns
+constexpr unsigned kOneInDoesOtherwise = 4;                 // turns of a warp that puts things off
 constexpr unsigned kLongestSleep = 64;                      // rounds, of a thread that polls
 constexpr std::uint64_t kRoundNanoseconds = 2000, kFirstLeapNanoseconds = 1'000'000;
 constexpr int kMostDoublings = 14;
@@ -134,7 +135,31 @@ void Scheduler::next_phase_if_complete(CountedBarrier& barrier) {
   event();
 }
 
+void Scheduler::do_put_off(Warp& warp) {
+  std::size_t count = warp.put_off.size();
+  if (count == 0 || warp.does == Does::kLate) return;
+  if (warp.does == Does::kSome) count = random_() % (count + 1);
+  for (; count > 0; --count) {
+    warp.put_off.front().work();
+    warp.put_off.pop_front();
+  }
+}
+
 // ---- a launch
+
+/// What a thread has left under way: its stores are seen when the launch has ended, but its shared memory is gone.
+void Scheduler::end(Lane& lane) {
+  const auto fail = [&](const char* what) {
+    if (fault_.empty()) fault_ = described(lane) + ": " + what;
+  };
+  if (!lane.open_stores.empty()) fail("ended before it committed its bulk stores");
+  for (const StoreGroup& group : lane.stores)
+    for (const GroupedStore& store : group) {
+      if (store.read.empty()) fail("ended before its bulk stores had read shared memory");
+      std::memcpy(store.destination, store.read.data(), store.read.size());
+    }
+  if (!lane.warp->put_off.empty()) fail("ended before its warp's products had been waited for");
+}
 
 boost::context::fiber Scheduler::start(Lane& lane, std::size_t number) {
   return {std::allocator_arg, stacks_.at(number), Stacks::Owner{},
@@ -145,6 +170,7 @@ boost::context::fiber Scheduler::start(Lane& lane, std::size_t number) {
             } catch (const std::exception& error) {
               if (fault_.empty()) fault_ = described(lane) + ": " + error.what();
             }
+            end(lane);
             lane.done = true;
             --lane.warp->block->left;
             --left_;
@@ -163,6 +189,7 @@ void Scheduler::place_blocks(const Shape& shape, unsigned first, unsigned count)
     block.cluster->blocks.push_back(&block);
     block.threads = block.left = shape.threads;
     block.shared_bytes = shape.shared_bytes;
+    block.unfenced.assign(shape.shared_bytes / kFencedBytes + 1, nullptr);
     block.memory.assign(shape.shared_bytes + kSharedAlignment, 0xff);  // floating-point values are NaN
     block.shared = block.memory.data() + kSharedAlignment -
                    reinterpret_cast<std::uintptr_t>(block.memory.data()) % kSharedAlignment;
@@ -229,6 +256,8 @@ void Scheduler::until_all_are_done() {
 /// Lanes that are woken meanwhile go on as well; the warp stays in the rounds if any has rested only.
 void Scheduler::turn(Warp& warp) {
   warp.patience = static_cast<int>(random_() % kLongestTurn);
+  if (draw(kOneInDoesOtherwise)) warp.does = static_cast<Does>(random_() % 3);
+  do_put_off(warp);
   for (bool again = true; again;) {
     again = false;
     for (Lane& lane : warp.lanes) {
@@ -252,6 +281,9 @@ void Scheduler::land_some() {
   for (std::size_t count = random_() % late_.size() + 1; count > 0; --count) {
     LateCopy& copy = late_[random_() % late_.size()];
     std::memcpy(copy.destination, copy.source != nullptr ? copy.source : copy.words, copy.bytes);
+    const auto place = static_cast<std::size_t>(copy.destination - copy.block->shared);
+    for (std::size_t i = place / kFencedBytes; i * kFencedBytes < place + copy.bytes; ++i)
+      copy.block->unfenced[i] = nullptr;
     copy.barrier->bytes -= copy.bytes;
     next_phase_if_complete(*copy.barrier);
     copy = late_.back();

@@ -44,6 +44,19 @@ struct GroupedCopy {
   const void* source;
   std::size_t bytes;
 };
+using CopyGroup = std::vector<GroupedCopy>;
+
+/// Bytes of shared memory that are written and fenced as one.
+inline constexpr std::size_t kFencedBytes = 16;
+
+/// A copy out of shared memory: `read` has its bytes when the source may be written again.
+struct GroupedStore {
+  void* destination;
+  const unsigned char* source;
+  std::size_t bytes;
+  std::vector<unsigned char> read;
+};
+using StoreGroup = std::vector<GroupedStore>;
 
 /// A place in memory that others store to: all of 16 bytes, and some more that share the entry.
 struct StoredTo {
@@ -64,9 +77,19 @@ struct Lane {
   Poll polls[64];  // since somebody stored to one of them, or the lane slept, or there were so many
   std::size_t poll_count = 0;
   std::uint64_t polled = 0;  // a bit for those of `polls` that share it
-  std::vector<GroupedCopy> open_group;
-  std::vector<std::vector<GroupedCopy>> groups;  // the oldest first
+  CopyGroup open_group;
+  std::vector<CopyGroup> groups;  // the oldest first
+  StoreGroup open_stores;
+  std::vector<StoreGroup> stores;    // the same
+  std::vector<std::size_t> written;  // of its block's `unfenced`
 };
+
+struct PutOff {
+  std::function<void()> work;
+  std::size_t group;
+};
+/// When a warp does what it has put off: at once, some of it now and then, or when it has to.
+enum class Does { kAtOnce, kSome, kLate };
 
 struct Warp {
   Block* block = nullptr;
@@ -75,7 +98,10 @@ struct Warp {
   const char* instruction = nullptr;  // at which lanes meet
   void* all[kWarp] = {};
   std::size_t arrived = 0;
-  Sleepers sleepers;     // there
+  Sleepers sleepers;           // there
+  std::deque<PutOff> put_off;  // the oldest first
+  std::size_t committed = 0;   // groups of it
+  Does does = Does::kSome;
   int patience = 0;      // meetings until others have a turn
   unsigned held_up = 0;  // rounds
 };
@@ -108,6 +134,7 @@ struct Block {
   std::vector<Warp> warps;
   Barrier barriers[16];
   std::unordered_map<std::uint32_t, CountedBarrier> counted;  // by their place
+  std::vector<const Lane*> unfenced;  // who wrote these 16 bytes and has not said so to copies and products
 };
 
 struct LateCopy {
@@ -115,6 +142,7 @@ struct LateCopy {
   const void* source;  // null: words
   std::uint32_t words[4];
   std::uint32_t bytes;
+  Block* block;  // of the destination
   CountedBarrier* barrier;
 };
 
@@ -142,6 +170,8 @@ class Scheduler {
   void event() { ++events_; }
   void later(const LateCopy& copy) { late_.push_back(copy); }
   void next_phase_if_complete(CountedBarrier& barrier);
+  /// Does what a warp has put off, some of it or nothing.
+  void do_put_off(Warp& warp);
 
  private:
   struct Alarm {
@@ -152,6 +182,7 @@ class Scheduler {
 
   void leave();
   void sleep();
+  void end(Lane& lane);
   boost::context::fiber start(Lane& lane, std::size_t number);
   void place_blocks(const Shape& shape, unsigned first, unsigned count);
   void remove_blocks();

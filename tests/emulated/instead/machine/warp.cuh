@@ -15,11 +15,6 @@
 #include "machine.h"
 #include "machine/lanes.cuh"
 
-// What CUDA C++ has in the global namespace for a thread.
-#define threadIdx (::headroom::emulated::thread_place())
-#define blockIdx (::headroom::emulated::block_place())
-#define blockDim (::headroom::emulated::block_size())
-#define gridDim (::headroom::emulated::grid_size())
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __grid_constant__
@@ -30,11 +25,21 @@ using std::min;
 inline void __syncwarp() { headroom::emulated::warp_sync(); }
 
 namespace headroom::emulated {
-inline dim3 thread_place() { return dim3(place().thread, 0, 0); }
-inline dim3 block_place() { return dim3(place().block, 0, 0); }
-inline dim3 block_size() { return dim3(place().threads); }
-inline dim3 grid_size() { return dim3(place().blocks); }
+/// A number of the running thread, asked for wherever it is read.
+template <unsigned Place::* kMember>
+struct OfThread {
+  struct X {
+    operator unsigned() const { return place().*kMember; }
+  } x;
+};
+}  // namespace headroom::emulated
+// What CUDA C++ has in the global namespace for a thread.
+inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::thread> threadIdx{};
+inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::block> blockIdx{};
+inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::threads> blockDim{};
+inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::blocks> gridDim{};
 
+namespace headroom::emulated {
 /// `__shared__ Variable name;`, rewritten to Variable& name = block_variable<Variable>([] {}): every lambda's type is its own.
 template <class Variable, class Unique>
 Variable& block_variable(Unique /*of this declaration*/) {
