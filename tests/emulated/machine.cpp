@@ -47,7 +47,11 @@ CountedBarrier& counted(std::uint32_t address) {
 
 }  // namespace
 
-void run(const Shape& shape, const std::function<void()>& thread) { the_scheduler.run(shape, thread); }
+void run(std::span<const Launch> launches) { the_scheduler.run(launches); }
+void run(const Shape& shape, const std::function<void()>& thread) {
+  const Launch launch{shape, thread};
+  run({&launch, 1});
+}
 void seed_schedule(std::uint64_t seed) { the_scheduler.seed(seed); }
 
 const Place& place() { return running().place; }
@@ -90,6 +94,12 @@ void cluster_barrier() {
   Cluster& cluster = *running_block().cluster;
   wait_at(cluster.barrier, cluster.blocks.size() * running_block().threads, false);
 }
+
+void wait_for_launch_before() {
+  Progress* before = running_block().launch->before;
+  if (before != nullptr && !before->ended) the_scheduler.sleep_for(before->sleepers);
+}
+void let_next_launch_begin() { the_scheduler.let_next_begin(running_block()); }
 
 void polled(const void* address) { the_scheduler.poll(address); }
 void stored(const void* address) { the_scheduler.stored(address); }

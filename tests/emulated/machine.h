@@ -30,6 +30,7 @@ struct Shape {
   unsigned blocks = 1, threads = 1;  // threads: of a block
   unsigned cluster = 1;              // blocks of one
   bool cooperative = false;          // all blocks are there at once
+  bool overlaps = false;             // may begin before the launch before it has ended
   std::size_t shared_bytes = 0;      // of a block, besides static ones
 };
 
@@ -39,7 +40,13 @@ class Fault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Runs `thread` as every thread of every block; returns when all are done. Throws Fault.
+struct Launch {
+  Shape shape;
+  std::function<void()> thread;  // run as every thread of every block
+};
+
+/// Runs them one after the other; returns when all are done. Throws Fault.
+void run(std::span<const Launch> launches);
 void run(const Shape& shape, const std::function<void()>& thread);
 
 /// Seeds what is drawn from here on; run() adds to it.
@@ -74,6 +81,11 @@ void block_barrier(int which, unsigned count);
 /// All threads of the block; whether any of them says so.
 bool block_any(bool value);
 void cluster_barrier();
+
+/// Waits for the end of the launch before.
+void wait_for_launch_before();
+/// This block does not mind that the next launch begins, once all do or have ended.
+void let_next_launch_begin();
 
 /// To be called before a load of what others may store to, and behind such a store: who polls in vain sleeps.
 void polled(const void* address);

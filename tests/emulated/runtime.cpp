@@ -60,6 +60,8 @@ Shape shape_of(const cudaLaunchConfig_t& config) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id == cudaLaunchAttributeCooperative) shape.cooperative = attribute.val.cooperative != 0;
     if (attribute.id == cudaLaunchAttributeClusterDimension) shape.cluster = attribute.val.clusterDim.x;
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      shape.overlaps = attribute.val.programmaticStreamSerializationAllowed != 0;
   }
   return shape;
 }
@@ -73,26 +75,25 @@ std::uint64_t first_seed() {
   return seed;
 }
 
-struct Launch {
-  Shape shape;
-  std::function<void()> thread;
-};
 using Launches = std::vector<Launch>;
 Launches* captured = nullptr;  // while a stream is captured; there is one stream
 
-cudaError_t run_launch(const Launch& launch) {
-  const Shape& shape = launch.shape;
-  const bool fits = shape.cooperative && shape.cluster == 1
-                        ? shape.blocks <= static_cast<unsigned>(sms() * blocks_on_sm(shape.shared_bytes))
-                        : shape.shared_bytes <= kSharedBytesOfBlock;
-  if (!fits) return remember(cudaErrorCooperativeLaunchTooLarge);
-  static std::uint64_t launches = 0;
-  seed_schedule(first_seed() + launches++);
+bool fits(const Shape& shape) {
+  return shape.cooperative && shape.cluster == 1
+             ? shape.blocks <= static_cast<unsigned>(sms() * blocks_on_sm(shape.shared_bytes))
+             : shape.shared_bytes <= kSharedBytesOfBlock;
+}
+
+cudaError_t run_all(const Launches& all) {
+  for (const Launch& launch : all)
+    if (!fits(launch.shape)) return remember(cudaErrorCooperativeLaunchTooLarge);
+  static std::uint64_t runs = 0;
+  seed_schedule(first_seed() + runs++);
   try {
-    run(shape, launch.thread);
+    run(all);
   } catch (const Fault& fault) {
     std::fprintf(stderr, "HEADROOM_EMULATED_SEED=%llu, launch %llu: %s\n",
-                 static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(launches),
+                 static_cast<unsigned long long>(first_seed()), static_cast<unsigned long long>(runs),
                  fault.what());
     return remember(cudaErrorLaunchFailure);
   }
@@ -108,7 +109,7 @@ cudaError_t outside_of_captures() {
 
 cudaError_t launch_thread(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   Launch launch{shape_of(config), std::move(thread)};
-  if (captured == nullptr) return run_launch(launch);
+  if (captured == nullptr) return run_all({std::move(launch)});
   captured->push_back(std::move(launch));
   return cudaSuccess;
 }
@@ -225,9 +226,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return delete reinterpret_cast<emulated::Launches*>(executable), cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
-  for (const emulated::Launch& launch : *reinterpret_cast<const emulated::Launches*>(executable))
-    if (const cudaError_t code = emulated::run_launch(launch); code != cudaSuccess) return code;
-  return cudaSuccess;
+  return emulated::run_all(*reinterpret_cast<const emulated::Launches*>(executable));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = reinterpret_cast<cudaEvent_t>(new std::uint64_t(0)), cudaSuccess;

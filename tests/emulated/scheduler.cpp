@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 namespace headroom::emulated {
@@ -15,6 +16,8 @@ constexpr unsigned kLongestTurn = 400;                      // meetings of a war
 constexpr unsigned kOneInHeldUp = 16, kLongestHeldUp = 64;  // turns; rounds
 constexpr unsigned kOneInLands = 8;                         // turns
 constexpr unsigned kOneInDoesOtherwise = 4;                 // turns of a warp that puts things off
+constexpr unsigned kMostAtOnce = 3;                         // clusters
+constexpr unsigned kOneInBegins = 2;                        // rounds, of the next launch
 constexpr unsigned kLongestSleep = 64;                      // rounds, of a thread that polls
 constexpr std::uint64_t kRoundNanoseconds = 2000, kFirstLeapNanoseconds = 1'000'000;
 constexpr int kMostDoublings = 14;
@@ -23,6 +26,13 @@ constexpr int kHopelessRounds = 100000;  // without an event, before the launch 
 
 std::string described(const Lane& lane) {
   return "thread " + std::to_string(lane.place.thread) + " of block " + std::to_string(lane.place.block);
+}
+
+void require_possible(const Shape& shape) {
+  if (shape.threads == 0 || shape.threads > 1024 || shape.blocks == 0 || shape.cluster == 0 ||
+      shape.blocks % shape.cluster != 0)
+    throw Fault("a launch of " + std::to_string(shape.blocks) + " blocks in clusters of " +
+                std::to_string(shape.cluster) + " with " + std::to_string(shape.threads) + " threads");
 }
 
 }  // namespace
@@ -36,23 +46,33 @@ void Sleepers::wake() {
 
 Scheduler the_scheduler;
 
-void Scheduler::run(const Shape& shape, const std::function<void()>& thread) {
-  if (shape.threads == 0 || shape.threads > 1024 || shape.blocks == 0 || shape.cluster == 0 ||
-      shape.blocks % shape.cluster != 0)
-    throw Fault("a launch of " + std::to_string(shape.blocks) + " blocks in clusters of " +
-                std::to_string(shape.cluster) + " with " + std::to_string(shape.threads) + " threads");
-  thread_ = &thread;
+void Scheduler::run(std::span<const Launch> launches) {
+  for (const Launch& launch : launches) require_possible(launch.shape);
   fault_.clear();
-  const unsigned at_once = shape.cooperative ? shape.blocks : shape.cluster;
-  for (unsigned first = 0; first < shape.blocks; first += at_once) {
-    place_blocks(shape, first, at_once);
-    try {
-      until_all_are_done();
-    } catch (...) {
-      remove_blocks();
-      throw;
+  std::vector<Progress> all(launches.size());
+  try {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i].launch = &launches[i];
+      all[i].before = i > 0 ? &all[i - 1] : nullptr;
+      all[i].order.resize(launches[i].shape.blocks / launches[i].shape.cluster);
+      std::iota(all[i].order.begin(), all[i].order.end(), 0u);
+      std::shuffle(all[i].order.begin(), all[i].order.end(), random_);
     }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Progress& progress = all[i];
+      Progress* next = i + 1 < all.size() && launches[i + 1].shape.overlaps ? &all[i + 1] : nullptr;
+      while (progress.left > 0 || progress.placed < progress.order.size()) {
+        if (progress.left == 0) place_clusters(progress);
+        until_done(progress, next);
+        if (next == nullptr || next->left == 0) remove_blocks();
+      }
+      progress.ended = true;
+      progress.sleepers.wake();
+      event();
+    }
+  } catch (...) {
     remove_blocks();
+    throw;
   }
 }
 
@@ -166,24 +186,45 @@ boost::context::fiber Scheduler::start(Lane& lane, std::size_t number) {
           [this, &lane](boost::context::fiber&& scheduler) {
             lane.scheduler = std::move(scheduler);
             try {
-              (*thread_)();
+              lane.warp->block->launch->launch->thread();
             } catch (const std::exception& error) {
               if (fault_.empty()) fault_ = described(lane) + ": " + error.what();
             }
             end(lane);
             lane.done = true;
-            --lane.warp->block->left;
-            --left_;
+            Block& block = *lane.warp->block;
+            if (--block.left == 0) let_next_begin(block);
+            --block.launch->left;
             event();
             return std::move(lane.scheduler);
           }};
 }
 
-void Scheduler::place_blocks(const Shape& shape, unsigned first, unsigned count) {
-  std::size_t lanes = 0;
-  for (unsigned number = first; number < first + count; ++number) {
-    if (number % shape.cluster == 0) clusters_.push_back(std::make_unique<Cluster>());
+void Scheduler::let_next_begin(Block& block) {
+  if (!std::exchange(block.let_next, true)) ++block.launch->let_next;
+}
+
+void Scheduler::hold_up(Progress& progress) {
+  for (auto& block : blocks_)
+    for (Warp& warp : block->warps)
+      if (block->launch == &progress) warp.held_up = static_cast<unsigned>(random_() % kLongestHeldUp);
+}
+/// The next ones of its order: all of a cooperative launch, else a few.
+void Scheduler::place_clusters(Progress& progress) {
+  const Shape& shape = progress.launch->shape;
+  const auto left = static_cast<unsigned>(progress.order.size()) - progress.placed;
+  const unsigned count =
+      shape.cooperative ? left : std::min(left, static_cast<unsigned>(random_() % kMostAtOnce) + 1);
+  for (const unsigned end = progress.placed + count; progress.placed < end; ++progress.placed)
+    place_cluster(progress, progress.order[progress.placed]);
+}
+void Scheduler::place_cluster(Progress& progress, unsigned cluster) {
+  const Shape& shape = progress.launch->shape;
+  clusters_.push_back(std::make_unique<Cluster>());
+  for (unsigned rank = 0; rank < shape.cluster; ++rank) {
+    const unsigned number = cluster * shape.cluster + rank;
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
+    block.launch = &progress;
     block.cluster = clusters_.back().get();
     block.rank = static_cast<std::uint32_t>(block.cluster->blocks.size());
     block.cluster->blocks.push_back(&block);
@@ -202,12 +243,12 @@ void Scheduler::place_blocks(const Shape& shape, unsigned first, unsigned count)
         Lane& lane = warp.lanes[i];
         lane.warp = &warp;
         lane.place = {static_cast<unsigned>(w * kWarp + i), number, shape.threads, shape.blocks};
-        lane.fiber = start(lane, lanes++);
+        lane.fiber = start(lane, stacks_in_use_++);
+        ++progress.left;
       }
       in_round_.push_back(&warp);
     }
   }
-  left_ = lanes;
 }
 /// Of fibers that have not come to their end boost unwinds the stacks.
 void Scheduler::remove_blocks() {
@@ -216,13 +257,20 @@ void Scheduler::remove_blocks() {
   late_.clear();
   blocks_.clear();
   clusters_.clear();
+  stacks_in_use_ = 0;
   for (StoredTo& place : stored_to_) place = {};
 }
 
-void Scheduler::until_all_are_done() {
+void Scheduler::until_done(Progress& progress, Progress* next) {
   std::uint64_t events = events_;
   int quiet_rounds = 0;
-  while (left_ > 0) {
+  while (progress.left > 0) {
+    const bool next_may_begin =
+        next != nullptr && next->placed == 0 && progress.let_next == progress.launch->shape.blocks;
+    if (next_may_begin && draw(kOneInBegins)) {
+      hold_up(progress);
+      place_clusters(*next);
+    }
     if (in_round_.empty() && late_.empty()) {  // only the clock can change anything
       if (alarms_.empty()) throw Fault("nobody can go on: " + standing());
       round_ = std::max(round_, alarms_.front().round);
@@ -250,7 +298,9 @@ void Scheduler::until_all_are_done() {
     nanoseconds_ += kRoundNanoseconds << std::clamp(quiet_rounds - kPatientRounds, 0, kMostDoublings);
     if (quiet_rounds > kHopelessRounds) throw Fault("nobody gets on: " + standing());
   }
-  if (!late_.empty()) throw Fault("the blocks ended before copies into their shared memory had landed");
+  if (std::any_of(late_.begin(), late_.end(),
+                  [&](const LateCopy& copy) { return copy.block->launch == &progress; }))
+    throw Fault("the blocks ended before copies into their shared memory had landed");
 }
 
 /// Lanes that are woken meanwhile go on as well; the warp stays in the rounds if any has rested only.

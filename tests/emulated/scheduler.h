@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -123,7 +124,21 @@ struct Cluster {
   std::vector<Block*> blocks;
 };
 
+/// How far a launch has come.
+struct Progress {
+  const Launch* launch = nullptr;
+  Progress* before = nullptr;
+  std::vector<unsigned> order;  // of its clusters
+  unsigned placed = 0;          // clusters
+  unsigned let_next = 0;        // blocks that let the next launch begin, or have ended
+  std::size_t left = 0;         // lanes of the blocks that are there
+  bool ended = false;
+  Sleepers sleepers;  // until it has ended
+};
+
 struct Block {
+  Progress* launch = nullptr;
+  bool let_next = false;
   Cluster* cluster = nullptr;
   std::uint32_t rank = 0;  // in the cluster
   std::size_t threads = 0, left = 0;
@@ -149,7 +164,7 @@ struct LateCopy {
 class Scheduler {
  public:
   void seed(std::uint64_t seed) { random_.seed(seed); }
-  void run(const Shape& shape, const std::function<void()>& thread);
+  void run(std::span<const Launch> launches);
   std::uint64_t nanoseconds() const { return nanoseconds_; }
   bool draw(unsigned one_in) { return random_() % one_in == 0; }
 
@@ -170,6 +185,7 @@ class Scheduler {
   void event() { ++events_; }
   void later(const LateCopy& copy) { late_.push_back(copy); }
   void next_phase_if_complete(CountedBarrier& barrier);
+  void let_next_begin(Block& block);
   /// Does what a warp has put off, some of it or nothing.
   void do_put_off(Warp& warp);
 
@@ -184,16 +200,18 @@ class Scheduler {
   void sleep();
   void end(Lane& lane);
   boost::context::fiber start(Lane& lane, std::size_t number);
-  void place_blocks(const Shape& shape, unsigned first, unsigned count);
+  void hold_up(Progress& progress);
+  void place_clusters(Progress& progress);
+  void place_cluster(Progress& progress, unsigned cluster);
   void remove_blocks();
-  void until_all_are_done();
+  /// Until the blocks of `progress` that are there have ended; some of `next` may begin meanwhile.
+  void until_done(Progress& progress, Progress* next);
   void turn(Warp& warp);
   void land_some();
   void ring_alarms();
   std::string standing() const;
   std::size_t entry_of(const void* address) const;
 
-  const std::function<void()>* thread_ = nullptr;
   std::mt19937_64 random_;
   Stacks stacks_;
   std::vector<std::unique_ptr<Cluster>> clusters_;
@@ -202,7 +220,7 @@ class Scheduler {
   std::vector<LateCopy> late_;
   std::deque<Alarm> alarms_;
   std::vector<StoredTo> stored_to_ = std::vector<StoredTo>(std::size_t{1} << 16);
-  std::size_t left_ = 0;  // lanes
+  std::size_t stacks_in_use_ = 0;
   Lane* running_ = nullptr;
   std::string fault_;
   std::uint64_t events_ = 0, round_ = 0, nanoseconds_ = 1;

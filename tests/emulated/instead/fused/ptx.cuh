@@ -52,10 +52,10 @@ FUSED_DEVICE void registers_increase() {}
 template <int kRegisters>
 FUSED_DEVICE void registers_decrease() {}
 
-// ---- kernels that may start before the one before them has ended: here none does
+// ---- kernels that may start before the one before them has ended
 
-FUSED_DEVICE void wait_for_kernel_before() {}
-FUSED_DEVICE void let_next_kernel_start() {}
+FUSED_DEVICE void wait_for_kernel_before() { emulated::wait_for_launch_before(); }
+FUSED_DEVICE void let_next_kernel_start() { emulated::let_next_launch_begin(); }
 
 // ---- bulk copies
 
