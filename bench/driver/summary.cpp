@@ -56,20 +56,39 @@ std::string fraction_text(const Results& results, const Record& record) {
 }
 
 std::string verdict_text(const Record& record) {
-  switch (record.outcome) {
-    case Outcome::kSkipped:
-      return "skipped: " + record.message;
-    case Outcome::kFailed:
-      return "FAILED: " + record.message;
-    case Outcome::kOk:
-      break;
-  }
+  if (record.outcome == Outcome::kFailed) return "FAILED: " + record.message;
   const std::string verdict = record.verification.verdict == Verdict::kPass
                                   ? "verified"
                                   : std::string(to_string(record.verification.verdict));
   const std::string slowdown = slowdown_message(record.blocks);
   return verdict + (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
          (slowdown.empty() ? "" : ", " + slowdown);
+}
+
+/// What was skipped: one line for all backends of a workload and precision that share a reason.
+std::string skipped_table(const std::vector<SpeedupRow>& rows) {
+  struct Skipped {
+    std::string workload, precision, backends, reason;
+  };
+  std::vector<Skipped> skipped;
+  for (const SpeedupRow& row : rows) {
+    const Record& record = *row.record;
+    if (record.outcome != Outcome::kSkipped) continue;
+    const std::string precision(to_string(record.precision));
+    const auto same = std::find_if(skipped.begin(), skipped.end(), [&](const Skipped& other) {
+      return other.workload == record.workload && other.precision == precision &&
+             other.reason == record.message;
+    });
+    if (same == skipped.end())
+      skipped.push_back({record.workload, precision, record.backend, record.message});
+    else
+      same->backends += ", " + record.backend;
+  }
+  if (skipped.empty()) return "";
+  std::vector<Line> lines = {{"workload", "precision", "skipped"}};
+  for (const Skipped& one : skipped)
+    lines.push_back({one.workload, one.precision, one.backends + ": " + one.reason});
+  return "\n" + columns(lines, {});
 }
 
 }  // namespace
@@ -84,8 +103,10 @@ std::string step_text(double seconds) {
 std::string summary_table(const Results& results) {
   std::vector<Line> lines = {{"workload", "precision", "backend", "step", "95 % interval", "vs eager",
                               "vs best", "of floor", "result"}};
-  for (const SpeedupRow& row : speedup_rows(results.records)) {
+  const std::vector<SpeedupRow> rows = speedup_rows(results.records);
+  for (const SpeedupRow& row : rows) {
     const Record& record = *row.record;
+    if (record.outcome == Outcome::kSkipped) continue;
     std::string step, interval;
     if (record.step_seconds && record.outcome == Outcome::kOk) {
       step = step_text(record.step_seconds->median);
@@ -96,9 +117,10 @@ std::string summary_table(const Results& results) {
                      interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
                      fraction_text(results, record), verdict_text(record)});
   }
-  std::string text = columns(lines, {3, 4, 5, 6, 7});
-  if (results.records.size() > 0)
-    text += "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
+  std::string text;
+  if (lines.size() > 1)
+    text = columns(lines, {3, 4, 5, 6, 7}) +
+           "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
   if (std::any_of(results.records.begin(), results.records.end(),
                   [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
     text += "of floor: the least time the device could take over the measured one, and what sets it\n";
@@ -106,7 +128,7 @@ std::string summary_table(const Results& results) {
   for (const Record& record : results.records) {
     if (is_faster_than_floor(record)) text += floor_defect(record) + "\n";
   }
-  return text;
+  return text + skipped_table(rows);
 }
 
 std::string ladder_table(const Results& results) {

@@ -11,6 +11,7 @@ namespace headroom {
 /// "12.3 us", "1.45 ms": three digits.
 std::string step_text(double seconds);
 
+/// What ran, a line a record; then what was skipped, a line for each (workload, precision) and reason.
 std::string summary_table(const Results& results);
 /// Where the time goes, a line for each (workload, precision) of which two terms or more are known; else empty.
 std::string ladder_table(const Results& results);

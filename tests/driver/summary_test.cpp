@@ -70,6 +70,36 @@ TEST(Summary, ShowsTheShareOfTheFloorAndWhatSetsIt) {
   EXPECT_THAT(summary_json(results, "a.json"), HasSubstr("\"faster_than_floor\": true"));
 }
 
+TEST(Summary, ListsWhatWasSkippedOnceForEachReason) {
+  Results results = measured();
+  EXPECT_THAT(summary_table(results), Not(HasSubstr("skipped")));
+  for (const std::size_t i : {1, 2, 3}) {
+    results.records[i].outcome = Outcome::kSkipped;
+    results.records[i].step_seconds.reset();
+    results.records[i].message = i == 2 ? "needs 9 bytes, there are 8" : "no CUDA device";
+  }
+  const std::string text = summary_table(results);
+  const std::string& first = results.records[1].backend;
+  const std::string& second = results.records[2].backend;
+  const std::string& third = results.records[3].backend;
+  EXPECT_THAT(text, HasSubstr("\n\nworkload    precision  skipped\n"));
+  EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + first + ", " + third + ": no CUDA device\n"));
+  EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + second + ": needs 9 bytes, there are 8\n"));
+  // The rest still has its lines, and nothing else has one.
+  EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + results.records[0].backend + " "));
+  EXPECT_THAT(text, Not(HasSubstr(first + "  ")));
+}
+TEST(Summary, HasNoTimesWhereAllWasSkipped) {
+  Results results = measured();
+  for (Record& record : results.records) {
+    record.outcome = Outcome::kSkipped;
+    record.message = "no CUDA device";
+  }
+  const std::string text = summary_table(results);
+  EXPECT_THAT(text, HasSubstr("no CUDA device"));
+  EXPECT_THAT(text, Not(HasSubstr("vs eager")));
+}
+
 TEST(Summary, SaysOfHowManyRecordsTheTimesCount) {
   Results results = measured();
   EXPECT_THAT(summary_sentence(results), HasSubstr("All 5 records that ran are verified. "));
