@@ -45,6 +45,10 @@ CountedBarrier& counted(std::uint32_t address) {
   return found->second;
 }
 
+void read_now(GroupedStore& store) {
+  if (store.read.empty()) store.read.assign(store.source, store.source + store.bytes);
+}
+
 }  // namespace
 
 void run(std::span<const Launch> launches) { the_scheduler.run(launches); }
@@ -170,6 +174,16 @@ void copy_later_to(std::uint32_t ranks, std::uint32_t destination, const void* s
     if ((ranks >> rank & 1) != 0)
       copy_later(shared_address_in(destination, rank), source, bytes, shared_address_in(barrier, rank));
 }
+void write_later(std::uint32_t destination, std::uint32_t bytes, std::uint32_t barrier,
+                 std::function<void()> write) {
+  the_scheduler.later({.destination = shared_pointer(destination, bytes),
+                       .source = nullptr,
+                       .words = {},
+                       .bytes = bytes,
+                       .block = &block_of(destination),
+                       .barrier = &counted(barrier),
+                       .write = std::move(write)});
+}
 void send_later(std::uint32_t destination, std::span<const std::uint32_t> words, std::uint32_t barrier) {
   const auto bytes = static_cast<std::uint32_t>(words.size_bytes());
   if (destination % bytes != 0) fault("a store to an address that is not a multiple of its bytes");
@@ -199,18 +213,19 @@ void wait_for_groups(std::size_t all_but) {
   groups.erase(groups.begin(), end);
 }
 
-namespace {
-void read_now(GroupedStore& store) {
-  if (store.read.empty()) store.read.assign(store.source, store.source + store.bytes);
-}
-}  // namespace
-void store_in_group(void* destination, std::uint32_t source, std::uint32_t bytes) {
-  if (bytes == 0 || bytes % 16 != 0 || source % 16 != 0 ||
-      reinterpret_cast<std::uintptr_t>(destination) % 16 != 0)
+void store_in_group(std::uint32_t source, std::uint32_t bytes,
+                    std::function<void(const unsigned char*)> write) {
+  if (bytes == 0 || bytes % 16 != 0 || source % 16 != 0)
     fault("a bulk store of " + std::to_string(bytes) + " bytes that is not of whole 16 bytes");
   read_by_the_way(source, bytes);
-  GroupedStore& store = running().open_stores.emplace_back(destination, shared_pointer(source, bytes), bytes);
-  if (the_scheduler.draw(2)) read_now(store);
+  auto& stores = running().open_stores;
+  stores.push_back({shared_pointer(source, bytes), bytes, std::move(write), {}});
+  if (the_scheduler.draw(2)) read_now(stores.back());
+}
+void store_in_group(void* destination, std::uint32_t source, std::uint32_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(destination) % 16 != 0)
+    fault("a bulk store to an address that is not a multiple of 16 bytes");
+  store_in_group(source, bytes, [=](const unsigned char* read) { std::memcpy(destination, read, bytes); });
 }
 void commit_stores() { running().stores.push_back(std::exchange(running().open_stores, {})); }
 void wait_until_stores_have_read(std::size_t all_but) {
@@ -222,7 +237,7 @@ void wait_for_stores() {
   for (StoreGroup& group : running().stores)
     for (GroupedStore& store : group) {
       read_now(store);
-      std::memcpy(store.destination, store.read.data(), store.bytes);
+      store.write(store.read.data());
     }
   running().stores.clear();
 }

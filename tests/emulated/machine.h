@@ -2,12 +2,15 @@
 // kernels' own source, in another order of events every time.
 //
 // Every thread of a launch is a fiber. A warp's lanes meet where an instruction takes them all; threads wait at barriers;
-// copies that a GPU makes by the way land later, in any order. A scheduler draws who goes on, for how long, who is held
-// up and what lands, from a seed; what only holds in one order of these does not hold for long. A launch that can't go
-// on, a lane that goes elsewhere than its warp, or a barrier that too many arrive at is an error that says where.
+// copies that a GPU makes by the way land later, in any order, and so do a warpgroup's products, in theirs. Thread blocks come
+// in any order, a few at once, and the first of a launch that may overlap before the last of the one before. A scheduler
+// draws who goes on, for how long, who is held up and what lands, from a seed; what only holds in one order of these
+// does not hold for long. A launch that can't go on, a lane that goes elsewhere than its warp, or a barrier that too many
+// arrive at is an error that says where.
 //
 // What it does not see: a store overtaken by another of the same thread (memory is sequentially consistent here), races
-// between two instructions that no wait lies between, and time: only nanoseconds() passes, faster while all wait.
+// between two instructions that no wait lies between, plain stores to shared memory that a copy or a product reads without a
+// fence, and time: only nanoseconds() passes, faster while all wait.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +24,7 @@ namespace headroom::emulated {
 
 inline constexpr int kWarp = 32;
 /// Of the device that is played, an H200.
-inline constexpr int kSms = 132;
+inline constexpr int kComputeMajor = 9, kSms = 132;
 inline constexpr int kSharedBytesOfBlock = 232448, kSharedBytesOfSm = 233472, kReservedSharedBytes = 1024;
 inline constexpr int kThreadsOfSm = 2048;
 inline constexpr int kL2Bytes = 60 << 20;
@@ -29,6 +32,7 @@ inline constexpr int kL2Bytes = 60 << 20;
 struct Shape {
   unsigned blocks = 1, threads = 1;  // threads: of a block
   unsigned cluster = 1;              // blocks of one
+  unsigned grid_y = 1, grid_z = 1;   // of the blocks; grid_x is what they leave
   bool cooperative = false;          // all blocks are there at once
   bool overlaps = false;             // may begin before the launch before it has ended
   std::size_t shared_bytes = 0;      // of a block, besides static ones
@@ -55,7 +59,8 @@ void seed_schedule(std::uint64_t seed);
 // ---- what a running thread asks for
 
 struct Place {
-  unsigned thread, block, threads, blocks;  // threads: of a block; blocks: of the launch
+  unsigned thread, block;
+  const Shape* shape;  // of the launch
 };
 const Place& place();
 int lane();
@@ -120,6 +125,9 @@ void copy_later(std::uint32_t destination, const void* source, std::uint32_t byt
 /// The same to the same place in several blocks of the cluster, one a bit of `ranks`, each counted by its own barrier.
 void copy_later_to(std::uint32_t ranks, std::uint32_t destination, const void* source, std::uint32_t bytes,
                    std::uint32_t barrier);
+/// Bytes that `write` brings to the destination.
+void write_later(std::uint32_t destination, std::uint32_t bytes, std::uint32_t barrier,
+                 std::function<void()> write);
 /// The same of a value.
 void send_later(std::uint32_t destination, std::span<const std::uint32_t> words, std::uint32_t barrier);
 /// Of this thread, in groups: source is read and written at the last moment, or right now.
@@ -129,6 +137,9 @@ void wait_for_groups(std::size_t all_but);
 /// The same of a copy out of shared memory, whose groups are counted apart: its source is read by the first of these waits at the
 /// latest, and what it has read may be seen no sooner than the second one ends, or the launch.
 void store_in_group(void* destination, std::uint32_t source, std::uint32_t bytes);
+/// The same where `write` puts bytes that have been read to their places.
+void store_in_group(std::uint32_t source, std::uint32_t bytes,
+                    std::function<void(const unsigned char*)> write);
 void commit_stores();
 void wait_until_stores_have_read(std::size_t all_but);
 void wait_for_stores();

@@ -2,6 +2,7 @@
 // done; events are stamped with the machine's own time.
 #include "runtime.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "machine.h"
+#include "tensor_map.h"
 
 namespace headroom::emulated {
 namespace {
@@ -54,8 +56,12 @@ int blocks_on_sm(std::size_t shared_bytes) {
 }
 
 Shape shape_of(const cudaLaunchConfig_t& config) {
-  Shape shape{
-      .blocks = config.gridDim.x, .threads = config.blockDim.x, .shared_bytes = config.dynamicSmemBytes};
+  const dim3& grid = config.gridDim;
+  Shape shape{.blocks = grid.x * grid.y * grid.z,
+              .threads = config.blockDim.x,
+              .grid_y = grid.y,
+              .grid_z = grid.z,
+              .shared_bytes = config.dynamicSmemBytes};
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id == cudaLaunchAttributeCooperative) shape.cooperative = attribute.val.cooperative != 0;
@@ -100,6 +106,27 @@ cudaError_t run_all(const Launches& all) {
   return cudaSuccess;
 }
 
+/// The driver's function for matrices of 16-bit values in panels of 128 bytes, swizzled; nothing else is asked of it.
+CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
+                           const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
+                           const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const bool sixteen_bits =
+      type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  if (rank != 2 || !sixteen_bits || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] != 64 ||
+      strides[0] % 16 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  const TensorMap tensor{.data = static_cast<unsigned char*>(data),
+                         .rows = static_cast<std::int64_t>(extents[1]),
+                         .columns = static_cast<std::int64_t>(extents[0]),
+                         .row_bytes = static_cast<std::int64_t>(strides[0]),
+                         .box_rows = static_cast<int>(box[1]),
+                         .box_columns = static_cast<int>(box[0])};
+  static_assert(sizeof tensor <= sizeof *map);
+  std::memcpy(map, &tensor, sizeof tensor);
+  return CUDA_SUCCESS;
+}
+
 /// What does no more than launch can be captured.
 cudaError_t outside_of_captures() {
   return captured == nullptr ? cudaSuccess : remember(cudaErrorStreamCaptureUnsupported);
@@ -137,7 +164,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "a GPU that the CPU plays");
   properties->multiProcessorCount = emulated::sms();
-  properties->major = 9;
+  properties->major = emulated::kComputeMajor;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
@@ -147,6 +174,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = emulated::kSharedBytesOfBlock;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = emulated::kComputeMajor;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
       return cudaSuccess;
     case cudaDevAttrL2CacheSize:
       *value = emulated::kL2Bytes;
@@ -198,6 +231,26 @@ cudaError_t cudaMemcpy(void* destination, const void* source, size_t bytes, cuda
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
   return cudaMemcpy(destination, source, bytes, kind);
+}
+
+cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch, const void* source,
+                              size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t) {
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t code =
+        cudaMemcpy(static_cast<unsigned char*>(destination) + row * destination_pitch,
+                   static_cast<const unsigned char*>(source) + row * source_pitch, width, kind);
+    if (code != cudaSuccess) return code;
+  }
+  return cudaSuccess;
+}
+/// The only one that is asked for.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  *function = known ? reinterpret_cast<void*>(&emulated::encode_tensor_map) : nullptr;
+  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {

@@ -15,9 +15,9 @@ constexpr std::size_t kSharedAlignment = 1024;
 constexpr unsigned kLongestTurn = 400;                      // meetings of a warp
 constexpr unsigned kOneInHeldUp = 16, kLongestHeldUp = 64;  // turns; rounds
 constexpr unsigned kOneInLands = 8;                         // turns
-constexpr unsigned kOneInDoesOtherwise = 4;                 // turns of a warp that puts things off
+constexpr unsigned kOneInChangesEagerness = 4;              // turns of a warp that puts things off
 constexpr unsigned kMostAtOnce = 3;                         // clusters
-constexpr unsigned kOneInBegins = 2;                        // rounds, of the next launch
+constexpr unsigned kOneInBeginsEarly = 2;                   // rounds, of the next launch
 constexpr unsigned kLongestSleep = 64;                      // rounds, of a thread that polls
 constexpr std::uint64_t kRoundNanoseconds = 2000, kFirstLeapNanoseconds = 1'000'000;
 constexpr int kMostDoublings = 14;
@@ -157,8 +157,8 @@ void Scheduler::next_phase_if_complete(CountedBarrier& barrier) {
 
 void Scheduler::do_put_off(Warp& warp) {
   std::size_t count = warp.put_off.size();
-  if (count == 0 || warp.does == Does::kLate) return;
-  if (warp.does == Does::kSome) count = random_() % (count + 1);
+  if (count == 0 || warp.eagerness == Eagerness::kLate) return;
+  if (warp.eagerness == Eagerness::kSometimes) count = random_() % (count + 1);
   for (; count > 0; --count) {
     warp.put_off.front().work();
     warp.put_off.pop_front();
@@ -175,8 +175,10 @@ void Scheduler::end(Lane& lane) {
   if (!lane.open_stores.empty()) fail("ended before it committed its bulk stores");
   for (const StoreGroup& group : lane.stores)
     for (const GroupedStore& store : group) {
-      if (store.read.empty()) fail("ended before its bulk stores had read shared memory");
-      std::memcpy(store.destination, store.read.data(), store.read.size());
+      if (store.read.empty())
+        fail("ended before its bulk stores had read shared memory");
+      else
+        store.write(store.read.data());
     }
   if (!lane.warp->put_off.empty()) fail("ended before its warp's products had been waited for");
 }
@@ -204,6 +206,7 @@ void Scheduler::let_next_begin(Block& block) {
   if (!std::exchange(block.let_next, true)) ++block.launch->let_next;
 }
 
+/// What is left of a launch when the next one begins is late, or next to nothing of the next would have begun.
 void Scheduler::hold_up(Progress& progress) {
   for (auto& block : blocks_)
     for (Warp& warp : block->warps)
@@ -242,7 +245,7 @@ void Scheduler::place_cluster(Progress& progress, unsigned cluster) {
       for (std::size_t i = 0; i < warp.lanes.size(); ++i) {
         Lane& lane = warp.lanes[i];
         lane.warp = &warp;
-        lane.place = {static_cast<unsigned>(w * kWarp + i), number, shape.threads, shape.blocks};
+        lane.place = {static_cast<unsigned>(w * kWarp + i), number, &shape};
         lane.fiber = start(lane, stacks_in_use_++);
         ++progress.left;
       }
@@ -267,7 +270,7 @@ void Scheduler::until_done(Progress& progress, Progress* next) {
   while (progress.left > 0) {
     const bool next_may_begin =
         next != nullptr && next->placed == 0 && progress.let_next == progress.launch->shape.blocks;
-    if (next_may_begin && draw(kOneInBegins)) {
+    if (next_may_begin && draw(kOneInBeginsEarly)) {
       hold_up(progress);
       place_clusters(*next);
     }
@@ -306,7 +309,7 @@ void Scheduler::until_done(Progress& progress, Progress* next) {
 /// Lanes that are woken meanwhile go on as well; the warp stays in the rounds if any has rested only.
 void Scheduler::turn(Warp& warp) {
   warp.patience = static_cast<int>(random_() % kLongestTurn);
-  if (draw(kOneInDoesOtherwise)) warp.does = static_cast<Does>(random_() % 3);
+  if (draw(kOneInChangesEagerness)) warp.eagerness = static_cast<Eagerness>(random_() % 3);
   do_put_off(warp);
   for (bool again = true; again;) {
     again = false;
@@ -330,13 +333,16 @@ void Scheduler::turn(Warp& warp) {
 void Scheduler::land_some() {
   for (std::size_t count = random_() % late_.size() + 1; count > 0; --count) {
     LateCopy& copy = late_[random_() % late_.size()];
-    std::memcpy(copy.destination, copy.source != nullptr ? copy.source : copy.words, copy.bytes);
+    if (copy.write)
+      copy.write();
+    else
+      std::memcpy(copy.destination, copy.source != nullptr ? copy.source : copy.words, copy.bytes);
     const auto place = static_cast<std::size_t>(copy.destination - copy.block->shared);
     for (std::size_t i = place / kFencedBytes; i * kFencedBytes < place + copy.bytes; ++i)
       copy.block->unfenced[i] = nullptr;
     copy.barrier->bytes -= copy.bytes;
     next_phase_if_complete(*copy.barrier);
-    copy = late_.back();
+    copy = std::move(late_.back());
     late_.pop_back();
   }
 }

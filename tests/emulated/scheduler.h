@@ -50,11 +50,11 @@ using CopyGroup = std::vector<GroupedCopy>;
 /// Bytes of shared memory that are written and fenced as one.
 inline constexpr std::size_t kFencedBytes = 16;
 
-/// A copy out of shared memory: `read` has its bytes when the source may be written again.
+/// A copy out of shared memory: `read` has its bytes when the source may be written again, and `write` stores them.
 struct GroupedStore {
-  void* destination;
   const unsigned char* source;
   std::size_t bytes;
+  std::function<void(const unsigned char*)> write;
   std::vector<unsigned char> read;
 };
 using StoreGroup = std::vector<GroupedStore>;
@@ -90,7 +90,7 @@ struct PutOff {
   std::size_t group;
 };
 /// When a warp does what it has put off: at once, some of it now and then, or when it has to.
-enum class Does { kAtOnce, kSome, kLate };
+enum class Eagerness { kAtOnce, kSometimes, kLate };
 
 struct Warp {
   Block* block = nullptr;
@@ -102,7 +102,7 @@ struct Warp {
   Sleepers sleepers;           // there
   std::deque<PutOff> put_off;  // the oldest first
   std::size_t committed = 0;   // groups of it
-  Does does = Does::kSome;
+  Eagerness eagerness = Eagerness::kSometimes;
   int patience = 0;      // meetings until others have a turn
   unsigned held_up = 0;  // rounds
 };
@@ -154,11 +154,12 @@ struct Block {
 
 struct LateCopy {
   unsigned char* destination;
-  const void* source;  // null: words
+  const void* source;  // null: words, or what `write` does
   std::uint32_t words[4];
   std::uint32_t bytes;
   Block* block;  // of the destination
   CountedBarrier* barrier;
+  std::function<void()> write = {};
 };
 
 class Scheduler {

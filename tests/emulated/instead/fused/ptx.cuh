@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "machine/lanes.cuh"
-#include "machine/launch.cuh"
 #include "machine/memory.cuh"
+#include "machine/tensor_map.cuh"
 #include "machine/warp.cuh"
 
 #define FUSED_DEVICE inline
@@ -103,11 +103,27 @@ FUSED_DEVICE void word_loads_wait() {
   emulated::wait_for_groups(0);
 }
 
-// ---- clusters
+// ---- tensor copies
 
 FUSED_DEVICE std::uint32_t remote_address(std::uint32_t local, std::uint32_t rank) {
   return emulated::shared_address_in(local, rank);
 }
+FUSED_DEVICE void tensor_load(std::uint32_t shared, const void* map, int column, int row,
+                              std::uint32_t barrier) {
+  emulated::tensor_load(shared, map, column, row, barrier);
+}
+FUSED_DEVICE void tensor_load_to(std::uint16_t ranks, std::uint32_t shared, const void* map, int column,
+                                 int row, std::uint32_t barrier) {
+  for (std::uint32_t rank = 0; ranks >> rank != 0; ++rank)
+    if ((ranks >> rank & 1) != 0)
+      tensor_load(remote_address(shared, rank), map, column, row, remote_address(barrier, rank));
+}
+FUSED_DEVICE void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
+  emulated::tensor_store(map, column, row, shared);
+}
+
+// ---- clusters
+
 FUSED_DEVICE void cluster_sync() { emulated::cluster_barrier(); }
 FUSED_DEVICE void cluster_meet() { emulated::cluster_barrier(); }
 FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
@@ -204,28 +220,3 @@ FUSED_DEVICE float logarithm2(float value) { return std::log2(value); }
 FUSED_DEVICE float shuffle_xor(float value, int mask) { return emulated::shuffle_xor(value, mask); }
 
 }  // namespace headroom::fused
-
-// What CUDA C++ has for it in the global namespace.
-template <class Value>
-Value __ldg(const Value* address) {
-  return headroom::emulated::value_at<Value>(address);
-}
-template <class Value>
-Value __ldcg(const Value* address) {
-  return headroom::emulated::value_at<Value>(address);
-}
-template <class Value>
-void __stcg(Value* address, Value value) {
-  headroom::emulated::value_at<Value>(address) = value;
-}
-inline int __shfl_sync(unsigned, int value, int lane) { return headroom::emulated::shuffle(value, lane); }
-inline void __syncthreads() { headroom::emulated::block_barrier(0, 0); }
-inline void __threadfence() {}
-inline float __fdividef(float a, float b) { return a / b; }
-#define __log2f(value) std::log2(value)  // that name is declared and not defined by the C library
-inline float __uint_as_float(unsigned bits) { return headroom::machine::bits_to_float(bits); }
-inline unsigned __float_as_uint(float value) { return headroom::machine::float_to_bits(value); }
-/// The smaller of each two halves, without sign.
-inline unsigned __vminu2(unsigned a, unsigned b) {
-  return std::min(a & 0xffff, b & 0xffff) | std::min(a >> 16, b >> 16) << 16;
-}

@@ -13,48 +13,10 @@
 #include <cstring>
 
 #include "machine.h"
+#include "machine/intrinsics.cuh"
 #include "machine/lanes.cuh"
 
-#undef __launch_bounds__
-#define __launch_bounds__(...)
-#undef __grid_constant__
-#define __grid_constant__
-#undef __shared__  // declarations with it are rewritten (CMakeLists.txt)
-using std::max;
-using std::min;
-inline void __syncwarp() { headroom::emulated::warp_sync(); }
-
 namespace headroom::emulated {
-/// A number of the running thread, asked for wherever it is read.
-template <unsigned Place::* kMember>
-struct OfThread {
-  struct X {
-    operator unsigned() const { return place().*kMember; }
-  } x;
-};
-}  // namespace headroom::emulated
-// What CUDA C++ has in the global namespace for a thread.
-inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::thread> threadIdx{};
-inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::block> blockIdx{};
-inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::threads> blockDim{};
-inline constexpr headroom::emulated::OfThread<&headroom::emulated::Place::blocks> gridDim{};
-
-namespace headroom::emulated {
-/// `__shared__ Variable name;`, rewritten to Variable& name = block_variable<Variable>([] {}): every lambda's type is its own.
-template <class Variable, class Unique>
-Variable& block_variable(Unique /*of this declaration*/) {
-  static char key;
-  return *reinterpret_cast<Variable*>(block_variable(&key, sizeof(Variable)));
-}
-
-/// `kernel<<<blocks, threads, shared_bytes, stream>>>(arguments)`, rewritten to launch(kernel, ...)(arguments).
-template <class Kernel>
-auto launch(Kernel kernel, unsigned blocks, unsigned threads, std::size_t shared_bytes = 0,
-            cudaStream_t = nullptr) {
-  return [=](const auto&... arguments) {
-    run({.blocks = blocks, .threads = threads, .shared_bytes = shared_bytes}, [&] { kernel(arguments...); });
-  };
-}
 
 /// Words of four 8x8 matrices of 16-bit values as lanes hold them: of matrix i lane 4g + t has columns 2t and 2t + 1 of
 /// row g in words[i], turned rows 2t and 2t + 1 of column g.

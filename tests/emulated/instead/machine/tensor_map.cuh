@@ -1,0 +1,48 @@
+// Copies of boxes of a matrix, where the CPU plays the GPU: PTX ISA 9.0, "Tensor copies" and "Swizzling modes".
+#pragma once
+
+#include <cstring>
+
+#include "machine.h"
+#include "tensor_map.h"
+
+namespace headroom::emulated {
+
+/// Where the 16-byte piece that begins with an element of the box lies in shared memory: rows of 128 bytes, in which pieces are
+/// exchanged by the row's number.
+inline std::uint32_t place_in_box(std::uint32_t shared, int row, int column) {
+  const std::uint32_t linear = shared + static_cast<std::uint32_t>(row * 128 + 2 * column);
+  return linear ^ (linear >> 7 & 7) << 4;
+}
+constexpr int kPieceElements = 8;
+
+/// What lies outside of the matrix is zero.
+inline void tensor_load(std::uint32_t shared, const void* map, int column, int row, std::uint32_t barrier) {
+  const TensorMap tensor = read_tensor_map(map);
+  const auto bytes = static_cast<std::uint32_t>(tensor.box_rows * tensor.box_columns * 2);
+  if (shared % 1024 != 0) fault("a tensor copy to an address that is not a multiple of 1024 bytes");
+  unsigned char* box = shared_pointer(shared, bytes);
+  write_later(shared, bytes, barrier, [=] {
+    for (int r = 0; r < tensor.box_rows; ++r)
+      for (int c = 0; c < tensor.box_columns; ++c) {
+        std::uint16_t value = 0;
+        if (const void* element = tensor.element(row + r, column + c); element != nullptr)
+          std::memcpy(&value, element, sizeof value);
+        std::memcpy(box + place_in_box(0, r, c), &value, sizeof value);
+      }
+  });
+}
+/// What lies outside of the matrix is not written.
+inline void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
+  const TensorMap tensor = read_tensor_map(map);
+  if (shared % 1024 != 0) fault("a tensor copy from an address that is not a multiple of 1024 bytes");
+  store_in_group(shared, static_cast<std::uint32_t>(tensor.box_rows * tensor.box_columns * 2),
+                 [=](const unsigned char* box) {
+                   for (int r = 0; r < tensor.box_rows; ++r)
+                     for (int c = 0; c < tensor.box_columns; ++c)
+                       if (void* element = tensor.element(row + r, column + c); element != nullptr)
+                         std::memcpy(element, box + place_in_box(0, r, c), 2);
+                 });
+}
+
+}  // namespace headroom::emulated

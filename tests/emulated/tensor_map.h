@@ -1,0 +1,28 @@
+// What a tensor map holds on the machine that the CPU plays: its own fields, in the driver's opaque bytes.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace headroom::emulated {
+
+/// A matrix of 16-bit values, and the box of it that a copy takes.
+struct TensorMap {
+  unsigned char* data;
+  std::int64_t rows, columns, row_bytes;
+  int box_rows, box_columns;
+
+  /// Null outside of the matrix.
+  void* element(std::int64_t row, std::int64_t column) const {
+    const bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
+    return inside ? data + row * row_bytes + 2 * column : nullptr;
+  }
+};
+
+inline TensorMap read_tensor_map(const void* map) {
+  TensorMap tensor;
+  std::memcpy(&tensor, map, sizeof tensor);
+  return tensor;
+}
+
+}  // namespace headroom::emulated
