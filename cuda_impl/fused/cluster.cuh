@@ -492,14 +492,15 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
     loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), gradient,
                                 output_bias);
     if (tile + 1 < tiles.count) load_labels(tile + 1);
-    barrier_wait(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
-    store_rows<1>(own, gradient, at);
-    shared_writes_to_async();
-    warp_arrive(barrier(Map::kLogitFull, logit_place.slot()));
+    // Before this warp says that its rows are there: behind that, another may already write where these products read.
     products_wait<0>();
     sums_are_final(output_gradient[0]);
     sums_are_final(output_gradient[1]);
     if (tile > 0) warp_arrive(freed);
+    barrier_wait(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
+    store_rows<1>(own, gradient, at);
+    shared_writes_to_async();
+    warp_arrive(barrier(Map::kLogitFull, logit_place.slot()));
     barrier_wait(barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
     features = activations;
     before = own;

@@ -136,6 +136,24 @@ TEST_P(FusedTrainer, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
         << problem.described(GetParam());
   }
 }
+/// Many times, as a race between warps that shows in one step of fifty did before version 22.
+TEST_P(FusedTrainer, AStepGivesTheSameBitsEveryTime) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-128x100x128x16-b1000", "mlp-128x70x128x100x128x16-b500",
+                           "mlp-64x64x64x16-b600", "mlp-140x100x70x10-b600"}) {
+    Problem problem(name, fresh_seed());
+    const auto trainer = problem.trainer(GetParam());
+    const auto bits = [&] {
+      trainer->set_parameters(problem.initial);
+      trainer->train(0, 1);
+      const Parameters end = trainer->parameters();
+      return std::vector<float>(end.flat().begin(), end.flat().end());
+    };
+    const auto first = bits();
+    for (int run = 0; run < 100; ++run)
+      ASSERT_EQ(first, bits()) << problem.described(GetParam()) << ", run " << run;
+  }
+}
 TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
   for (const char* name :
