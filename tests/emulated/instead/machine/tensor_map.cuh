@@ -8,13 +8,12 @@
 
 namespace headroom::emulated {
 
-/// Where the 16-byte piece that begins with an element of the box lies in shared memory: rows of 128 bytes, in which pieces are
-/// exchanged by the row's number.
-inline std::uint32_t place_in_box(std::uint32_t shared, int row, int column) {
-  const std::uint32_t linear = shared + static_cast<std::uint32_t>(row * 128 + 2 * column);
+/// The byte of a box, which begins at a multiple of 1024, at which an element lies: rows of 128 bytes, in which pieces of 16
+/// bytes are exchanged by the row's number.
+inline std::uint32_t place_in_box(int row, int column) {
+  const auto linear = static_cast<std::uint32_t>(row * 128 + 2 * column);
   return linear ^ (linear >> 7 & 7) << 4;
 }
-constexpr int kPieceElements = 8;
 
 /// What lies outside of the matrix is zero.
 inline void tensor_load(std::uint32_t shared, const void* map, int column, int row, std::uint32_t barrier) {
@@ -28,7 +27,7 @@ inline void tensor_load(std::uint32_t shared, const void* map, int column, int r
         std::uint16_t value = 0;
         if (const void* element = tensor.element(row + r, column + c); element != nullptr)
           std::memcpy(&value, element, sizeof value);
-        std::memcpy(box + place_in_box(0, r, c), &value, sizeof value);
+        std::memcpy(box + place_in_box(r, c), &value, sizeof value);
       }
   });
 }
@@ -41,7 +40,7 @@ inline void tensor_store(const void* map, int column, int row, std::uint32_t sha
                    for (int r = 0; r < tensor.box_rows; ++r)
                      for (int c = 0; c < tensor.box_columns; ++c)
                        if (void* element = tensor.element(row + r, column + c); element != nullptr)
-                         std::memcpy(element, box + place_in_box(0, r, c), 2);
+                         std::memcpy(element, box + place_in_box(r, c), 2);
                  });
 }
 
