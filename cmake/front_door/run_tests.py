@@ -247,9 +247,19 @@ class TestRun:
 
     def start(self, job):
         report = "--junitxml=" if job.group == "pytest" else "--gtest_output=xml:"
+        self.begun.setdefault(job.group, time.monotonic())
+        try:
+            process = self.started(job, [*job.command, f"{report}{job.report(self.logs)}"])
+        except OSError as error:  # a build folder from which a program was left out
+            print(f"FAILED  {job.name} did not start: {error}", flush=True)
+            self.done(job, Counts(failed=1))
+            return
+        self.running.append(Running(job, process, time.monotonic()))
+
+    def started(self, job, command):
         with job.log(self.logs).open("wb") as log:
-            process = subprocess.Popen(
-                [*job.command, f"{report}{job.report(self.logs)}"],
+            return subprocess.Popen(
+                command,
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -258,8 +268,6 @@ class TestRun:
                 # Of its own, so that children end with it; not a session, or they would outlive ours.
                 preexec_fn=os.setpgrp,
             )
-        self.begun.setdefault(job.group, time.monotonic())
-        self.running.append(Running(job, process, time.monotonic()))
 
     def reap(self):
         for running in list(self.running):

@@ -80,6 +80,13 @@ def test_the_record_is_renewed_after_every_job(program):
     assert changes[-1]["tests"].passed == 4
 
 
+def test_a_program_that_is_not_there_has_failed_and_the_others_run(program, capsys):
+    missing = list(run_tests.program_jobs("tests", program.parent / "nowhere", [], "*", [], {}, False))
+    _, changes = run([*missing, *jobs(program)], program.parent)
+    assert (changes[-1]["tests"].passed, changes[-1]["tests"].failed) == (4, 1)
+    assert "FAILED  tests.nowhere did not start" in capsys.readouterr().out
+
+
 def test_nothing_runs_beside_a_program_that_measures_times(program):
     alone = program.with_name("timed_test")
     alone.write_text(program.read_text())
