@@ -17,9 +17,7 @@ namespace {
 
 using namespace fused;
 
-// A graph's first step begins on an idle device, some 2 us later than those whose launch overlaps the step before; so long graphs,
-// and shorter ones for what is left over.
-constexpr int kStepsOfGraphs[] = {64, 8, 1};
+constexpr int kStepsPerGraph = 8;         // hides what a graph launch costs the host
 constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 /// Inputs that the gradient kernel is to find in the L2, beside what a step writes.
@@ -127,10 +125,10 @@ class FusedTrainer : public Trainer {
     upload(data);
     set_arguments(workload);
     set_parameters(initial);
-    for (const int steps : kStepsOfGraphs)
-      graphs_.push_back(Graph::capture(stream_, [&] {
-        for (int step = 0; step < steps; ++step) queue_step();
-      }));
+    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
+    many_steps_ = Graph::capture(stream_, [&] {
+      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
+    });
     stream_.synchronize();
   }
 
@@ -139,9 +137,11 @@ class FusedTrainer : public Trainer {
     const HostClock clock;
     begin_.record(stream_);
     if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_.get());
-    std::int64_t left = count;
-    for (std::size_t i = 0; i < graphs_.size(); ++i)
-      for (const int steps = kStepsOfGraphs[i]; left >= steps; left -= steps) graphs_[i].launch(stream_);
+    for (std::int64_t left = count; left > 0;) {
+      const bool many = left >= kStepsPerGraph;
+      (many ? many_steps_ : one_step_).launch(stream_);
+      left -= many ? kStepsPerGraph : 1;
+    }
     end_.record(stream_);
     const double device_seconds = seconds_between(begin_, end_);
     losses_.trained(first_step, count);
@@ -516,7 +516,7 @@ class FusedTrainer : public Trainer {
   ChainArguments chain_{};
   PipelineArguments pipeline_{};
   UpdateArguments update_{};
-  std::vector<Graph> graphs_;   // of kStepsOfGraphs
+  Graph one_step_, many_steps_;
   std::int64_t next_step_ = 0;  // what the device's counter says
 };
 

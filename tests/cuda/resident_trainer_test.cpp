@@ -407,7 +407,8 @@ TEST_P(ResidentTeams, WideStepsInSixteenBitsMatchTheOracle) {
 }
 TEST_P(ResidentTeams, SmallWideStepsMatchTheOracle) {
   NEEDS_GPU();
-  check_against_oracle({"mlp-20x520x9x530x3-b5", Form::kGrid, {0, 9}, Kernel::kSlices}, GetParam(),
+  // Three steps at least: the median of two is their mean, and one activation of 16 bits that is rounded the other way is enough.
+  check_against_oracle({"mlp-20x520x9x530x3-b5", Form::kGrid, {0, 4, 9}, Kernel::kSlices}, GetParam(),
                        kSanitizerWaitSeconds);
 }
 TEST_P(ResidentTeams, WideStepsOfEveryThreadBlockAloneMatchTheOracle) {
