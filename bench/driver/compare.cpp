@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -166,11 +167,12 @@ Comparison read_comparison(const CompareOptions& options) {
     comparison =
         compare_within(named(options.within), options.base_backend, options.head_backend, rule_of(options));
   } else {
+    // In the order in which they are named, so that of two that cannot be read the first is told.
+    std::optional<NamedResults> base;
+    if (options.baseline.empty()) base = named(options.files.front());
     const NamedResults head = named(options.files.back());
-    const NamedResults base =
-        named(options.baseline.empty() ? options.files.front()
-                                       : find_baseline(head.results, options.baselines, options.baseline));
-    comparison = compare_files(base, head, rule_of(options));
+    if (!base) base = named(find_baseline(head.results, options.baselines, options.baseline));
+    comparison = compare_files(*base, head, rule_of(options));
   }
   judge(comparison);
   return comparison;

@@ -246,6 +246,8 @@ def test_bad_files_are_refused(tmp_path, files):
     truncated = write(tmp_path / "cut.json", head.read_text()[:-200])
     assert_refused(compare(base, truncated), "cut.json", "found no JSON")
     assert_refused(compare(base, tmp_path / "nowhere.json"), "nowhere.json", "cannot be read")
+    both = compare(tmp_path / "first.json", tmp_path / "second.json")
+    assert_refused(both, "first.json", "cannot be read")
     assert_refused(compare(base, tmp_path), "cannot be read")
     huge = write(
         tmp_path / "huge.json",
