@@ -249,14 +249,14 @@ class TestRun:
         report = "--junitxml=" if job.group == "pytest" else "--gtest_output=xml:"
         self.begun.setdefault(job.group, time.monotonic())
         try:
-            process = self.started(job, [*job.command, f"{report}{job.report(self.logs)}"])
+            process = self.spawned(job, [*job.command, f"{report}{job.report(self.logs)}"])
         except OSError as error:  # a build folder from which a program was left out
             print(f"FAILED  {job.name} did not start: {error}", flush=True)
             self.done(job, Counts(failed=1))
             return
         self.running.append(Running(job, process, time.monotonic()))
 
-    def started(self, job, command):
+    def spawned(self, job, command):
         with job.log(self.logs).open("wb") as log:
             return subprocess.Popen(
                 command,
