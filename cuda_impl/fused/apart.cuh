@@ -295,10 +295,7 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
       sums_are_final(sums);
       give_room(layer);
       if (is_last) {
-        float4* quads = reinterpret_cast<float4*>(partial + layer * kOwnerRows * kWarpgroup) + thread;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          quads[i * kWarpgroup] = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+        store_quads<32>(partial + layer * kOwnerRows * kWarpgroup, sums, thread);
         float* bias = partial + (layer * kOwnerRows + 32) * kWarpgroup + thread;
         bias[0] = sums[32];
         bias[kWarpgroup] = sums[34];

@@ -383,11 +383,10 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
   float* partial = arguments.partials +
                    static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
-                   (kRank * 2 + half) * kWideOwnerRows * kWarpgroup + thread;
+                   (kRank * 2 + half) * kWideOwnerRows * kWarpgroup;
+  store_quads<64>(partial, gradient, thread);
 #pragma unroll
-  for (int row = 0; row < 64; ++row) partial[row * kWarpgroup] = gradient[row];
-#pragma unroll
-  for (int row = 0; row < 2; ++row) partial[(64 + row) * kWarpgroup] = quad_sum(bias_gradient[row]);
+  for (int row = 0; row < 2; ++row) partial[(64 + row) * kWarpgroup + thread] = quad_sum(bias_gradient[row]);
 }
 
 /// What the warpgroup of the loss has added up besides weights, over the rows of a warp and then over warps: output

@@ -1,8 +1,8 @@
 // Weight gradients of layers that the chain stored: dW = dZ^T * H over a range of tiles.
 //
-// A thread block sums 64 or 128 outputs (64 a warpgroup) by 16, 64 or 128 inputs in registers over its tiles;
-// panels of both factors come through a ring, loaded by a warp of their own, and are read across their rows. The bias
-// gradient is a product with a panel of ones. Every block stores its sums; the update adds them up.
+// A thread block sums 64 or 128 outputs (64 a warpgroup) by 64 or 128 inputs, and the 16 of a narrow panel, in registers
+// over its tiles; panels of both factors come through a ring, loaded by a warp of their own, and are read across their
+// rows. The bias gradient is a product with a panel of ones. Every block stores its sums; the update adds them up.
 // Two blocks that need the same outputs' gradients are a cluster: each loads half of them for both, since what binds is
 // what leaves the L2.
 //   waits: full and free of each stage; free says that both blocks have read it if they share what is loaded
@@ -12,67 +12,60 @@
 
 namespace headroom::fused {
 
-constexpr int kGradientRingBytes = 16 * kTilePanelBytes;
-constexpr int kOnesBytes = 8 * kPanelRowBytes;
-/// A ring has as many stages as fit: 4 of the widest blocks, more of those that load less.
-constexpr int kMostGradientStages = kGradientRingBytes / (kTilePanelBytes + kNarrowTileBytes);
 /// So many stages of a batch's inputs are asked for before the kernel before has ended: more would stand in the way of its stores.
 constexpr int kEarlyStages = 2;
-constexpr int kGradientShared = kGradientRingBytes + kOnesBytes + 16 * kMostGradientStages;
-
-FUSED_DEVICE int stage_bytes(const GradientBlock& block) {
-  return (block.output_columns + block.input_columns) * kTileRows * 2;
-}
+constexpr int kGradientShared = kGradientRingBytes + 16 * kMostGradientStages;
 
 FUSED_DEVICE std::uint32_t pair_rank() { return blockIdx.x % kGradientPair; }
 
-/// Sums of one warpgroup to where the update finds them; see Segment.
-template <bool kWithBias, int kCount>
-FUSED_DEVICE void store_partial(float* partial, const float (&sums)[kCount], const float (&bias)[4],
-                                int thread) {
-#pragma unroll
-  for (int quad = 0; quad < kCount / 4; ++quad)
-    reinterpret_cast<float4*>(partial)[quad * kWarpgroup + thread] = {sums[4 * quad], sums[4 * quad + 1],
-                                                                      sums[4 * quad + 2], sums[4 * quad + 3]};
-  if constexpr (kWithBias) {
-    partial[kCount * kWarpgroup + thread] = bias[0];
-    partial[(kCount + 1) * kWarpgroup + thread] = bias[2];
-  }
-}
+/// What a thread sums: its rows of whole panels of inputs, which ones follow for the biases, and of the narrow panel; see
+/// Segment.
+template <int kColumns, bool kWithNarrow, bool kWithBias>
+struct GradientSums {
+  static constexpr int kWeightRows = kColumns / 2, kBiasColumns = kWithBias ? 4 : 0,
+                       kNarrowRows = kWithNarrow ? kNarrowColumns / 2 : 0,
+                       kRows = kWeightRows + kNarrowRows + (kWithBias ? 2 : 0);
+  float sums[kWeightRows + kBiasColumns] = {}, narrow[kWithNarrow ? kNarrowRows : 1] = {};
 
-/// kWithBias is known here, as a round whose last products are not would end with an empty one.
-template <class Format, int kColumns, bool kWithBias>
+  /// 16 rows of the tile: gradients and inputs, both across them.
+  template <class Format>
+  FUSED_DEVICE void add(Panels gradients, Panels inputs, NarrowPanel narrow_inputs) {
+    multiply_shared<Format, Factor::kTurned, Factor::kTurned>(sums, gradients, inputs, 1);
+    if constexpr (kWithNarrow)
+      multiply_shared<Format, Factor::kTurned, Factor::kTurned>(narrow, gradients, narrow_inputs, 1);
+  }
+  FUSED_DEVICE void are_final() {
+    sums_are_final(sums);
+    sums_are_final(narrow);
+  }
+  /// To where the update finds them.
+  FUSED_DEVICE void store(float* partial, int thread) const {
+    store_quads<kWeightRows>(partial, sums, thread);
+    if constexpr (kWithNarrow) store_quads<kNarrowRows>(partial + kWeightRows * kWarpgroup, narrow, thread);
+    if constexpr (kWithBias) {
+      float* biases = partial + (kWeightRows + kNarrowRows) * kWarpgroup + thread;
+      biases[0] = sums[kWeightRows];
+      biases[kWarpgroup] = sums[kWeightRows + 2];
+    }
+  }
+};
+
+/// Which sums is known here, as a round whose last products are not would end with an empty one.
+template <class Format, class Sums>
 FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
                                    const ChainBarriers& barriers, float* partials, int warpgroup) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  float sums[kColumns / 2], bias[4] = {0, 0, 0, 0};
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-  const Panels ones = describe(shared + kGradientRingBytes);
-  const int output_bytes = block.output_columns * kTileRows * 2;
+  Sums sums;
   RingPlace ring;
   for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
-    const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
-    const std::uint32_t stage_inputs = stage + static_cast<std::uint32_t>(output_bytes);
-    const auto gradients = [&](int k) {
-      return describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)) + k * kAcross;
-    };
+    const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * block.stage_bytes);
+    const Panels gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)),
+                 inputs = describe(stage + static_cast<std::uint32_t>(block.inputs_at), kTilePanelBytes);
+    const NarrowPanel narrow = describe_narrow(stage + static_cast<std::uint32_t>(block.narrow_at));
     barrier_wait_cluster(barriers.full(ring.stage), ring.parity);  // the other block's copies come here too
     products_begin();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if constexpr (kColumns == kNarrowColumns)
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
-            sums, gradients(k), describe_narrow(stage_inputs) + k * kAcrossNarrow, 1);
-      else
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
-            sums, gradients(k), describe(stage_inputs, kTilePanelBytes) + k * kAcross, 1);
-    }
-    if constexpr (kWithBias) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kPlain>(bias, gradients(k), ones, 1);
-    }
+    for (int k = 0; k < kTileRows / 16; ++k)
+      sums.template add<Format>(gradients + k * kAcross, inputs + k * kAcross, narrow + k * kAcrossNarrow);
     products_commit();
     products_wait<0>();
     if (threadIdx.x % 32 == 0) {
@@ -81,10 +74,9 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
         barrier_arrive_remote(remote_address(barriers.free(ring.stage), pair_rank() ^ 1));
     }
   }
-  sums_are_final(sums);
-  sums_are_final(bias);
-  constexpr std::int64_t kFloats = (kColumns / 2 + (kWithBias ? 2 : 0)) * kWarpgroup;
-  store_partial<kWithBias>(partials + block.partial + warpgroup * kFloats, sums, bias, thread);
+  sums.are_final();
+  sums.store(partials + block.partial + std::int64_t{warpgroup} * (Sums::kRows * kWarpgroup),
+             static_cast<int>(threadIdx.x) % kWarpgroup);
 }
 
 template <class Format>
@@ -92,12 +84,13 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     gradient_kernel(const GradientBlock* blocks, std::int64_t batch_bytes, const StepState* state,
                     float* partials) {
   extern __shared__ __align__(1024) unsigned char memory[];
+  // Blocks that begin late are waited for, so what they ask for is under way together.
+  const std::int64_t batch = next_batch(state);
   const GradientBlock block = blocks[blockIdx.x];
   const std::uint32_t shared = shared_address(memory);
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const int warpgroups = block.output_columns > kPanelColumns ? 2 : 1;
-  const ChainBarriers barriers{shared + kGradientRingBytes + kOnesBytes - 8,
-                               kGradientRingBytes / stage_bytes(block)};
+  const ChainBarriers barriers{shared + kGradientRingBytes - 8, block.stages};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < barriers.stages; ++stage) {
       barrier_init(barriers.full(stage), 1);
@@ -106,23 +99,31 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     }
     barrier_init_fence();
   }
-  std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + kGradientRingBytes);
-  if (threadIdx.x < kOnesBytes / 4) ones[threadIdx.x] = Format::pack(1, 1);
+  if (block.with_bias) {
+    // Eight columns of them are read.
+    const std::uint32_t ones = Format::pack(1, 1);
+    for (int at = static_cast<int>(threadIdx.x); at < block.stages * kTileRows; at += kChainThreads)
+      *reinterpret_cast<uint4*>(memory + at / kTileRows * block.stage_bytes + block.ones_at +
+                                panel_offset(at % kTileRows, 0)) = {ones, ones, ones, ones};
+  }
   shared_writes_to_async();
   __syncthreads();
   cluster_meet();  // before the other block's copies count on these barriers
-  const std::int64_t batch = next_batch(state);
   const bool loads = warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0;
   const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
-                      input_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2);
+                      panel_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2),
+                      narrow_bytes = block.with_narrow ? kNarrowTileBytes : 0;
   const auto load_inputs = [&](int stage, int tile) {
-    const std::uint32_t to = shared + static_cast<std::uint32_t>(stage * stage_bytes(block)) + output_bytes;
-    barrier_expect(barriers.full(stage), output_bytes + input_bytes);
-    if (block.of_batch)
-      bulk_load_passing(to, block.inputs + batch * batch_bytes + tile * block.input_tile_bytes, input_bytes,
-                        barriers.full(stage));
-    else
-      bulk_load(to, block.inputs + tile * block.input_tile_bytes, input_bytes, barriers.full(stage));
+    const std::uint32_t to = shared + static_cast<std::uint32_t>(stage * block.stage_bytes);
+    const std::uint32_t to_panels = to + static_cast<std::uint32_t>(block.inputs_at),
+                        to_narrow = to + static_cast<std::uint32_t>(block.narrow_at);
+    const unsigned char* panels = block.inputs + tile * block.input_tile_bytes;
+    barrier_expect(barriers.full(stage), output_bytes + panel_bytes + narrow_bytes);
+    if (!block.of_batch) return bulk_load(to_panels, panels, panel_bytes, barriers.full(stage));
+    panels += batch * batch_bytes;
+    if (panel_bytes > 0) bulk_load_passing(to_panels, panels, panel_bytes, barriers.full(stage));
+    if (narrow_bytes > 0)
+      bulk_load_passing(to_narrow, panels + panel_bytes, narrow_bytes, barriers.full(stage));
   };
   // A batch's inputs stay as they are, so they need not wait.
   const int early = loads && block.of_batch ? min(kEarlyStages, block.end_tile - block.first_tile) : 0;
@@ -131,23 +132,26 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   if (warpgroup < warpgroups) {
-    const auto compute = [&](auto columns, auto with_bias) {
-      gradient_compute<Format, decltype(columns)::value, decltype(with_bias)::value>(block, shared, barriers,
-                                                                                     partials, warpgroup);
+    const auto compute = [&]<class Sums>(std::type_identity<Sums>) {
+      gradient_compute<Format, Sums>(block, shared, barriers, partials, warpgroup);
     };
-    using Two = std::integral_constant<int, 2 * kPanelColumns>;
-    using One = std::integral_constant<int, kPanelColumns>;
-    using Narrow = std::integral_constant<int, kNarrowColumns>;
-    if (block.input_columns == Two::value)
-      block.with_bias ? compute(Two{}, std::true_type{}) : compute(Two{}, std::false_type{});
-    else if (block.input_columns == One::value)
-      block.with_bias ? compute(One{}, std::true_type{}) : compute(One{}, std::false_type{});
+    const auto compute_columns = [&]<int kColumns>(std::integral_constant<int, kColumns>) {
+      const auto with = [&]<bool kNarrow>(std::bool_constant<kNarrow>) {
+        block.with_bias ? compute(std::type_identity<GradientSums<kColumns, kNarrow, true>>{})
+                        : compute(std::type_identity<GradientSums<kColumns, kNarrow, false>>{});
+      };
+      block.with_narrow ? with(std::true_type{}) : with(std::false_type{});
+    };
+    if (block.input_columns == 2 * kPanelColumns)
+      compute_columns(std::integral_constant<int, 2 * kPanelColumns>{});
+    else if (block.input_columns == kPanelColumns)
+      compute_columns(std::integral_constant<int, kPanelColumns>{});
     else
-      compute(Narrow{}, std::true_type{});  // the last of its outputs
+      compute(std::type_identity<GradientSums<0, true, true>>{});
   } else if (loads) {
     RingPlace ring;
     for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
-      const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * stage_bytes(block));
+      const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * block.stage_bytes);
       // Inputs first: they come from device memory, the others from the L2.
       if (tile - block.first_tile >= early) {
         barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);

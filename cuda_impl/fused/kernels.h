@@ -80,27 +80,34 @@ FUSED_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 +
 
 /// Thread blocks of the gradient kernel come in pairs, a cluster each.
 inline constexpr int kGradientPair = 2;
-/// What one thread block of the gradient kernel sums: up to two panels of a layer's outputs by as many of its inputs, or
-/// by the narrow one, over tiles first_tile to end_tile - 1.
+/// Bytes of all stages of its ring, at most: what is loaded, and with ones beside it what they take up in shared memory.
+inline constexpr int kGradientLoadedBytes = 4 * (4 * kTilePanelBytes + kNarrowTileBytes),
+                     kGradientRingBytes = 24 * kTilePanelBytes,
+                     kMostGradientStages = kGradientLoadedBytes / (kTilePanelBytes + kNarrowTileBytes);
+/// What one thread block of the gradient kernel sums: up to two panels of a layer's outputs by as many of its inputs and
+/// the narrow one, over tiles first_tile to end_tile - 1.
 struct GradientBlock {
   const unsigned char *outputs, *inputs;  ///< the first panel in tile 0
   std::int64_t output_tile_bytes, input_tile_bytes;
-  std::int32_t output_columns, input_columns;  ///< 128 or 64; inputs 16 as well
-  std::int32_t with_bias, of_batch;            ///< of_batch: inputs is that of batch 0
-  std::int32_t
-      same_outputs;  ///< the other block of the pair has the same outputs, tiles and number of inputs
+  std::int32_t output_columns, input_columns;  ///< of whole panels: 128 or 64; inputs, if with_narrow, also 0
+  /// The narrow panel lies behind the others. of_batch: inputs is that of batch 0.
+  std::int32_t with_narrow, with_bias, of_batch;
+  /// A stage of the ring, in bytes: outputs first, whole panels of inputs, one of ones for the biases, the narrow panel. Both
+  /// blocks of a pair have the same stages.
+  std::int32_t inputs_at, ones_at, narrow_at, stage_bytes, stages;
+  std::int32_t same_outputs;  ///< the other block of the pair has the same outputs and tiles
   std::int32_t first_tile, end_tile;
   std::int64_t partial;  ///< where its sums go, in floats; one warpgroup's after the other's
 };
 
 /// Partial sums of one warpgroup: rows of 128 floats, one a thread; weight rows first, then bias rows. Row r of thread
 /// 32w + 4g + t is of m = 16w + g + 8 * (r / 2 mod 2) and n = 8 * (r / 4) + 2t + r mod 2.
-/// kPlain: weights of output m and input n; then two rows of bias gradients of outputs 16w + g and 16w + g + 8, in
-/// threads with t = 0. kQuads: the same, but a thread's weight rows lie in fours next to each other, one thread's after
-/// the other's. kTurned: weights of input m and output n. kOutputBias: one row, the bias of output `thread`.
+/// kQuads: weights of output m and input n, but a thread's rows lie in fours next to each other, one thread's after the
+/// other's; then two rows of bias gradients of outputs 16w + g and 16w + g + 8, in threads with t = 0.
+/// kTurned: weights of input m and output n, row by row. kOutputBias: one row, the bias of output `thread`.
 /// kLanes, of warps: rows are of 16 outputs and 8 inputs, inputs first; lane 4g + t has outputs g and g + 8 and inputs 2t
 /// and 2t + 1. kLaneBiases: the same of 16 outputs, where the columns are layers. kLaneOutputBias: a row of t and outputs.
-enum class Kind : std::int32_t { kPlain, kQuads, kTurned, kOutputBias, kLanes, kLaneBiases, kLaneOutputBias };
+enum class Kind : std::int32_t { kQuads, kTurned, kOutputBias, kLanes, kLaneBiases, kLaneOutputBias };
 struct Segment {
   Kind kind;
   std::int32_t layer, first_output, first_input;
@@ -174,7 +181,7 @@ struct UpdateShare {
   int rows, parts, threads;
 };
 /// kPairSplits: of pairs of SMs.
-inline constexpr int kFewSplits = 18, kPairSplits = 72;
+inline constexpr int kFewSplits = 20, kPairSplits = 72;
 FUSED_BOTH constexpr UpdateShare update_share(int splits) {
   return splits <= kFewSplits    ? UpdateShare{4, 1, 32 * kFewSplits}
          : splits <= 64          ? UpdateShare{1, 1, 512}

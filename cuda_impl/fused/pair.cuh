@@ -576,9 +576,7 @@ FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int la
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     sums_are_final(sums[half]);
-#pragma unroll
-    for (int row = 0; row < 64; ++row)
-      partial[(half * kWideOwnerRows + row) * kWarpgroup + thread] = sums[half][row];
+    store_quads<64>(partial + half * kWideOwnerRows * kWarpgroup, sums[half], thread);
   }
   // The other half of the rows, and each column to its place; see Segment.
 #pragma unroll

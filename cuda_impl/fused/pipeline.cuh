@@ -325,10 +325,10 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   }
   sums_are_final(gradient);
 
-  float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) +
-                   kOwner * kOwnerRows * kWarpgroup + thread;
-#pragma unroll
-  for (int row = 0; row < 32; ++row) partial[row * kWarpgroup] = gradient[row];
+  float* partial =
+      arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
+  store_quads<32>(partial, gradient, thread);
+  partial += thread;
   partial[32 * kWarpgroup] = gradient[32];
   partial[33 * kWarpgroup] = gradient[34];
   if constexpr (kLast) {

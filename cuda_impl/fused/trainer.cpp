@@ -17,9 +17,9 @@ namespace {
 
 using namespace fused;
 
-// A graph's first step begins on an idle device, some 2 us later than those whose launch overlaps the step before; so long graphs,
-// and shorter ones for what is left over.
-constexpr int kStepsOfGraphs[] = {64, 8, 1};
+// A graph's first step begins on an idle device, 2 us and more later than those whose launch overlaps the step before. So graphs are
+// long, and there is one of every power of two up to this for what is left over.
+constexpr int kMostStepsOfGraph = 256;
 constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 /// Inputs that the gradient kernel is to find in the L2, beside what a step writes.
@@ -34,16 +34,24 @@ int workers(Precision precision, const Plan& plan, int device) {
   return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
-/// The weight gradients of one layer that a thread block sums: up to two panels of outputs by as many of inputs, or by the
+/// The weight gradients of one layer that a thread block sums: up to two panels of outputs by as many of inputs and the
 /// narrow one.
 struct GradientItem {
-  int layer, output_panel, output_columns, input_panel, input_columns;
-  bool with_bias;
+  int layer, output_panel, output_columns, input_panel, input_columns;  // columns of whole panels
+  bool with_narrow, with_bias;
   /// Of a tile: columns that are loaded, which is what takes the time.
-  int cost() const { return output_columns + input_columns; }
+  int cost() const { return output_columns + input_columns + (with_narrow ? kNarrowColumns : 0); }
+  int loaded_bytes() const { return cost() * kTileRows * 2; }
+  // A stage of the ring; see GradientBlock.
+  int inputs_at() const { return output_columns * kTileRows * 2; }
+  int ones_at() const { return inputs_at() + input_columns * kTileRows * 2; }
+  int narrow_at() const { return ones_at() + (with_bias ? kTilePanelBytes : 0); }
+  int stage_bytes() const { return narrow_at() + (with_narrow ? kNarrowTileBytes : 0); }
   int warpgroups() const { return output_columns > kPanelColumns ? 2 : 1; }
   int weight_rows() const { return input_columns / 2; }
-  int rows() const { return weight_rows() + (with_bias ? 2 : 0); }
+  int narrow_rows() const { return with_narrow ? kNarrowColumns / 2 : 0; }
+  int bias_rows() const { return with_bias ? 2 : 0; }
+  int rows() const { return weight_rows() + narrow_rows() + bias_rows(); }
 };
 
 std::vector<GradientItem> gradient_items(const Plan& plan) {
@@ -55,10 +63,12 @@ std::vector<GradientItem> gradient_items(const Plan& plan) {
     for (int output = 0; output < outputs; output += 2) {
       const int columns = std::min(2, outputs - output) * kPanelColumns;
       for (int input = 0; input < inputs; input += 2)
-        items.push_back({layer, output, columns, input, std::min(2, inputs - input) * kPanelColumns, false});
-      if (layer == 0 && has_narrow_panel(plan))
-        items.push_back({layer, output, columns, inputs, kNarrowColumns, false});
-      items.back().with_bias = true;  // the last of them has the fewest columns
+        items.push_back(
+            {layer, output, columns, input, std::min(2, inputs - input) * kPanelColumns, false, false});
+      if (inputs == 0) items.push_back({layer, output, columns, 0, 0, false, false});
+      items.back().with_narrow = layer == 0 && has_narrow_panel(plan);
+      // By another than the narrow panel, whose products come on top of those of whole ones, but by what has as few columns.
+      (items.back().with_narrow && inputs > 2 ? items.end()[-2] : items.back()).with_bias = true;
     }
   }
   return items;
@@ -67,9 +77,13 @@ std::vector<GradientItem> gradient_items(const Plan& plan) {
 /// Items that are summed by thread blocks side by side, one or two of them.
 struct GradientGroup {
   int first, count;
+  /// Of what takes the longest, the last.
+  const GradientItem& widest(const std::vector<GradientItem>& items) const {
+    return items[static_cast<std::size_t>(first + count - 1)];
+  }
 };
 
-/// Two items next to each other of the same outputs and as many inputs are a group.
+/// Two items next to each other of the same outputs and as many panels of inputs are a group.
 std::vector<GradientGroup> gradient_groups(const std::vector<GradientItem>& items) {
   std::vector<GradientGroup> groups;
   const int count = static_cast<int>(items.size());
@@ -88,6 +102,10 @@ std::vector<GradientGroup> gradient_groups(const std::vector<GradientItem>& item
   return groups;
 }
 
+/// Later thread blocks of the gradient kernel begin on the SMs where the chain ends last, by as much as it takes to load so many columns
+/// of a tile.
+constexpr int kLateColumns = 300;
+
 /// How many times each group's tiles are shared out. What takes the longest gets more shares, so that each has a tile
 /// less, as long as there are thread blocks.
 std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::vector<GradientGroup>& groups,
@@ -97,8 +115,13 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
   const int count = static_cast<int>(items.size());
   const int at_most = count * kFewSplits > blocks - blocks / 8 ? kFewSplits : blocks;
   const auto tiles_each = [&](std::size_t i) { return (tiles + splits[i] - 1) / splits[i]; };
+  const auto begins_late = [&](std::size_t i) {
+    int before = 0;
+    for (std::size_t j = 0; j < i; ++j) before += groups[j].count * splits[j];
+    return before >= blocks / 2;
+  };
   const auto longest = [&](std::size_t i) {
-    return tiles_each(i) * items[static_cast<std::size_t>(groups[i].first)].cost();
+    return tiles_each(i) * groups[i].widest(items).cost() + (begins_late(i) ? kLateColumns : 0);
   };
   for (int left = blocks - count;;) {
     std::size_t most = 0;
@@ -127,10 +150,10 @@ class FusedTrainer : public Trainer {
     upload(data);
     set_arguments(workload);
     set_parameters(initial);
-    for (const int steps : kStepsOfGraphs)
-      graphs_.push_back(Graph::capture(stream_, [&] {
-        for (int step = 0; step < steps; ++step) queue_step();
-      }));
+    for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2)
+      graphs_.push_back({steps, Graph::capture(stream_, [&] {
+                           for (int step = 0; step < steps; ++step) queue_step();
+                         })});
     stream_.synchronize();
   }
 
@@ -140,8 +163,8 @@ class FusedTrainer : public Trainer {
     begin_.record(stream_);
     if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_.get());
     std::int64_t left = count;
-    for (std::size_t i = 0; i < graphs_.size(); ++i)
-      for (const int steps = kStepsOfGraphs[i]; left >= steps; left -= steps) graphs_[i].launch(stream_);
+    for (StepsGraph& some : graphs_)
+      for (; left >= some.steps; left -= some.steps) some.graph.launch(stream_);
     end_.record(stream_);
     const double device_seconds = seconds_between(begin_, end_);
     losses_.trained(first_step, count);
@@ -218,7 +241,7 @@ class FusedTrainer : public Trainer {
     const auto add = [&](Kind kind, int layer, int half, int weight_rows, int bias_rows) {
       segments.push_back({.kind = kind,
                           .layer = layer,
-                          .first_output = kind == Kind::kPlain || kind == Kind::kQuads ? 64 * half : 0,
+                          .first_output = kind == Kind::kQuads ? 64 * half : 0,
                           .first_input = kind == Kind::kTurned ? 64 * half : 0,
                           .weight_rows = weight_rows,
                           .bias_rows = bias_rows,
@@ -227,9 +250,8 @@ class FusedTrainer : public Trainer {
                           .split_stride = stride});
       next_row += weight_rows + bias_rows;
     };
-    const Kind kind = plan_.form == Form::kApart ? Kind::kQuads : Kind::kPlain;
     for (int layer = 0; layer < hidden; ++layer)
-      for (int half = 0; half < halves; ++half) add(kind, layer, half, 32 * halves, 2);
+      for (int half = 0; half < halves; ++half) add(Kind::kQuads, layer, half, 32 * halves, 2);
     for (int half = 0; half < halves; ++half) add(Kind::kTurned, hidden, half, 8, 0);
     add(Kind::kOutputBias, hidden, 0, 0, 1);
     keep_segments(segments);
@@ -326,8 +348,14 @@ class FusedTrainer : public Trainer {
         .input_tile_bytes = of_inputs ? input_tile_bytes(plan_) : width_bytes,
         .output_columns = item.output_columns,
         .input_columns = item.input_columns,
+        .with_narrow = item.with_narrow,
         .with_bias = item.with_bias,
         .of_batch = of_inputs,
+        .inputs_at = item.inputs_at(),
+        .ones_at = item.ones_at(),
+        .narrow_at = item.narrow_at(),
+        .stage_bytes = 0,
+        .stages = 0,
         .same_outputs = false,
         .first_tile = 0,
         .end_tile = 0,
@@ -348,21 +376,35 @@ class FusedTrainer : public Trainer {
       const auto item_at = [&](int i) -> const GradientItem& {
         return items[static_cast<std::size_t>(groups[g].first + i)];
       };
+      int stage_bytes = 0, loaded_bytes = 0;
+      for (int i = 0; i < groups[g].count; ++i) {
+        stage_bytes = std::max(stage_bytes, item_at(i).stage_bytes());
+        loaded_bytes = std::max(loaded_bytes, item_at(i).loaded_bytes());
+      }
+      const int stages = std::min(kGradientLoadedBytes / loaded_bytes, kGradientRingBytes / stage_bytes);
       const auto block_floats = [](const GradientItem& item) {
         return std::int64_t{item.warpgroups()} * item.rows() * kWarpgroup;
       };
       for (int i = 0; i < groups[g].count; ++i) {
         const GradientItem& item = item_at(i);
-        for (int w = 0; w < item.warpgroups(); ++w)
-          segments.push_back({.kind = Kind::kQuads,
-                              .layer = item.layer,
-                              .first_output = (item.output_panel + w) * kPanelColumns,
-                              .first_input = item.input_panel * kPanelColumns,
-                              .weight_rows = item.weight_rows(),
-                              .bias_rows = item.rows() - item.weight_rows(),
-                              .splits = splits,
-                              .partial = floats + w * item.rows() * kWarpgroup,
-                              .split_stride = block_floats(item)});
+        for (int w = 0; w < item.warpgroups(); ++w) {
+          Segment segment{.kind = Kind::kQuads,
+                          .layer = item.layer,
+                          .first_output = (item.output_panel + w) * kPanelColumns,
+                          .first_input = item.input_panel * kPanelColumns,
+                          .weight_rows = item.weight_rows(),
+                          .bias_rows = item.with_narrow ? 0 : item.bias_rows(),
+                          .splits = splits,
+                          .partial = floats + w * item.rows() * kWarpgroup,
+                          .split_stride = block_floats(item)};
+          segments.push_back(segment);
+          if (!item.with_narrow) continue;
+          segment.first_input = plan_.input_panels * kPanelColumns;
+          segment.partial += item.weight_rows() * kWarpgroup;
+          segment.weight_rows = item.narrow_rows();
+          segment.bias_rows = item.bias_rows();
+          segments.push_back(segment);
+        }
         floats += splits * block_floats(item);
       }
       for (int split = 0; split < splits; ++split) {
@@ -370,6 +412,8 @@ class FusedTrainer : public Trainer {
         for (int i = 0; i < groups[g].count; ++i) {
           const GradientItem& item = item_at(i);
           GradientBlock block = block_of(item, layer_bytes);
+          block.stage_bytes = stage_bytes;
+          block.stages = stages;
           block.same_outputs = groups[g].count == kGradientPair;
           block.first_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * split / splits);
           block.end_tile = static_cast<std::int32_t>(std::int64_t{plan_.tiles} * (split + 1) / splits);
@@ -516,8 +560,12 @@ class FusedTrainer : public Trainer {
   ChainArguments chain_{};
   PipelineArguments pipeline_{};
   UpdateArguments update_{};
-  std::vector<Graph> graphs_;   // of kStepsOfGraphs
-  std::int64_t next_step_ = 0;  // what the device's counter says
+  struct StepsGraph {
+    int steps;
+    Graph graph;
+  };
+  std::vector<StepsGraph> graphs_;  // the longest first
+  std::int64_t next_step_ = 0;      // what the device's counter says
 };
 
 }  // namespace

@@ -24,11 +24,11 @@ struct UpdateForm {
   static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
   static constexpr int kSharedBytes = kRows * kGroups * kLanes * 16;
 };
-using FewPartials = UpdateForm<4, 1, 576, 1>;
+using FewPartials = UpdateForm<4, 1, 32 * kFewSplits, 1>;
 static_assert(FewPartials::kGroups == kFewSplits);
 using SomePartials = UpdateForm<1, 1, 512, 4>;
 using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partial from every SM
-// 12 groups * 6 loads, and so few threads that an SM has its 17 blocks of five layers of 128 at once.
+// 12 groups * 6 loads, and an SM has all of its 17 blocks of five layers of 128 at once.
 using PairPartials = UpdateForm<1, 4, 96, 6>;
 static_assert(PairPartials::kGroups * PairPartials::kAtOnce == kPairSplits);
 
@@ -56,8 +56,7 @@ __device__ void finish_step(const UpdateArguments& arguments) {
 }
 
 template <class Format, class Form>
-__global__ void __launch_bounds__(Form::kThreads)
-    update_kernel(const __grid_constant__ UpdateArguments arguments) {
+__device__ __forceinline__ void update(const UpdateArguments& arguments) {
   constexpr int kRows = Form::kRows, kAtOnce = Form::kAtOnce, kGroups = Form::kGroups, kLanes = Form::kLanes;
   constexpr int kOwnRange = kWarpgroup / Form::kParts;
   __shared__ float4 sums[kRows][kGroups][kLanes];
@@ -84,38 +83,43 @@ __global__ void __launch_bounds__(Form::kThreads)
   const std::int64_t split_stride = own.split_stride;
   wait_for_kernel_before();
   let_next_kernel_start();
-  float4 sum[kRows] = {};
-  const bool single = kRows > 1 && count == 1;
-  const int turn = single ? kRows : 1;  // partials that a load of all rows comes further
-  const std::int64_t next = single ? kGroups * split_stride : kWarpgroup;
-  for (int first = group; first < splits; first += kAtOnce * turn * kGroups) {
-    float4 value[kAtOnce][kRows];
+  // Loads that are under way together are of several partials of one row, or of one partial's rows; then there are no further ones.
+  constexpr int kLoads = kRows * kAtOnce;
+  static_assert(kRows == 1 || kAtOnce == 1);
+  const bool single = kRows == 1 || count == 1;
+  float4 value[kLoads];
+  const auto load = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int i = 0; i < kLoads; ++i) {
+      const int split = single ? first + i * kGroups : first, row = single ? 0 : i;
+      value[i] =
+          split < splits && row < count
+              ? __ldcg(reinterpret_cast<const float4*>(partial + split * split_stride + row * kWarpgroup))
+              : float4{0, 0, 0, 0};
+    }
+  };
+  float4 sum{0, 0, 0, 0};
+  const auto add_up = [&] {
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const int split = first + i * turn * kGroups;
-        const bool there = single ? split + row * kGroups < splits : split < splits && row < count;
-        value[i][row] =
-            there ? __ldcg(reinterpret_cast<const float4*>(partial + split * split_stride + row * next))
-                  : float4{0, 0, 0, 0};
-      }
+    for (const float4& more : value) sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+  };
+  int first = group;
+  if constexpr (kRows > 1) {  // rows of few partials are there at once
+    load(first);
+    if (!single)
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        sum[row].x += value[i][row].x;
-        sum[row].y += value[i][row].y;
-        sum[row].z += value[i][row].z;
-        sum[row].w += value[i][row].w;
-      }
+      for (int row = 0; row < kRows; ++row) sums[row][group][lane] = value[row];
+    else
+      add_up();
+    first += kLoads * kGroups;
   }
-  if (single)
-#pragma unroll
-    for (int row = 1; row < kRows; ++row)
-      sum[0] = {sum[0].x + sum[row].x, sum[0].y + sum[row].y, sum[0].z + sum[row].z, sum[0].w + sum[row].w};
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) sums[row][group][lane] = sum[row];
+  if (single) {
+    for (; first < splits; first += kLoads * kGroups) {
+      load(first);
+      add_up();
+    }
+    sums[0][group][lane] = sum;
+  }
   __syncthreads();
   if (places.parameter < 0) return;
   const int own_row = thread / kOwnRange, column = thread % kOwnRange;
@@ -134,6 +138,18 @@ __global__ void __launch_bounds__(Form::kThreads)
     if (byte >= 0) *reinterpret_cast<unsigned short*>(arguments.image + byte) = rounded;
 }
 
+template <class Format, class Form>
+__global__ void __launch_bounds__(Form::kThreads)
+    update_kernel(const __grid_constant__ UpdateArguments arguments) {
+  update<Format, Form>(arguments);
+}
+/// An SM is to hold two of these.
+template <class Format>
+__global__ void __launch_bounds__(FewPartials::kThreads, 2)
+    update_few_kernel(const __grid_constant__ UpdateArguments arguments) {
+  update<Format, FewPartials>(arguments);
+}
+
 /// Shared memory that a thread block asks for, unused, so that an SM takes no more blocks than its share: the SMs that
 /// end the kernel before first would take as many as they have registers for, and the last ones none.
 int share_keeping_bytes(int blocks, int threads, int static_bytes) {
@@ -148,14 +164,24 @@ int share_keeping_bytes(int blocks, int threads, int static_bytes) {
 }
 
 template <class Form>
-void launch_update_of(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
-  const bool bf16 = precision == Precision::kBf16;
-  const auto kernel = bf16 ? update_kernel<Bf16, Form> : update_kernel<Fp16, Form>;
+void launch_form(void (*kernel)(UpdateArguments), const UpdateArguments& arguments, cudaStream_t stream) {
   const int blocks = Form::kParts * arguments.row_blocks + 1;
   const int bytes = share_keeping_bytes(blocks, Form::kThreads, Form::kSharedBytes);
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const LaunchConfig launch(blocks, Form::kThreads, bytes, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
+}
+
+template <class Format>
+void launch_update_of(const UpdateArguments& arguments, cudaStream_t stream) {
+  if (arguments.share.rows > 1)
+    launch_form<FewPartials>(update_few_kernel<Format>, arguments, stream);
+  else if (arguments.share.threads == PairPartials::kThreads)
+    launch_form<PairPartials>(update_kernel<Format, PairPartials>, arguments, stream);
+  else if (arguments.share.parts > 1)
+    launch_form<ManyPartials>(update_kernel<Format, ManyPartials>, arguments, stream);
+  else
+    launch_form<SomePartials>(update_kernel<Format, SomePartials>, arguments, stream);
 }
 
 /// A parameter's value to all its places in the image; in < 0: a bias.
@@ -228,11 +254,10 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 }  // namespace
 
 void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream) {
-  if (arguments.share.rows > 1) return launch_update_of<FewPartials>(precision, arguments, stream);
-  if (arguments.share.threads == PairPartials::kThreads)
-    return launch_update_of<PairPartials>(precision, arguments, stream);
-  if (arguments.share.parts > 1) return launch_update_of<ManyPartials>(precision, arguments, stream);
-  launch_update_of<SomePartials>(precision, arguments, stream);
+  if (precision == Precision::kBf16)
+    launch_update_of<Bf16>(arguments, stream);
+  else
+    launch_update_of<Fp16>(arguments, stream);
 }
 
 void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,

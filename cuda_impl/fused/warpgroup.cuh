@@ -151,4 +151,14 @@ FUSED_DEVICE void store_rows(std::uint32_t panels, const std::uint32_t* held, co
     store_matrices(panels + at.place(first_step + step), held + 4 * step);
 }
 
+/// The first kCount of this thread's sums to a warpgroup's partial sums, 16 bytes at a time; see Kind::kQuads.
+template <int kCount, int kHeld>
+FUSED_DEVICE void store_quads(float* partial, const float (&sums)[kHeld], int thread) {
+  static_assert(kCount % 4 == 0 && kCount <= kHeld);
+#pragma unroll
+  for (int quad = 0; quad < kCount / 4; ++quad)
+    reinterpret_cast<float4*>(partial)[quad * kWarpgroup + thread] =
+        make_float4(sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]);
+}
+
 }  // namespace headroom::fused

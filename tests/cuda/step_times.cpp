@@ -41,7 +41,7 @@ int print_times(int argc, char** argv) {
       names.push_back(default_name({784, width, width, width, 10}, 32));
   for (const std::string& name : names) {
     const Workload workload = parse_workload_name(name);
-    const Dataset data = make_dataset(workload, std::int64_t{64} << 20);
+    const Dataset data = make_dataset(workload, std::int64_t{1} << 28);
     for (const Precision precision : precisions) {
       double first = 0, last = 0, microseconds = 0;
       try {
