@@ -66,7 +66,8 @@ TEST_P(FusedTrainer, SmallPipelineMatchesTheOracle) {
 }
 TEST_P(FusedTrainer, SmallNarrowPanelsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300", "mlp-90x60x10-b300"})
+  for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300", "mlp-90x60x10-b300",
+                           "mlp-270x100x10-b300", "mlp-330x70x20-b300"})
     check_against_oracle(name, GetParam(), kFewSteps);
 }
 TEST_P(FusedTrainer, OddShapesMatchTheOracle) {
