@@ -48,6 +48,20 @@ using NarrowPanel = PanelsOf<32>;
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
   "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
   "%62, %63, %64, %65, %66, %67}"
+#define FUSED_LIST_100                                                                                   \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "     \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, " \
+  "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+  "%61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99}"
+#define FUSED_LIST_128                                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "  \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
+  "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "   \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, " \
+  "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
+  "%119, %120, %121, %122, %123, %124, %125, %126, %127}"
 #define FUSED_REGISTERS_4 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 #define FUSED_REGISTERS_8 FUSED_REGISTERS_4, "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
 #define FUSED_REGISTERS_16                                                                       \
@@ -64,6 +78,19 @@ using NarrowPanel = PanelsOf<32>;
       "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),    \
       "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
 #define FUSED_REGISTERS_68 FUSED_REGISTERS_64, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67])
+#define FUSED_REGISTERS_100                                                                         \
+  FUSED_REGISTERS_64, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), \
+      "+f"(c[70]), "+f"(c[71]), "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]),    \
+      "+f"(c[77]), "+f"(c[78]), "+f"(c[79]), "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]),    \
+      "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]), "+f"(c[88]), "+f"(c[89]), "+f"(c[90]),    \
+      "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]), "+f"(c[96]), "+f"(c[97]),    \
+      "+f"(c[98]), "+f"(c[99])
+#define FUSED_REGISTERS_128                                                                                \
+  FUSED_REGISTERS_100, "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]), "+f"(c[104]), "+f"(c[105]), \
+      "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]), "+f"(c[112]),    \
+      "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119]),    \
+      "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]),    \
+      "+f"(c[127])
 
 // Operand numbers after the N / 2 sums: A0.. are the first that follow.
 #define FUSED_SHARED(columns, count, type, a, b, keep, turn_a, turn_b)                                    \
@@ -85,7 +112,7 @@ using NarrowPanel = PanelsOf<32>;
 template <class Format, Factor kA, Factor kB, int kCount, class Left, class Right>
 FUSED_DEVICE void multiply_shared(float (&c)[kCount], Left a_rows, Right b_rows, int accumulate) {
   static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 36 || kCount == 64 ||
-                kCount == 68);
+                kCount == 68 || kCount == 100 || kCount == 128);
   if constexpr (kCount == 4 && Format::kIsBf16)
     FUSED_SHARED("8", 4, "bf16", "%4", "%5", "%6", "%7", "%8");
   else if constexpr (kCount == 4)
@@ -106,14 +133,22 @@ FUSED_DEVICE void multiply_shared(float (&c)[kCount], Left a_rows, Right b_rows,
     FUSED_SHARED("72", 36, "bf16", "%36", "%37", "%38", "%39", "%40");
   else if constexpr (kCount == 36)
     FUSED_SHARED("72", 36, "f16", "%36", "%37", "%38", "%39", "%40");
-  else if constexpr (kCount == 68 && Format::kIsBf16)
-    FUSED_SHARED("136", 68, "bf16", "%68", "%69", "%70", "%71", "%72");
-  else if constexpr (kCount == 68)
-    FUSED_SHARED("136", 68, "f16", "%68", "%69", "%70", "%71", "%72");
+  else if constexpr (kCount == 100 && Format::kIsBf16)
+    FUSED_SHARED("200", 100, "bf16", "%100", "%101", "%102", "%103", "%104");
+  else if constexpr (kCount == 100)
+    FUSED_SHARED("200", 100, "f16", "%100", "%101", "%102", "%103", "%104");
   else if constexpr (kCount == 64 && Format::kIsBf16)
     FUSED_SHARED("128", 64, "bf16", "%64", "%65", "%66", "%67", "%68");
   else if constexpr (kCount == 64)
     FUSED_SHARED("128", 64, "f16", "%64", "%65", "%66", "%67", "%68");
+  else if constexpr (kCount == 68 && Format::kIsBf16)
+    FUSED_SHARED("136", 68, "bf16", "%68", "%69", "%70", "%71", "%72");
+  else if constexpr (kCount == 68)
+    FUSED_SHARED("136", 68, "f16", "%68", "%69", "%70", "%71", "%72");
+  else if constexpr (kCount == 128 && Format::kIsBf16)
+    FUSED_SHARED("256", 128, "bf16", "%128", "%129", "%130", "%131", "%132");
+  else if constexpr (kCount == 128)
+    FUSED_SHARED("256", 128, "f16", "%128", "%129", "%130", "%131", "%132");
 }
 
 /// a in registers: of lane 4g + t of warp w rows 16w + g and 16w + g + 8, columns 2t, 2t + 1 and 8 more.
@@ -162,5 +197,9 @@ FUSED_DEVICE void multiply_held(float (&c)[kCount], const std::uint32_t* a, Pane
 #undef FUSED_REGISTERS_64
 #undef FUSED_LIST_68
 #undef FUSED_REGISTERS_68
+#undef FUSED_LIST_100
+#undef FUSED_REGISTERS_100
+#undef FUSED_LIST_128
+#undef FUSED_REGISTERS_128
 
 }  // namespace headroom::fused
