@@ -6,12 +6,14 @@
 // to layer. The first layer streams: panels of 64 inputs and the weights to them come through a ring. The L2 has no room
 // for all inputs beside what a step writes and reads again, so most are to leave it first, and what is written last. What all blocks store while a
 // tile goes back is as much as the L2 takes in that time; so gradients of the weights to up to 16 logits are summed here, of
-// the last activations as they are staged, and these do not leave.
+// the last activations as they are staged, and these do not leave. How soon the last hidden layer's gradient is on its way
+// decides when a block ends: those sums are made behind it, beside the products of the layer before.
 //   in:      inputs, labels, image; see kernels.h
 //   out:     activations and gradients of every layer in panels, but for the above; output_partials; block_losses
 //   waits:   resident (weights have landed), full and free of each stage; a warp stores its own 16 rows of a tile
 //            by bulk copies and waits for the last one to have left before it writes the next; a warpgroup meets before
-//            and behind the products that read the rows of all its warps
+//            and behind the products that read the rows of all its warps; sums (all warps have left theirs for the loading
+//            warp, which stores them)
 // Rows beyond the batch have gradients of zero, so nobody has to leave them out.
 #pragma once
 
@@ -40,6 +42,7 @@ struct ChainBarriers {
     return begin + 8 + 8 * static_cast<std::uint32_t>(stage);
   }
   FUSED_DEVICE std::uint32_t free(int stage) const { return full(stages + stage); }
+  FUSED_DEVICE std::uint32_t sums() const { return full(2 * stages); }
 };
 
 template <int kWidth>
@@ -82,10 +85,40 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
   }
 }
 
-/// One warpgroup, over all its tiles. Returns this thread's share of the loss.
+/// Where the warpgroups leave their sums for the loading warp: of the gradients of the weights to up to 16 logits in the
+/// first stage of the ring, each where only its own inputs lay; of the biases where its logits' gradients were; a loss a warp.
+struct ChainSums {
+  float *weights, *biases, *losses;
+  FUSED_DEVICE ChainSums(const ChainLayout& layout, unsigned char* memory)
+      : weights(reinterpret_cast<float*>(memory + layout.ring_begin)),
+        biases(reinterpret_cast<float*>(memory + layout.narrow_staging_begin)),
+        losses(reinterpret_cast<float*>(memory + layout.barrier_begin) + 2 * (2 + 2 * layout.stages)) {}
+  FUSED_DEVICE float* weights_of(int warpgroup) const { return weights + warpgroup * (kTilePanelBytes / 4); }
+  FUSED_DEVICE float* biases_of(int warpgroup) const { return biases + warpgroup * (kNarrowTileBytes / 4); }
+};
+
+/// The loading warp, when it has loaded everything.
+template <int kWidth, int kClassRows>
+FUSED_DEVICE void chain_store_sums(const ChainArguments& arguments, unsigned char* memory,
+                                   const ChainBarriers& barriers) {
+  const ChainSums left(arguments.layout, memory);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  barrier_wait(barriers.sums(), 0);
+  if constexpr (kClassRows == kNarrowColumns)
+    LogitSums<(kWidth + 63) / 64>::store(
+        arguments.output_partials + blockIdx.x * output_partial_floats(kWidth), left.weights_of(0),
+        left.weights_of(1), left.biases_of(0), left.biases_of(1), lane);
+  if (lane == 0) {
+    float sum = 0;
+    for (int warp = 0; warp < 4 * kChainWarpgroups; ++warp) sum += left.losses[warp];
+    arguments.block_losses[blockIdx.x] = sum;
+  }
+}
+
+/// One warpgroup, over all its tiles.
 template <class Format, int kWidth, int kClassRows>
-FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t batch, unsigned char* memory,
-                                 const ChainBarriers& barriers, int warpgroup) {
+FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t batch, unsigned char* memory,
+                                const ChainBarriers& barriers, int warpgroup) {
   constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
   constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
   constexpr bool kSumsOutputs = kClassRows == kNarrowColumns;
@@ -104,16 +137,13 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
   const auto hidden_weights = [&](int layer) {
     return shared + static_cast<std::uint32_t>((layer - 1) * kPanels * kHiddenPanelBytes);
   };
-  const auto stage = [&](const std::uint32_t* held, auto steps, int first_step) {
+  // The rows of this warp to a tile's panels in device memory.
+  const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
+                           int first_step) {
     if (at.lane == 0) bulk_store_wait_read();
     __syncwarp();
     store_rows<decltype(steps)::value>(staging, held, at, first_step);
     shared_writes_to_async();
-  };
-  // The rows of this warp to a tile's panels in device memory.
-  const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
-                           int first_step) {
-    stage(held, steps, first_step);
     __syncwarp();
     if (at.lane == 0) {
       for (int panel = 0; panel < panel_count; ++panel) {
@@ -222,44 +252,106 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
       products_wait<0>();
       sums_are_final(logits);
     };
+    const auto start_back = [&](int layer) {
+      products_begin();
+      backward_products<Format, kSteps>(sums, held, hidden_weights(layer), kHiddenPanelBytes, 0);
+      products_commit();
+    };
+    const auto publish_gradient = [&](int layer) {
+      publish(panels_of(arguments.gradients, layer, tile), held, WidthSteps{}, kPanels, 0);
+    };
+    const auto mask_sums = [&](int layer) {
+      Masks mask;
+#pragma unroll
+      for (int word = 0; word < Masks::kWords; ++word)
+        mask.word[word] = masks[(layer * Masks::kWords + word) * kWarpgroup];
+      masked<Format>(sums, mask, held);
+    };
     start_logits(0);
     if constexpr (kSumsOutputs) {
-      keep_mask(plan.hidden - 1);
-      stage(held, WidthSteps{}, 0);
+      // The activations stay in shared memory, for their mask and for the gradients of the logits' weights: in the second and
+      // third stage of the ring, where only this warpgroup's inputs lay, if no more of them are to come.
+      const bool is_last = pair + static_cast<int>(gridDim.x) >= plan.tiles / 2,
+                 in_ring = is_last && barriers.stages > kPanels;
+      const std::uint32_t stride = in_ring ? kStageBytes<kWidth> : kTilePanelBytes,
+                          first_stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin +
+                                                                            warpgroup * kTilePanelBytes),
+                          activations = in_ring ? first_stage + stride : staging;
+      if (!in_ring && at.lane == 0) bulk_store_wait_read();
+      __syncwarp();
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel)
+        store_rows<kSteps / kPanels>(activations + static_cast<std::uint32_t>(panel) * stride,
+                                     held + panel * (kPairs / kPanels), at);
+      finish_logits_products();
+      std::uint32_t gradient[4];
+      loss += narrow_loss<Format, true>(logits, rows.label, arguments.gradient_scale, at.first_column(),
+                                        gradient, output_sums.bias);
+      products_begin();
+      backward_products<Format, 1>(sums, gradient, output_weights, kOutputPanelBytes, 0);
+      products_commit();
+      store_matrices(narrow_staging + at.narrow_place(), gradient);
+      __syncwarp();
+      products_wait<0>();
+      sums_are_final(sums);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {  // 16 columns: no more of the activations in registers
+        std::uint32_t own[4];
+        load_matrices(activations + static_cast<std::uint32_t>(step / 4) * stride + at.place(step % 4), own);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          held[4 * step + i] =
+              Format::pack(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]) & Format::positive(own[i]);
+      }
+      if (plan.hidden > 1) start_back(plan.hidden - 1);
+      if (in_ring) publish_gradient(plan.hidden - 1);
+      shared_writes_to_async();
+      named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows are there
+      output_sums.template add<Format>(activations, stride, narrow_staging);
+      if (!in_ring) {  // the gradient is staged where they lie
+        products_wait<0>();
+        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);
+        publish_gradient(plan.hidden - 1);
+      }
+      products_wait<1>();  // the products of the layer before
+      sums_are_final(sums);
+      if (plan.hidden > 1) mask_sums(plan.hidden - 2);
+      products_wait<0>();
+      output_sums.are_final();
+      named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows have been read
+#pragma unroll 1
+      for (int layer = plan.hidden - 2; layer > 0; --layer) {
+        start_back(layer);
+        publish_gradient(layer);
+        products_wait<0>();
+        sums_are_final(sums);
+        mask_sums(layer - 1);
+      }
+      if (plan.hidden > 1) publish_gradient(0);
     } else {
       keep_activations(plan.hidden - 1);
-    }
-    finish_logits_products();
-    add_logits(rows, logits, 0, at);
-#pragma unroll 1
-    for (int group = 1; group < plan.class_groups; ++group) {
-      start_logits(group);
       finish_logits_products();
-      add_logits(rows, logits, group * kClassRows, at);
-    }
-    loss += finish_logits(rows, at);
-
-    // Backward: the gradient of the last hidden activations.
+      add_logits(rows, logits, 0, at);
 #pragma unroll 1
-    for (int group = 0; group < plan.class_groups; ++group) {
-      if constexpr (kClassRows > 16) {  // or keep them in registers that there are not
+      for (int group = 1; group < plan.class_groups; ++group) {
         start_logits(group);
         finish_logits_products();
+        add_logits(rows, logits, group * kClassRows, at);
       }
-      std::uint32_t gradient[kClassRows / 4];
-      logit_gradient<Format>(rows, logits, group * kClassRows, arguments.gradient_scale, at, gradient);
-      products_begin();
-      backward_products<Format, kClassRows / 16>(
-          sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
-          kOutputPanelBytes, group > 0);
-      products_commit();
-      if constexpr (kSumsOutputs) {
-        store_matrices(narrow_staging + at.narrow_place(), gradient);
-        shared_writes_to_async();
-        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows are staged
-        output_sums.template add<Format>(staging, narrow_staging, gradient);
-        products_wait<1>();
-      } else {
+      loss += finish_logits(rows, at);
+
+      // Backward: the gradient of the last hidden activations.
+#pragma unroll 1
+      for (int group = 0; group < plan.class_groups; ++group) {
+        start_logits(group);  // or keep them in registers that there are not
+        finish_logits_products();
+        std::uint32_t gradient[kClassRows / 4];
+        logit_gradient<Format>(rows, logits, group * kClassRows, arguments.gradient_scale, at, gradient);
+        products_begin();
+        backward_products<Format, kClassRows / 16>(
+            sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
+            kOutputPanelBytes, group > 0);
+        products_commit();
         // Two groups of 32 share a panel, which leaves when both are there.
         const int column = group * kClassRows;
         const bool complete = group + 1 == plan.class_groups || (column + kClassRows) % kPanelColumns == 0;
@@ -268,44 +360,35 @@ FUSED_DEVICE float chain_compute(const ChainArguments& arguments, std::int64_t b
                         kTilePanelBytes,
                 gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
         products_wait<0>();
+        sums_are_final(sums);
       }
-      sums_are_final(sums);
-    }
 
-    // Backward: the hidden layers.
-    const auto back = [&](int layer, auto reads_stage) {
-      Masks mask;
-#pragma unroll
-      for (int word = 0; word < Masks::kWords; ++word)
-        mask.word[word] = masks[(layer * Masks::kWords + word) * kWarpgroup];
-      masked<Format>(sums, mask, held);
-      if constexpr (decltype(reads_stage)::value) {
-        products_wait<0>();
-        output_sums.are_final();
-        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows have been read
-      }
-      if (layer > 0) {
-        products_begin();
-        backward_products<Format, kSteps>(sums, held, hidden_weights(layer), kHiddenPanelBytes, 0);
-        products_commit();
-      }
-      publish(panels_of(arguments.gradients, layer, tile), held, WidthSteps{}, kPanels, 0);
-      products_wait<0>();
-      sums_are_final(sums);
-    };
-    if constexpr (kSumsOutputs) back(plan.hidden - 1, std::true_type{});
+      // Backward: the hidden layers.
+      mask_sums(plan.hidden - 1);
 #pragma unroll 1
-    for (int layer = plan.hidden - (kSumsOutputs ? 2 : 1); layer >= 0; --layer)
-      back(layer, std::false_type{});
+      for (int layer = plan.hidden - 1; layer > 0; --layer) {
+        start_back(layer);
+        publish_gradient(layer);
+        products_wait<0>();
+        sums_are_final(sums);
+        mask_sums(layer - 1);
+      }
+      publish_gradient(0);
+    }
   }
-  if constexpr (kSumsOutputs)
-    // Through the second warpgroup's place in the ring's first stage, which it has read, and where logits' gradients were.
-    output_sums.store(arguments.output_partials + blockIdx.x * output_partial_floats(kWidth),
-                      reinterpret_cast<float*>(memory + arguments.layout.ring_begin + kTilePanelBytes),
-                      reinterpret_cast<float*>(memory + arguments.layout.narrow_staging_begin), warpgroup,
-                      at);
-  if (at.lane == 0) bulk_store_wait();
-  return loss;
+  const ChainSums left(arguments.layout, memory);
+  if constexpr (kSumsOutputs) {
+    output_sums.leave_weights(left.weights_of(warpgroup), at);
+    output_sums.leave_biases(left.biases_of(warpgroup), at);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+  if (at.lane == 0) left.losses[4 * warpgroup + at.warp] = loss;
+  __syncwarp();
+  if (at.lane == 0) {
+    barrier_arrive(barriers.sums());
+    bulk_store_wait();
+  }
 }
 
 template <class Format, int kWidth, int kClassRows>
@@ -318,6 +401,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       arguments.layout.stages};
   if (threadIdx.x == 0) {
     barrier_init(barriers.resident(), 1);
+    barrier_init(barriers.sums(), 4 * kChainWarpgroups);
     for (int stage = 0; stage < barriers.stages; ++stage) {
       barrier_init(barriers.full(stage), 1);
       barrier_init(barriers.free(stage), 4 * kChainWarpgroups);
@@ -330,21 +414,10 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   let_next_kernel_start();
   if (warpgroup == kChainWarpgroups) {
     if (threadIdx.x % 32 == 0) chain_load<kWidth>(arguments, batch, shared_address(memory), barriers);
-    return;
+    __syncwarp();
+    return chain_store_sums<kWidth, kClassRows>(arguments, memory, barriers);
   }
-  float loss = chain_compute<Format, kWidth, kClassRows>(arguments, batch, memory, barriers, warpgroup);
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-  // Behind the barriers there is room for a float a warp.
-  float* warp_losses = reinterpret_cast<float*>(memory + arguments.layout.barrier_begin) +
-                       2 * (1 + 2 * arguments.layout.stages);
-  if (threadIdx.x % 32 == 0) warp_losses[threadIdx.x / 32] = loss;
-  named_barrier(1, kChainWarpgroups * kWarpgroup);
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int warp = 0; warp < 4 * kChainWarpgroups; ++warp) sum += warp_losses[warp];
-    arguments.block_losses[blockIdx.x] = sum;
-  }
+  chain_compute<Format, kWidth, kClassRows>(arguments, batch, memory, barriers, warpgroup);
 }
 
 }  // namespace headroom::fused

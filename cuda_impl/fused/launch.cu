@@ -32,7 +32,7 @@ ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   layout.ring_begin =
       layout.narrow_staging_begin + (sums_outputs(plan) ? kChainWarpgroups * kNarrowTileBytes : 0);
   const int masks = kChainWarpgroups * plan.hidden * mask_words * kWarpgroup * 4;
-  constexpr int kMostStages = 6, kBarrierBytes = 8 * (1 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups;
+  constexpr int kMostStages = 6, kBarrierBytes = 8 * (2 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups;
   layout.stages = (shared_limit - layout.ring_begin - masks - kBarrierBytes) / stage;
   if (layout.stages > kMostStages) layout.stages = kMostStages;
   layout.mask_begin = layout.ring_begin + layout.stages * stage;

@@ -13,10 +13,10 @@ template <int kPanels>
 struct LogitSums {
   float weights[kPanels][8] = {}, bias[4] = {};
 
-  /// Adds a tile: activations [64, 64 * kPanels], gradients [64, 16] and the latter as this thread holds them. Starts
-  /// products and does not wait for them.
+  /// Adds a tile to the weights' gradients: activations [64, 64 * kPanels], `panel_stride` bytes from one panel to the next, and
+  /// gradients [64, 16]. Starts products and does not wait for them.
   template <class Format>
-  FUSED_DEVICE void add(std::uint32_t activations, std::uint32_t gradients, const std::uint32_t (&held)[4]) {
+  FUSED_DEVICE void add(std::uint32_t activations, std::uint32_t panel_stride, std::uint32_t gradients) {
     products_begin();
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
@@ -24,53 +24,51 @@ struct LogitSums {
       for (int k = 0; k < kTileRows / 16; ++k)
         multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
             weights[panel],
-            describe(activations + static_cast<std::uint32_t>(panel * kTilePanelBytes)) + k * kAcross,
+            describe(activations + static_cast<std::uint32_t>(panel) * panel_stride) + k * kAcross,
             describe_narrow(gradients) + k * kAcrossNarrow, 1);
     products_commit();
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const float2 rounded = Format::unpack(held[pair]);
-      bias[pair / 2 * 2] += rounded.x;
-      bias[pair / 2 * 2 + 1] += rounded.y;
-    }
   }
   FUSED_DEVICE void are_final() {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) sums_are_final(weights[panel]);
   }
 
-  /// Both warpgroups' sums to the block's partial sums, as Kind::kTurned and Kind::kOutputBias have them. weights_of_second
-  /// [64 * kPanels, 16] is room that the second has for itself in shared memory, biases [2, 64, 16] room of each.
-  FUSED_DEVICE void store(float* partial, float* weights_of_second, float* biases, int warpgroup,
-                          const Lane& at) {
-    const int thread = at.warp * 32 + at.lane;
-    const auto bias_of = [&](int group, int warp, int output) -> float& {
-      return biases[group * (kNarrowTileBytes / 4) + warp * kNarrowColumns + output];
-    };
+  /// A warpgroup's sums to shared memory: weights [64 * kPanels / 8 rows, 128 threads] and biases [4 warps, 16].
+  FUSED_DEVICE void leave_weights(float* to, const Lane& at) const {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        if (warpgroup == 1) weights_of_second[(panel * 8 + i) * kWarpgroup + thread] = weights[panel][i];
+        to[(panel * 8 + i) * kWarpgroup + at.warp * 32 + at.lane] = weights[panel][i];
+  }
+  FUSED_DEVICE void leave_biases(float* to, const Lane& at) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int distance = 4; distance < 32; distance *= 2)
 #pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) bias[i] += shuffle_xor(bias[i], distance);
-      if (at.lane < 4) bias_of(warpgroup, at.warp, i / 2 * 8 + at.first_column() + i % 2) = bias[i];
+      for (int i = 0; i < 4; ++i) bias[i] += shuffle_xor(bias[i], distance);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (at.lane < 4) to[at.warp * kNarrowColumns + i / 2 * 8 + at.first_column() + i % 2] = bias[i];
+  }
+  /// What two warpgroups have left, the first's plus the second's, to the block's partial sums, as Kind::kTurned and
+  /// Kind::kOutputBias have them. By a warp.
+  FUSED_DEVICE static void store(float* partial, const float* first, const float* second,
+                                 const float* first_biases, const float* second_biases, int lane) {
+#pragma unroll
+    for (int row = 0; row < kPanels * 8; ++row) {
+      const int quad = row * (kWarpgroup / 4) + lane;
+      const float4 a = reinterpret_cast<const float4*>(first)[quad],
+                   b = reinterpret_cast<const float4*>(second)[quad];
+      reinterpret_cast<float4*>(partial)[quad] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
     }
-    named_barrier(1, 2 * kWarpgroup);
-    if (warpgroup == 1) return;
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int at_row = (panel * 8 + i) * kWarpgroup + thread;
-        partial[at_row] = weights[panel][i] + weights_of_second[at_row];
-      }
     float sum = 0;
-    if (thread < kNarrowColumns)
-      for (int warp = 0; warp < 8; ++warp) sum += bias_of(warp / 4, warp % 4, thread);
-    partial[kPanels * 8 * kWarpgroup + thread] = sum;
+    if (lane < kNarrowColumns) {
+      for (int warp = 0; warp < 4; ++warp) sum += first_biases[warp * kNarrowColumns + lane];
+      for (int warp = 0; warp < 4; ++warp) sum += second_biases[warp * kNarrowColumns + lane];
+    }
+    float* biases = partial + kPanels * 8 * kWarpgroup + lane;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) biases[32 * part] = part == 0 ? sum : 0.0f;
   }
 };
 

@@ -77,7 +77,7 @@ std::vector<GradientItem> gradient_items(const Plan& plan) {
 /// Items that are summed by thread blocks side by side, one or two of them.
 struct GradientGroup {
   int first, count;
-  /// Of what takes the longest, the last.
+  /// What takes the longest: the last, as it is the one that may have the narrow panel.
   const GradientItem& widest(const std::vector<GradientItem>& items) const {
     return items[static_cast<std::size_t>(first + count - 1)];
   }
