@@ -12,7 +12,7 @@
 //   out:     activations and gradients of every layer in panels, but for the above; output_partials; block_losses
 //   waits:   resident (weights have landed), full and free of each stage; a warp stores its own 16 rows of a tile
 //            by bulk copies and waits for the last one to have left before it writes the next; a warpgroup meets before
-//            and behind the products that read the rows of all its warps; sums (all warps have left theirs for the loading
+//            and behind the products that read the rows of all its warps; sums (all threads have left theirs for the loading
 //            warp, which stores them)
 // Rows beyond the batch have gradients of zero, so nobody has to leave them out.
 #pragma once
@@ -277,8 +277,12 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
                           first_stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin +
                                                                             warpgroup * kTilePanelBytes),
                           activations = in_ring ? first_stage + stride : staging;
-      if (!in_ring && at.lane == 0) bulk_store_wait_read();
-      __syncwarp();
+      if (in_ring) {
+        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all have read these inputs
+      } else {
+        if (at.lane == 0) bulk_store_wait_read();
+        __syncwarp();
+      }
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel)
         store_rows<kSteps / kPanels>(activations + static_cast<std::uint32_t>(panel) * stride,
@@ -384,11 +388,8 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
   if (at.lane == 0) left.losses[4 * warpgroup + at.warp] = loss;
-  __syncwarp();
-  if (at.lane == 0) {
-    barrier_arrive(barriers.sums());
-    bulk_store_wait();
-  }
+  barrier_arrive(barriers.sums());  // each thread of what it has stored itself
+  if (at.lane == 0) bulk_store_wait();
 }
 
 template <class Format, int kWidth, int kClassRows>
@@ -401,7 +402,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       arguments.layout.stages};
   if (threadIdx.x == 0) {
     barrier_init(barriers.resident(), 1);
-    barrier_init(barriers.sums(), 4 * kChainWarpgroups);
+    barrier_init(barriers.sums(), kChainWarpgroups * kWarpgroup);
     for (int stage = 0; stage < barriers.stages; ++stage) {
       barrier_init(barriers.full(stage), 1);
       barrier_init(barriers.free(stage), 4 * kChainWarpgroups);
