@@ -169,9 +169,9 @@ struct alignas(16) UpdateRows {
   std::int32_t splits, count;
 };
 /// A parameter by its place in the flat parameters, and the bytes of the image where its value goes; < 0: none.
-/// Weights have up to three places; a bias, flagged, has one.
+/// Weights have up to two places; a bias, flagged, has one.
 struct alignas(16) UpdatePlaces {
-  std::int32_t parameter, bytes[3];
+  std::int32_t parameter, bytes[2];
 };
 inline constexpr std::int32_t kBiasFlag = 1 << 30;
 

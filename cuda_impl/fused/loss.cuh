@@ -87,7 +87,7 @@ FUSED_DEVICE void logit_gradient(const RowLogits& rows, const float (&logits)[2 
 
 /// Softmax cross-entropy of 16 logits of two rows in a quad; bias [16]. Returns this lane's share of the loss.
 /// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
-/// kShort: a fifth fewer instructions, which take registers that the last owner of unpacked samples has not.
+/// kShort: a fifth fewer instructions, and more registers.
 template <class Format, bool kShort = false>
 FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
                                std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
@@ -136,6 +136,82 @@ FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float
     }
   }
   return loss;
+}
+
+// The same in parts, for where each cycle until the gradient counts (pipeline.cuh): a thread's logits are columns 2t and
+// 2t + 1 of its first row, of its second, and 8 further on the same, as exponents of 2, that is times log2 e.
+
+/// values: 2 to the power of the exponents; totals: over the rows, the same bits in all lanes of a quad.
+FUSED_DEVICE void exponentials(const float (&exponents)[8], float (&values)[8], float (&totals)[2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = exponential2(exponents[i]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float* of_row = values + 2 * half;
+    const float own = (of_row[0] + of_row[1]) + (of_row[4] + of_row[5]);
+    totals[half] = (own + shuffle_xor(own, 1)) + (shuffle_xor(own, 2) + shuffle_xor(own, 3));
+  }
+}
+
+/// gradient: packed, (softmax - one-hot) * scale, 0 in rows without a label; totals: see exponentials().
+/// The largest exponent is subtracted, in place, only where a total of the warp's rows is beyond what fp32 adds up without
+/// loss. So lanes exchange values once, and not before the exponentials.
+template <class Format>
+FUSED_DEVICE void narrow_gradient(float (&exponents)[8], const int (&labels)[2], float scale,
+                                  int first_column, std::uint32_t (&gradient)[4], float (&totals)[2]) {
+  constexpr float kMost = 0x1p60f, kLeast = 0x1p-60f;
+  float values[8];
+  exponentials(exponents, values, totals);
+  const bool in_range = totals[0] < kMost && totals[0] > kLeast && totals[1] < kMost && totals[1] > kLeast;
+  if (!__all_sync(~0u, in_range)) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* of_row = exponents + 2 * half;
+      const float highest = quad_maximum(fmaxf(fmaxf(of_row[0], of_row[1]), fmaxf(of_row[4], of_row[5])));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of_row[(i & 1) + 4 * (i >> 1)] -= highest;
+    }
+    exponentials(exponents, values, totals);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float row_scale = labels[half] >= 0 ? scale : 0.0f;
+    const float factor = reciprocal(totals[half]) * row_scale;
+    float value[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool is_label = first_column + (i & 1) + 8 * (i >> 1) == labels[half];
+      value[i] = fmaf(values[2 * half + (i & 1) + 4 * (i >> 1)], factor, is_label ? -row_scale : 0.0f);
+    }
+    gradient[half] = Format::pack(value[0], value[1]);
+    gradient[2 + half] = Format::pack(value[2], value[3]);
+  }
+}
+
+/// This lane's share of the rows' losses, by what narrow_gradient() leaves.
+FUSED_DEVICE float losses_of_rows(const float (&exponents)[8], const float (&totals)[2],
+                                  const int (&labels)[2], int first_column) {
+  float loss = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (first_column == 0 && labels[half] >= 0) loss += logarithm2(totals[half]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)  // in the one lane that has it
+      if (first_column + (i & 1) + 8 * (i >> 1) == labels[half])
+        loss -= exponents[2 * half + (i & 1) + 4 * (i >> 1)];
+  }
+  return loss * kLn2;
+}
+
+/// sums: of the rounded gradient, the thread's columns.
+template <class Format>
+FUSED_DEVICE void add_bias_gradient(const std::uint32_t (&gradient)[4], float (&sums)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 rounded = Format::unpack(gradient[i]);
+    sums[i & 2] += rounded.x;
+    sums[(i & 2) + 1] += rounded.y;
+  }
 }
 
 }  // namespace headroom::fused

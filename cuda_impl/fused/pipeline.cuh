@@ -1,8 +1,8 @@
 // A whole step's work on an SM for networks of 33 to 64: every warpgroup owns a hidden layer, and tiles flow past.
 //
-// The owner keeps its layer's weights in registers, as left factors, and so it keeps the sums of its weight gradient:
-// products are of transposes, sums [features, rows] = weights [features, features] * activations^T, and what they
-// leave in registers, rounded, is again a left factor. So a gradient enters dW = dZ^T * H without going through
+// An owner keeps the sums of its layer's weight gradient in registers, and all but the last one their weights, as left
+// factors: products are of transposes, sums [features, rows] = weights [features, features] * activations^T, and what
+// they leave in registers, rounded, is again a left factor. So a gradient enters dW = dZ^T * H without going through
 // shared memory. Activations and gradients go to the neighbours through rings of tiles in shared memory; a tile lies
 // there row by row, which is how the right factor wants it in forward, backward and weight gradient alike.
 //
@@ -11,9 +11,14 @@
 //                           dW1 <------   dW2 <------   dW3 <------   dW4
 //                                 dZ2           dZ3           dZ4
 //
-//   waits:  full and free of each buffer of a ring. The first owner's thread 0 also loads inputs, but those that fill
-//           the ring at the start. Owner u runs lead(u) tiles ahead with its forward work, which is how many tiles
-//           must find room between forward and backward; the ring behind it is that deep.
+//   waits:  full and free of each buffer of a ring. Inputs that fill the ring at the start are loaded by a warp of the
+//           last owner, the others by the owner before it. Owner u runs lead(u) tiles ahead with its forward work, which
+//           is how many tiles must find room between forward and backward; the ring behind it is that deep.
+//   last:   the last owner has most to do for a tile. Its forward products are not of transposes: rows are rows, so the
+//           activations are the left factor of the logits as they are, and its warps meet once a tile, when the logits'
+//           gradient is there. Then they read the activations back as the other owners hold theirs.
+//   biases: three rounded parts of each, side by side, times ones: a product more of 16 columns, where adding them took
+//           32 instructions a tile and thread.
 //   bits:   each owner adds up its tiles in order; the update adds up thread blocks in order.
 #pragma once
 
@@ -25,11 +30,12 @@ template <int kHidden>
 struct PipelineMap {
   FUSED_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
   // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
-  FUSED_BOTH static constexpr int input_depth() { return lead(0) + 2; }
+  FUSED_BOTH static constexpr int input_depth() { return lead(0) + 3; }
   FUSED_BOTH static constexpr int depth_into(int owner) {
     return owner == 0 ? input_depth() : lead(owner - 1) + 1;
   }
-  static constexpr int kGradientDepth = 1;
+  /// The last owner does not wait until its tile before has been used.
+  FUSED_BOTH static constexpr int gradient_depth(int owner) { return owner == kHidden - 2 ? 2 : 1; }
 
   FUSED_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
     int tiles = 0;
@@ -37,23 +43,19 @@ struct PipelineMap {
     return tiles * kTilePanelBytes;
   }
   FUSED_BOTH static constexpr int gradient_ring(int owner) {
-    return ring_into(kHidden) + owner * kGradientDepth * kTilePanelBytes;
+    return ring_into(kHidden) + owner * kTilePanelBytes;
   }
-  static constexpr int kLastActivations =
-      ring_into(kHidden) + (kHidden - 1) * kGradientDepth * kTilePanelBytes;
+  static constexpr int kLastActivations = ring_into(kHidden) + (kHidden > 1 ? kHidden : 0) * kTilePanelBytes;
   static constexpr int kLogitGradients = kLastActivations + kTilePanelBytes;
   static constexpr int kOnes = kLogitGradients + kTilePanelBytes;
-  // With four owners the registers hold the first half of a turned layer's weights only; the rest is read here.
-  static constexpr int kHeldSteps = kHidden == 4 ? 2 : 4;
-  static constexpr int kReadBytes = (4 - kHeldSteps) * 16 * kPanelRowBytes;
-  FUSED_BOTH static constexpr int turned_weights(int layer) {
-    return kOnes + 16 * kPanelRowBytes + (layer - 1) * kReadBytes;
-  }
-  static constexpr int kOutputWeights = turned_weights(kHidden);
+  static constexpr int kBiases = kOnes + 16 * kPanelRowBytes;  // see spread_biases()
+  static constexpr int kLastWeights = kBiases + kTilePanelBytes;
+  static constexpr int kOutputWeights = kLastWeights + kTilePanelBytes;
   static constexpr int kSums =
       kOutputWeights + 16 * kPanelRowBytes;  // what the last owner's warps add up at the end
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
-  /// Pairs of barriers, full and free, a buffer of a ring each; then one for the output weights.
+  /// Pairs of barriers, full and free, a buffer of a ring each; then one for the weights, and one that the last owner's
+  /// warps arrive at when they have read a tile's activations and logits' gradient.
   FUSED_BOTH static constexpr int barriers_into(int owner) {
     return kBarriers + ring_into(owner) / kTilePanelBytes * 16;
   }
@@ -62,11 +64,10 @@ struct PipelineMap {
   }
   static constexpr int kBufferCount = kLastActivations / kTilePanelBytes;
   static constexpr int kWeightsBarrier = kBarriers + kBufferCount * 16;
+  static constexpr int kReadBarrier = kWeightsBarrier + 8;
   static constexpr int kSharedBytes = kWeightsBarrier + 16;
   static_assert(kSharedBytes <= 227 * 1024);
 };
-
-constexpr int kOtherRegisters = 120, kLastRegisters = 152;
 
 /// A place in a ring of tiles: the buffer's offset, and in bit 0 the parity of its phase.
 template <int kDepth>
@@ -82,216 +83,185 @@ struct TileRing {
   }
 };
 
-/// Of this thread block's tile `tile`, by one thread.
-FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, std::int64_t batch, int tile,
-                              std::uint32_t buffer, std::uint32_t barrier) {
-  const std::int64_t of_batch = batch * arguments.plan.tiles + blockIdx.x + tile * gridDim.x;
-  barrier_expect(barrier, kTilePanelBytes);
-  bulk_load(buffer, arguments.inputs + of_batch * kTilePanelBytes, kTilePanelBytes, barrier);
+/// A thread block's tiles of a batch.
+struct BlockTiles {
+  int first, stride, count;
+  FUSED_DEVICE explicit BlockTiles(const Plan& plan)
+      : first(static_cast<int>(blockIdx.x)),
+        stride(static_cast<int>(gridDim.x)),
+        count((plan.tiles - first + stride - 1) / stride) {}
+};
+/// The first of them among all batches' tiles.
+FUSED_DEVICE int first_of_batches(const Plan& plan, std::int64_t batch) {
+  return static_cast<int>(batch) * plan.tiles + static_cast<int>(blockIdx.x);
 }
 
-/// Owner kOwner of kHidden, over all tiles of its thread block.
+/// By one thread: the thread block's tile `tile`, of those from `first_of_batches` on.
+FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, int first_of_batches, int tile,
+                              std::uint32_t buffer, std::uint32_t barrier) {
+  const std::int64_t of_batches = first_of_batches + tile * static_cast<int>(gridDim.x);
+  barrier_expect(barrier, kTilePanelBytes);
+  bulk_load(buffer, arguments.inputs + of_batches * kTilePanelBytes, kTilePanelBytes, barrier);
+}
+
+/// Where a thread's part of a tile of features lies that a product of transposes left: features 16 * warp to
+/// 16 * warp + 15 of 16 rows a step. A warp that reads back what it stored waits for nobody.
+struct FeaturePlaces {
+  std::uint32_t place;
+  FUSED_DEVICE explicit FeaturePlaces(const Lane& at)
+      : place(static_cast<std::uint32_t>((8 * (at.lane >> 4) + (at.lane & 7)) * kPanelRowBytes +
+                                         (((2 * at.warp + (at.lane >> 3 & 1)) ^ (at.lane & 7)) << 4))) {}
+  FUSED_DEVICE void store(std::uint32_t tile, const std::uint32_t* held) const {
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+      store_matrices_turned(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                            held + 4 * step);
+  }
+  FUSED_DEVICE void load(std::uint32_t tile, std::uint32_t* held) const {
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+      load_matrices_turned(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                           held + 4 * step);
+  }
+};
+
+/// For what the whole warp has stored, or has read.
+FUSED_DEVICE void arrive_for_warp(std::uint32_t barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
+
+/// A left factor of 64 columns, as fragments in the image.
+FUSED_DEVICE void load_fragments(std::uint32_t (&words)[16], const unsigned char* image, int thread) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const uint4 four = __ldg(reinterpret_cast<const uint4*>(image) + step * kWarpgroup + thread);
+    words[4 * step] = four.x;
+    words[4 * step + 1] = four.y;
+    words[4 * step + 2] = four.z;
+    words[4 * step + 3] = four.w;
+  }
+}
+
+/// The owner's biases [64] into its 16 columns of a panel, features are rows: three rounded parts of each, whose sum is the
+/// bias to 2^-24 of it or, in fp16, to 2^-25, which is half of the least that two activations can differ by. By its
+/// warpgroup, which meets here. In fp16 a bias of 65520 and more makes its unit's activations NaN.
+template <class Format>
+FUSED_DEVICE void spread_biases(const float* biases, unsigned char* panel, int owner, int thread) {
+  if (thread < 64) {
+    const float bias = __ldg(biases + thread);
+    const float high = Format::unpack(Format::pack(bias, 0)).x;
+    const float middle = Format::unpack(Format::pack(bias - high, 0)).x;
+    *reinterpret_cast<uint4*>(panel + panel_offset(thread, 16 * owner)) = {
+        Format::pack(high, middle), Format::pack(bias - high - middle, 0), 0, 0};
+    *reinterpret_cast<uint4*>(panel + panel_offset(thread, 16 * owner + 8)) = {0, 0, 0, 0};
+  }
+  shared_writes_to_async();
+  named_barrier(1 + owner, kWarpgroup);
+}
+
+/// By one thread of the owner before the last, in its tile `tile`: next inputs go where the first owner has used up
+/// others, some tiles before. (By the first owner it would stand in its way, which has no time to spare here.)
+template <int kHidden>
+FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockTiles& tiles, int tile,
+                                int first_of_batches) {
+  using Map = PipelineMap<kHidden>;
+  constexpr int kDepth = Map::input_depth(), kBefore = kHidden > 3 ? kHidden - 2 : 1;
+  const int used = tile - kBefore, next = used + kDepth;
+  if (used < 0 || next >= tiles.count) return;
+  const std::uint32_t buffer = static_cast<std::uint32_t>(used % kDepth);
+  const std::uint32_t barrier = kSharedBegin + Map::barriers_into(0) + buffer * 16;
+  barrier_wait(barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
+  load_inputs(arguments, first_of_batches, next, kSharedBegin + buffer * kTilePanelBytes, barrier);
+}
+
+/// Owner kOwner of kHidden, not the last, over all tiles of its thread block.
 template <class Format, int kHidden, int kOwner>
 FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PipelineMap<kHidden>;
-  constexpr bool kFirst = kOwner == 0, kLast = kOwner == kHidden - 1;
-  constexpr int kForwardSteps = 4, kLead = Map::lead(kOwner), kBackwardSteps = kLast ? 1 : Map::kHeldSteps;
+  constexpr bool kFirst = kOwner == 0, kRefills = kOwner == kHidden - 2;
+  constexpr int kLead = Map::lead(kOwner);
+  constexpr std::uint32_t shared = kSharedBegin;
   const Plan& plan = arguments.plan;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
-  const Lane at(thread);
-  const std::uint32_t shared = shared_address(memory);
-  const int first_tile = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
-  const int tiles = (plan.tiles - first_tile + stride - 1) / stride;
+  const FeaturePlaces features{Lane(thread)};
+  const BlockTiles tiles(plan);
 
   const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
                       barriers_in = shared + Map::barriers_into(kOwner);
   // The layer's weights, and those of the layer behind it, turned.
-  std::uint32_t forward[4 * kForwardSteps], backward[4 * kBackwardSteps];
-  const auto load_fragments = [&](std::uint32_t* words, int offset, int steps) {
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      const uint4 four =
-          __ldg(reinterpret_cast<const uint4*>(arguments.image + offset) + step * kWarpgroup + thread);
-      words[4 * step] = four.x;
-      words[4 * step + 1] = four.y;
-      words[4 * step + 2] = four.z;
-      words[4 * step + 3] = four.w;
-    }
-  };
-  load_fragments(forward, forward_fragments(64, kOwner), kForwardSteps);
-  load_fragments(backward,
-                 kLast ? output_fragments(64, kHidden) : backward_fragments(64, kHidden, kOwner + 1),
-                 kBackwardSteps);
-  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
-  // For inputs and labels; who has neither does not wait for it.
-  const std::int64_t batch = kFirst || kLast ? next_batch(arguments.state) : 0;
+  std::uint32_t forward[16], backward[16];
+  load_fragments(forward, arguments.image + forward_fragments(64, kOwner), thread);
+  load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread);
+  spread_biases<Format>(reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64,
+                        memory + Map::kBiases, kOwner, thread);
+
+  const int of_batches = kRefills ? first_of_batches(plan, next_batch(arguments.state)) : 0;
 
   float gradient[36];  // of the layer's weights, and of its bias in column 64
 #pragma unroll
   for (float& sum : gradient) sum = 0;
-  float output_gradient[kLast ? 8 : 1] = {}, output_bias[4] = {}, loss = 0;
 
-  // Where this thread's part of a tile goes: features 16 * warp to 16 * warp + 15 of 16 rows a step.
-  const std::uint32_t stored =
-      static_cast<std::uint32_t>((8 * (lane >> 4) + (lane & 7)) * kPanelRowBytes +
-                                 (((2 * at.warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4));
-  const auto store_features = [&](std::uint32_t tile, const std::uint32_t* held) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step)
-      store_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
-                            held + 4 * step);
-  };
-  // What store_features() stored: a warp needs only what it wrote itself.
-  const auto load_features = [&](std::uint32_t tile, std::uint32_t* held) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step)
-      load_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
-                           held + 4 * step);
-  };
-  const auto arrive = [&](std::uint32_t barrier) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(barrier);
-  };
   TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
-  TileRing<kLast ? 1 : Map::depth_into(kLast ? 0 : kOwner + 1)> forward_out;
-  TileRing<Map::kGradientDepth> gradient_in, gradient_out;
+  TileRing<Map::depth_into(kOwner + 1)> forward_out;
+  TileRing<Map::gradient_depth(kOwner)> gradient_in;
+  TileRing<Map::gradient_depth(kOwner - 1)> gradient_out;
   barrier_wait(shared + Map::kWeightsBarrier, 0);
-  const std::int32_t* labels = arguments.labels + (kLast ? batch * plan.batch : 0);
-
-  // Of the tile at hand; those of the next are on their way while a tile goes back.
-  int label[2];
-  const auto load_labels = [&](int tile) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int sample = (first_tile + tile * stride) * kTileRows + at.first_row() + 8 * half;
-      label[half] = sample < plan.batch ? __ldg(labels + sample) : -1;
-    }
-  };
-  if constexpr (kLast) load_labels(0);
-
-  const auto wait_for_inputs = [&] {
-    barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
-  };
-  const auto forward_products = [&](float (&sums)[32]) {
-    const Panels rows = describe(ring_in + forward_in.offset());
-#pragma unroll
-    for (int k = 0; k < kForwardSteps; ++k)
-      multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, k > 0);
-    products_commit();
-    forward_in.advance();
-  };
-  // The last owner has most to do one after the other: its forward products are under way together with those of the
-  // weight gradient of the tile before.
-  float next_sums[32];
-  if constexpr (kLast) {
-    wait_for_inputs();
-    products_begin();
-    forward_products(next_sums);
-    products_wait<0>();
-    sums_are_final(next_sums);
-  }
 
 #pragma unroll 1
-  for (int tile = -kLead; tile < tiles; ++tile) {
+  for (int tile = -kLead; tile < tiles.count; ++tile) {
     float sums[32];
     std::uint32_t held[16];
 
-    // Forward.
-    if constexpr (kLast) {
-      const float bias[2] = {__ldg(biases + at.first_row()), __ldg(biases + at.first_row() + 8)};
-      relu_values<Format>(next_sums, bias, held);
-    } else {
-      if (tile + kLead < tiles) {
-        wait_for_inputs();
-        products_begin();
-        forward_products(sums);
-        const float bias[2] = {__ldg(biases + at.first_row()), __ldg(biases + at.first_row() + 8)};
-        products_wait<0>();
-        sums_are_final(sums);
-        relu_values<Format>(sums, bias, held);
-        const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
-        barrier_wait(barriers + 8, forward_out.parity() ^ 1);
-        store_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
-        shared_writes_to_async();
-        arrive(barriers);
-      }
-    }
-    if constexpr (!kLast) forward_out.advance();  // so this is now the place of this very tile
-    if (tile < 0) continue;
-
-    // The gradient of the layer's activations: from the next owner's, or from the loss.
-    if constexpr (kLast) {
-      store_features(shared + Map::kLastActivations, held);
-      shared_writes_to_async();
-      named_barrier(1, kWarpgroup);  // the tile is whole
-      float logits[8];
-      {
-        const Panels rows = describe(shared + Map::kLastActivations);
-        const Panels weights = describe(shared + Map::kOutputWeights);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          multiply_shared<Format, Factor::kPlain, Factor::kPlain>(logits, rows + k * kAlong,
-                                                                  weights + k * kAlong, k > 0);
-        products_commit();
-      }
-      const float* output_biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) +
-                                   kHidden * 64 + at.first_column();
-      float output_bias_of[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) output_bias_of[i] = __ldg(output_biases + (i & 1) + 8 * (i >> 1));
-      products_wait<0>();
-      sums_are_final(logits);
-      std::uint32_t logit_gradient[4];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) logits[i] += output_bias_of[(i & 1) + 2 * (i >> 2)];
-      loss += narrow_loss<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
-                                  output_bias);
-      if (tile + 1 < tiles) load_labels(tile + 1);
-      store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
-      shared_writes_to_async();
-      named_barrier(1,
-                    kWarpgroup);  // the logits' gradient is whole, and nobody reads the activations any more
-      const Panels rows = describe(shared + Map::kLogitGradients);
+    // Forward, kLead tiles ahead.
+    if (tile + kLead < tiles.count) {
+      barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+      const Panels rows = describe(ring_in + forward_in.offset());
       products_begin();
-      multiply_held<Format, Factor::kPlain>(sums, backward, rows, 0);
+      multiply_shared<Format, Factor::kPlain, Factor::kTurned>(
+          sums, describe(shared + Map::kBiases) + kOwner * kAlong, describe(shared + Map::kOnes), 0);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
+        multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, 1);
       products_commit();
+      forward_in.advance();
       products_wait<0>();
       sums_are_final(sums);
-      sums_are_final(output_gradient);
-      masked_by<Format>(sums, held, held);
-    } else {
-      const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
-      barrier_wait(barriers, gradient_in.parity());
-      const Panels rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
-      products_begin();
-#pragma unroll
-      for (int k = 0; k < Map::kHeldSteps; ++k)
-        multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
-#pragma unroll
-      for (int k = Map::kHeldSteps; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kPlain>(
-            sums, describe(shared + Map::turned_weights(kOwner + 1)) + (k - Map::kHeldSteps) * kAcross,
-            rows + k * kAlong, 1);
-      products_commit();
-      load_features(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
-      products_wait<0>();
-      sums_are_final(sums);
-      if (lane == 0) barrier_arrive(barriers + 8);
-      gradient_in.advance();
-      masked_by<Format>(sums, held, held);
+      relu<Format>(sums, held);
+      const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
+      barrier_wait(barriers + 8, forward_out.parity() ^ 1);
+      features.store(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
+      shared_writes_to_async();
+      arrive_for_warp(barriers, lane);
     }
+    forward_out.advance();  // so this is now the place of this very tile
+    if (tile < 0) continue;
 
-    // The gradient before the ReLU, to the owner before this one and into the weight gradient. It is handed over when
-    // the products have been started, by which time it has been written.
+    // Back: the gradient of the layer's activations from the next owner's, masked by what this warp stored of them.
+    if (kRefills && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
+    if constexpr (kRefills) __syncwarp();
+    const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
+    barrier_wait(barriers, gradient_in.parity());
+    const Panels rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
+    products_commit();
+    features.load(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
+    products_wait<0>();
+    sums_are_final(sums);
+    if (lane == 0) barrier_arrive(barriers + 8);
+    gradient_in.advance();
+    masked_by<Format>(sums, held, held);
+
+    // It goes to the owner before this one and into the weight gradient. It is handed over when the products have been
+    // started, by which time it has been written.
     const std::uint32_t barriers_out =
         shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
       barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
-      store_features(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
+      features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
     const Panels inputs_and_ones = describe_both(ring_in + backward_in.offset(), shared + Map::kOnes);
     products_begin();
@@ -301,26 +271,12 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     products_commit();
     if constexpr (!kFirst) {
       shared_writes_to_async();
-      arrive(barriers_out);
+      arrive_for_warp(barriers_out, lane);
       gradient_out.advance();
-    }
-    if constexpr (kLast) {  // behind the last tile: with what lies there, and for nothing
-      if (tile + 1 < tiles) wait_for_inputs();
-      products_begin();
-      forward_products(next_sums);
     }
     products_wait<0>();
     sums_are_final(gradient);
-    if constexpr (kLast) sums_are_final(next_sums);
     if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
-    if constexpr (kFirst) {
-      if (thread == 0 && tile + Map::input_depth() < tiles) {
-        barrier_wait(barriers_in + backward_in.barriers() + 8, backward_in.parity());
-        load_inputs(arguments, batch, tile + Map::input_depth(), ring_in + backward_in.offset(),
-                    barriers_in + backward_in.barriers());
-      }
-      __syncwarp();
-    }
     backward_in.advance();
   }
   sums_are_final(gradient);
@@ -331,41 +287,188 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   partial += thread;
   partial[32 * kWarpgroup] = gradient[32];
   partial[33 * kWarpgroup] = gradient[34];
-  if constexpr (kLast) {
-    partial += kOwnerRows * kWarpgroup;
+}
+
+/// The last owner: also logits, softmax, loss and the output layer's gradients.
+template <class Format, int kHidden>
+FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned char* memory) {
+  using Map = PipelineMap<kHidden>;
+  constexpr bool kFirst = kHidden == 1;
+  constexpr int kOwner = kHidden - 1;
+  constexpr std::uint32_t shared = kSharedBegin;
+  const Plan& plan = arguments.plan;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const Lane at(thread);
+  const FeaturePlaces features(at);
+  const BlockTiles tiles(plan);
+
+  const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
+                      barriers_in = shared + Map::barriers_into(kOwner);
+  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
+  spread_biases<Format>(biases, memory + Map::kBiases, kOwner, thread);
+  float output_biases[4];  // of the thread's columns, as exponents of 2
 #pragma unroll
-    for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
-    // Over the rows of a warp, then over warps.
-    float* sums = reinterpret_cast<float*>(memory + Map::kSums);
+  for (int i = 0; i < 4; ++i)
+    output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
+  const std::int64_t batch = next_batch(arguments.state);
+
+  float gradient[36];  // of the layer's weights, and of its bias in column 64
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-    if (lane == 0) sums[4 * 16 + at.warp] = loss;
+  for (float& sum : gradient) sum = 0;
+  float output_gradient[8] = {}, output_bias_gradient[4] = {}, loss = 0;
+
+  TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
+  TileRing<Map::gradient_depth(kHidden - 2)> gradient_out;
+  barrier_wait(shared + Map::kWeightsBarrier, 0);
+
+  // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none.
+  const std::int32_t* labels = arguments.labels + batch * plan.batch;
+  int label[2], sample = tiles.first * kTileRows + at.first_row();
+  const auto load_labels = [&] {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float sum = output_bias[i];
+    for (int half = 0; half < 2; ++half)
+      label[half] = sample + 8 * half < plan.batch ? __ldg(labels + sample + 8 * half) : -1;
+    sample += tiles.stride * kTileRows;
+  };
+  load_labels();
+
+  // The next tile's sums before the ReLU; a row of the tile is a row.
+  float next_sums[32];
+  const auto wait_for_inputs = [&] {
+    barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+  };
+  const auto forward_products = [&] {
+    const Panels rows = describe(ring_in + forward_in.offset());
+    multiply_shared<Format, Factor::kTurned, Factor::kPlain>(
+        next_sums, describe(shared + Map::kOnes), describe(shared + Map::kBiases) + kOwner * kAlong, 0);
 #pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-      if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+    for (int k = 0; k < 4; ++k)
+      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+          next_sums, rows + k * kAlong, describe(shared + Map::kLastWeights) + k * kAlong, 1);
+    products_commit();
+    forward_in.advance();
+  };
+  wait_for_inputs();
+  products_begin();
+  forward_products();
+  products_wait<0>();
+  sums_are_final(next_sums);
+
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    const std::uint32_t parity = static_cast<std::uint32_t>(tile & 1);
+    std::uint32_t held[16];
+    relu<Format>(next_sums, held);
+    float logits[8];
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      multiply_held<Format, Factor::kPlain>(logits, held + 4 * k,
+                                            describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
+    products_commit();
+    // Where all warps have read the tile before.
+    barrier_wait(shared + Map::kReadBarrier, parity ^ 1);
+    store_rows<4>(shared + Map::kLastActivations, held, at);
+    products_wait<0>();
+    sums_are_final(logits);
+    std::uint32_t logit_gradient[4];
+    float totals[2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], kLog2E, output_biases[(i & 1) + 2 * (i >> 2)]);
+    narrow_gradient<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
+                            totals);
+    if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, first_of_batches(plan, batch));
+    if constexpr (kFirst) __syncwarp();
+    store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
+    shared_writes_to_async();
+    named_barrier(1 + kOwner, kWarpgroup);  // the tile's activations and its logits' gradient are whole
+
+    features.load(shared + Map::kLastActivations, held);
+    float sums[32];
+    const Panels rows = describe(shared + Map::kLogitGradients);
+    products_begin();
+    multiply_shared<Format, Factor::kTurned, Factor::kPlain>(sums, describe(shared + Map::kOutputWeights),
+                                                             rows, 0);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
+    products_commit();
+    // Beside these products what nobody waits for, which the compiler must not put before them.
+    sums_are_final(logits);
+    sums_are_final(totals);
+    words_are_final(logit_gradient);
+    loss += losses_of_rows(logits, totals, label, at.first_column());
+    add_bias_gradient<Format>(logit_gradient, output_bias_gradient);
+    sums_are_final(output_bias_gradient);
+    load_labels();
+    if (tile + 1 < tiles.count) wait_for_inputs();
+    products_wait<0>();
+    sums_are_final(sums);
+    sums_are_final(output_gradient);
+    arrive_for_warp(shared + Map::kReadBarrier, lane);
+    masked_by<Format>(sums, held, held);
+
+    const std::uint32_t barriers_out =
+        shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
+    if constexpr (!kFirst) {
+      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
+      features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
-    named_barrier(1, kWarpgroup);
-    if (thread < 16)
-      partial[8 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
-    if (thread == 0) {
-      const float* losses = sums + 4 * 16;
-      arguments.block_losses[blockIdx.x] = (losses[0] + losses[1]) + (losses[2] + losses[3]);
+    const Panels inputs_and_ones = describe_both(ring_in + backward_in.offset(), shared + Map::kOnes);
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
+    forward_products();  // behind the last tile: of its own rows, and for nothing
+    if constexpr (!kFirst) {
+      shared_writes_to_async();
+      arrive_for_warp(barriers_out, lane);
+      gradient_out.advance();
     }
+    products_wait<0>();
+    sums_are_final(gradient);
+    sums_are_final(next_sums);
+    if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
+    backward_in.advance();
+  }
+  sums_are_final(gradient);
+
+  float* partial =
+      arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
+  store_quads<32>(partial, gradient, thread);
+  partial += thread;
+  partial[32 * kWarpgroup] = gradient[32];
+  partial[33 * kWarpgroup] = gradient[34];
+  partial += kOwnerRows * kWarpgroup;
+#pragma unroll
+  for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
+  // Over the rows of a warp, then over warps.
+  float* sums = reinterpret_cast<float*>(memory + Map::kSums);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+  if (lane == 0) sums[4 * 16 + at.warp] = loss;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum = output_bias_gradient[i];
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+    if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+  }
+  named_barrier(1 + kOwner, kWarpgroup);
+  if (thread < 16)
+    partial[8 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+  if (thread == 0) {
+    const float* losses = sums + 4 * 16;
+    arguments.block_losses[blockIdx.x] = (losses[0] + losses[1]) + (losses[2] + losses[3]);
   }
 }
 
-/// Owner `owner`, which is kOwner or a later one. Of 512 threads the last owner's need more than 128 registers each,
-/// the others' less.
+/// Owner `owner`, which is kOwner or a later one.
 template <class Format, int kHidden, int kOwner>
 FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
   if constexpr (kOwner + 1 == kHidden) {
-    if constexpr (kHidden == 4) registers_increase<kLastRegisters>();
-    own_layer<Format, kHidden, kOwner>(arguments, memory);
+    own_last_layer<Format, kHidden>(arguments, memory);
   } else if (owner == kOwner) {
-    if constexpr (kHidden == 4) registers_decrease<kOtherRegisters>();
     own_layer<Format, kHidden, kOwner>(arguments, memory);
   } else {
     start_owner<Format, kHidden, kOwner + 1>(owner, arguments, memory);
@@ -377,7 +480,8 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     pipeline_kernel(const __grid_constant__ PipelineArguments arguments) {
   using Map = PipelineMap<kHidden>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const std::uint32_t shared = shared_address(memory);
+  constexpr std::uint32_t shared = kSharedBegin;
+  if (shared_address(memory) != shared) __trap();
   const int owner = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   // A thread of each owner prepares barriers, since all others wait for them.
   if (threadIdx.x % kWarpgroup == 0) {
@@ -390,7 +494,10 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
           barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16, of_inputs ? 1 : 4);
           barrier_init(shared + Map::kBarriers + static_cast<std::uint32_t>(buffer) * 16 + 8, 4);
         }
-    if (owner == kHidden - 1) barrier_init(shared + Map::kWeightsBarrier, 1);
+    if (owner == kHidden - 1) {
+      barrier_init(shared + Map::kWeightsBarrier, 1);
+      barrier_init(shared + Map::kReadBarrier, 4);
+    }
     barrier_init_fence();
   }
   if (threadIdx.x < 16 * kPanelRowBytes / 16) {
@@ -402,11 +509,11 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
   // Inputs stay as they are, so they need not wait. The ring is filled, by a warp of the last owner, which is needed
   // last; then every tile that has been used up makes room for another.
   if (threadIdx.x == (kHidden - 1) * kWarpgroup + 32) {
-    const std::int64_t batch = next_batch(arguments.state);
+    const int of_batches = first_of_batches(arguments.plan, next_batch(arguments.state));
 #pragma unroll 1
     for (int tile = 0; tile < Map::input_depth(); ++tile)
       if (static_cast<int>(blockIdx.x + tile * gridDim.x) < arguments.plan.tiles)
-        load_inputs(arguments, batch, tile, shared + tile * kTilePanelBytes,
+        load_inputs(arguments, of_batches, tile, shared + tile * kTilePanelBytes,
                     shared + Map::barriers_into(0) + tile * 16);
   }
   wait_for_kernel_before();
@@ -414,14 +521,10 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
   if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
     constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
-    barrier_expect(barrier, kOutputBytes + (kHidden - 1) * Map::kReadBytes);
+    barrier_expect(barrier, kTilePanelBytes + kOutputBytes);
+    bulk_load(shared + Map::kLastWeights, arguments.image + last_panel(kHidden), kTilePanelBytes, barrier);
     bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden), kOutputBytes,
               barrier);
-    if constexpr (Map::kReadBytes > 0)
-      for (int layer = 1; layer < kHidden; ++layer)
-        bulk_load(shared + Map::turned_weights(layer),
-                  arguments.image + turned_panel(kHidden, layer) + kTilePanelBytes - Map::kReadBytes,
-                  Map::kReadBytes, barrier);
   }
   start_owner<Format, kHidden, 0>(owner, arguments, memory);
 }

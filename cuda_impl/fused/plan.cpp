@@ -23,9 +23,7 @@ int widest_hidden(const Workload& workload) {
 
 void place_image(Plan& plan) {
   if (in_fragments(plan.form)) {
-    plan.bias_begin = plan.form == Form::kPipeline
-                          ? turned_panel(plan.hidden, plan.hidden)
-                          : output_tile(plan.width, plan.hidden) + 16 * plan.width * 2;
+    plan.bias_begin = output_tile(plan.width, plan.hidden) + 16 * plan.width * 2;
   } else {
     plan.hidden_begin = plan.input_panels * hidden_panel_bytes(plan.width) +
                         (has_narrow_panel(plan) ? plan.width * kNarrowRowBytes : 0);

@@ -118,10 +118,8 @@ FUSED_BOTH constexpr int output_fragments(int width, int hidden) {
 FUSED_BOTH constexpr int output_tile(int width, int hidden) {
   return output_fragments(width, hidden) + 16 * width * 2;
 }
-/// Hidden layers but the first once more, as a panel; width 64.
-FUSED_BOTH constexpr int turned_panel(int hidden, int layer) {
-  return output_tile(64, hidden) + 16 * kPanelRowBytes + (layer - 1) * kTilePanelBytes;
-}
+/// The last hidden layer, a panel where others have forward fragments; in the pipeline.
+FUSED_BOTH constexpr int last_panel(int hidden) { return forward_fragments(64, hidden - 1); }
 
 /// Calls visit(byte in the image) for every place of weight (out, in) of layer `layer`.
 template <class Visit>
@@ -136,10 +134,11 @@ FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, con
           panel_offset(out, in % 64));
     return;
   }
-  visit(forward_fragments(plan.width, layer) + fragment_offset(out, in, plan.width));
-  if (layer == 0) return;
-  visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(in, out, plan.width));
-  if (plan.form == Form::kPipeline) visit(turned_panel(plan.hidden, layer) + panel_offset(out, in));
+  const bool in_panel = plan.form == Form::kPipeline && layer == plan.hidden - 1;
+  visit(in_panel ? last_panel(plan.hidden) + panel_offset(out, in)
+                 : forward_fragments(plan.width, layer) + fragment_offset(out, in, plan.width));
+  if (layer > 0)
+    visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(in, out, plan.width));
 }
 /// Byte in the image of a bias.
 FUSED_BOTH int bias_place(const Plan& plan, int layer, int out) {

@@ -12,6 +12,11 @@ FUSED_DEVICE std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// Address of a block's dynamic shared memory where it has no other and is in no cluster: behind the 1 KB that the system
+/// keeps (CUDA programming guide, compute capability 9.0). Who relies on it has to look first. A constant costs nothing,
+/// where the address of a pointer is made anew wherever it is wanted, by reading the block's rank in its cluster.
+constexpr std::uint32_t kSharedBegin = 1024;
+
 // ---- barriers in shared memory; a phase is complete after its arrivals and the bytes announced to it
 
 FUSED_DEVICE void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
@@ -279,6 +284,13 @@ template <int kCount>
 FUSED_DEVICE void sums_are_final(float (&sums)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+/// The same for words that are made before this and used behind it.
+template <int kCount>
+FUSED_DEVICE void words_are_final(std::uint32_t (&words)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(words[i])::"memory");
 }
 
 /// Four 8x8 matrices of 16-bit values; `row` is the address of row lane % 8 of matrix lane / 8.

@@ -321,7 +321,7 @@ class FusedTrainer : public Trainer {
   }
 
   UpdatePlaces places_of(const Target& target) const {
-    UpdatePlaces places{-1, {-1, -1, -1}};
+    UpdatePlaces places{-1, {-1, -1}};
     if (target.layer < 0) return places;
     places.parameter = static_cast<int>(parameter_index(plan_, target));
     if (target.in < 0) {

@@ -74,7 +74,7 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   if (thread < kRows * kOwnRange) {
     const int4 four = __ldg(reinterpret_cast<const int4*>(arguments.places) +
                             static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread);
-    places = {four.x, {four.y, four.z, four.w}};
+    places = {four.x, {four.y, four.z}};
     if (places.parameter >= 0) parameter = __ldcg(arguments.parameters + (places.parameter & ~kBiasFlag));
   }
   const int lane = thread % kLanes, group = thread / kLanes;

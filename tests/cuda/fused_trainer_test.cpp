@@ -64,6 +64,24 @@ TEST_P(FusedTrainer, SmallPipelineMatchesTheOracle) {
   NEEDS_GPU();
   check_against_oracle("mlp-64x40x64x5-b18001", GetParam(), kFewSteps);
 }
+TEST_P(FusedTrainer, EveryDepthOfThePipelineMatchesTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-50x64x7-b18001", "mlp-64x33x64x16-b25001", "mlp-40x64x50x64x10-b18001",
+                           "mlp-64x50x64x64x40x16-b18001"})
+    check_against_oracle(name, GetParam(), kFewSteps);
+}
+TEST_P(FusedTrainer, LogitsFarFromZeroMatchTheOracle) {
+  NEEDS_GPU();
+  // 2 to the power of these is no fp32 number, or 0: a row's largest logit has to be subtracted. Labels' rows differ by
+  // little, so the softmax is that of logits near 0.
+  for (const char* name : {"mlp-64x40x64x5-b18001", "mlp-64x64x64x64x10-b140", "mlp-30x20x7-b200"})
+    for (const float shift : {200.0f, -200.0f}) {
+      Problem problem(name, fresh_seed());
+      for (float& bias : problem.initial.bias(problem.workload.layers() - 1)) bias += shift;
+      const auto trainer = problem.trainer(GetParam());
+      check_against_oracle(problem, GetParam(), *trainer, kFewSteps, kSanitizedSteps);
+    }
+}
 TEST_P(FusedTrainer, SmallNarrowPanelsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : {"mlp-140x100x70x10-b300", "mlp-72x30x20-b300", "mlp-90x60x10-b300",

@@ -18,6 +18,8 @@ namespace headroom::fused {
 
 FUSED_DEVICE std::uint32_t shared_address(const void* pointer) { return emulated::shared_address(pointer); }
 
+constexpr std::uint32_t kSharedBegin = 0;
+
 // ---- barriers in shared memory
 
 FUSED_DEVICE void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
@@ -192,6 +194,8 @@ FUSED_DEVICE void products_wait() {
 }
 template <int kCount>
 FUSED_DEVICE void sums_are_final(float (&)[kCount]) {}
+template <int kCount>
+FUSED_DEVICE void words_are_final(std::uint32_t (&)[kCount]) {}
 
 FUSED_DEVICE void store_matrices(std::uint32_t row, const std::uint32_t* words) {
   emulated::Matrices mine{emulated::shared_pointer(row, 16), {words[0], words[1], words[2], words[3]}};

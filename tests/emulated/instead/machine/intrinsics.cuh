@@ -116,6 +116,15 @@ template <class Value>
 Value __shfl_xor_sync(unsigned, Value value, int mask) {
   return headroom::emulated::shuffle_xor(value, mask);
 }
+inline int __all_sync(unsigned, int value) {
+  headroom::emulated::with_warp("__all_sync", value, [](int* const* lanes) {
+    const bool all =
+        std::all_of(lanes, lanes + headroom::emulated::kWarp, [](const int* of) { return *of != 0; });
+    for (int lane = 0; lane < headroom::emulated::kWarp; ++lane) *lanes[lane] = all;
+  });
+  return value;
+}
+[[noreturn]] inline void __trap() { headroom::emulated::fault("__trap"); }
 template <class Value>
 Value __ldg(const Value* address) {
   return headroom::emulated::value_at<Value>(address);
