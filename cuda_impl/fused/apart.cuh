@@ -295,10 +295,7 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
       sums_are_final(sums);
       give_room(layer);
       if (is_last) {
-        store_quads<32>(partial + layer * kOwnerRows * kWarpgroup, sums, thread);
-        float* bias = partial + (layer * kOwnerRows + 32) * kWarpgroup + thread;
-        bias[0] = sums[32];
-        bias[kWarpgroup] = sums[34];
+        store_layer_sums(partial + layer * kOwnerRows * kWarpgroup, sums, thread);
       } else if (layer == 0 && thread == 0 && round + Map::kInputDepth < rounds.count) {
 #pragma unroll
         for (int chain = 0; chain < kApartChains; ++chain) {

@@ -57,6 +57,7 @@ struct PipelineArguments {
   float* partials;  ///< [blocks][rows][128]: kOwnerRows an owner, then those of the output layer; see Segment
   float* block_losses;  ///< [blocks]
   float gradient_scale;
+  std::int32_t all_tiles;  ///< of all batches
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
 /// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.

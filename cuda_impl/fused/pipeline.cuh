@@ -14,11 +14,14 @@
 //   waits:  full and free of each buffer of a ring. Inputs that fill the ring at the start are loaded by a warp of the
 //           last owner, the others by the owner before it. Owner u runs lead(u) tiles ahead with its forward work, which
 //           is how many tiles must find room between forward and backward; the ring behind it is that deep.
+//   start:  weights come from the L2, to all SMs at once. The first inputs and labels are asked for before these are
+//           there, and have been fetched into the L2 in the step before; the other inputs only when weights have come.
 //   last:   the last owner has most to do for a tile. Its forward products are not of transposes: rows are rows, so the
 //           activations are the left factor of the logits as they are, and its warps meet once a tile, when the logits'
-//           gradient is there. Then they read the activations back as the other owners hold theirs.
-//   biases: three rounded parts of each, side by side, times ones: a product more of 16 columns, where adding them took
-//           32 instructions a tile and thread.
+//           gradient is there. Then they read the activations back as the other owners hold theirs. Its weight gradient
+//           is summed beside the next tile's ReLU and logits.
+//   biases: where an owner's sums begin. Of the last one, whose rows are rows, a thread has 16 biases and no registers for
+//           them: there they are a product more of 16 columns, three rounded parts of each, side by side, times ones.
 //   bits:   each owner adds up its tiles in order; the update adds up thread blocks in order.
 #pragma once
 
@@ -31,11 +34,15 @@ struct PipelineMap {
   FUSED_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
   // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
   FUSED_BOTH static constexpr int input_depth() { return lead(0) + 3; }
+  /// So many of a step's inputs are asked for before its weights.
+  static constexpr int kFirstInputs = 2;
   FUSED_BOTH static constexpr int depth_into(int owner) {
     return owner == 0 ? input_depth() : lead(owner - 1) + 1;
   }
-  /// The last owner does not wait until its tile before has been used.
-  FUSED_BOTH static constexpr int gradient_depth(int owner) { return owner == kHidden - 2 ? 2 : 1; }
+  /// The last owner, and the one before the first, do not wait until their tile before has been used.
+  FUSED_BOTH static constexpr int gradient_depth(int owner) {
+    return owner == kHidden - 2 || owner == 0 ? 2 : 1;
+  }
 
   FUSED_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
     int tiles = 0;
@@ -43,13 +50,15 @@ struct PipelineMap {
     return tiles * kTilePanelBytes;
   }
   FUSED_BOTH static constexpr int gradient_ring(int owner) {
-    return ring_into(kHidden) + owner * kTilePanelBytes;
+    int tiles = 0;
+    for (int u = 0; u < owner; ++u) tiles += gradient_depth(u);
+    return ring_into(kHidden) + tiles * kTilePanelBytes;
   }
-  static constexpr int kLastActivations = ring_into(kHidden) + (kHidden > 1 ? kHidden : 0) * kTilePanelBytes;
-  static constexpr int kLogitGradients = kLastActivations + kTilePanelBytes;
+  static constexpr int kLastActivations = gradient_ring(kHidden - 1);
+  // The logits' gradient in the first 16 columns; in the next ones the last owner's biases, see spread_biases().
+  static constexpr int kLogitGradients = kLastActivations + kTilePanelBytes, kBiasColumn = 16;
   static constexpr int kOnes = kLogitGradients + kTilePanelBytes;
-  static constexpr int kBiases = kOnes + 16 * kPanelRowBytes;  // see spread_biases()
-  static constexpr int kLastWeights = kBiases + kTilePanelBytes;
+  static constexpr int kLastWeights = kOnes + 16 * kPanelRowBytes;
   static constexpr int kOutputWeights = kLastWeights + kTilePanelBytes;
   static constexpr int kSums =
       kOutputWeights + 16 * kPanelRowBytes;  // what the last owner's warps add up at the end
@@ -143,32 +152,54 @@ FUSED_DEVICE void load_fragments(std::uint32_t (&words)[16], const unsigned char
   }
 }
 
-/// The owner's biases [64] into its 16 columns of a panel, features are rows: three rounded parts of each, whose sum is the
+/// The last owner's biases [64] into 16 columns of a panel, features are rows: three rounded parts of each, whose sum is the
 /// bias to 2^-24 of it or, in fp16, to 2^-25, which is half of the least that two activations can differ by. By its
-/// warpgroup, which meets here. In fp16 a bias of 65520 and more makes its unit's activations NaN.
+/// warpgroup, which meets at `meeting`. In fp16 a bias of 65520 and more makes its unit's activations NaN.
 template <class Format>
-FUSED_DEVICE void spread_biases(const float* biases, unsigned char* panel, int owner, int thread) {
+FUSED_DEVICE void spread_biases(const float* biases, unsigned char* panel, int first_column, int meeting,
+                                int thread) {
   if (thread < 64) {
     const float bias = __ldg(biases + thread);
     const float high = Format::unpack(Format::pack(bias, 0)).x;
     const float middle = Format::unpack(Format::pack(bias - high, 0)).x;
-    *reinterpret_cast<uint4*>(panel + panel_offset(thread, 16 * owner)) = {
+    *reinterpret_cast<uint4*>(panel + panel_offset(thread, first_column)) = {
         Format::pack(high, middle), Format::pack(bias - high - middle, 0), 0, 0};
-    *reinterpret_cast<uint4*>(panel + panel_offset(thread, 16 * owner + 8)) = {0, 0, 0, 0};
+    *reinterpret_cast<uint4*>(panel + panel_offset(thread, first_column + 8)) = {0, 0, 0, 0};
   }
   shared_writes_to_async();
-  named_barrier(1 + owner, kWarpgroup);
+  named_barrier(meeting, kWarpgroup);
+}
+
+/// gradient += held * inputs, and in column 64 the sums of held; held: 64 rows of the tile, as columns.
+template <class Format>
+FUSED_DEVICE void weight_gradient_products(float (&gradient)[36], const std::uint32_t (&held)[16],
+                                           std::uint32_t inputs, std::uint32_t ones) {
+  const Panels inputs_and_ones = describe_both(inputs, ones);
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
+  products_commit();
 }
 
 /// By one thread of the owner before the last, in its tile `tile`: next inputs go where the first owner has used up
-/// others, some tiles before. (By the first owner it would stand in its way, which has no time to spare here.)
+/// others, some tiles before. Behind the last tile it is the next batch's first ones, into the L2.
 template <int kHidden>
 FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockTiles& tiles, int tile,
                                 int first_of_batches) {
   using Map = PipelineMap<kHidden>;
   constexpr int kDepth = Map::input_depth(), kBefore = kHidden > 3 ? kHidden - 2 : 1;
   const int used = tile - kBefore, next = used + kDepth;
-  if (used < 0 || next >= tiles.count) return;
+  if (used < 0) return;
+  if (next >= tiles.count) {
+    const int of_following = next - tiles.count;
+    const int following = static_cast<int>(worked_out_here(static_cast<std::uint32_t>(first_of_batches))) +
+                          arguments.plan.tiles;
+    const std::int64_t of_batches = (following < arguments.all_tiles ? following : tiles.first) +
+                                    of_following * static_cast<int>(gridDim.x);
+    if (of_following < tiles.count)
+      bulk_prefetch(arguments.inputs + of_batches * kTilePanelBytes, kTilePanelBytes);
+    return;
+  }
   const std::uint32_t buffer = static_cast<std::uint32_t>(used % kDepth);
   const std::uint32_t barrier = kSharedBegin + Map::barriers_into(0) + buffer * 16;
   barrier_wait(barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
@@ -177,7 +208,7 @@ FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockT
 
 /// Owner kOwner of kHidden, not the last, over all tiles of its thread block.
 template <class Format, int kHidden, int kOwner>
-FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* memory) {
+FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
   using Map = PipelineMap<kHidden>;
   constexpr bool kFirst = kOwner == 0, kRefills = kOwner == kHidden - 2;
   constexpr int kLead = Map::lead(kOwner);
@@ -189,12 +220,15 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
 
   const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
                       barriers_in = shared + Map::barriers_into(kOwner);
-  // The layer's weights, and those of the layer behind it, turned.
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  // The layer's weights, and those of the layer behind it, turned; biases of the thread's two features.
   std::uint32_t forward[16], backward[16];
+  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64 +
+                        16 * (thread / 32) + lane / 4;
+  const float bias[2] = {__ldg(biases), __ldg(biases + 8)};
   load_fragments(forward, arguments.image + forward_fragments(64, kOwner), thread);
   load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread);
-  spread_biases<Format>(reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64,
-                        memory + Map::kBiases, kOwner, thread);
 
   const int of_batches = kRefills ? first_of_batches(plan, next_batch(arguments.state)) : 0;
 
@@ -206,20 +240,18 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
   TileRing<Map::depth_into(kOwner + 1)> forward_out;
   TileRing<Map::gradient_depth(kOwner)> gradient_in;
   TileRing<Map::gradient_depth(kOwner - 1)> gradient_out;
-  barrier_wait(shared + Map::kWeightsBarrier, 0);
 
-#pragma unroll 1
-  for (int tile = -kLead; tile < tiles.count; ++tile) {
-    float sums[32];
-    std::uint32_t held[16];
-
-    // Forward, kLead tiles ahead.
+  float sums[32];
+  std::uint32_t held[16];
+  // Forward, kLead tiles ahead of `tile`.
+  const auto go_ahead = [&](int tile) {
     if (tile + kLead < tiles.count) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) sums[i] = bias[i >> 1 & 1];
+      sums_are_final(sums);
       barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
       const Panels rows = describe(ring_in + forward_in.offset());
       products_begin();
-      multiply_shared<Format, Factor::kPlain, Factor::kTurned>(
-          sums, describe(shared + Map::kBiases) + kOwner * kAlong, describe(shared + Map::kOnes), 0);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
         multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, 1);
@@ -235,8 +267,13 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       arrive_for_warp(barriers, lane);
     }
     forward_out.advance();  // so this is now the place of this very tile
-    if (tile < 0) continue;
+  };
+#pragma unroll 1
+  for (int tile = -kLead; tile < 0; ++tile) go_ahead(tile);
 
+#pragma unroll 1
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    go_ahead(tile);
     // Back: the gradient of the layer's activations from the next owner's, masked by what this warp stored of them.
     if (kRefills && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kRefills) __syncwarp();
@@ -263,12 +300,8 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
       barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
-    const Panels inputs_and_ones = describe_both(ring_in + backward_in.offset(), shared + Map::kOnes);
     products_begin();
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
-    products_commit();
+    weight_gradient_products<Format>(gradient, held, ring_in + backward_in.offset(), shared + Map::kOnes);
     if constexpr (!kFirst) {
       shared_writes_to_async();
       arrive_for_warp(barriers_out, lane);
@@ -280,13 +313,9 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments, unsigned char* m
     backward_in.advance();
   }
   sums_are_final(gradient);
-
-  float* partial =
-      arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
-  store_quads<32>(partial, gradient, thread);
-  partial += thread;
-  partial[32 * kWarpgroup] = gradient[32];
-  partial[33 * kWarpgroup] = gradient[34];
+  store_layer_sums(
+      arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup,
+      gradient, static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread))));
 }
 
 /// The last owner: also logits, softmax, loss and the output layer's gradients.
@@ -304,23 +333,18 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
 
   const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
                       barriers_in = shared + Map::barriers_into(kOwner);
-  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
-  spread_biases<Format>(biases, memory + Map::kBiases, kOwner, thread);
-  float output_biases[4];  // of the thread's columns, as exponents of 2
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
+  // Inputs and labels stay as they are, so they need not wait for the kernel before. What else fills the ring is asked for
+  // when weights have come: what has to come from device memory would hold them up.
   const std::int64_t batch = next_batch(arguments.state);
-
-  float gradient[36];  // of the layer's weights, and of its bias in column 64
-#pragma unroll
-  for (float& sum : gradient) sum = 0;
-  float output_gradient[8] = {}, output_bias_gradient[4] = {}, loss = 0;
-
-  TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
-  TileRing<Map::gradient_depth(kHidden - 2)> gradient_out;
-  barrier_wait(shared + Map::kWeightsBarrier, 0);
-
+  const int of_batches = first_of_batches(plan, batch);
+  const auto load_first_inputs = [&](int begin, int end) {
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile)
+      if (static_cast<int>(blockIdx.x + tile * gridDim.x) < plan.tiles)
+        load_inputs(arguments, of_batches, tile, shared + tile * kTilePanelBytes,
+                    shared + Map::barriers_into(0) + tile * 16);
+  };
+  if (thread == 32) load_first_inputs(0, Map::kFirstInputs);
   // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none.
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
   int label[2], sample = tiles.first * kTileRows + at.first_row();
@@ -332,6 +356,37 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   };
   load_labels();
 
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (thread == 0) {
+    const std::uint32_t barrier = shared + Map::kWeightsBarrier;
+    constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
+    barrier_expect(barrier, kTilePanelBytes + kOutputBytes);
+    bulk_load(shared + Map::kLastWeights, arguments.image + last_panel(kHidden), kTilePanelBytes, barrier);
+    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden), kOutputBytes,
+              barrier);
+  }
+  const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
+  spread_biases<Format>(biases, memory + Map::kLogitGradients, Map::kBiasColumn, 1 + kOwner, thread);
+  float output_biases[4];  // of the thread's columns, as exponents of 2
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
+  if (thread == 32) {
+    barrier_wait(shared + Map::kWeightsBarrier, 0);
+    load_first_inputs(Map::kFirstInputs, Map::input_depth());
+  }
+  __syncwarp();
+
+  float gradient[36];  // of the layer's weights, and of its bias in column 64
+#pragma unroll
+  for (float& sum : gradient) sum = 0;
+  float output_gradient[8] = {}, output_bias_gradient[4] = {}, loss = 0;
+
+  TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
+  TileRing<Map::gradient_depth(kHidden - 2)> gradient_out;
+  barrier_wait(shared + Map::kWeightsBarrier, 0);
+
   // The next tile's sums before the ReLU; a row of the tile is a row.
   float next_sums[32];
   const auto wait_for_inputs = [&] {
@@ -340,7 +395,8 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   const auto forward_products = [&] {
     const Panels rows = describe(ring_in + forward_in.offset());
     multiply_shared<Format, Factor::kTurned, Factor::kPlain>(
-        next_sums, describe(shared + Map::kOnes), describe(shared + Map::kBiases) + kOwner * kAlong, 0);
+        next_sums, describe(shared + Map::kOnes),
+        describe(shared + Map::kLogitGradients) + Map::kBiasColumn / 16 * kAlong, 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
@@ -354,30 +410,38 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   products_wait<0>();
   sums_are_final(next_sums);
 
+  std::uint32_t held[16] = {};
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     const std::uint32_t parity = static_cast<std::uint32_t>(tile & 1);
-    std::uint32_t held[16];
-    relu<Format>(next_sums, held);
+    std::uint32_t activations[16];
+    relu<Format>(next_sums, activations);
     float logits[8];
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kPlain>(logits, held + 4 * k,
+      multiply_held<Format, Factor::kPlain>(logits, activations + 4 * k,
                                             describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
     products_commit();
     // Where all warps have read the tile before.
     barrier_wait(shared + Map::kReadBarrier, parity ^ 1);
-    store_rows<4>(shared + Map::kLastActivations, held, at);
+    store_rows<4>(shared + Map::kLastActivations, activations, at);
     products_wait<0>();
     sums_are_final(logits);
+    // With the logits' products the weight gradient's of the tile before have ended.
+    sums_are_final(gradient);
+    words_are_final(held);
+    if (tile > 0) {
+      if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
+      backward_in.advance();
+    }
     std::uint32_t logit_gradient[4];
     float totals[2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], kLog2E, output_biases[(i & 1) + 2 * (i >> 2)]);
     narrow_gradient<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
                             totals);
-    if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, first_of_batches(plan, batch));
+    if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kFirst) __syncwarp();
     store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
     shared_writes_to_async();
@@ -414,32 +478,25 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
       barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
-    const Panels inputs_and_ones = describe_both(ring_in + backward_in.offset(), shared + Map::kOnes);
     products_begin();
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
-    forward_products();  // behind the last tile: of its own rows, and for nothing
+    forward_products();  // behind the last tile: of whatever lies there, and for nothing
+    weight_gradient_products<Format>(gradient, held, ring_in + backward_in.offset(), shared + Map::kOnes);
     if constexpr (!kFirst) {
       shared_writes_to_async();
       arrive_for_warp(barriers_out, lane);
       gradient_out.advance();
     }
-    products_wait<0>();
-    sums_are_final(gradient);
+    products_wait<1>();
     sums_are_final(next_sums);
-    if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
-    backward_in.advance();
   }
+  products_wait<0>();
   sums_are_final(gradient);
+  words_are_final(held);
 
   float* partial =
       arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
-  store_quads<32>(partial, gradient, thread);
-  partial += thread;
-  partial[32 * kWarpgroup] = gradient[32];
-  partial[33 * kWarpgroup] = gradient[34];
-  partial += kOwnerRows * kWarpgroup;
+  store_layer_sums(partial, gradient, thread);
+  partial += kOwnerRows * kWarpgroup + thread;
 #pragma unroll
   for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
   // Over the rows of a warp, then over warps.
@@ -469,7 +526,7 @@ FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, uns
   if constexpr (kOwner + 1 == kHidden) {
     own_last_layer<Format, kHidden>(arguments, memory);
   } else if (owner == kOwner) {
-    own_layer<Format, kHidden, kOwner>(arguments, memory);
+    own_layer<Format, kHidden, kOwner>(arguments);
   } else {
     start_owner<Format, kHidden, kOwner + 1>(owner, arguments, memory);
   }
@@ -506,26 +563,6 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
   }
   shared_writes_to_async();
   __syncthreads();
-  // Inputs stay as they are, so they need not wait. The ring is filled, by a warp of the last owner, which is needed
-  // last; then every tile that has been used up makes room for another.
-  if (threadIdx.x == (kHidden - 1) * kWarpgroup + 32) {
-    const int of_batches = first_of_batches(arguments.plan, next_batch(arguments.state));
-#pragma unroll 1
-    for (int tile = 0; tile < Map::input_depth(); ++tile)
-      if (static_cast<int>(blockIdx.x + tile * gridDim.x) < arguments.plan.tiles)
-        load_inputs(arguments, of_batches, tile, shared + tile * kTilePanelBytes,
-                    shared + Map::barriers_into(0) + tile * 16);
-  }
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  if (threadIdx.x == (kHidden - 1) * kWarpgroup) {
-    const std::uint32_t barrier = shared + Map::kWeightsBarrier;
-    constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
-    barrier_expect(barrier, kTilePanelBytes + kOutputBytes);
-    bulk_load(shared + Map::kLastWeights, arguments.image + last_panel(kHidden), kTilePanelBytes, barrier);
-    bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden), kOutputBytes,
-              barrier);
-  }
   start_owner<Format, kHidden, 0>(owner, arguments, memory);
 }
 

@@ -114,7 +114,7 @@ FUSED_BOTH constexpr int backward_fragments(int width, int hidden, int layer) {
 FUSED_BOTH constexpr int output_fragments(int width, int hidden) {
   return backward_fragments(width, hidden, hidden);
 }
-/// The output weights once more, as panels of 16 rows.
+/// The output weights as panels of 16 rows; in clusters once more.
 FUSED_BOTH constexpr int output_tile(int width, int hidden) {
   return output_fragments(width, hidden) + 16 * width * 2;
 }
@@ -129,7 +129,8 @@ FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, con
     return;
   }
   if (layer == plan.hidden) {
-    visit(output_fragments(plan.width, plan.hidden) + fragment_offset(in, out, 16));
+    if (plan.form == Form::kCluster)
+      visit(output_fragments(plan.width, plan.hidden) + fragment_offset(in, out, 16));
     visit(output_tile(plan.width, plan.hidden) + in / 64 * (16 * kPanelRowBytes) +
           panel_offset(out, in % 64));
     return;

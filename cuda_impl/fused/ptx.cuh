@@ -112,6 +112,10 @@ FUSED_DEVICE void bulk_load_to(std::uint16_t ranks, std::uint32_t shared, const 
 FUSED_DEVICE void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
 }
+/// The same of a multiple of 16 bytes.
+FUSED_DEVICE void bulk_prefetch(const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
 FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared),
                "r"(bytes)

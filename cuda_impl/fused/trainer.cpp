@@ -504,6 +504,7 @@ class FusedTrainer : public Trainer {
                  .partials = partials_.data(),
                  .block_losses = block_losses_.data(),
                  .gradient_scale = chain_.gradient_scale,
+                 .all_tiles = static_cast<std::int32_t>(batches_ * plan_.tiles),
                  .kept = kept_.data()};
     update_.plan = plan_;
     update_.rows = update_rows_.data();

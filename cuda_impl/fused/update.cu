@@ -23,6 +23,9 @@ struct UpdateForm {
   static constexpr int kRows = kRows_, kParts = kParts_, kThreads = kThreads_, kAtOnce = kAtOnce_;
   static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
   static constexpr int kSharedBytes = kRows * kGroups * kLanes * 16;
+  /// Parameters are loaded behind the first partials: to find where one is takes a load, which keeps blocks that start late
+  /// from their partials. Where SMs have few blocks, or pairs of SMs follow, it is slower.
+  static constexpr bool kParametersLast = kRows == 1 && kThreads == 256;
 };
 using FewPartials = UpdateForm<4, 1, 32 * kFewSplits, 1>;
 static_assert(FewPartials::kGroups == kFewSplits);
@@ -33,14 +36,19 @@ using PairPartials = UpdateForm<1, 4, 96, 6>;
 static_assert(PairPartials::kGroups * PairPartials::kAtOnce == kPairSplits);
 
 /// A thread block: on to the next step, then the loss of this one. Blocks of the kernel behind this one start when all
-/// of this one's have let them, so they find the step's number before this kernel has ended.
+/// of this one's have let them, so they find the step's number before this kernel has ended. Only updates write it, and the
+/// one before has ended, so this one reads it before its wait; it writes behind it, as the kernel before may still read. The
+/// sooner the next kernel may start the better, but in clusters or behind gradients of its own it is slower then.
 __device__ void finish_step(const UpdateArguments& arguments) {
   StepState& state = *arguments.state;
-  std::int64_t step = 0;
+  const Form form = arguments.plan.form;
+  const bool soon = form == Form::kPipeline || form == Form::kApart || form == Form::kWarps;
+  if (!soon) wait_for_kernel_before();
+  const std::int64_t step = __ldcg(&state.step), following = __ldcg(&state.batch) + 1;
+  if (soon) wait_for_kernel_before();
   if (threadIdx.x == 0) {
-    step = state.step;
     state.step = step + 1;
-    state.batch = state.batch + 1 == arguments.batches ? 0 : state.batch + 1;
+    state.batch = following == arguments.batches ? 0 : following;
     __threadfence();
   }
   __syncthreads();
@@ -62,10 +70,7 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   __shared__ float4 sums[kRows][kGroups][kLanes];
   const int block = static_cast<int>(blockIdx.x) / Form::kParts,
             part = static_cast<int>(blockIdx.x) % Form::kParts, thread = static_cast<int>(threadIdx.x);
-  if (block == arguments.row_blocks) {
-    wait_for_kernel_before();
-    return finish_step(arguments);
-  }
+  if (block == arguments.row_blocks) return finish_step(arguments);
   const UpdateRows own = arguments.rows[block];
   // The parameter that this thread trains at the end; the update of the step before has long ended.
   UpdatePlaces places;
@@ -75,8 +80,11 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
     const int4 four = __ldg(reinterpret_cast<const int4*>(arguments.places) +
                             static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread);
     places = {four.x, {four.y, four.z}};
-    if (places.parameter >= 0) parameter = __ldcg(arguments.parameters + (places.parameter & ~kBiasFlag));
   }
+  const auto load_parameter = [&] {
+    if (places.parameter >= 0) parameter = __ldcg(arguments.parameters + (places.parameter & ~kBiasFlag));
+  };
+  if constexpr (!Form::kParametersLast) load_parameter();
   const int lane = thread % kLanes, group = thread / kLanes;
   const float* partial = arguments.partials + own.partial + part * kOwnRange + 4 * lane;
   const int splits = own.splits, count = own.count;
@@ -114,6 +122,12 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
     first += kLoads * kGroups;
   }
   if (single) {
+    if constexpr (Form::kParametersLast) {
+      load(first);
+      load_parameter();
+      add_up();
+      first += kLoads * kGroups;
+    }
     for (; first < splits; first += kLoads * kGroups) {
       load(first);
       add_up();

@@ -161,4 +161,11 @@ FUSED_DEVICE void store_quads(float* partial, const float (&sums)[kHeld], int th
         make_float4(sums[4 * quad], sums[4 * quad + 1], sums[4 * quad + 2], sums[4 * quad + 3]);
 }
 
+/// A layer of 64: the weights', then the biases', which are column 64 of the sums.
+FUSED_DEVICE void store_layer_sums(float* partial, const float (&sums)[36], int thread) {
+  store_quads<32>(partial, sums, thread);
+  partial[32 * kWarpgroup + thread] = sums[32];
+  partial[33 * kWarpgroup + thread] = sums[34];
+}
+
 }  // namespace headroom::fused

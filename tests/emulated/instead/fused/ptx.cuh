@@ -74,6 +74,7 @@ FUSED_DEVICE void bulk_load_to(std::uint16_t ranks, std::uint32_t shared, const 
   emulated::copy_later_to(ranks, shared, global, bytes, barrier);
 }
 FUSED_DEVICE void prefetch_line(const void*) {}
+FUSED_DEVICE void bulk_prefetch(const void*, std::uint32_t) {}
 FUSED_DEVICE void bulk_store(void* global, std::uint32_t shared, std::uint32_t bytes) {
   emulated::store_in_group(global, shared, bytes);
 }
