@@ -15,7 +15,8 @@
 //           last owner, the others by the owner before it. Owner u runs lead(u) tiles ahead with its forward work, which
 //           is how many tiles must find room between forward and backward; the ring behind it is that deep.
 //   start:  weights come from the L2, to all SMs at once. The first inputs and labels are asked for before these are
-//           there, and have been fetched into the L2 in the step before; the other inputs only when weights have come.
+//           there, and these inputs have been fetched into the L2 in the step before; the other inputs only when the last
+//           owner's weights have come, and the weights of the way back only behind the forward work ahead.
 //   last:   the last owner has most to do for a tile. Its forward products are not of transposes: rows are rows, so the
 //           activations are the left factor of the logits as they are, and its warps meet once a tile, when the logits'
 //           gradient is there. Then they read the activations back as the other owners hold theirs. Its weight gradient
@@ -39,7 +40,7 @@ struct PipelineMap {
   FUSED_BOTH static constexpr int depth_into(int owner) {
     return owner == 0 ? input_depth() : lead(owner - 1) + 1;
   }
-  /// The last owner, and the one before the first, do not wait until their tile before has been used.
+  /// The last owner and the second, who store here, do not wait until their tile before has been used.
   FUSED_BOTH static constexpr int gradient_depth(int owner) {
     return owner == kHidden - 2 || owner == 0 ? 2 : 1;
   }
@@ -220,17 +221,15 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
 
   const std::uint32_t ring_in = shared + Map::ring_into(kOwner),
                       barriers_in = shared + Map::barriers_into(kOwner);
+  const int of_batches = kRefills ? first_of_batches(plan, next_batch(arguments.state)) : 0;
   wait_for_kernel_before();
   let_next_kernel_start();
-  // The layer's weights, and those of the layer behind it, turned; biases of the thread's two features.
-  std::uint32_t forward[16], backward[16];
+  // The layer's weights; biases of the thread's two features.
+  std::uint32_t forward[16];
+  load_fragments(forward, arguments.image + forward_fragments(64, kOwner), thread);
   const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64 +
                         16 * (thread / 32) + lane / 4;
   const float bias[2] = {__ldg(biases), __ldg(biases + 8)};
-  load_fragments(forward, arguments.image + forward_fragments(64, kOwner), thread);
-  load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread);
-
-  const int of_batches = kRefills ? first_of_batches(plan, next_batch(arguments.state)) : 0;
 
   float gradient[36];  // of the layer's weights, and of its bias in column 64
 #pragma unroll
@@ -270,6 +269,10 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
   };
 #pragma unroll 1
   for (int tile = -kLead; tile < 0; ++tile) go_ahead(tile);
+
+  // Weights of the layer behind it, turned.
+  std::uint32_t backward[16];
+  load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread);
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {

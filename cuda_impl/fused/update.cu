@@ -23,9 +23,10 @@ struct UpdateForm {
   static constexpr int kRows = kRows_, kParts = kParts_, kThreads = kThreads_, kAtOnce = kAtOnce_;
   static constexpr int kLanes = kWarpgroup / kParts / 4, kGroups = kThreads / kLanes;
   static constexpr int kSharedBytes = kRows * kGroups * kLanes * 16;
+  static constexpr bool kForPairs = kThreads == 96;
   /// Parameters are loaded behind the first partials: to find where one is takes a load, which keeps blocks that start late
-  /// from their partials. Where SMs have few blocks, or pairs of SMs follow, it is slower.
-  static constexpr bool kParametersLast = kRows == 1 && kThreads == 256;
+  /// from their partials. For pairs it takes two registers too many.
+  static constexpr bool kParametersLast = kRows == 1 && !kForPairs;
 };
 using FewPartials = UpdateForm<4, 1, 32 * kFewSplits, 1>;
 static_assert(FewPartials::kGroups == kFewSplits);
@@ -34,18 +35,17 @@ using ManyPartials = UpdateForm<1, 4, 256, 5>;  // 32 groups * 5 loads: a partia
 // 12 groups * 6 loads, and an SM has all of its 17 blocks of five layers of 128 at once.
 using PairPartials = UpdateForm<1, 4, 96, 6>;
 static_assert(PairPartials::kGroups * PairPartials::kAtOnce == kPairSplits);
+/// Which SMs a pair gets depends on how many blocks of this kernel an SM has held: with more than 32 registers a thread
+/// 128x5 takes 110 us instead of 98. So the compiler may not take more; what it would spill fails the build.
+constexpr int kPairBlocksOfSm = 65536 / 32 / PairPartials::kThreads;
 
 /// A thread block: on to the next step, then the loss of this one. Blocks of the kernel behind this one start when all
 /// of this one's have let them, so they find the step's number before this kernel has ended. Only updates write it, and the
-/// one before has ended, so this one reads it before its wait; it writes behind it, as the kernel before may still read. The
-/// sooner the next kernel may start the better, but in clusters or behind gradients of its own it is slower then.
+/// one before has ended, so this one reads it before its wait; it writes behind it, as the kernel before may still read.
 __device__ void finish_step(const UpdateArguments& arguments) {
   StepState& state = *arguments.state;
-  const Form form = arguments.plan.form;
-  const bool soon = form == Form::kPipeline || form == Form::kApart || form == Form::kWarps;
-  if (!soon) wait_for_kernel_before();
   const std::int64_t step = __ldcg(&state.step), following = __ldcg(&state.batch) + 1;
-  if (soon) wait_for_kernel_before();
+  wait_for_kernel_before();
   if (threadIdx.x == 0) {
     state.step = step + 1;
     state.batch = following == arguments.batches ? 0 : following;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
 }
 
 template <class Format, class Form>
-__global__ void __launch_bounds__(Form::kThreads)
+__global__ void __launch_bounds__(Form::kThreads, Form::kForPairs ? kPairBlocksOfSm : 0)
     update_kernel(const __grid_constant__ UpdateArguments arguments) {
   update<Format, Form>(arguments);
 }
