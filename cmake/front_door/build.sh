@@ -59,10 +59,11 @@ jobs_at_once() {
 }
 
 # What a moved build folder must tell about itself. In bin/, so that this folder alone can be moved. The digest says of
-# which kernels the tests are, so a build without tests has none.
+# which kernels the tests are, so a build without tests has none, unless tests of these very kernels are there.
 write_build_record() {
-  local digest='' sha='' dirty=''
-  [ "$1" != everything ] || digest=$("$python" "$front_door/verification.py" digest "$root")
+  local sha='' dirty='' digest
+  digest=$("$python" "$front_door/verification.py" digest "$root")
+  [ "$1" = everything ] || grep -qsx "build_kernel_digest=$digest" "$build/bin/build-record" || digest=''
   if sha=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
     if git -C "$root" diff --quiet HEAD 2>/dev/null; then dirty=no; else dirty=yes; fi
   fi

@@ -449,6 +449,27 @@ def test_a_build_of_other_kernels_leaves_no_record(copy, environment, gpu_machin
     assert not (copy / "results").exists()
 
 
+def test_a_smaller_build_keeps_saying_of_which_kernels_the_tests_are(copy, tmp_path):
+    add_sources(copy)
+    (tmp_path / "build" / "bin").mkdir(parents=True)
+
+    def digest_after_building(target):
+        paths = f"root={copy} front_door={copy}/cmake/front_door build={tmp_path}/build"
+        variables = f"{paths} python={sys.executable} torch_version=2"
+        script = f"{variables}; . $front_door/build.sh; write_build_record {target}"
+        subprocess.run(["bash", "-euc", script], check=True, timeout=60)
+        record = (tmp_path / "build" / "bin" / "build-record").read_text().splitlines()
+        return dict(line.split("=", 1) for line in record)["build_kernel_digest"]
+
+    assert digest_after_building("programs") == ""
+    of_tests = digest_after_building("everything")
+    assert of_tests == verification(copy, "digest")
+    assert digest_after_building("programs") == of_tests
+    (copy / "cuda_impl" / "one.cu").write_text("// another kernel\n")
+    assert digest_after_building("programs") == ""
+    assert digest_after_building("everything") not in ("", of_tests)
+
+
 def verification(root, *arguments):
     script = REPOSITORY / "cmake/front_door/verification.py"
     return subprocess.run(
