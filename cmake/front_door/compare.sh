@@ -24,6 +24,10 @@ compare() {
         measured=yes
         rest+=("$1")
         ;;
+      --) # what follows is no option
+        rest+=("$@")
+        break
+        ;;
       *) rest+=("$1") ;;
     esac
     shift
