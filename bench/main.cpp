@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "driver/benchmark_report.h"
 #include "driver/calibration_text.h"
 #include "driver/compare.h"
 #include "driver/comparison_formats.h"
@@ -54,10 +55,10 @@ std::vector<Record> run_group(const RunContext& context, WorkloadFiles& files, G
 
 // All precisions of one workload; the file is written after each.
 void run_workload(const RunContext& context, const PlannedWorkload& planned, const std::string& position,
-                  Results& results, const std::filesystem::path& output) {
+                  Results& results, ReservedFile& output) {
   std::optional<WorkloadFiles> files;
   for (const Group& planned_group : planned.groups) {
-    if (is_done(results, planned, planned_group)) continue;
+    if (!is_due(context.options, results, planned, planned_group)) continue;
     interruption::throw_if_requested();
     context.progress.stage_begins(estimated_seconds(context, planned, planned_group));
     GroupRun group(
@@ -70,7 +71,6 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
         files.emplace(context, planned.workload);
         note_workload(results, planned.workload, files->own().info);
       }
-      note_floor(results, planned.workload, planned_group.precision);
     } catch (const std::exception& error) {
       group.fail_all(fmt::format("making the data set: {}", error.what()));
     }
@@ -79,10 +79,11 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
     } else {
       records = group.records();
     }
-    compare_with_floors(results, planned.workload.name, records);
-    results.records.insert(results.records.end(), records.begin(), records.end());
-    note_ladder(results, planned.workload, planned_group.precision);
-    write_results(results, output);
+    note_floor(results, planned.workload, records, planned_group.precision, context.progress);
+    put_records(results, records);
+    note_ladder(results, planned.workload, planned_group.precision, context.progress);
+    output.write(to_json(results));
+    write_benchmark_out(context.options.google_benchmark, results, /*at_the_end=*/false);
     context.progress.stage_done();
   }
 }
@@ -90,10 +91,10 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
 int run(const RunOptions& asked) {
   // What is wrong with the command line, the suite or the data ends the program here, with nothing measured.
   std::optional<Results> earlier;
+  ReservedFile output;
   const Installation installation = find_installation();
-  RunOptions options = resolve_options(asked, earlier);
+  RunOptions options = resolve_options(asked, output, earlier);
   start_workers_as_the_suite_asks(options, installation);
-  BenchmarkLog benchmark_log;
   Progress progress;
 
   const Scratch logs(0);
@@ -116,27 +117,28 @@ int run(const RunOptions& asked) {
     return kDone;
   }
   refuse_other_plan(options, earlier, plan, installation);
-  const std::filesystem::path output = choose_output(options, plan, installation);
+  Results results = begin_results(options, plan, installation);
+  choose_output(options, plan, installation, results, output);
   const std::string cache_folder = choose_cache_folder(options);
   if (cache_folder.empty() && options.compile_processes > 0)
     throw InputError("--compile-processes: nowhere to keep compiled code; name a folder with --cache-dir");
-  benchmark_log.check(options.google_benchmark);
+  check_benchmark_out(options.google_benchmark, output.path());
   initialize_google_benchmark(options.google_benchmark);
 
   // The workers say what they can run here, and on which device.
   progress.status("starting the workers", true);
   greet_planned_workers(plan, table, device, pool);
-  Results results = begin_results(options, plan, installation, pool, earlier);
+  note_machine(results, options, plan, pool, earlier);
+  add_benchmark_context(options.google_benchmark, results);
   DeviceLock lock;
   lock_device(options, results.device, lock, progress);
   if (!results.device) progress.line("No CUDA device was found: only what runs on the CPU is measured.");
 
   const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
   const Scratch files(temporary_bytes(plan));
-  RunContext context{options,        plan,         table,
-                     pool,           progress,     benchmark_log,
-                     files.folder(), cache_folder, std::int64_t{1} << 28,
-                     false,          false,        monitor.get()};
+  RunContext context{options,  plan,           table,        pool,
+                     progress, files.folder(), cache_folder, std::int64_t{1} << 28,
+                     false,    false,          monitor.get()};
   context.has_device = results.device.has_value();
   if (context.has_device && results.device->l2_bytes > 0)
     context.least_train_bytes = 4 * results.device->l2_bytes;
@@ -146,51 +148,50 @@ int run(const RunOptions& asked) {
           pool.availability(row, Precision::kFp32).state == Availability::State::kAvailable;
     }
   }
+  refuse_too_large(context, results);
+  const Outlook outlook = look_ahead(context, results);
+  if (!options.compile_only) refuse_too_long(options, outlook);
   if (options.compile_processes > 0) compile_ahead(context, options.compile_processes);
   if (options.compile_only) return kDone;
   start_planned_workers(plan, table, pool);
   calibrate(results, pool, progress);
 
-  double estimate = 0;
-  std::int64_t running = 0, skipped = 0;
-  for (const PlannedWorkload& planned : plan.workloads) {
-    for (const Group& group : planned.groups) {
-      if (is_done(results, planned, group)) continue;
-      estimate += estimated_seconds(context, planned, group);
-      for (const std::string& backend : group.backends)
-        ++(runs_here(context, group, backend) ? running : skipped);
-    }
-  }
-  progress.line(fmt::format("{} record{} on {}{}: about {}. Results: {}", running, running == 1 ? "" : "s",
+  progress.line(fmt::format("{} record{} on {}{}: about {}. Results: {}", outlook.running,
+                            outlook.running == 1 ? "" : "s",
                             results.device ? results.device->name : "the CPU",
-                            skipped > 0 ? fmt::format(", {} skipped", skipped) : "", duration_text(estimate),
-                            shown(output)));
-  progress.set_estimate(estimate);
+                            outlook.skipped > 0 ? fmt::format(", {} skipped", outlook.skipped) : "",
+                            duration_text(outlook.seconds), shown(output.path())));
+  progress.set_estimate(outlook.seconds);
 
   // From here on the file always holds what was finished.
-  write_results(results, output);
+  output.write(to_json(results));
   try {
     for (std::size_t i = 0; i < plan.workloads.size(); ++i) {
       run_workload(context, plan.workloads[i], fmt::format("[{}/{}]", i + 1, plan.workloads.size()), results,
                    output);
     }
   } catch (const Interrupted&) {
-    progress.line(fmt::format(
-        "Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}", shown(output)));
+    progress.line(
+        fmt::format("Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}{1}",
+                    shown(output.path()), options.retry_failed ? " --retry-failed" : ""));
     throw;
   }
   finish_results(results);
-  write_results(results, output);
+  output.write(to_json(results));
+  write_benchmark_out(options.google_benchmark, results, /*at_the_end=*/true);
   pool.end_all();
-  benchmark_log.write(options.google_benchmark);
-  if (options.figures) draw_figures(installation, output, progress);
 
+  // Before the figures: whatever ends those, what was measured has been said.
   if (options.json) {
-    print(summary_json(results, output));
+    print(summary_json(results, output.path()));
   } else if (options.google_benchmark.format.empty()) {
     print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results), ladder_table(results),
-                      summary_sentence(results), shown(output)));
+                      summary_sentence(results), shown(output.path())));
+  } else {
+    print(benchmark_report(results, options.google_benchmark.format, /*with_context=*/false));
   }
+  if (options.figures) draw_figures(installation, output.path(), progress);
+
   const bool failed = std::any_of(results.records.begin(), results.records.end(),
                                   [](const Record& record) { return record.outcome == Outcome::kFailed; });
   return failed ? kFailedRecord : kDone;

@@ -221,11 +221,9 @@ void expect_to_fit(const Workload& workload, double bytes) {
 }
 
 Dataset make_synthetic(const Workload& workload, std::int64_t least_train_bytes) {
-  const std::int64_t batch = workload.batch_size, feature_count = workload.inputs();
+  const std::int64_t feature_count = workload.inputs();
   const std::int64_t row_bytes = feature_count * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t least_batches = (least_train_bytes + batch * row_bytes - 1) / (batch * row_bytes);
-  const std::int64_t batches = std::clamp<std::int64_t>(least_batches, 1, kBatchesEnough);
-  const std::int64_t train_samples = batches * batch;
+  const std::int64_t train_samples = synthetic_train_samples(workload, least_train_bytes);
   const std::int64_t held_out_samples = (train_samples + 8) / 9;  // a tenth of all
   expect_to_fit(workload,
                 static_cast<double>(train_samples + held_out_samples) * static_cast<double>(row_bytes));
@@ -317,6 +315,13 @@ DatasetView Dataset::train() const {
 DatasetView Dataset::held_out() const {
   return {held_out_features.data(), held_out_labels.data(), static_cast<std::int64_t>(held_out_labels.size()),
           feature_count};
+}
+
+std::int64_t synthetic_train_samples(const Workload& workload, std::int64_t least_train_bytes) {
+  const std::int64_t batch_bytes =
+      workload.batch_size * (workload.inputs() * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t least_batches = (least_train_bytes + batch_bytes - 1) / batch_bytes;
+  return std::clamp<std::int64_t>(least_batches, 1, kBatchesEnough) * workload.batch_size;
 }
 
 void require_data_for(const Workload& workload, const DatasetView& data, const std::string& trainer) {

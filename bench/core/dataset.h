@@ -42,6 +42,9 @@ struct Dataset {
 /// Throws InputError, on behalf of `trainer`, unless the data are this workload's and there is a batch of them.
 void require_data_for(const Workload& workload, const DatasetView& data, const std::string& trainer);
 
+/// Training samples of a synthetic set of at least `least_train_bytes`, unless 256 batches are less; a batch at least.
+std::int64_t synthetic_train_samples(const Workload& workload, std::int64_t least_train_bytes);
+
 /// Builds the data a workload asks for. `least_train_bytes` is how much training data synthetic sets are made to
 /// hold at least (four times the device's L2), unless 256 batches are less; at least one batch always.
 /// Throws OutOfMemoryError if a synthetic set would not fit into this machine's memory.

@@ -1,4 +1,4 @@
-// Names of the enumerations as the results file spells them.
+// Names of the enumerations as the results file spells them, and how a record fails.
 #include "core/record.h"
 
 #include <stdexcept>
@@ -42,5 +42,18 @@ std::string_view to_string(Verdict verdict) {
 }
 
 std::string_view to_string(SetupCache cache) { return cache == SetupCache::kCold ? "cold" : "warm"; }
+
+void mark_failed(Record& record, const std::string& message) {
+  record.outcome = Outcome::kFailed;
+  record.message = message.empty() ? "failed without a message" : message;
+  record.blocks.clear();
+  record.step_seconds.reset();
+  record.wall_step_seconds.reset();
+  record.cpu_step_seconds.reset();
+  record.fraction_of_floor.reset();
+  record.joules_per_step.reset();
+  record.energy.reset();
+  record.slowdown_reasons.reset();
+}
 
 }  // namespace headroom

@@ -98,6 +98,10 @@ struct Record {
   Verification verification;
 };
 
+/// Makes it a failed record, which has no time however far it got: neither blocks nor what was made of them. What was
+/// checked and the losses stay, as evidence.
+void mark_failed(Record& record, const std::string& message);
+
 /// One thing that was measured of the device itself; see docs/floors.md for the names.
 struct CalibratedRate {
   double value = 0;  ///< in `unit`: bytes_per_second, flops_per_second, seconds or bytes

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "driver/machine.h"
+#include "driver/whole_file.h"
 
 namespace headroom {
 namespace {

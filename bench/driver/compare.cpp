@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "driver/baselines.h"
+#include "driver/capacity.h"
 #include "driver/comparison_formats.h"
 #include "driver/file_comparison.h"
 #include "driver/machine.h"
@@ -196,9 +197,13 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   TimeLimits limits;
   limits.prepare = limits.train = limits.reference = limits.other =
       std::chrono::seconds(options.measured.time_limit_seconds);
-  SideWorkers workers(std::move(programs), choose_device(options.measured), limits, logs.folder());
+  const int device = choose_device(options.measured);
+  SideWorkers workers(std::move(programs), device, limits, logs.folder());
   DeviceLock held;
   hold_device(options, needed, workers, held, progress);
+  const Room room = room_here();
+  for (const PlannedWorkload& planned : plan.workloads)
+    refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);
   const Scratch scratch(temporary_bytes(plan));
   ComparedFiles files(scratch.folder());
   for (int i = 0; i < options.repeat; ++i)

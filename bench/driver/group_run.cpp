@@ -106,10 +106,7 @@ void GroupRun::status(const std::string& backend, const std::string& what, bool 
                            important);
 }
 
-void GroupRun::fail(Cell& cell, const std::string& message) {
-  cell.record.outcome = Outcome::kFailed;
-  cell.record.message = one_line(message.empty() ? "failed without a message" : message);
-}
+void GroupRun::fail(Cell& cell, const std::string& message) { mark_failed(cell.record, one_line(message)); }
 
 void GroupRun::fail_all(const std::string& message) {
   for (Cell& cell : cells_) {
@@ -249,7 +246,7 @@ void GroupRun::time_blocks() {
   const std::int64_t all_blocks = context_.options.blocks * static_cast<std::int64_t>(trainers.size());
   bool first = true;
   measure_interleaved(
-      trainers, context_.options.blocks, context_.benchmark_log,
+      trainers, context_.options.blocks,
       [&](const TimedTrainer& trainer, std::int64_t order) {
         const std::string backend = timed[static_cast<std::size_t>(&trainer - trainers.data())]->row.name;
         status(first ? "" : backend,

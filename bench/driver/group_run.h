@@ -25,7 +25,6 @@ struct RunContext {
   const std::vector<BackendRow>& table;
   WorkerPool& pool;
   Progress& progress;
-  BenchmarkLog& benchmark_log;
   std::filesystem::path folder;  ///< for training files
   std::string cache_folder;      ///< for compiled code; empty: nowhere
   std::int64_t least_train_bytes = 0;

@@ -52,6 +52,7 @@ void install() {
   sigemptyset(&handler.sa_mask);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &handler, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the call that writes it
 }
 
 bool requested() { return asked; }

@@ -18,6 +18,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "driver/interruption.h"
+
 extern char** environ;
 
 namespace headroom {
@@ -109,8 +111,12 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd waiting{pipe_ends[0], POLLIN, 0};
-    const int ready = left.count() <= 0 ? 0 : poll(&waiting, 1, static_cast<int>(left.count()));
-    if (ready < 0 && errno == EINTR) continue;
+    // Not longer than a person waits after Ctrl-C, which a terminal may have sent to this process alone.
+    constexpr std::int64_t kLongestWait = 200;
+    const bool over = left.count() <= 0 || interruption::requested();
+    const int ready =
+        over ? 0 : poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), kLongestWait)));
+    if ((ready < 0 && errno == EINTR) || (ready == 0 && !over)) continue;
     if (ready <= 0) {
       late = true;
       break;

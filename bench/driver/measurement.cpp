@@ -1,15 +1,12 @@
 #include "driver/measurement.h"
 
+#include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iostream>
-#include <memory>
 #include <stdexcept>
 
-#include "core/error.h"
 #include "driver/interruption.h"
 
 namespace headroom {
@@ -58,6 +55,13 @@ Block timed_block(TimedTrainer& trainer, GpuMonitor* monitor) {
   return block;
 }
 
+// Reports are made of the records.
+class Silent : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>&) override {}
+};
+
 }  // namespace
 
 void choose_block(TimedTrainer& trainer, double block_seconds) {
@@ -94,7 +98,7 @@ void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {
   benchmark::Initialize(&count, argv.data());
 }
 
-void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
+void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks,
                          const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
                          GpuMonitor* monitor) {
   std::int64_t order = 0;
@@ -140,55 +144,12 @@ void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, Benchm
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
   }
-  if (!trainers.empty()) benchmark::RunSpecifiedBenchmarks(&log, "all");
+  if (!trainers.empty()) {
+    Silent silent;
+    benchmark::RunSpecifiedBenchmarks(&silent, "all");
+  }
   benchmark::ClearRegisteredBenchmarks();
   interruption::throw_if_requested();
-}
-
-namespace {
-
-std::unique_ptr<benchmark::BenchmarkReporter> make_reporter(const std::string& format, bool terminal) {
-  if (format == "console") {
-    return std::make_unique<benchmark::ConsoleReporter>(terminal ? benchmark::ConsoleReporter::OO_Defaults
-                                                                 : benchmark::ConsoleReporter::OO_Tabular);
-  }
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  if (format == "csv") return std::make_unique<benchmark::CSVReporter>();
-#pragma GCC diagnostic pop
-  return std::make_unique<benchmark::JSONReporter>();
-}
-
-}  // namespace
-
-void BenchmarkLog::report(BenchmarkReporter& reporter, std::ostream& stream) {
-  reporter.SetOutputStream(&stream);
-  reporter.SetErrorStream(&std::cerr);
-  Context context;
-  context.name_field_width = 10;
-  for (const std::vector<Run>& runs : groups_) {
-    for (const Run& run : runs)
-      context.name_field_width = std::max(context.name_field_width, run.benchmark_name().size());
-  }
-  if (!reporter.ReportContext(context)) return;
-  for (const std::vector<Run>& runs : groups_) reporter.ReportRuns(runs);
-  reporter.Finalize();
-}
-
-void BenchmarkLog::check(const GoogleBenchmarkOptions& options) const {
-  if (options.out.empty()) return;
-  std::ofstream file(options.out, std::ios::app);
-  if (!file) throw InputError(fmt::format("--benchmark_out={}: cannot be written", options.out));
-}
-
-void BenchmarkLog::write(const GoogleBenchmarkOptions& options) {
-  if (!options.out.empty()) {
-    std::ofstream file(options.out);
-    report(*make_reporter(options.out_format, false), file);
-    file.flush();
-    if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", options.out));
-  }
-  if (!options.format.empty()) report(*make_reporter(options.format, false), std::cout);
 }
 
 }  // namespace headroom

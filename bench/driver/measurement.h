@@ -2,11 +2,9 @@
 // random.
 //
 // A repetition of a benchmark is a block, its manual time the device time that the worker measured, its
-// iterations the steps. The library's own repetitions, order and reports are used; the samples are kept here
-// in full.
+// iterations the steps. The library's own repetitions and order are used; the samples are kept here in full, and
+// reports are made of the records (benchmark_report.h).
 #pragma once
-
-#include <benchmark/benchmark.h>
 
 #include <functional>
 #include <string>
@@ -36,26 +34,12 @@ struct TimedTrainer {
 /// none.
 void choose_block(TimedTrainer& trainer, double block_seconds);
 
-/// Keeps what Google Benchmark reported, to write it as one report at the end of the run.
-class BenchmarkLog : public benchmark::BenchmarkReporter {
- public:
-  bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>& runs) override { groups_.push_back(runs); }
-  /// Throws InputError if --benchmark_out cannot be written.
-  void check(const GoogleBenchmarkOptions& options) const;
-  void write(const GoogleBenchmarkOptions& options);
-
- private:
-  void report(BenchmarkReporter& reporter, std::ostream& stream);
-  std::vector<std::vector<Run>> groups_;
-};
-
 /// Hands the library its flags. Once per process.
 void initialize_google_benchmark(const GoogleBenchmarkOptions& options);
 
 /// Times `blocks` blocks of each. A trainer that fails is left out of the rest; the others go on. With a `monitor`
 /// each block has the state of the GPU while it ran.
-void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks, BenchmarkLog& log,
+void measure_interleaved(std::vector<TimedTrainer>& trainers, int blocks,
                          const std::function<void(const TimedTrainer&, std::int64_t order)>& before_block,
                          GpuMonitor* monitor = nullptr);
 

@@ -83,8 +83,10 @@ WorkerOption parse_worker(const std::string& text) {
 GoogleBenchmarkOptions take_benchmark_flags(std::vector<std::string>& arguments) {
   GoogleBenchmarkOptions options;
   std::vector<std::string> rest;
+  bool names_only = false;  // after "--"
   for (const std::string& argument : arguments) {
-    if (!argument.starts_with("--benchmark_")) {
+    names_only = names_only || argument == "--";
+    if (names_only || !argument.starts_with("--benchmark_")) {
       rest.push_back(argument);
       continue;
     }
@@ -277,6 +279,7 @@ struct Parser {
         ->group(how);
     run->add_flag("--compile-only", options.compile_only, "End after that, with nothing measured")
         ->group(how);
+    run->add_flag("--yes", options.yes, "Start even what is estimated to take longer than a day")->group(how);
     run->add_option("--worker", workers,
                     "NAME=COMMAND: one more worker program, or in place of one; repeatable")
         ->allow_extra_args(false)
@@ -286,6 +289,9 @@ struct Parser {
     run->add_option("--output", output, "Results file; default: results/runs/<time>-<suite>.json")
         ->group(where);
     run->add_option("--resume", resume, "Go on with an interrupted run's file, with its settings")
+        ->group(where);
+    run->add_flag("--retry-failed", options.retry_failed,
+                  "With --resume: measure again where a record failed, with all it is compared with")
         ->group(where);
     run->add_flag("--json", options.json, "Print a summary as JSON instead of the table")->group(where);
     run->add_flag("--no-figures", no_figures, "Draw no figures")->group(where);
@@ -297,7 +303,8 @@ struct Parser {
 
   // An unknown word, with the nearest option or command.
   static void refuse_extras(const CLI::App& command, const std::string& called) {
-    const std::vector<std::string> extras = command.remaining();
+    std::vector<std::string> extras = command.remaining();
+    std::erase(extras, "--");  // which the parser keeps, after it has done what it says
     if (extras.empty()) return;
     const std::string& word = extras.front();
     std::vector<std::string> names;
@@ -327,6 +334,15 @@ struct Parser {
     std::vector<std::string> arguments(argv.begin() + (argv.empty() ? 0 : 1), argv.end());
     const bool is_run = !arguments.empty() && arguments.front() == "run";
     if (is_run) options.google_benchmark = take_benchmark_flags(arguments);
+    // What follows "--" are names, and only compare takes any.
+    const auto mark = std::find(arguments.begin(), arguments.end(), "--");
+    if (mark != arguments.end() && arguments.front() != "compare") {
+      if (mark + 1 != arguments.end()) {
+        const std::string called = command_called(argv);
+        throw InputError(fmt::format("unknown argument '{}'; see headroom{} --help", *(mark + 1), called));
+      }
+      arguments.erase(mark);
+    }
     std::reverse(arguments.begin(), arguments.end());  // CLI11 reads a vector from its end
     try {
       app.parse(arguments);
@@ -338,7 +354,7 @@ struct Parser {
     }
     if (version) return fmt::format("headroom {}\n", kVersion);
     for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
-    refuse_extras(app, "headroom");
+    refuse_extras(app, "headroom" + command_called(argv));
     if (run->parsed()) {
       refuse_extras(*run, "headroom run");
       finish_run(argv);
@@ -393,6 +409,14 @@ struct Parser {
     if (!output.empty() && !resume.empty()) {
       throw InputError(
           "--output and --resume: a resumed run goes on in the file it is given; leave --output out");
+    }
+    if (options.retry_failed && resume.empty())
+      throw InputError("--retry-failed: goes with --resume FILE, whose failed records are measured again");
+    if (options.json && !options.google_benchmark.format.empty()) {
+      throw InputError(fmt::format(
+          "--json and --benchmark_format={}: both print on standard output; give one of them, or write the "
+          "other into a file with --benchmark_out=FILE",
+          options.google_benchmark.format));
     }
     for (const std::string& name : kSettings) {
       const CLI::Option* option = run->get_option("--" + name);
@@ -472,7 +496,7 @@ RunOptions parse_resumed(const std::vector<std::string>& argv, const std::string
                                    option_text(name, found->second), option_text(name, value)));
     }
   }
-  std::vector<std::string> extended = argv;
+  std::vector<std::string> extended;
   for (const auto& [name, value] : file_settings) {
     if (given.settings.count(name) > 0) continue;
     if (name == "data" || (name == "suite" && is_path(value))) {
@@ -482,6 +506,9 @@ RunOptions parse_resumed(const std::vector<std::string>& argv, const std::string
     // One word, so that a value can never be read as an option of its own.
     extended.push_back(fmt::format("--{}={}", name, value));
   }
+  // Before what was typed, which may end in "--".
+  extended.insert(extended.begin(), argv.begin(), argv.begin() + 2);
+  extended.insert(extended.end(), argv.begin() + 2, argv.end());
   RunOptions options = parse_command_line(extended).run;
   options.argv = argv;
   return options;

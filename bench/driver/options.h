@@ -19,7 +19,7 @@ struct WorkerOption {
   std::vector<std::string> command;
 };
 
-/// Google Benchmark's own flags. Its file is written once at the end of the run: left to itself the library
+/// Google Benchmark's own flags. Its reports are ours to write (benchmark_report.h): left to itself the library
 /// would start the file anew for every (workload, precision).
 struct GoogleBenchmarkOptions {
   std::string filter;                  ///< --benchmark_filter
@@ -49,6 +49,8 @@ struct RunOptions {
   bool device_given = false;
   std::filesystem::path output;  ///< empty: results/runs/<utc>-<suite>.json
   std::filesystem::path resume;  ///< empty: a new run
+  bool retry_failed = false;     ///< with `resume`: what failed is measured again
+  bool yes = false;              ///< start even what takes longer than a day
   bool json = false, figures = true, wait = false, share_device = false;
   std::vector<WorkerOption> workers;
   std::string cache_folder;  ///< empty: one in the user's cache

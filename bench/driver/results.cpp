@@ -1,8 +1,6 @@
 #include "driver/results.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -536,37 +534,6 @@ Results read_results(const std::filesystem::path& file) {
     results.records.push_back(record);
   }
   return results;
-}
-
-void write_results(const Results& results, const std::filesystem::path& file) {
-  write_whole(to_json(results), file);
-}
-
-void write_whole(const std::string& text, const std::filesystem::path& file) {
-  const std::string temporary = file.string() + ".tmp";
-  const auto fail = [&](const char* what) {
-    const int error = errno;
-    unlink(temporary.c_str());
-    throw std::runtime_error(fmt::format("{}: {}: {}", file.string(), what, std::strerror(error)));
-  };
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail("cannot be written");
-  std::size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = ::write(descriptor, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      close(descriptor);
-      fail("cannot be written");
-    }
-    written += static_cast<std::size_t>(count);
-  }
-  if (fsync(descriptor) != 0 && errno != EINVAL) {
-    close(descriptor);
-    fail("cannot be synced");
-  }
-  close(descriptor);
-  if (rename(temporary.c_str(), file.c_str()) != 0) fail("cannot be renamed into place");
 }
 
 }  // namespace headroom

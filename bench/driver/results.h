@@ -61,9 +61,4 @@ std::string to_json(const Results& results);
 /// Throws InputError (`file: records[3].backend: expected a string, found null`).
 Results read_results(const std::filesystem::path& file);
 
-/// Writes a temporary file beside it, syncs it and renames it: the file is always whole. Throws
-/// std::runtime_error.
-void write_results(const Results& results, const std::filesystem::path& file);
-void write_whole(const std::string& text, const std::filesystem::path& file);
-
 }  // namespace headroom

@@ -11,6 +11,7 @@
 #include "analysis/floors.h"
 #include "analysis/ladder.h"
 #include "core/error.h"
+#include "driver/capacity.h"
 #include "driver/interruption.h"
 #include "driver/machine.h"
 #include "driver/version.h"
@@ -54,31 +55,30 @@ void refuse_other_machine(const std::string& file, const Results& earlier, const
   }
 }
 
-// A folder can be written if a file can be made in it; asking the mode bits would be wrong for root and for
-// mounts.
-void check_writable(const fs::path& file) {
-  std::error_code error;
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  fs::create_directories(folder, error);
-  std::string probe = (folder / ".headroom-XXXXXX").string();
-  const int descriptor = mkstemp(probe.data());
-  if (descriptor < 0) {
-    throw InputError(
-        fmt::format("--output {}: its folder cannot be written; name another file", file.string()));
-  }
-  close(descriptor);
-  unlink(probe.c_str());
+bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group) {
+  return std::all_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
+    return results.find(planned.workload.name, backend, group.precision) != nullptr;
+  });
 }
+
+bool is_failed(const Record& record) { return record.outcome == Outcome::kFailed; }
 
 }  // namespace
 
-RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier) {
+RunOptions resolve_options(const RunOptions& asked, ReservedFile& output, std::optional<Results>& earlier) {
   if (asked.resume.empty()) return asked;
+  output.hold(asked.resume);  // before it is read: another run may be writing it
   earlier = read_results(asked.resume);
   RunOptions options = parse_resumed(asked.argv, asked.resume.string(), earlier->run.settings);
-  if (earlier->run.complete) {
-    throw InputError(fmt::format("--resume {}: that run is complete; leave --resume out for a new one",
+  const bool failed = std::any_of(earlier->records.begin(), earlier->records.end(), is_failed);
+  if (options.retry_failed && !failed && earlier->run.complete) {
+    throw InputError(fmt::format("--resume {}: --retry-failed: that run is complete and no record failed",
                                  asked.resume.string()));
+  }
+  if (!options.retry_failed && earlier->run.complete) {
+    throw InputError(fmt::format("--resume {}: that run is complete; {}leave --resume out for a new one",
+                                 asked.resume.string(),
+                                 failed ? "measure what failed again with --retry-failed, or " : ""));
   }
   return options;
 }
@@ -153,28 +153,26 @@ void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
   pool.start_ahead(rows);
 }
 
-fs::path choose_output(const RunOptions& options, const Plan& plan, const Installation& installation) {
-  if (!options.resume.empty()) {
-    check_writable(options.resume);
-    return options.resume;
-  }
-  fs::path file = options.output;
-  if (file.empty()) {
+void choose_output(const RunOptions& options, const Plan& plan, const Installation& installation,
+                   const Results& results, ReservedFile& output) {
+  if (!options.resume.empty()) return;
+  const std::string text = to_json(results);
+  if (options.output.empty()) {
     const fs::path folder = installation.root / "results" / "runs";
     const std::string stem = fmt::format("{}-{}", utc_for_name(), plan.suite.value_or("workloads"));
-    file = folder / (stem + ".json");
-    for (int i = 2; fs::exists(file); ++i) file = folder / fmt::format("{}-{}.json", stem, i);
+    fs::path file = folder / (stem + ".json");
+    for (int i = 2; !output.create(file, text); ++i) file = folder / fmt::format("{}-{}.json", stem, i);
+    return;
   }
+  const fs::path& file = options.output;
   std::error_code ignored;
   if (fs::is_directory(file, ignored))
     throw InputError(fmt::format("--output {}: is a folder; expected a file name", file.string()));
-  if (fs::exists(file, ignored)) {
+  if (!output.create(file, text)) {
     throw InputError(
         fmt::format("--output {}: there is such a file; name another, or go on with it by --resume {}",
                     file.string(), file.string()));
   }
-  check_writable(file);
-  return file;
 }
 
 void refuse_other_plan(const RunOptions& options, const std::optional<Results>& earlier, const Plan& plan,
@@ -203,8 +201,7 @@ void refuse_other_plan(const RunOptions& options, const std::optional<Results>& 
   }
 }
 
-Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
-                      const WorkerPool& pool, const std::optional<Results>& earlier) {
+Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation) {
   Results results;
   results.run.started_utc = utc_now();
   results.run.id = fmt::format("{}-{}-{}", utc_for_name(), plan.suite.value_or("workloads"), getpid());
@@ -216,6 +213,11 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   results.run.source_digest = source_digest(installation.root);
   results.run.settings = options.settings;
   results.host = describe_host();
+  return results;
+}
+
+void note_machine(Results& results, const RunOptions& options, const Plan& plan, const WorkerPool& pool,
+                  const std::optional<Results>& earlier) {
   results.device = pool.device();
   results.software = pool.software();
   results.software["headroom"] = kVersion;
@@ -223,12 +225,16 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
   const std::string benchmark_version = HEADROOM_BENCHMARK_VERSION;
   if (!benchmark_version.empty()) results.software["google_benchmark"] = benchmark_version;
   results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);
-  if (!earlier) return results;
+  if (!earlier) return;
 
-  refuse_other_machine(options.resume.string(), *earlier, results);
+  // A run that was killed before the workers had answered knows of no machine.
+  if (!earlier->records.empty() || !earlier->calibration.empty())
+    refuse_other_machine(options.resume.string(), *earlier, results);
   results.run.id = earlier->run.id;
   results.run.started_utc = earlier->run.started_utc;
   results.run.argv = earlier->run.argv;
+  results.run.complete = earlier->run.complete;  // what is to be tried again is there until it is replaced
+  results.run.finished_utc = earlier->run.finished_utc;
   results.workloads = earlier->workloads;
   results.calibration = earlier->calibration;
   for (const PlannedWorkload& planned : plan.workloads) {
@@ -239,7 +245,6 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
       }
     }
   }
-  return results;
 }
 
 void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
@@ -291,17 +296,21 @@ void calibrate(Results& results, WorkerPool& pool, Progress& progress) {
   if (!without.empty()) progress.line(fmt::format("No floors in these, a rate is missing: {}.", without));
 }
 
-void note_floor(Results& results, const Workload& workload, Precision precision) {
+void note_floor(Results& results, const Workload& workload, std::vector<Record>& records, Precision precision,
+                Progress& progress) try {
   if (!results.device) return;
   for (WorkloadEntry& entry : results.workloads) {
     if (entry.workload.name != workload.name || !entry.dataset.samples) continue;
     const auto floor = workload_floor(workload, precision, *entry.dataset.samples, results.calibration,
                                       {results.device->sm_count, results.device->l2_bytes});
     if (floor) entry.floors[precision] = *floor;
+    set_fractions(records, entry.floors);
   }
+} catch (const std::exception& error) {
+  progress.line(fmt::format("No floor of {} in {}: {}.", workload.name, to_string(precision), error.what()));
 }
 
-void note_ladder(Results& results, const Workload& workload, Precision precision) {
+void note_ladder(Results& results, const Workload& workload, Precision precision, Progress& progress) try {
   for (WorkloadEntry& entry : results.workloads) {
     if (entry.workload.name != workload.name) continue;
     const auto floor = entry.floors.find(precision);
@@ -309,12 +318,8 @@ void note_ladder(Results& results, const Workload& workload, Precision precision
         make_ladder(results.records, workload.name, precision,
                     floor == entry.floors.end() ? std::nullopt : std::optional(floor->second));
   }
-}
-
-void compare_with_floors(const Results& results, const std::string& workload, std::vector<Record>& records) {
-  for (const WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name == workload) set_fractions(records, entry.floors);
-  }
+} catch (const std::exception& error) {
+  progress.line(fmt::format("No ladder of {} in {}: {}.", workload.name, to_string(precision), error.what()));
 }
 
 std::string choose_cache_folder(const RunOptions& options) {
@@ -342,22 +347,55 @@ std::string choose_cache_folder(const RunOptions& options) {
 }
 
 std::int64_t temporary_bytes(const Plan& plan) {
-  constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 3;
+  const auto seeds = static_cast<std::int64_t>(plan.loss_steps > 0 ? plan.loss_seeds.size() : 0);
   std::int64_t most = 0;
-  for (const PlannedWorkload& planned : plan.workloads) {
-    const std::int64_t parameters = planned.workload.parameter_count() * 4;
-    const std::int64_t data = std::int64_t{256} * planned.workload.batch_size * planned.workload.inputs() * 4;
-    const auto seeds = static_cast<std::int64_t>(plan.loss_steps > 0 ? plan.loss_seeds.size() : 0);
-    most = std::max(most, parameters * (kPointFiles + checks_side_by_side(planned.workload) + seeds) +
-                              std::min(data, std::int64_t{1} << 28) * (1 + seeds));
-  }
+  for (const PlannedWorkload& planned : plan.workloads)
+    most = std::max(most, need_of(planned.workload, std::int64_t{1} << 28, false, seeds).scratch);
   return most;
 }
 
-bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group) {
-  return std::all_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
-    return results.find(planned.workload.name, backend, group.precision) != nullptr;
-  });
+void refuse_too_large(const RunContext& context, const Results& results) {
+  const auto seeds =
+      static_cast<std::int64_t>(context.plan.loss_steps > 0 ? context.plan.loss_seeds.size() : 0);
+  const Room room = room_here();
+  for (const PlannedWorkload& planned : context.plan.workloads) {
+    const bool runs = std::any_of(planned.groups.begin(), planned.groups.end(), [&](const Group& group) {
+      return is_due(context.options, results, planned, group) &&
+             std::any_of(group.backends.begin(), group.backends.end(),
+                         [&](const std::string& backend) { return runs_here(context, group, backend); });
+    });
+    if (!runs) continue;
+    refuse_too_large(planned.workload,
+                     need_of(planned.workload, context.least_train_bytes, context.has_gpu_oracle, seeds),
+                     room);
+  }
+}
+
+bool is_due(const RunOptions& options, const Results& results, const PlannedWorkload& planned,
+            const Group& group) {
+  if (!is_done(results, planned, group)) return true;
+  // All of the group: blocks of one backend alone would not be interleaved with those that it is compared with.
+  return options.retry_failed &&
+         std::any_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
+           return is_failed(*results.find(planned.workload.name, backend, group.precision));
+         });
+}
+
+void put_records(Results& results, const std::vector<Record>& records) {
+  std::size_t place = results.records.size();
+  for (const Record& record : records) {
+    const auto is_same = [&](const Record& other) {
+      return other.workload == record.workload && other.backend == record.backend &&
+             other.precision == record.precision;
+    };
+    const auto found = std::find_if(results.records.begin(), results.records.end(), is_same);
+    if (found == results.records.end()) continue;
+    place = std::min(place, static_cast<std::size_t>(found - results.records.begin()));
+    results.records.erase(found);
+  }
+  place = std::min(place, results.records.size());
+  results.records.insert(results.records.begin() + static_cast<std::ptrdiff_t>(place), records.begin(),
+                         records.end());
 }
 
 bool runs_here(const RunContext& context, const Group& group, const std::string& backend) {
@@ -395,6 +433,27 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
          parameter_bytes * 20 / 1e9;
 }
 
+Outlook look_ahead(const RunContext& context, const Results& results) {
+  Outlook outlook;
+  for (const PlannedWorkload& planned : context.plan.workloads) {
+    for (const Group& group : planned.groups) {
+      if (!is_due(context.options, results, planned, group)) continue;
+      outlook.seconds += estimated_seconds(context, planned, group);
+      for (const std::string& backend : group.backends)
+        ++(runs_here(context, group, backend) ? outlook.running : outlook.skipped);
+    }
+  }
+  return outlook;
+}
+
+void refuse_too_long(const RunOptions& options, const Outlook& outlook) {
+  constexpr double kDay = 24 * 3600;
+  if (options.yes || outlook.seconds <= kDay) return;
+  throw InputError(
+      fmt::format("{} record{} would take about {}, more than a day: start it with --yes, or choose less",
+                  outlook.running, outlook.running == 1 ? "" : "s", duration_text(outlook.seconds)));
+}
+
 void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset) {
   for (WorkloadEntry& entry : results.workloads) {
     if (entry.workload.name != workload.name) continue;
@@ -426,10 +485,14 @@ void draw_figures(const Installation& installation, const fs::path& results_file
     progress.line("No figures: plots/figures.py was not found; set HEADROOM_ROOT to the checkout.");
     return;
   }
-  const fs::path folder = results_file.parent_path() / results_file.stem();
+  // A file without .json would have the name of its own folder.
+  const std::string name = results_file.filename().string();
+  const fs::path folder = results_file.parent_path() /
+                          (name.ends_with(".json") ? results_file.stem().string() : name + "-figures");
   progress.status("drawing figures", true);
   const ProgramResult result = run_program(
-      {installation.python, program.string(), results_file.string(), "-o", folder.string()}, 300, true);
+      {installation.python, program.string(), "--output=" + folder.string(), "--", results_file.string()},
+      300, true);
   interruption::throw_if_requested();
   if (result.exit_code == 0) {
     progress.line(fmt::format("Figures: {}", shown(folder)));

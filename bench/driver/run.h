@@ -11,13 +11,14 @@
 #include "driver/group_run.h"
 #include "driver/plan.h"
 #include "driver/results.h"
+#include "driver/whole_file.h"
 #include "driver/worker_pool.h"
 
 namespace headroom {
 
 /// The options of a run that goes on with its file, or those given; with --resume `earlier` is what the file
-/// holds.
-RunOptions resolve_options(const RunOptions& asked, std::optional<Results>& earlier);
+/// holds, and `output` holds the file.
+RunOptions resolve_options(const RunOptions& asked, ReservedFile& output, std::optional<Results>& earlier);
 
 /// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
 /// A suite may start the Python worker with arguments of its own; --worker python=... comes first.
@@ -33,19 +34,23 @@ void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
 /// Starts those that will train, at the same time.
 void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
 
-/// Where the results go. Throws InputError if it cannot be written or holds results already.
-std::filesystem::path choose_output(const RunOptions& options, const Plan& plan,
-                                    const Installation& installation);
+/// Takes the name of the results file, if no file is gone on with, and puts `results` there, which hold no record yet.
+/// Throws InputError if it cannot be written or is there already.
+void choose_output(const RunOptions& options, const Plan& plan, const Installation& installation,
+                   const Results& results, ReservedFile& output);
 
 /// Throws InputError if an `earlier` run, which is to go on, was of another suite, other sources or other workloads: what
 /// can be known before any worker is started.
 void refuse_other_plan(const RunOptions& options, const std::optional<Results>& earlier, const Plan& plan,
                        const Installation& installation);
 
-/// Everything about the run but its records; of an `earlier` one those records that are complete groups of
-/// the plan. Throws InputError if the earlier run had another device or other software.
-Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation,
-                      const WorkerPool& pool, const std::optional<Results>& earlier);
+/// What is known of the run before any worker is asked.
+Results begin_results(const RunOptions& options, const Plan& plan, const Installation& installation);
+
+/// What the workers say of the machine; of an `earlier` run its records, as far as they are complete groups of the plan.
+/// Throws InputError if the earlier run had another device or other software.
+void note_machine(Results& results, const RunOptions& options, const Plan& plan, const WorkerPool& pool,
+                  const std::optional<Results>& earlier);
 
 /// Takes the lock of the device, or throws InputError; with --wait it waits, with --share-device it goes on.
 void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
@@ -59,25 +64,41 @@ std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Prog
 /// rate that is missing costs one line and the floors that need it.
 void calibrate(Results& results, WorkerPool& pool, Progress& progress);
 
-/// Floors of the workload in this precision, as soon as its data set is known.
-void note_floor(Results& results, const Workload& workload, Precision precision);
-/// Where the time of the workload's step goes in this precision, from the records that are in the results.
-void note_ladder(Results& results, const Workload& workload, Precision precision);
-/// Sets the records' fractions of the floors.
-void compare_with_floors(const Results& results, const std::string& workload, std::vector<Record>& records);
+/// The floor of the workload in this precision, and the records' fractions of it. A floor that cannot be computed costs
+/// one line.
+void note_floor(Results& results, const Workload& workload, std::vector<Record>& records, Precision precision,
+                Progress& progress);
+/// Where the time of the workload's step goes in this precision, from the records that are in the results; likewise.
+void note_ladder(Results& results, const Workload& workload, Precision precision, Progress& progress);
 
 /// Bytes of temporary files that the largest workload needs.
 std::int64_t temporary_bytes(const Plan& plan);
+
+/// Throws InputError if a workload of which anything will run does not fit into this machine's memory.
+void refuse_too_large(const RunContext& context, const Results& results);
 
 /// The folder for compiled code; empty if there is none to be had, and it is then compiled anew in each run. Throws
 /// InputError if the one that was asked for cannot be written.
 std::string choose_cache_folder(const RunOptions& options);
 
-/// Whether the file holds a record for each cell of the group.
-bool is_done(const Results& results, const PlannedWorkload& planned, const Group& group);
+/// Whether the file lacks a record of the group, or holds a failed one that --retry-failed asks for.
+bool is_due(const RunOptions& options, const Results& results, const PlannedWorkload& planned,
+            const Group& group);
+
+/// Adds a group's records, in place of those that are there.
+void put_records(Results& results, const std::vector<Record>& records);
 
 /// Whether this machine can run the backend in the group's precision; else its record will be skipped.
 bool runs_here(const RunContext& context, const Group& group, const std::string& backend);
+
+/// Guess at how long what is due takes, and how many records are to be made.
+struct Outlook {
+  double seconds = 0;
+  std::int64_t running = 0, skipped = 0;
+};
+Outlook look_ahead(const RunContext& context, const Results& results);
+/// Throws InputError if that is more than a day and --yes was not given.
+void refuse_too_long(const RunOptions& options, const Outlook& outlook);
 
 /// Guess at how long a group takes, for the estimate before the start and the time left.
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group);

@@ -39,14 +39,13 @@ class MeasurementTest : public testing::Test {
 
   TemporaryFolder folder_;
   TrainingFiles files_;
-  BenchmarkLog log_;
 };
 
 TEST_F(MeasurementTest, BlocksAreLongEnoughInterleavedAndOrdered) {
   const auto a = prepared("empty"), b = prepared("empty");
   std::vector<TimedTrainer> trainers = {timed(*a, "a"), timed(*b, "b")};
   for (TimedTrainer& trainer : trainers) choose_block(trainer, 0.02);
-  measure_interleaved(trainers, 12, log_, [](const TimedTrainer&, std::int64_t) {});
+  measure_interleaved(trainers, 12, [](const TimedTrainer&, std::int64_t) {});
   std::set<std::int64_t> orders;
   for (const TimedTrainer& trainer : trainers) {
     ASSERT_EQ(trainer.blocks.size(), 12u);
@@ -70,7 +69,7 @@ TEST_F(MeasurementTest, AShortBlockIsRunAgainWithMoreSteps) {
   trainers[0].steps_per_block = 60;
   trainers[0].warmup_steps = 10;
   trainers[0].least_seconds = 0.02;
-  measure_interleaved(trainers, 12, log_, [](const TimedTrainer&, std::int64_t) {});
+  measure_interleaved(trainers, 12, [](const TimedTrainer&, std::int64_t) {});
   ASSERT_EQ(trainers[0].blocks.size(), 12u);
   for (const Block& block : trainers[0].blocks) EXPECT_GE(block.device_seconds, 0.02);
 }
@@ -99,7 +98,7 @@ TEST_F(MeasurementTest, ATrainerThatFailsLeavesTheOthersGoing) {
   std::vector<TimedTrainer> trainers = {timed(*good, "good"), timed(*bad, "bad")};
   choose_block(trainers[0], 0.02);
   trainers[1].steps_per_block = trainers[1].warmup_steps = 50;
-  measure_interleaved(trainers, 12, log_, [](const TimedTrainer&, std::int64_t) {});
+  measure_interleaved(trainers, 12, [](const TimedTrainer&, std::int64_t) {});
   EXPECT_EQ(trainers[0].blocks.size(), 12u);
   EXPECT_TRUE(trainers[0].failure.empty());
   EXPECT_TRUE(trainers[1].blocks.empty());

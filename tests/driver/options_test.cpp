@@ -81,6 +81,10 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"--output", "a", "--resume", "b"}, "--output"},
         Mistake{{"--benchmark_repetitions=3"}, "--blocks"},
         Mistake{{"--benchmark_format=xml"}, "benchmark_format"},
+        Mistake{{"--json", "--benchmark_format=json"}, "both print on standard output"},
+        Mistake{{"--retry-failed"}, "--retry-failed: goes with --resume"},
+        Mistake{{"--", "--backend"}, "unknown argument '--backend'"},
+        Mistake{{"--", "--benchmark_format=xml"}, "unknown argument '--benchmark_format=xml'"},
         Mistake{{"--benchmark_filte=3"}, "--benchmark_filter"},
         Mistake{{"--skip-verification"}, "unknown option"}));
 

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "driver/loss_runs.h"
+#include "driver/whole_file.h"
 #include "temporary_folder.h"
 
 namespace headroom {
@@ -60,7 +61,7 @@ TEST(ResultsFile, WhatIsWrittenIsReadBack) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "a.json";
   const Results results = example();
-  write_results(results, file);
+  write_whole(to_json(results), file);
   const Results read = read_results(file);
   EXPECT_EQ(to_json(read), to_json(results));
   EXPECT_EQ(read.workloads[0].workload.seed, results.workloads[0].workload.seed);
@@ -98,8 +99,8 @@ TEST(ResultsFile, NothingThatIsNotFiniteIsWrittenAndLossesHaveSevenDigits) {
 TEST(ResultsFile, WritingReplacesTheFileOrLeavesItAlone) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.write("a.json", "before");
-  EXPECT_THROW(write_results(example(), folder.path() / "missing" / "a.json"), std::runtime_error);
-  write_results(example(), file);
+  EXPECT_THROW(write_whole(to_json(example()), folder.path() / "missing" / "a.json"), InputError);
+  write_whole(to_json(example()), file);
   EXPECT_EQ(read_results(file).records.size(), 1u);
 }
 

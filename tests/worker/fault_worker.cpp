@@ -68,6 +68,25 @@ class MisbehavingTrainer : public EmptyTrainer {
   void (*misbehave_)();
 };
 
+/// Trains as it should, and ends the process when it is asked for its memory, which is when it is released.
+class DyingAtReleaseTrainer : public Trainer {
+ public:
+  explicit DyingAtReleaseTrainer(const TrainerRequest& request)
+      : honest_(make_faulty_trainer(request, Fault::kNone)) {}
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    return honest_->train(first_step, count);
+  }
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    return honest_->losses(first_step, count);
+  }
+  Parameters parameters() override { return honest_->parameters(); }
+  void set_parameters(const Parameters& parameters) override { honest_->set_parameters(parameters); }
+  std::int64_t peak_device_bytes() override;
+
+ private:
+  std::unique_ptr<Trainer> honest_;
+};
+
 class NonFiniteTimeTrainer : public EmptyTrainer {
  public:
   using EmptyTrainer::EmptyTrainer;
@@ -96,6 +115,11 @@ void print() {
 void die() {
   std::cerr << "about to abort\n";
   std::abort();
+}
+
+std::int64_t DyingAtReleaseTrainer::peak_device_bytes() {
+  die();
+  return 0;
 }
 
 void hang() {
@@ -171,6 +195,8 @@ WorkerDescription describe(int) {
          hang();
          return nullptr;
        }},
+      {"fault-dies-in-release",
+       [](const TrainerRequest& request) { return std::make_unique<DyingAtReleaseTrainer>(request); }},
       {"fault-throws-in-prepare",
        [](const TrainerRequest&) -> std::unique_ptr<Trainer> {
          throw std::runtime_error("ptxas is missing");
