@@ -23,7 +23,7 @@ from doc_blocks import made_block
 from published import ROOT, Published, Stale, claimed, published
 from results_file import InputError
 
-# Pages whose numbers are results. Notes on kernels hold what was tried on the way, and say so.
+# Pages whose numbers are results. The logs of the kernels hold what was tried on the way, and say so.
 PAGES = (
     "README.md",
     "docs/how-it-measures.md",
@@ -35,6 +35,10 @@ PAGES = (
     "docs/floors.md",
     "docs/where-the-time-goes.md",
     "docs/kernels/choice.md",
+    "docs/kernels/layered.md",
+    "docs/kernels/resident.md",
+    "docs/kernels/streamed.md",
+    "docs/kernels/fused.md",
 )
 CURRENT, STALE, BAD_INPUT = 0, 1, 2
 
