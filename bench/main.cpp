@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "driver/benchmark_report.h"
 #include "driver/calibration_text.h"
+#include "driver/command_name.h"
 #include "driver/compare.h"
 #include "driver/comparison_formats.h"
 #include "driver/compile_ahead.h"
@@ -171,9 +172,9 @@ int run(const RunOptions& asked) {
                    output);
     }
   } catch (const Interrupted&) {
-    progress.line(
-        fmt::format("Interrupted. What was finished is in {0}; go on with: headroom run --resume {0}{1}",
-                    shown(output.path()), options.retry_failed ? " --retry-failed" : ""));
+    progress.line(fmt::format("Interrupted. What was finished is in {0}; go on with: {1} run --resume {0}{2}",
+                              shown(output.path()), command_name(),
+                              options.retry_failed ? " --retry-failed" : ""));
     throw;
   }
   finish_results(results);

@@ -161,7 +161,16 @@ GitState git_state(const fs::path& root) {
   if (GitState state = git_state_of_build(); state.sha) return state;
   ProgramResult sha = run_program({"git", "-C", root.string(), "rev-parse", "HEAD"}, 20, false);
   std::erase_if(sha.output, [](char c) { return c == '\n' || c == '\r'; });
-  if (sha.exit_code != 0 || !is_git_sha(sha.output)) return {};
+  if (sha.exit_code != 0 || !is_git_sha(sha.output)) {
+    // Such as another user's checkout (safe.directory). Where there is no checkout there is nothing to say.
+    if (std::error_code ignored; fs::exists(root / ".git", ignored)) {
+      fmt::print(
+          stderr,
+          "headroom: git does not tell the commit of {0}, so the results name none; why: git -C {0} status\n",
+          root.string());
+    }
+    return {};
+  }
   GitState state{.sha = sha.output, .dirty = {}};
   const ProgramResult changes =
       run_program({"git", "-C", root.string(), "status", "--porcelain", "--untracked-files=no"}, 60, false);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "driver/command_name.h"
 #include "driver/compare_options.h"
 #include "driver/number_range.h"
 #include "driver/version.h"
@@ -146,10 +147,16 @@ GoogleBenchmarkOptions take_benchmark_flags(std::vector<std::string>& arguments)
   return options;
 }
 
-// " run" if that was called, for `headroom run --help`.
-std::string command_called(const std::vector<std::string>& argv) {
-  const bool known = argv.size() > 1 && (argv[1] == "run" || argv[1] == "list" || argv[1] == "compare");
+// " run" if that was called.
+std::string subcommand_called(const std::vector<std::string>& argv) {
+  const bool known = argv.size() > 1 && (argv[1] == "run" || argv[1] == "list" || argv[1] == "calibrate" ||
+                                         argv[1] == "compare");
   return known ? " " + argv[1] : "";
+}
+
+// "headroom run" if that was called, for `headroom run --help`.
+std::string command_called(const std::vector<std::string>& argv) {
+  return command_name() + subcommand_called(argv);
 }
 
 struct Parser {
@@ -157,7 +164,7 @@ struct Parser {
       "Headroom trains the same network through hand-written CUDA kernels and through PyTorch, checks that "
       "both\n"
       "trained the same thing, and compares their speed.",
-      "headroom"};
+      command_name()};
   CLI::App* run = app.add_subcommand(
       "run", "Measure a suite, or the workloads that are named; write a results file and figures");
   CLI::App* list =
@@ -181,8 +188,8 @@ struct Parser {
   Parser() {
     app.add_flag("--version", version, "Print the version and exit");
     app.footer(
-        "Front door commands (./headroom): test, report, clean. `headroom COMMAND --help` explains a "
-        "command.\n"
+        "Front door commands (./headroom): test, report, clean. `" + command_name() +
+        " COMMAND --help` explains a command.\n"
         "Exit codes: 0 done, 1 a failed record or a regression, 2 wrong usage or bad input, 3 inconclusive,\n"
         "4 not comparable, 130 interrupted.");
     app.require_subcommand(0, 1);
@@ -314,10 +321,9 @@ struct Parser {
     for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; }))
       names.push_back(sub->get_name());
     const std::string typed = word.substr(0, word.find('='));
-    throw InputError(
-        fmt::format("unknown {} '{}'; did you mean '{}'? See {} --help",
-                    word.starts_with('-') ? "option" : (called == "headroom" ? "command" : "argument"), word,
-                    nearest_name(typed, names), called));
+    throw InputError(fmt::format("unknown {} '{}'; did you mean '{}'? See {} --help",
+                                 word.starts_with('-') ? "option" : (called.empty() ? "command" : "argument"),
+                                 word, nearest_name(typed, names), command_name() + called));
   }
 
   // An empty value is mostly a shell variable that is not set; to take the default instead would hide that.
@@ -349,24 +355,23 @@ struct Parser {
     } catch (const CLI::CallForHelp&) {
       return app.help();
     } catch (const CLI::ParseError& error) {
-      throw InputError(
-          fmt::format("{}; see headroom{} --help", first_line(error.what()), command_called(argv)));
+      throw InputError(fmt::format("{}; see {} --help", first_line(error.what()), command_called(argv)));
     }
     if (version) return fmt::format("headroom {}\n", kVersion);
     for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
-    refuse_extras(app, "headroom" + command_called(argv));
+    refuse_extras(app, subcommand_called(argv));
     if (run->parsed()) {
-      refuse_extras(*run, "headroom run");
+      refuse_extras(*run, " run");
       finish_run(argv);
     } else if (list->parsed()) {
-      refuse_extras(*list, "headroom list");
+      refuse_extras(*list, " list");
       for (const std::string& text : list_workers) list_options.workers.push_back(parse_worker(text));
     } else if (calibrate->parsed()) {
-      refuse_extras(*calibrate, "headroom calibrate");
+      refuse_extras(*calibrate, " calibrate");
       for (const std::string& text : calibrate_workers)
         calibrate_options.workers.push_back(parse_worker(text));
     } else if (compare.command->parsed()) {
-      refuse_extras(*compare.command, "headroom compare");
+      refuse_extras(*compare.command, " compare");
       compare.finish();
     } else {
       return app.help();

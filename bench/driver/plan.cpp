@@ -8,6 +8,7 @@
 
 #include "core/dataset.h"
 #include "core/error.h"
+#include "driver/command_name.h"
 
 namespace headroom {
 namespace {
@@ -27,8 +28,8 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   for (const std::string& word : asked) {
     const std::string name = word.starts_with('-') ? word.substr(1) : word;
     if (word != kAll && std::find(known.begin(), known.end(), name) == known.end()) {
-      throw InputError(fmt::format("{}: unknown backend '{}'; did you mean '{}'? `headroom list` shows them",
-                                   where, name, nearest_name(name, known)));
+      throw InputError(fmt::format("{}: unknown backend '{}'; did you mean '{}'? `{} list` shows them", where,
+                                   name, nearest_name(name, known), command_name()));
     }
   }
   const auto is_asked = [&](const std::string& word) {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "driver/command_name.h"
 
 namespace headroom {
 namespace {
@@ -228,8 +229,8 @@ std::filesystem::path find_suite(const std::string& name_or_file, const std::fil
       throw InputError(fmt::format("--suite {}: no suites in {}; set HEADROOM_ROOT to the checkout",
                                    name_or_file, folder.string()));
     }
-    throw InputError(fmt::format("unknown suite '{}'; did you mean '{}'? `headroom list` shows them",
-                                 name_or_file, nearest_name(name_or_file, names)));
+    throw InputError(fmt::format("unknown suite '{}'; did you mean '{}'? `{} list` shows them", name_or_file,
+                                 nearest_name(name_or_file, names), command_name()));
   }
   return folder / (name_or_file + ".json");
 }
