@@ -194,16 +194,16 @@ def test_graph_and_compile_rows_say_why_they_do_not_run_on_the_cpu(tmp_path):
         assert record["message"]
 
 
-def test_python_without_a_usable_pytorch_costs_its_rows_only(tmp_path, monkeypatch):
+def test_a_broken_pytorch_fails_its_rows_and_no_others(tmp_path, monkeypatch):
     """A PyTorch that does not know the GPU ends the same way: tests/python/test_worker.py."""
     (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = run_small(tmp_path / "a.json", backends="pytorch-eager,pytorch-compile,oracle-honest")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}
     assert records["oracle-honest"]["outcome"] == "ok"
     for backend in ("pytorch-eager", "pytorch-compile"):
-        assert records[backend]["outcome"] == "skipped"
+        assert records[backend]["outcome"] == "failed"
         assert "libcudart" in records[backend]["message"]
 
 

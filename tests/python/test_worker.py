@@ -281,6 +281,22 @@ def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason
     assert "Traceback" not in worker.log_path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("numpy", "raise ImportError('numpy: wrong version of its C part')"),
+        ("torch", "raise OSError('libcudart.so.13: cannot open shared object file')"),
+        ("torch", "import a_dependency_that_is_not_there"),
+    ],
+)
+def test_a_torch_that_is_there_and_broken_is_an_error_and_no_reason_to_skip(tmp_path, module, text):
+    (tmp_path / f"{module}.py").write_text(text)
+    worker = Worker(tmp_path / "log", prelude=f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    kind, message = worker.error("hello", protocol=1)
+    assert (kind, "PyTorch is broken" in message) == ("failed", True)
+    assert worker.end() == 0
+
+
 def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
     worker = Worker(tmp_path / "log", device=0)
     for backend in worker.ok("hello", protocol=1)["backends"]:

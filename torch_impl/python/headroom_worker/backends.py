@@ -1,6 +1,7 @@
 """The table of backends of this worker, and what this machine's PyTorch can run of it.
 
-The table is read without PyTorch: where that is missing or too old every backend is listed with the reason.
+The table is read without PyTorch: where that is missing or too old every backend is listed with the reason. A
+PyTorch that is there and cannot be imported is an error: its rows fail and are not left out.
 """
 
 import errno
@@ -66,14 +67,16 @@ TRIALS = (
 
 
 def import_torch() -> tuple[ModuleType | None, str | None]:
-    """PyTorch, or the reason why there is none to use."""
+    """PyTorch, or the reason why there is none to use. Raises WorkerError if it is there and broken."""
     try:
         import numpy  # noqa: F401 (PyTorch imports without it, this worker's arrays do not)
         import torch
-    except ImportError as error:
-        return None, one_line(f"PyTorch cannot be imported by this Python: {error}")
     except Exception as error:  # a broken installation fails in many ways
-        return None, one_line(f"PyTorch cannot be imported: {type(error).__name__}: {error}")
+        if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "torch"):
+            return None, one_line(f"PyTorch cannot be imported by this Python: {error}")
+        raise WorkerError(
+            "failed", one_line(f"PyTorch is broken in this Python: {type(error).__name__}: {error}")
+        ) from error
     version = str(getattr(torch, "__version__", "0"))
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     if numbers < OLDEST_TORCH:
@@ -97,7 +100,11 @@ class PyTorchBackends:
 
     def __init__(self, device: int, backends: tuple[Backend, ...] = BACKENDS):
         self._device = device
-        self._torch, self._missing = import_torch()
+        self._torch, self._missing, self._broken = None, None, None
+        try:
+            self._torch, self._missing = import_torch()
+        except WorkerError as error:
+            self._missing, self._broken = str(error), error
         self._no_compiler = no_compiler_reason()
         self._by_name = {backend.name: backend for backend in backends}
         if len(self._by_name) != len(backends):
@@ -125,6 +132,8 @@ class PyTorchBackends:
         return self._no_compiler if backend.compiles else None
 
     def hello(self) -> dict:
+        if self._broken is not None:
+            raise self._broken
         software = {"python": platform.python_version()}
         if self._torch is not None:
             software["torch"] = str(self._torch.__version__)
