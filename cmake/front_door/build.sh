@@ -1,4 +1,4 @@
-# Configures and builds in build/; does nothing when nothing changed.
+# Configures and builds in build/; says nothing when nothing changed.
 # shellcheck shell=bash
 
 # build_targets driver|programs|everything
@@ -7,11 +7,20 @@ build_targets() {
     driver) set_up driver ;;
     *) set_up all ;;
   esac
-  nothing_to_do "$1" || with_lock "$build/lock" configure_and_build "$1"
+  with_lock "$build/lock" configure_and_build "$1"
 }
 
 target_of() {
   case $1 in driver) echo headroom ;; programs) echo programs ;; everything) echo all ;; esac
+}
+
+# For messages. What the driver takes alone is a surprise to who asked for a list.
+name_of_target() {
+  case $1 in
+    driver) [ -e "$build/bin/headroom" ] && echo "the driver" || echo "the driver, once (takes minutes)" ;;
+    programs) echo "the programs" ;;
+    everything) echo "programs and tests" ;;
+  esac
 }
 
 configuration() {
@@ -32,10 +41,9 @@ configuration() {
 
 configured() { [ -e "$build/configuration" ] && [ "$(configuration)" = "$(cat "$build/configuration")" ]; }
 
-nothing_to_do() {
-  [ -n "$ninja" ] && configured &&
-    [[ $("$ninja" -C "$build" -n "$(target_of "$1")" 2>&1) == *"no work to do"* ]]
-}
+# What Ninja and Make print while they look for something to do. A dry run cannot be asked instead: it stops where the
+# build's lists of files are checked (CONFIGURE_DEPENDS).
+nothing_built='^(\[.*\] (Re-checking globbed directories.*|Built target .*)|Consolidate compiler generated .*|ninja: .*)?$'
 
 configure_and_build() {
   local log=$build/build.log arguments
@@ -47,8 +55,8 @@ configure_and_build() {
     step "configuring" "$log" "$cmake" "${arguments[@]}" || exit 1
     configuration >"$build/configuration"
   fi
-  step "building $(target_of "$1")" "$log" "$cmake" --build "$build" --target "$(target_of "$1")" -j "$(jobs_at_once)" ||
-    exit 1
+  idle=$nothing_built step "building $(name_of_target "$1")" "$log" \
+    "$cmake" --build "$build" --target "$(target_of "$1")" -j "$(jobs_at_once)" || exit 1
   [ "$level" = driver ] || write_build_record "$1"
 }
 
@@ -66,26 +74,40 @@ write_build_record() {
   [ "$1" = everything ] || grep -qsx "build_kernel_digest=$digest" "$build/bin/build-record" || digest=''
   if sha=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
     if git -C "$root" diff --quiet HEAD 2>/dev/null; then dirty=no; else dirty=yes; fi
+  elif git_refuses; then
+    say "the build's record names no commit: $git_problem"
   fi
   printf '%s\n' "build_torch_version=$torch_version" "build_kernel_digest=$digest" "build_git_sha=$sha" \
     "build_git_dirty=$dirty" >"$build/bin/build-record.new"
   mv "$build/bin/build-record.new" "$build/bin/build-record"
 }
 
+# git_refuses: there is a checkout, but git does not read it (another user's: safe.directory); why, in git_problem.
+git_refuses() {
+  [ -e "$root/.git" ] || return 1
+  git_problem=$(git -C "$root" rev-parse --git-dir 2>&1 >/dev/null) && return 1
+  git_problem="git does not read $root: ${git_problem%%$'\n'*}"
+}
+
 # use_build FOLDER: a build made elsewhere, as it is.
 use_build() {
   [ -x "$1/bin/headroom" ] || fail "--build $1: there is no bin/headroom in it; expected a build folder of ./headroom"
-  build=$(cd "$1" && pwd)
-  build_torch_version='' build_kernel_digest='' build_git_sha='' build_git_dirty=''
-  # shellcheck source=/dev/null
-  [ ! -e "$build/bin/build-record" ] || . "$build/bin/build-record"
+  build=$(cd -- "$1" && pwd)
+  read_build_record
   use_existing_python
   [ "$build_torch_version" = "$torch_version" ] ||
     say "--build $1 was made with PyTorch ${build_torch_version:-(not recorded)}, but $python has $torch_version:" \
       "the libtorch rows may fail"
 }
 
+read_build_record() {
+  local record=$build/bin/build-record
+  [ -f "$record" ] || record=/dev/null
+  read_values build_torch_version build_kernel_digest build_git_sha build_git_dirty <"$record"
+}
+
 export_for_programs() {
+  export HEADROOM_COMMAND=$called
   export HEADROOM_ROOT=$root HEADROOM_BUILD=$build HEADROOM_PYTHON=$python
   export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path
   export HEADROOM_BUILD_GIT_SHA=${build_git_sha:-} HEADROOM_BUILD_GIT_DIRTY=${build_git_dirty:-}

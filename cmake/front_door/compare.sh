@@ -7,12 +7,19 @@
 
 compare() {
   local base='' head='' rest=() measured='' label=()
+  if has_help "$@"; then
+    driver_help compare
+    return
+  fi
   split_build_option "$@"
-  if has_help "$@"; then drive driver compare "$@"; fi
   set -- "${rest[@]}"
   rest=()
   while [ $# -gt 0 ]; do
     case $1 in
+      --)
+        rest+=("$@")
+        break
+        ;;
       --base | --head)
         [ $# -ge 2 ] || fail "compare: $1 needs a git revision or a build folder"
         if [ "$1" = --base ]; then base=$2; else head=$2; fi
@@ -59,7 +66,7 @@ use_driver() {
   fi
   [ -x "$given_build/bin/headroom" ] ||
     fail "--build $given_build: there is no bin/headroom in it; expected a build folder of ./headroom"
-  build=$(cd "$given_build" && pwd)
+  build=$(cd -- "$given_build" && pwd)
   python=${HEADROOM_PYTHON:-python3} torch_library_path=''
 }
 
@@ -73,8 +80,12 @@ wanted_targets() {
 
 # known --base|--head WHAT: fails unless WHAT is nothing, a build folder or a git revision.
 known() {
-  [ -z "$2" ] || [ -d "$2/bin" ] || git -C "$root" rev-parse --verify --quiet "$2^{commit}" >/dev/null ||
-    fail "$1 $2: neither a build folder nor a git revision of $root"
+  [ -n "$2" ] && [ ! -d "$2/bin" ] || return 0
+  ! git_refuses || fail "$1 $2: not a build folder, and $git_problem"
+  ! git -C "$root" rev-parse --verify --quiet "$2^{commit}" >/dev/null || return 0
+  [ "$(git -C "$root" rev-parse --is-shallow-repository 2>/dev/null)" != true ] ||
+    fail "$1 $2: not in this clone, which is shallow; get its history with: git fetch --unshallow"
+  fail "$1 $2: neither a build folder nor a git revision of $root"
 }
 
 # build_of --base|--head WHAT, which is known: sets folder and folder_label. WHAT: a build folder, a git revision, or
@@ -96,6 +107,7 @@ build_of() {
     folder_label="$what (${sha:0:9})"
     [ -z "$given_build" ] || fail "$option $what: with --build nothing is built; name a build folder"
     choose_compiler
+    need_cache
     folder=$cache/builds/$sha-$(built_with | sha256sum | cut -c 1-12)
     [ -d "$folder/bin" ] || with_lock "$cache/builds/lock" build_revision "$sha" "$folder" ||
       fail "$option $what: commit ${sha:0:9} does not build"
@@ -142,6 +154,7 @@ build_revision() {
   local status=0
   [ ! -d "$2/bin" ] || return 0 # another one built it while this one waited
   work=$cache/builds/work-$$
+  rm -rf "$cache"/builds/work-* # of one that was killed: this one has the lock
   trap remove_worktree EXIT
   build_in_worktree "$1" "$2" "$2.log" || status=1
   remove_worktree

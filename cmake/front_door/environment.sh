@@ -6,7 +6,7 @@
 # shellcheck shell=bash
 
 requirements=$root/cmake/requirements
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/headroom
+choice=(level python python_asked inputs toolkit torch_folder torch_version torch_library_path cmake ninja clang_format ruff)
 
 # What a choice depends on; a saved choice is used while this stays the same.
 set_up_inputs() {
@@ -21,10 +21,7 @@ set_up_inputs() {
 # and toolkit, from the saved choice when it still holds. `driver` needs no PyTorch and no CUDA.
 set_up() {
   local needed=$1 saved=$build/set-up
-  level='' python='' python_asked='' inputs='' toolkit='' torch_folder='' torch_version='' torch_library_path=''
-  cmake='' ninja='' clang_format='' ruff=''
-  # shellcheck source=/dev/null
-  [ ! -e "$saved" ] || . "$saved"
+  if [ -f "$saved" ]; then read_values "${choice[@]}" <"$saved"; else read_values "${choice[@]}" </dev/null; fi
   if [ "$inputs" = "$(set_up_inputs)" ] && [ -x "$python" ] && [ -x "$cmake" ] &&
     { [ "$level" = all ] || [ "$needed" = driver ]; }; then
     return
@@ -34,14 +31,19 @@ set_up() {
   level=$needed
   python_asked=${HEADROOM_PYTHON:-}
   inputs=$(set_up_inputs)
-  mkdir -p "$build" || fail "$build cannot be written"
-  declare -p level python python_asked inputs toolkit torch_folder torch_version torch_library_path \
-    cmake ninja clang_format ruff | sed 's/^declare -- //' >"$saved.new"
+  mkdir -p "$build" 2>/dev/null && { write_choice >"$saved.new"; } 2>/dev/null || fail "$build cannot be written"
   mv "$saved.new" "$saved"
+}
+
+# As read_values reads it: a value of several lines is several lines with its name.
+write_choice() {
+  local name
+  for name in "${choice[@]}"; do printf '%s\n' "${!name}" | sed "s/^/$name=/"; done
 }
 
 # The Python to begin with: base_python, and in base_why where it was found.
 choose_base_python() {
+  [ -z "$dropped_from_python" ] || say "Python runs isolated, without $dropped_from_python"
   if [ -n "${HEADROOM_PYTHON:-}" ]; then
     base_python=$HEADROOM_PYTHON base_why="HEADROOM_PYTHON"
   elif [ -n "${VIRTUAL_ENV:-}" ]; then
@@ -59,10 +61,11 @@ choose_base_python() {
 
 inspect_python() {
   local facts
-  base_executable='' base_version='' base_is_new_enough='' base_draws_reports='' base_sites='' missing_tools=''
-  torch_folder='' torch_version='' torch_cuda='' torch_problem='' torch_library_path=''
-  facts=$("$1" "$front_door/inspect_python.py" "$requirements/tools.txt") || fail "$1 does not run as a Python"
-  eval "$facts"
+  facts=$("$1" "$front_door/inspect_python.py" "$requirements/tools.txt" </dev/null) || fail "$1 does not run as a Python"
+  read_values base_executable base_version base_is_new_enough base_draws_reports base_sites missing_tools \
+    torch_folder torch_version torch_cuda torch_problem torch_library_path <<<"$facts"
+  # Another program may end well too.
+  [[ $base_version =~ ^[0-9]+(\.[0-9]+)+$ && -x $base_executable ]] || fail "$1 does not run as a Python"
 }
 
 # A CUDA toolkit of at least 12.8 and of the major version $1, in `toolkit`; empty when there is none.
@@ -161,6 +164,7 @@ choose_build_tools() {
 
 tools_environment() {
   local finished
+  need_cache
   for finished in "$cache"/env-*/complete; do
     python=$(dirname "$finished")/bin/python
     ! has_tools "$(dirname "$finished")" || return 0
@@ -191,7 +195,7 @@ find_formatters() {
 }
 
 # lacks TOOL PATH: the base Python lacks the pinned TOOL, and PATH is not in our environment either.
-lacks() { grep -q "^$1=" <<<"$missing_tools" && [[ $2 != "$cache"/* ]]; }
+lacks() { grep -q "^$1=" <<<"$missing_tools" && [[ -z $cache || $2 != "$cache"/* ]]; }
 
 find_program() {
   local folder
@@ -205,11 +209,11 @@ find_program() {
 # it failed). SITES: package folders of an existing Python that the environment also sees.
 make_environment() {
   local wanted=$1 sites=$2
+  need_cache
   environment=$cache/env-$(printf '%s\n' "$wanted" "$sites" "$base_executable" "$base_version" | sha256sum | cut -c 1-12)
   python=$environment/bin/python environment_made=yes
   [ ! -e "$environment/complete" ] || return 0
-  # In a subshell: what exits there is for the caller to judge.
-  if ! (need_packages environment) || ! with_lock "$cache/lock" install_environment "$@"; then environment_made=''; fi
+  if ! want_packages environment || ! with_lock "$cache/lock" install_environment "$@"; then environment_made=''; fi
 }
 
 install_environment() {

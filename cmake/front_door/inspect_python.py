@@ -1,4 +1,6 @@
-"""Prints, as shell assignments, what the Python that runs it offers to Headroom.
+"""Prints, as lines NAME=VALUE, what the Python that runs it offers to Headroom.
+
+A value of several lines is several lines with its name (read_values in own_environment.sh).
 
 It imports neither PyTorch nor any other package: that would take seconds, and a broken package must not break
 set-up.
@@ -10,7 +12,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def main():
     with open(sys.argv[1]) as tools:
         wanted = [line.strip() for line in tools if line.strip() and applies(line)]
     folder, version, cuda, problem = torch_facts()
-    print_assignments(
+    print_values(
         base_executable=os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
         base_version="{}.{}.{}".format(*sys.version_info[:3]),
         base_is_new_enough="yes" if sys.version_info >= (3, 10) else "",
@@ -109,9 +110,10 @@ def main():
     )
 
 
-def print_assignments(**values):
+def print_values(**values):
     for name, value in values.items():
-        print(f"{name}={shlex.quote(value)}")
+        for line in value.splitlines():
+            print(f"{name}={line}")
 
 
 main()

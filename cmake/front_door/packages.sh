@@ -45,7 +45,10 @@ missing_packages() {
 }
 
 # need_packages build|python|environment|tests: installs what is missing, or prints the command that would and exits with code 2.
-need_packages() {
+need_packages() { want_packages "$1" || exit 2; }
+
+# want_packages: the same, but where it cannot install it says why and returns 1.
+want_packages() {
   local missing
   missing=$(packages_for "$1" | missing_packages)
   missing=${missing% }
@@ -55,15 +58,17 @@ need_packages() {
     as_root=(sudo -n)
     command="sudo $command"
   fi
-  command -v apt-get >/dev/null ||
-    fail "these are missing (names as in Debian), please install them: $missing"
-  [ ${#as_root[@]} -eq 0 ] || sudo -n true 2>/dev/null ||
-    fail "system packages are missing and this user may not install them; run: $command"
+  command -v apt-get >/dev/null || {
+    say "these are missing (names as in Debian), please install them: $missing"
+    return 1
+  }
+  [ ${#as_root[@]} -eq 0 ] || sudo -n true 2>/dev/null || {
+    say "system packages are missing and this user may not install them; run: $command"
+    return 1
+  }
+  need_cache
   with_lock "$cache/lock" install_packages "$missing" "${as_root[@]}"
 }
-
-# want_packages tests: as need_packages, but where it cannot install it says so and goes on.
-want_packages() { (need_packages "$1") || say "goes on without the packages for: $1"; }
 
 # install_packages "NAME ..." [SUDO...]
 install_packages() {
@@ -71,10 +76,11 @@ install_packages() {
   read -ra names <<<"$1"
   shift
   : >"$log"
-  step "package lists" "$log" "$@" apt-get update || exit 2
+  step "package lists" "$log" "$@" apt-get update || return 1
   size=$(apt-get install --print-uris -qq -y --no-install-recommends "${names[@]}" 2>/dev/null |
     awk '{ bytes += $3 } END { printf "%.0f", bytes / 1e6 }')
   say "installs system packages (downloads $size MB): ${names[*]}"
-  step "system packages" "$log" "$@" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y --no-install-recommends "${names[@]}" || exit 2
+  # Half an installation would have to be mended by hand.
+  let_finish=yes step "system packages" "$log" "$@" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${names[@]}" || return 1
 }

@@ -11,42 +11,44 @@ fail() {
 
 on_terminal() { [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; }
 
-# step TITLE LOG COMMAND...: runs COMMAND with its output appended to LOG and says how far it is; when it fails, shows
-# the log's last lines and returns its status.
+# step TITLE LOG COMMAND...: runs a program with its output appended to LOG and says how far it is; when it fails, shows
+# the log's last lines and returns its status. `idle=REGEX step ...`: nothing is said while every line of LOG matches.
 step() {
-  local title=$1 log=$2 started=$SECONDS status=0
+  local title=$1 log=$2 started=$SECONDS status=0 began='' idle=${idle:-}
   shift 2
-  "$@" >>"$log" 2>&1 </dev/null 9>&- &
-  local child=$!
-  # A background child of a script ignores Ctrl-C, so it is passed on by hand.
-  trap 'kill -TERM '"$child"' 2>/dev/null; wait '"$child"' 2>/dev/null || true; say "interrupted"; exit 130' INT TERM
-  show_progress "$title" "$log" "$child" "$started"
-  wait "$child" || status=$?
-  trap - INT TERM
+  attend "$@" >>"$log" 2>&1 </dev/null
+  show_progress
+  attended_status || status=$?
   if [ "$status" -ne 0 ]; then
     say "$title: failed; the last lines of $log:"
     tail -n 20 "$log" >&2
     return "$status"
   fi
-  say "$title: done in $((SECONDS - started)) s"
+  if [ -n "$began" ] || has_begun; then say "$title: done in $((SECONDS - started)) s"; fi
 }
 
-# show_progress TITLE LOG CHILD STARTED: on a terminal one line that is written over, else a line every half minute.
+# The variables of step: on a terminal one line that is written over, else a line every half minute.
 show_progress() {
-  local title=$1 log=$2 child=$3 started=$4 announced=0 elapsed
-  on_terminal || say "$title (log: $log)"
-  while kill -0 "$child" 2>/dev/null; do
+  local announced=0 elapsed pause=0.05 # a command with nothing to do ends soon
+  while attended_runs; do
     elapsed=$((SECONDS - started))
-    if on_terminal; then
+    if [ -z "$began" ] && has_begun; then
+      began=yes
+      on_terminal || say "$title (log: $log)"
+    fi
+    if [ -n "$began" ] && on_terminal; then
       printf '\r\033[K%s  %d s  %s' "$title" "$elapsed" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-60)" >&2
-    elif [ $((elapsed / 30)) -gt "$announced" ]; then
+    elif [ -n "$began" ] && [ $((elapsed / 30)) -gt "$announced" ]; then
       announced=$((elapsed / 30))
       say "$title: $elapsed s, $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-80)"
     fi
-    sleep 0.5
+    sleep "$pause"
+    [ "$elapsed" -eq 0 ] || pause=0.5
   done
-  ! on_terminal || printf '\r\033[K' >&2
+  [ -z "$began" ] || ! on_terminal || printf '\r\033[K' >&2
 }
+
+has_begun() { [ -z "$idle" ] || grep -q -v -E "$idle" "$log"; }
 
 # need_space FOLDER GIGABYTES WHAT: there must be that much free where FOLDER is or will be.
 need_space() {
@@ -61,8 +63,8 @@ need_space() {
 with_lock() {
   local file=$1 status=0
   shift
-  mkdir -p "$(dirname "$file")" || fail "$(dirname "$file") cannot be written"
-  exec 9>"$file" || fail "$file cannot be written"
+  mkdir -p "$(dirname "$file")" 2>/dev/null || fail "$(dirname "$file") cannot be written"
+  { exec 9>"$file"; } 2>/dev/null || fail "$file cannot be written"
   flock -n 9 || {
     say "waiting for another ./headroom to finish its set-up or build ($file)"
     flock 9

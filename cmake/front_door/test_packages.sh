@@ -4,11 +4,14 @@
 # fails.
 set -uo pipefail
 
-front_door=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/headroom
+# shellcheck source=cmake/front_door/own_environment.sh
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/own_environment.sh"
+front_door=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=cmake/front_door/say.sh
 . "$front_door/say.sh"
+# shellcheck source=cmake/front_door/attended.sh
+. "$front_door/attended.sh"
 # shellcheck source=cmake/front_door/packages.sh
 . "$front_door/packages.sh"
 
-want_packages tests || true
+want_packages tests || say "goes on without the packages for: tests"

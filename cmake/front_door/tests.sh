@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 
 test_usage() {
-  cat <<'TEXT'
-usage: ./headroom test [--gpu [--sanitize | --parts NAME,...] [--within SECONDS]] [--logs DIR] [--build DIR]
+  cat <<TEXT
+usage: $called test [--gpu [--sanitize | --parts NAME,...] [--within SECONDS]] [--logs DIR] [--build DIR]
   builds, then runs formatting and lint, GoogleTest and pytest; tests that need a GPU report themselves as skipped
   --gpu        needs a GPU: all tests, the kernels' once more with their PTX compiled on the spot; writes
                results/verification/DEVICE.json after everything that ends
@@ -28,7 +28,7 @@ run_tests() {
   passed=0 failed=0 skipped=0 not_finished=0 failed_reports=()
   reports=$(mktemp -d)
   trap 'rm -rf "$reports"' EXIT
-  logs=$(mkdir -p "${logs:-$build/test-logs}" && cd "${logs:-$build/test-logs}" && pwd) || exit 2
+  logs=$(mkdir -p -- "${logs:-$build/test-logs}" && cd -- "${logs:-$build/test-logs}" && pwd) || exit 2
   if [ -n "$gpu" ]; then test_with_gpu; else test_without_gpu; fi
   # Again, and in short: a log's end is what is read first.
   "$python" "$front_door/junit_failures.py" 8 "${failed_reports[@]}"
@@ -105,8 +105,10 @@ sanitizer() {
 # built them) and pytest.
 run_side_by_side() {
   local status=0 totals
-  "$python" "$front_door/run_tests.py" --root "$root" --build "$build" --logs "$logs" --totals "$reports/totals" \
-    --torch-libraries "$torch_library_path" --style "$passed,$failed,$skipped" "$@" || status=$?
+  attend "$python" "$front_door/run_tests.py" --root "$root" --build "$build" --logs "$logs" \
+    --totals "$reports/totals" --torch-libraries "$torch_library_path" --style "$passed,$failed,$skipped" "$@" \
+    </dev/null
+  attended_status || status=$?
   read -ra totals <"$reports/totals" || totals=(0 1 0 0)
   count "${totals[@]}"
   [ "$status" -ne 130 ] || exit 130
@@ -166,8 +168,9 @@ check_style() {
 run_ctest() {
   local started=$SECONDS status=0
   say "running GoogleTest"
-  "$(dirname "$cmake")/ctest" --test-dir "$build" -j 2 --output-on-failure --no-tests=error \
-    --output-junit "$reports/ctest.xml" >"$reports/ctest" 2>&1 || status=$?
+  attend "$(dirname "$cmake")/ctest" --test-dir "$build" -j 2 --output-on-failure --no-tests=error \
+    --output-junit "$reports/ctest.xml" >"$reports/ctest" 2>&1 </dev/null
+  attended_status || status=$?
   report_counts "GoogleTest (ctest)" "$status" $((SECONDS - started)) "$reports/ctest" "$reports/ctest.xml"
 }
 
@@ -179,7 +182,8 @@ run_pytest() {
     return
   fi
   say "running pytest"
-  (cd "$root" && "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$reports/pytest.xml") \
-    >"$reports/pytest" 2>&1 || status=$?
+  attend env -C "$root" "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$reports/pytest.xml" \
+    >"$reports/pytest" 2>&1 </dev/null
+  attended_status || status=$?
   report_counts "pytest" "$status" $((SECONDS - started)) "$reports/pytest" "$reports/pytest.xml"
 }

@@ -1,0 +1,83 @@
+"""Help needs no build: the front door prints files, and they are what the driver itself says.
+
+HEADROOM_BUILD=build python tests/front_door/test_help.py    writes the files anew
+"""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "cmake/front_door/help"
+COMMANDS = ("run", "compare", "list", "calibrate")
+DRIVER = Path(os.environ.get("HEADROOM_BUILD", "nowhere")) / "bin/headroom"
+
+
+def help_of_driver(command):
+    return subprocess.run(
+        [DRIVER, command, "--help"],
+        env=os.environ | {"HEADROOM_COMMAND": "./headroom"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.skipif(not DRIVER.exists(), reason="HEADROOM_BUILD names no build")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_kept_help_is_the_drivers(command):
+    kept = (FOLDER / f"{command}.txt").read_text()
+    # Versions of CLI11 differ in blanks and capitals.
+    assert kept.lower().split() == help_of_driver(command).lower().split(), (
+        "HEADROOM_BUILD=build python tests/front_door/test_help.py writes the files anew"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_needs_no_build_and_no_home(tmp_path, command, option):
+    """In a folder that is no checkout: whatever set up or built there would be seen."""
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "headroom").symlink_to(ROOT / "headroom")
+    began = time.monotonic()
+    result = subprocess.run(
+        [tmp_path / "headroom", command, "--suite", "quick", option],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"{tmp_path}/headroom {command} [OPTIONS]" in result.stdout
+    assert "--device" in result.stdout
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.skipif(not DRIVER.exists(), reason="HEADROOM_BUILD names no build")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--sweet", "ci"], "See {} run --help"),
+        (["calibrate", "--device", "x"], "see {} calibrate --help"),
+        (["rnu"], "See {} --help"),
+        (["run", "--suite", "quack"], "`{} list` shows them"),
+        (["run", "--workload", "mlp-4x2-b2", "--backend", "oracel"], "`{} list` shows them"),
+    ],
+)
+@pytest.mark.parametrize("called", ["./headroom", None])
+def test_messages_name_what_the_user_typed(arguments, said, called):
+    environment = os.environ | {"HEADROOM_ROOT": str(ROOT)} | ({"HEADROOM_COMMAND": called} if called else {})
+    if not called:
+        environment.pop("HEADROOM_COMMAND", None)
+    result = subprocess.run([DRIVER, *arguments], env=environment, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert said.format(called or "headroom") in result.stderr
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in COMMANDS:
+        (FOLDER / f"{name}.txt").write_text(help_of_driver(name))
