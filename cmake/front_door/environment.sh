@@ -26,6 +26,7 @@ set_up() {
     { [ "$level" = all ] || [ "$needed" = driver ]; }; then
     return
   fi
+  read_values "${choice[@]}" </dev/null
   need_packages build
   if [ "$needed" = all ]; then choose_everything; else choose_build_tools; fi
   level=$needed

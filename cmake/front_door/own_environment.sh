@@ -22,13 +22,13 @@ unset CDPATH GLOBIGNORE GREP_OPTIONS
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY GIT_NAMESPACE
 
 # Python runs isolated: a package on PYTHONPATH or another standard library would be tested and measured in place of
-# the chosen one. What is left says only where files are not looked for or written.
+# the chosen one. What is left says only where files are not looked for and how they are written.
 dropped_from_python=''
 isolate_python() {
   local name
   while read -r name; do
     case $name in
-      PYTHONNOUSERSITE | PYTHONDONTWRITEBYTECODE | PYTHONPYCACHEPREFIX) ;;
+      PYTHONNOUSERSITE | PYTHONDONTWRITEBYTECODE | PYTHONPYCACHEPREFIX | PYTHONUNBUFFERED) ;;
       PYTHON*)
         unset -v "$name"
         dropped_from_python+="${dropped_from_python:+, }$name"
