@@ -8,6 +8,7 @@ Exit code 0: done; 2: wrong usage or input that cannot be reported; 3: a package
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -67,7 +68,7 @@ def folder_name(text: str) -> Path:
 
 def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(
-        prog="headroom report",
+        prog=f"{os.environ.get('HEADROOM_COMMAND', 'headroom')} report",
         allow_abbrev=False,  # `--doc` must not write the docs
         description="Write report.html, report.md and figures (SVG and PNG) from results files.",
     )

@@ -481,8 +481,10 @@ def test_what_is_cut_off_is_not_finished_and_the_rest_is_kept(copy, environment,
     assert (tmp_path / "logs/racecheck.some_test.log").read_text().startswith("[       OK ]")
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_from_outside_leaves_what_it_had(copy, environment, hanging_racecheck, how):
+@pytest.mark.parametrize(
+    ("how", "end"), [(signal.SIGTERM, os.killpg), (signal.SIGKILL, os.killpg), (signal.SIGKILL, os.kill)]
+)
+def test_a_run_that_is_ended_from_outside_leaves_what_it_had(copy, environment, hanging_racecheck, how, end):
     process = subprocess.Popen(
         [copy / "headroom", "test", "--gpu", "--parts", "racecheck,synccheck", "--build", hanging_racecheck],
         env=environment,
@@ -494,7 +496,7 @@ def test_a_run_that_is_ended_from_outside_leaves_what_it_had(copy, environment, 
     deadline = time.monotonic() + 50
     while not (copy / RECORD).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, how)
+    end(process.pid, how)
     output = process.communicate(timeout=30)[0]
     record = json.loads((copy / RECORD).read_text())
     assert record["synccheck"]["passed"] == 3

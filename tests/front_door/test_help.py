@@ -53,7 +53,7 @@ def test_help_needs_no_build_and_no_home(tmp_path, command, option):
     assert (result.returncode, result.stderr) == (0, "")
     assert f"{tmp_path}/headroom {command} [OPTIONS]" in result.stdout
     assert "--device" in result.stdout
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.skipif(not DRIVER.exists(), reason="HEADROOM_BUILD names no build")

@@ -159,7 +159,7 @@ def test_a_relative_cache_folder_is_ignored(copy_of_moved_build):
 def test_cdpath_and_other_variables_of_the_shell_change_nothing(copy_of_moved_build, tmp_path):
     root, environment, build = copy_of_moved_build
     (root / "moved").symlink_to(build)
-    environment |= {"CDPATH": f":{tmp_path}:{root}", "GLOBIGNORE": "*", "GREP_OPTIONS": "-v"}
+    environment |= {"CDPATH": f"{root}:{tmp_path}", "GLOBIGNORE": "*", "GREP_OPTIONS": "-v"}
     result = run(root, environment, "list", "--build", "moved")
     assert (result.returncode, result.stderr) == (0, "")
     assert "HEADROOM_BUILD=" in result.stdout
