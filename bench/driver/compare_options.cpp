@@ -6,6 +6,7 @@
 
 #include "analysis/gate.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "driver/number_range.h"
 
 namespace headroom {
@@ -15,14 +16,6 @@ const std::map<std::string, CompareFormat> kFormats = {
     {"text", CompareFormat::kText},       {"markdown", CompareFormat::kMarkdown},
     {"json", CompareFormat::kJson},       {"google-benchmark", CompareFormat::kGoogleBenchmark},
     {"bencher", CompareFormat::kBencher}, {"github-action-benchmark", CompareFormat::kGithubActionBenchmark}};
-
-void check_baseline_name(const std::string& option, const std::string& name) {
-  constexpr const char* kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  if (name.empty() || name.front() == '.' || name.find_first_not_of(kAllowed) != std::string::npos) {
-    throw InputError(fmt::format("{} {}: expected a name of letters, digits, '-', '_' and '.', such as main",
-                                 option, name));
-  }
-}
 
 }  // namespace
 
@@ -170,7 +163,7 @@ void CompareParser::check_use() const {
     throw InputError(
         "--within: --base-backend and --head-backend are the same; name two backends of the file");
   if (use != "--within" && backends) throw InputError("--base-backend and --head-backend go with --within");
-  if (stored) check_baseline_name(use, use == "--baseline" ? options.baseline : options.save_baseline);
+  if (stored) check_name(use, use == "--baseline" ? options.baseline : options.save_baseline);
   if (stored == options.baselines.empty())
     throw InputError(stored ? use + ": needs --baselines FOLDER, where the baselines are"
                             : std::string("--baselines goes with --baseline or --save-baseline"));

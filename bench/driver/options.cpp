@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "driver/command_name.h"
 #include "driver/compare_options.h"
 #include "driver/number_range.h"
@@ -76,6 +77,7 @@ WorkerOption parse_worker(const std::string& text) {
     throw InputError(
         fmt::format("--worker {}: expected NAME=COMMAND, such as mine=build/bin/my-worker", text));
   }
+  check_name("--worker", option.name);
   return option;
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/names.h"
+
 namespace headroom {
 
 std::string duration_text(double seconds) {
@@ -48,7 +50,7 @@ void Progress::clear() {
 }
 
 void Progress::status(const std::string& text, bool important) {
-  const std::string full = text + time_left();
+  const std::string full = printable(text + time_left());
   if (terminal_) {
     clear();
     std::fputs(full.c_str(), stderr);
@@ -62,7 +64,7 @@ void Progress::status(const std::string& text, bool important) {
 
 void Progress::line(const std::string& text) {
   clear();
-  std::fputs((text + "\n").c_str(), stderr);
+  std::fputs((printable(text) + "\n").c_str(), stderr);
 }
 
 }  // namespace headroom

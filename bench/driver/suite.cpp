@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "driver/command_name.h"
 
 namespace headroom {
@@ -126,9 +127,7 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
   }
   workload.name =
       node.has("name") ? node.at("name").string() : default_name(workload.widths, workload.batch_size);
-  if (workload.name.empty() || workload.name.find_first_of("/, \t\n") != std::string::npos) {
-    node.fail(fmt::format("name '{}': expected a word without blanks, commas and slashes", workload.name));
-  }
+  check_name(node.where() + ": name", workload.name);
   if (node.has("precisions")) entry.precisions = read_precisions(node.at("precisions"));
   if (node.has("backends")) entry.backends = read_names(node.at("backends"));
   try {
@@ -183,6 +182,7 @@ Suite read_suite(const std::filesystem::path& file) {
                    {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
   Suite suite;
   suite.name = file.stem().string();
+  check_name(file.string() + ": the file's name without .json", suite.name);
   suite.description = root.at("description").string();
   const std::vector<Precision> precisions = read_precisions(root.at("precisions"));
   const std::vector<std::string> backends = read_names(root.at("backends"));

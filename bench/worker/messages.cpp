@@ -1,10 +1,12 @@
 #include "worker/messages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/names.h"
 
 namespace headroom {
 namespace {
@@ -54,6 +56,14 @@ class Fields {
     if (value.empty()) throw MessageError(where(key) + ": expected a name, found an empty text");
     return value;
   }
+  /// What somebody else has called a workload, a backend or a worker.
+  std::string checked_name(const char* key) const {
+    const std::string value = text(key);
+    if (!is_name(value)) fail(where(key), kNameRule, value);
+    return value;
+  }
+  /// A text that ends up in front of a reader.
+  std::string shown_text(const char* key) const { return one_line(text(key)); }
   bool boolean(const char* key) const {
     const Json& value = at(key);
     if (!value.is_boolean()) fail(where(key), "true or false", value);
@@ -111,8 +121,15 @@ class Fields {
 Json parse(std::string_view line) {
   if (line.size() > kLongestLine)
     throw MessageError("a line of more than " + std::to_string(kLongestLine) + " bytes");
+  // No message of the protocol has more than five levels; what walks over a value takes a frame of the stack for each.
+  constexpr int kMostLevels = 32;
+  const Json::parser_callback_t watch = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMostLevels)
+      throw MessageError("JSON of more than " + std::to_string(kMostLevels) + " levels");
+    return true;
+  };
   try {
-    return Json::parse(line);
+    return Json::parse(line, watch);
   } catch (const Json::exception&) {  // its own text speaks of tokens and bytes; the line itself says more
     throw MessageError("not JSON: '" + one_line(line, kQuoted) + "'");
   }
@@ -162,7 +179,7 @@ Json arguments(const PrepareCall& call) {
 
 Workload read_workload(const Fields& fields) {
   Workload workload;
-  workload.name = fields.name("name");
+  workload.name = fields.checked_name("name");
   for (const Json& width : fields.array("widths")) {
     workload.widths.push_back(
         static_cast<int>(Fields::integer(width, fields.where("widths[]"), 1, kMaxWidth)));
@@ -177,7 +194,7 @@ Workload read_workload(const Fields& fields) {
 
 PrepareCall read_prepare(const Fields& fields) {
   PrepareCall call;
-  call.backend = fields.name("backend");
+  call.backend = fields.checked_name("backend");
   call.workload = read_workload(fields.object("workload"));
   call.precision = fields.precision("precision");
   const Fields data = fields.object("data");
@@ -238,9 +255,9 @@ DeviceInfo read_device(const Fields& fields) {
   constexpr std::int64_t most = std::numeric_limits<int>::max();
   DeviceInfo device;
   device.index = static_cast<int>(fields.integer("index", 0, most));
-  device.name = fields.text("name");
-  device.uuid = fields.text("uuid");
-  device.driver = fields.text("driver");
+  device.name = fields.shown_text("name");
+  device.uuid = fields.shown_text("uuid");
+  device.driver = fields.shown_text("driver");
   device.sm_count = static_cast<int>(fields.integer("sm_count", 0, most));
   device.compute_major = static_cast<int>(fields.integer("compute_major", 0, most));
   device.compute_minor = static_cast<int>(fields.integer("compute_minor", 0, most));
@@ -316,16 +333,16 @@ WorkerHello read(const Fields& fields, const WorkerHello*) {
                        "; build both from the same sources");
   }
   WorkerHello hello;
-  hello.worker = fields.name("worker");
+  hello.worker = fields.checked_name("worker");
   const Fields software = fields.object("software");
   for (const auto& [name, version] : fields.at("software").items()) {
-    hello.software[name] = Fields::text(version, software.where(name));
+    hello.software[one_line(name)] = one_line(Fields::text(version, software.where(name)));
   }
   if (!fields.is_null("device")) hello.device = read_device(fields.object("device"));
   for (const Json& row : fields.array("backends")) {
     const Fields backend_fields(row, fields.where("backends[]"));
     OfferedBackend backend;
-    backend.name = backend_fields.name("name");
+    backend.name = backend_fields.checked_name("name");
     const Fields precisions = backend_fields.object("precisions");
     for (const auto& [name, value] : backend_fields.at("precisions").items()) {
       const Fields offer(value, precisions.where(name));
@@ -350,7 +367,7 @@ std::optional<SetupCache> read_setup_cache(const Fields& fields) {
 }
 
 Prepared read(const Fields& fields, const Prepared*) {
-  return {fields.number("setup_seconds", 0), fields.text("note"), read_setup_cache(fields)};
+  return {fields.number("setup_seconds", 0), fields.shown_text("note"), read_setup_cache(fields)};
 }
 
 Timing read(const Fields& fields, const Timing*) {
@@ -380,9 +397,10 @@ Calibration read(const Fields& fields, const Calibration*) {
   const Fields rates = fields.object("rates");
   for (const auto& [name, value] : fields.at("rates").items()) {
     const Fields rate(value, rates.where(name));
-    calibration[name] = {rate.number("value", 0), rate.name("unit"), rate.name("how")};
-    if (name.empty() || !(calibration[name].value > 0))
-      Fields::fail(rate.where("value"), "a name and a number over 0", rate.at("value"));
+    if (!is_name(name)) Fields::fail("rates", kNameRule, name);
+    calibration[name] = {rate.number("value", 0), one_line(rate.name("unit")), one_line(rate.name("how"))};
+    if (!(calibration[name].value > 0))
+      Fields::fail(rate.where("value"), "a number over 0", rate.at("value"));
   }
   return calibration;
 }
@@ -475,12 +493,16 @@ template std::variant<Calibration, CallError> read_answer<Calibration>(std::stri
 std::string one_line(std::string_view text, std::size_t longest) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
     text.remove_suffix(1);
-  std::string line(text.substr(0, longest));
-  for (char& character : line) {
-    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = ' ';
+  const bool cut = text.size() > longest;
+  if (cut) {
+    text = text.substr(0, longest);
+    // A character of several bytes at the end may lack some, and goes.
+    for (int i = 0; i < 3 && !text.empty() && (text.back() & 0xc0) == 0x80; ++i) text.remove_suffix(1);
+    if (!text.empty() && (text.back() & 0xc0) == 0xc0) text.remove_suffix(1);
   }
-  if (text.size() > longest) line += "...";
-  return line;
+  std::string line = printable(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return cut ? line + "..." : line;
 }
 
 }  // namespace headroom

@@ -140,7 +140,7 @@ std::string write_error(std::optional<std::int64_t> id, const CallError& error);
 template <typename Answer>
 std::variant<Answer, CallError> read_answer(std::string_view line, std::int64_t id);
 
-/// The text on one line: control characters become spaces, and what is over `longest` bytes is cut off.
+/// The text on one line, printable: control characters become spaces, and what is over `longest` bytes is cut off.
 std::string one_line(std::string_view text, std::size_t longest = 2000);
 
 }  // namespace headroom

@@ -10,6 +10,7 @@ namespace headroom {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 template <typename Answer>
 std::string refusal(const std::string& line) {
@@ -28,6 +29,14 @@ std::string request_refusal(const std::string& line) {
     return error.what();
   }
   return "accepted";
+}
+
+Workload small() {
+  Workload workload;
+  workload.name = "small";
+  workload.widths = {2, 3};
+  workload.batch_size = 1;
+  return workload;
 }
 
 std::string timing_line(const std::string& device_seconds) {
@@ -111,6 +120,48 @@ TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationIsRead) {
   EXPECT_FALSE(std::get<WorkerHello>(read_answer<WorkerHello>(line, 1)).calibrates);
 }
 
+TEST(Messages, ANameThatIsNoneIsRefusedAtBothEnds) {
+  const auto hello = [](const std::string& worker, const std::string& backend) {
+    return refusal<WorkerHello>(
+        write_answer(1, WorkerHello{worker, {}, {}, {{backend, {{Precision::kFp32, {}}}}}, false}));
+  };
+  EXPECT_EQ(hello("w", "b"), "accepted");
+  EXPECT_THAT(hello("w", "/some/folder/x"),
+              HasSubstr("backends[].name: expected a name of letters, digits, '.', '-' and '_'"));
+  EXPECT_THAT(hello("w", "\x1b[31m"), Not(HasSubstr("\x1b")));
+  for (const char* name : {"", ".", "..", "a/b", "a b", "-b"}) {
+    EXPECT_THAT(hello("w", name), HasSubstr("backends[].name: expected a name")) << name;
+    EXPECT_THAT(hello(name, "b"), HasSubstr("worker: expected a name")) << name;
+    PrepareCall call;
+    call.backend = name;
+    call.workload = small();
+    EXPECT_THAT(request_refusal(write_request({1, call})), HasSubstr("backend: expected a name")) << name;
+    call.backend = "b";
+    call.workload.name = name;
+    EXPECT_THAT(request_refusal(write_request({1, call})), HasSubstr("workload.name: expected a name"))
+        << name;
+  }
+}
+
+TEST(Messages, WhatAWorkerSaysOfItselfHasNoControlCharacters) {
+  WorkerHello hello{"w", {{"a\x1b", "1\n\x1b[2J"}}, DeviceInfo{}, {}};
+  hello.device->name = "GPU\x1b[31m";
+  const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
+  EXPECT_EQ(read.software, (std::map<std::string, std::string>{{"a ", "1  [2J"}}));
+  EXPECT_EQ(read.device->name, "GPU [31m");
+  const Prepared prepared{1, "a\x1b[31m", std::nullopt};
+  EXPECT_EQ(std::get<Prepared>(read_answer<Prepared>(write_answer(1, prepared), 1)).note, "a [31m");
+}
+
+// What walks over a value takes a frame of the stack for each level.
+TEST(Messages, BracketsWithoutEndAreRefused) {
+  const std::string deep(400'000, '[');
+  EXPECT_THAT(refusal<Timing>(deep), HasSubstr("levels"));
+  const std::string closed = deep + std::string(deep.size(), ']');
+  EXPECT_THAT(refusal<Timing>(R"({"id": 1, "ok": )" + closed + "}"), HasSubstr("levels"));
+  EXPECT_THAT(request_refusal(R"({"id": )" + closed + "}"), HasSubstr("levels"));
+}
+
 TEST(Messages, RatesAreReadBackAndMustBeOverZero) {
   const Calibration rates = {{"copy", {4.27e12, "bytes_per_second", "how"}}};
   const auto read = std::get<Calibration>(read_answer<Calibration>(write_answer(1, rates), 1));
@@ -172,7 +223,11 @@ TEST(Messages, ARequestThatIsNotWholeIsRefusedByField) {
 
 TEST(Messages, OneLineHasNoControlCharactersAndAnEnd) {
   EXPECT_EQ(one_line("a\nb\tc\x1b[31m\n"), "a b c [31m");
+  EXPECT_EQ(one_line("a\xc2\x9b"
+                     "2J"),
+            "a 2J");  // U+009B begins a sequence, as ESC [ does
   EXPECT_EQ(one_line("abcdef", 3), "abc...");
+  EXPECT_EQ(one_line("ab\xe2\x82\xac|", 4), "ab...");  // not within a character
 }
 
 }  // namespace

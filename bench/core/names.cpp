@@ -1,0 +1,68 @@
+#include "core/names.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace headroom {
+namespace {
+
+bool is_ascii_word(char character) {
+  return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+         (character >= '0' && character <= '9') || character == '_';
+}
+
+/// Bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  const std::size_t length = first < 0x80                    ? 1
+                             : first >= 0xc2 && first < 0xe0 ? 2
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xf0 && first < 0xf5 ? 4
+                                                             : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  // Longer forms of what is shorter, surrogates, and what is above U+10FFFF.
+  const bool wrong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
+                     (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f);
+  return wrong ? 0 : length;
+}
+
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 2) return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+  return character.size() == 1 && (first < 0x20 || first == 0x7f) && first != '\n';
+}
+
+}  // namespace
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= kLongestName && is_ascii_word(text.front()) &&
+         std::all_of(text.begin(), text.end(),
+                     [](char one) { return is_ascii_word(one) || one == '.' || one == '-'; });
+}
+
+void check_name(const std::string& where, std::string_view name) {
+  if (!is_name(name)) throw InputError(where + " '" + std::string(name) + "': expected " + kNameRule);
+}
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(1, length));
+    if (length == 0) {
+      shown += '?';
+    } else if (is_control(character)) {
+      shown += ' ';
+    } else {
+      shown += character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
+}  // namespace headroom
