@@ -12,6 +12,7 @@ import json
 import math
 import mmap
 import os
+import re
 import sys
 import time
 import traceback
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 PROTOCOL_VERSION = 1
+# As in bench/core/names.h.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 LONGEST_MESSAGE = 500  # characters
 LARGEST_COUNT = 2**62
 
@@ -103,6 +106,14 @@ class Arguments:
     def text(self, name: str) -> str:
         return self._get(name, (str,), "text")
 
+    def name(self, name: str) -> str:
+        """What somebody else has called a workload or a backend."""
+        value = self.text(name)
+        if not NAME.fullmatch(value):
+            expected = "a name of letters, digits, '.', '-' and '_'"
+            raise WorkerError("input", f"{self._where}.{name}: expected {expected}, found {value!a}")
+        return value
+
     def text_or_null(self, name: str) -> str | None:
         return self._get(name, (str, type(None)), "text or null")
 
@@ -182,9 +193,9 @@ def read_request(call: Arguments) -> TrainerRequest:
     if labels.min() < 0 or labels.max() >= widths[-1]:
         raise WorkerError("input", f"{labels_file}: a label is outside 0 to {widths[-1] - 1}")
     return TrainerRequest(
-        backend=call.text("backend"),
+        backend=call.name("backend"),
         precision=call.text("precision"),
-        workload_name=workload.text("name"),
+        workload_name=workload.name("name"),
         widths=widths,
         batch_size=batch_size,
         learning_rate=optimizer.positive("learning_rate"),
@@ -193,6 +204,18 @@ def read_request(call: Arguments) -> TrainerRequest:
         parameters=map_array(call.text("parameters_file"), "<f4", parameter_count(widths)),
         cache_folder=call.text_or_null("cache_folder"),
     )
+
+
+def check_finite(value: Any, where: str) -> None:
+    """Raises a `failed` error that names a number for which JSON has no word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WorkerError("failed", f"{where}: expected a finite number, found {value}")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            check_finite(inner, f"{where}.{name}" if where else str(name))
+    if isinstance(value, list):
+        for inner in value:
+            check_finite(inner, f"{where}[]")
 
 
 class Session:
@@ -223,7 +246,9 @@ class Session:
         if not isinstance(request_id, (int, str)):
             request_id = None
         try:
-            return {"id": request_id, "ok": True, "result": self._call(Arguments(request, "request"))}
+            result = self._call(Arguments(request, "request"))
+            check_finite(result, "")
+            return {"id": request_id, "ok": True, "result": result}
         except Exception as error:
             failure = self._failure(error)
         # Out here the exception is gone, and with it the frames and tensors it held.
@@ -303,6 +328,14 @@ class Session:
             self._backends.free_memory()
 
 
+def encoded(answer: dict) -> str:
+    try:
+        return json.dumps(answer, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:  # a trainer's own type, say
+        failure = {"kind": "failed", "message": one_line(f"the answer cannot be written: {error}")}
+        return json.dumps({"id": answer["id"], "ok": False, "error": failure})
+
+
 def serve(requests: int, answers: int, backends: Any) -> int:
     """Serves descriptor `requests` until it ends; returns the process's exit code."""
     session = Session(backends)
@@ -310,7 +343,7 @@ def serve(requests: int, answers: int, backends: Any) -> int:
         for line in lines:
             if not line.strip():
                 continue
-            answer = json.dumps(session.answer(line), allow_nan=False, separators=(",", ":"))
+            answer = encoded(session.answer(line))
             try:
                 out.write(answer.encode() + b"\n")
                 out.flush()

@@ -1,0 +1,133 @@
+"""The Python worker's end of the protocol, with backends that have no PyTorch."""
+
+import json
+import os
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "torch_impl" / "python"))
+
+np = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+from headroom_worker.protocol import Timing, serve  # noqa: E402
+
+
+class Backends:
+    """One backend, whose trainer answers with what the test has put into `times`, `note` and `peak`."""
+
+    times = (1.0, 1.0, 1.0)
+    note = ""
+    peak = None
+
+    def hello(self):
+        return {"worker": "w", "software": {}, "device": None, "backends": []}
+
+    def prepare(self, request):
+        return types.SimpleNamespace(
+            setup_cache=None,
+            note=self.note,
+            train=lambda first_step, count: Timing(*self.times),
+            peak_device_bytes=lambda: self.peak,
+        )
+
+    def error_kind(self, error):
+        return "failed"
+
+    def free_memory(self):
+        pass
+
+
+class Session:
+    """serve() in a thread, behind two pipes."""
+
+    def __init__(self, folder: Path):
+        self.backends, self.id = Backends(), 0
+        requests, self.requests = os.pipe()
+        answers, write_answers = os.pipe()
+        self.answers = os.fdopen(answers, "rb")
+        self.thread = threading.Thread(target=serve, args=(requests, write_answers, self.backends))
+        self.thread.start()
+        np.zeros(8, dtype="<f4").tofile(folder / "features")
+        np.zeros(4, dtype="<i4").tofile(folder / "labels")
+        np.zeros(9, dtype="<f4").tofile(folder / "parameters")
+        self.prepared = {
+            "backend": "b",
+            "precision": "fp32",
+            "workload": {
+                "name": "small",
+                "widths": [2, 3],
+                "batch_size": 2,
+                "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+                "seed": 1,
+            },
+            "data": {
+                "features_file": str(folder / "features"),
+                "labels_file": str(folder / "labels"),
+                "samples": 4,
+                "feature_count": 2,
+            },
+            "parameters_file": str(folder / "parameters"),
+            "cache_folder": None,
+        }
+
+    def ask(self, call: str, **arguments) -> dict:
+        self.id += 1
+        os.write(self.requests, json.dumps({"id": self.id, "call": call, **arguments}).encode() + b"\n")
+        answer = json.loads(self.answers.readline(), parse_constant=lambda word: pytest.fail(word))
+        assert answer["id"] == self.id
+        return answer
+
+    def error(self, call: str, **arguments) -> dict:
+        answer = self.ask(call, **arguments)
+        assert answer["ok"] is False
+        return answer["error"]
+
+    def end(self) -> None:
+        os.close(self.requests)
+        self.thread.join()
+        self.answers.close()
+
+
+@pytest.fixture
+def session(tmp_path):
+    session = Session(tmp_path)
+    yield session
+    session.end()
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_time_that_is_not_finite_fails_its_call_and_the_worker_lives(session, place, value):
+    assert session.ask("prepare", **session.prepared)["ok"]
+    session.backends.times = tuple(value if i == place else 1.0 for i in range(3))
+    field = ("device_seconds", "wall_seconds", "cpu_seconds")[place]
+    error = session.error("train", first_step=0, count=1)
+    assert error == {"kind": "failed", "message": f"{field}: expected a finite number, found {value}"}
+    session.backends.times = (1.0, 2.0, 3.0)
+    answer = session.ask("train", first_step=1, count=1)
+    assert answer["result"] == {"device_seconds": 1.0, "wall_seconds": 2.0, "cpu_seconds": 3.0}
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), np.float32(1)], ids=["nan", "object", "float32"])
+def test_an_answer_that_json_cannot_hold_fails_its_call_and_the_worker_lives(session, value):
+    session.backends.peak = value
+    assert session.ask("prepare", **session.prepared)["ok"]
+    assert session.error("release")["kind"] == "failed"
+    session.backends.peak = 7
+    assert session.ask("prepare", **session.prepared)["ok"]
+    assert session.ask("release")["result"] == {"peak_device_bytes": 7}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a b", "-b", "\x1b[31m", "ü", "a\n", "x" * 129])
+def test_a_name_that_is_none_is_an_input_error(session, name):
+    workload = session.prepared["workload"] | {"name": name}
+    for field, wrong in (("name", {"workload": workload}), ("backend", {"backend": name})):
+        error = session.error("prepare", **(session.prepared | wrong))
+        assert error["kind"] == "input"
+        assert f"{field}: expected a name of letters" in error["message"]
+        assert "\x1b" not in error["message"]
+    assert session.ask("prepare", **session.prepared)["ok"]
