@@ -120,7 +120,8 @@ std::vector<WorkerProgram> worker_programs(const Installation& installation,
   WorkerProgram& python = programs.emplace_back();
   python.name = "python";
   python.command = {installation.python, "-m", "headroom_worker"};
-  python.environment["PYTHONPATH"] = prepended(package.string(), "PYTHONPATH");
+  python.environment["PYTHONPATH"] = package.string();
+  python.environment["PYTHONSAFEPATH"] = "1";  // nothing is imported from the folder that we were called in
   std::error_code ignored;
   if (!fs::exists(package / "headroom_worker", ignored)) {
     python.missing = "torch_impl/python/headroom_worker was not found; set HEADROOM_ROOT to the checkout";

@@ -19,6 +19,7 @@
 #include <sstream>
 
 #include "driver/interruption.h"
+#include "worker/children.h"
 
 extern char** environ;
 
@@ -98,7 +99,11 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_t child = -1;
-  const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  int error = 0;
+  children::start([&] {
+    error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+    return error == 0 ? child : -1;
+  });
   posix_spawn_file_actions_destroy(&actions);
   close(pipe_ends[1]);
   if (error != 0) {
@@ -132,12 +137,13 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  children::forget(child);
   if (!late && WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   return result;
 }
 
 int cuda_device_count() {
-  const pid_t child = fork();
+  const pid_t child = children::start([] { return fork(); });
   if (child == 0) {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
     using Initialise = int (*)(unsigned);
@@ -153,6 +159,7 @@ int cuda_device_count() {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  children::forget(child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 

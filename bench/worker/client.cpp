@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,10 +13,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 #include <utility>
+
+#include "worker/children.h"
+#include "worker/environment.h"
+#include "worker/regular_file.h"
 
 namespace headroom {
 namespace {
@@ -26,7 +31,7 @@ using Deadline = Clock::time_point;
 constexpr auto kGoodbye =
     std::chrono::seconds(5);  // a process that holds a CUDA context takes a second to end
 constexpr std::size_t kLogLines = 5;
-constexpr std::size_t kLogBytes = 4096;
+constexpr std::int64_t kLogBytes = 4096;
 
 /// Something went wrong on the line; WorkerClient adds the worker's name, its fate and its log.
 struct LineError {
@@ -100,14 +105,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-std::vector<std::string> merged_environment(const std::map<std::string, std::string>& added) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (added.count(text.substr(0, text.find('='))) == 0) result.push_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
+std::int64_t size_of(const Descriptor& file) {
+  struct stat status{};
+  return ::fstat(file.number(), &status) == 0 ? status.st_size : 0;
 }
 
 std::string seconds_text(std::chrono::milliseconds duration) {
@@ -157,39 +157,38 @@ class WorkerClient::Process {
   pid_t pid_ = -1;
   Descriptor to_worker_, from_worker_;
   std::string unread_;
-  std::filesystem::path log_file_;
-  std::uintmax_t log_start_ = 0;  // a restarted worker appends; its messages begin here
-  mutable std::mutex reaping_;    // a pid must not be signalled once it is reaped: it may be somebody else's
+  Descriptor log_;              // what it is called may be another file by now
+  std::int64_t log_start_ = 0;  // a restarted worker appends; its messages begin here
+  mutable std::mutex reaping_;  // a pid must not be signalled once it is reaped: it may be somebody else's
   bool reaped_ = false;
   std::string fate_;
 };
 
-WorkerClient::Process::Process(const WorkerCommand& command, int device) : log_file_(command.log_file) {
+WorkerClient::Process::Process(const WorkerCommand& command, int device) {
   if (command.arguments.empty()) throw LineError{"cannot be started: no program given"};
   Pipe input = make_pipe();
   Pipe output = make_pipe();
   Pipe report = make_pipe();  // the child's errno, if it cannot become the program
-  Descriptor log;
-  if (!log_file_.empty()) {
-    log = Descriptor(::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    if (log.number() < 0) {
-      throw LineError{"cannot be started: its log " + log_file_.string() + ": " + std::strerror(errno)};
+  if (!command.log_file.empty()) {
+    remove_unless_regular(command.log_file);
+    log_ = Descriptor(open_regular_file(command.log_file, O_RDWR | O_CREAT | O_APPEND));
+    if (log_.number() < 0) {
+      throw LineError{"cannot be started: its log " + command.log_file.string() + ": " + open_failure(errno)};
     }
-    std::error_code ignored;
-    log_start_ = std::filesystem::file_size(log_file_, ignored);
+    log_start_ = size_of(log_);
   }
 
   // Everything that allocates happens before the fork: another thread may hold the allocator's lock.
   std::vector<std::string> arguments = command.arguments;
   arguments.push_back("--device");
   arguments.push_back(std::to_string(device));
-  std::vector<std::string> environment = merged_environment(command.environment);
+  std::vector<std::string> environment = worker_environment(command.environment);
   const std::vector<char*> argument_pointers = pointers(arguments);
   const std::vector<char*> environment_pointers = pointers(environment);
   const pid_t parent = ::getpid();
-  const int error = log.number() >= 0 ? log.number() : STDERR_FILENO;
+  const int error = log_.number() >= 0 ? log_.number() : STDERR_FILENO;
 
-  pid_ = ::fork();
+  pid_ = children::start([] { return ::fork(); });
   if (pid_ < 0) throw LineError{std::string("cannot be started: ") + std::strerror(errno)};
   if (pid_ == 0) {
     run_child(argument_pointers.data(), environment_pointers.data(), input.reader.number(),
@@ -338,16 +337,19 @@ std::string WorkerClient::Process::end() {
   } else {
     fate_ = "exited with status " + std::to_string(WEXITSTATUS(status));
   }
+  children::forget(pid_);
+  children::end_orphans();
   return fate_;
 }
 
 std::string WorkerClient::Process::log_tail() const {
-  std::error_code error;
-  const std::uintmax_t size = log_file_.empty() ? 0 : std::filesystem::file_size(log_file_, error);
-  if (error || size <= log_start_) return {};
-  const std::uintmax_t begin = std::max(log_start_, size > kLogBytes ? size - kLogBytes : 0);
-  std::ifstream stream(log_file_, std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(begin));
+  const std::int64_t size = log_.number() < 0 ? 0 : size_of(log_);
+  const std::int64_t begin = std::max(log_start_, size - kLogBytes);
+  if (size <= begin) return {};
+  std::string text(static_cast<std::size_t>(size - begin), '\0');
+  text.resize(static_cast<std::size_t>(
+      std::max<ssize_t>(0, ::pread(log_.number(), text.data(), text.size(), begin))));
+  std::istringstream stream(text);
   std::vector<std::string> lines;
   for (std::string line; std::getline(stream, line);) {
     line = one_line(line, 300);
@@ -374,7 +376,8 @@ template <typename Error>
 void WorkerClient::lose(const std::string& what) {
   process_->end();
   const std::string tail = process_->log_tail();
-  throw Error("worker " + command_.name + " " + what + (tail.empty() ? "" : "; its log ends: " + tail));
+  throw Error(
+      one_line("worker " + command_.name + " " + what + (tail.empty() ? "" : "; its log ends: " + tail)));
 }
 
 template <typename Answer>
@@ -421,6 +424,8 @@ Timing WorkerClient::train(std::int64_t first_step, std::int64_t count) {
 
 std::vector<float> WorkerClient::losses(std::int64_t first_step, std::int64_t count,
                                         const std::filesystem::path& scratch) {
+  // A worker before this one may have left something there that would hold this one up.
+  remove_unless_regular(scratch);
   const ValueCount written = call<ValueCount>(LossesCall{first_step, count, scratch}, limits_.other);
   std::error_code ignored;
   try {
@@ -432,12 +437,13 @@ std::vector<float> WorkerClient::losses(std::int64_t first_step, std::int64_t co
     std::filesystem::remove(scratch, ignored);
     return values;
   } catch (const std::runtime_error& error) {
-    std::filesystem::remove(scratch, ignored);
+    std::filesystem::remove_all(scratch, ignored);
     lose(std::string("gave a wrong answer to 'losses' and was ended: ") + error.what());
   }
 }
 
 void WorkerClient::parameters(const std::filesystem::path& file) {
+  remove_unless_regular(file);
   const ValueCount written = call<ValueCount>(ParametersCall{file}, limits_.other);
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(file, error);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "core/parallel.h"
+#include "worker/regular_file.h"
 
 namespace headroom {
 namespace {
@@ -30,8 +32,8 @@ constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 class OpenFile {
  public:
   OpenFile(const std::filesystem::path& file, int flags, const char* what)
-      : descriptor_(::open(file.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) fail(file, what, errno);
+      : descriptor_(open_regular_file(file, flags)) {
+    if (descriptor_ < 0) throw std::runtime_error(file.string() + ": " + what + ": " + open_failure(errno));
   }
   ~OpenFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -110,10 +112,11 @@ void write_floats(const std::filesystem::path& file, std::span<const float> valu
 void read_floats(const std::filesystem::path& file, std::span<float> values) {
   constexpr const char* kWhat = "cannot be read";
   const OpenFile in(file, O_RDONLY, kWhat);
-  const std::uintmax_t bytes = std::filesystem::file_size(file);
-  if (bytes != values.size_bytes()) {
+  struct stat status{};
+  if (::fstat(in.descriptor(), &status) != 0) fail(file, kWhat, errno);
+  if (static_cast<std::size_t>(status.st_size) != values.size_bytes()) {
     throw std::runtime_error(file.string() + ": expected " + std::to_string(values.size()) +
-                             " fp32 values, found " + std::to_string(bytes) + " bytes");
+                             " fp32 values, found " + std::to_string(status.st_size) + " bytes");
   }
   transfer_all(file, kWhat, reinterpret_cast<char*>(values.data()),
                static_cast<std::int64_t>(values.size_bytes()),

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "worker/regular_file.h"
 
 namespace headroom {
 
@@ -24,8 +25,8 @@ class MappedFile {
  public:
   MappedFile(const std::filesystem::path& file, std::int64_t count)
       : bytes_(static_cast<std::size_t>(count) * sizeof(Element)) {
-    const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + std::strerror(errno));
+    const int descriptor = open_regular_file(file, O_RDONLY);
+    if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + open_failure(errno));
     struct stat status{};
     const bool known = ::fstat(descriptor, &status) == 0;
     if (!known || static_cast<std::size_t>(status.st_size) != bytes_) {

@@ -197,7 +197,10 @@ def test_graph_and_compile_rows_say_why_they_do_not_run_on_the_cpu(tmp_path):
 def test_a_broken_pytorch_fails_its_rows_and_no_others(tmp_path, monkeypatch):
     """A PyTorch that does not know the GPU ends the same way: tests/python/test_worker.py."""
     (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("HEADROOM_PYTHON", str(python))
     done = run_small(tmp_path / "a.json", backends="pytorch-eager,pytorch-compile,oracle-honest")
     assert done.returncode == 1, done.stderr
     records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "core/oracle.h"
 #include "scratch.h"
+#include "worker/children.h"
 
 namespace headroom {
 namespace {
@@ -408,6 +410,103 @@ TEST_F(Client, AWorkerInheritsNoDescriptorsOfTheDriver) {
   WorkerClient second(script("ls /proc/self/fd | wc -l >&2; exit 0"), -1);
   // 0, 1, 2 and the one that ls reads the folder through.
   EXPECT_THAT(message_of<WorkerLostError>([&] { second.hello(); }), HasSubstr("its log ends: 4"));
+}
+
+// A test program is one process: what makes it a parent of orphans happens in a child, which says how it went.
+template <typename Work>
+int code_of_child(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(work());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(Client, EndingAWorkerEndsWhatHasLeftItsGroup) {
+  const std::filesystem::path file = scratch_.folder / "pid";
+  const WorkerCommand command =
+      script("(setsid sh -c 'echo $$ > " + file.string() + "; exec sleep 60' &); read line; exit 0");
+  EXPECT_EQ(code_of_child([&] {
+              children::adopt_orphans();
+              pid_t daemon = 0;
+              {
+                WorkerClient worker(command, -1);
+                daemon = read_pid(file);
+                if (daemon == 0 || !process_exists(daemon)) return 2;
+              }
+              return process_exists(daemon) ? 1 : 0;
+            }),
+            0);
+}
+
+TEST_F(Client, EndingAWorkerLeavesTheProgramsOtherChildrenAlone) {
+  const auto sleeper = [] {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::execlp("sleep", "sleep", "60", nullptr);
+    return pid;
+  };
+  const WorkerCommand command = fault_worker();
+  EXPECT_EQ(code_of_child([&] {
+              const pid_t before = sleeper();  // as after exec in a shell
+              children::adopt_orphans();
+              const pid_t ours = children::start(sleeper);
+              const pid_t other = [&] {
+                WorkerClient second(command, -1);
+                return children::start(sleeper);
+              }();
+              int code = 0;
+              for (const pid_t pid : {before, ours, other}) {
+                if (::waitpid(pid, nullptr, WNOHANG) != 0) code = 1;
+                ::kill(pid, SIGKILL);
+              }
+              return code;
+            }),
+            0);
+}
+
+// A FIFO has no end, a link may lead anywhere; and the next worker is not to find it.
+TEST_F(Client, LossesInWhatIsNoFileEndTheWorker) {
+  const std::filesystem::path file = scratch_.folder / "losses";
+  for (const std::string make : {"mkfifo ", "ln -s /dev/zero ", "mkdir "}) {
+    WorkerClient worker(script("read line; " + make + file.string() +
+                               R"(; echo '{"id": 1, "ok": true, "result": {"count": 3}}'; sleep 60)"),
+                        -1);
+    EXPECT_THAT(message_of<WorkerLostError>([&] { worker.losses(0, 3, file); }),
+                AllOf(HasSubstr("gave a wrong answer to 'losses' and was ended"), HasSubstr(file.string())))
+        << make;
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(file))) << make;
+  }
+}
+
+TEST_F(Client, WhatAWorkerLeftInTheWayDoesNotHoldUpTheNext) {
+  const std::filesystem::path file = scratch_.folder / "file";
+  const auto make = [&](int kind) {
+    if (kind == 0) {
+      EXPECT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    }
+    if (kind == 1) std::filesystem::create_symlink("/dev/full", file);
+    if (kind == 2) std::filesystem::create_directories(file / "below");
+  };
+  WorkerClient worker(fault_worker(), -1);
+  scratch_.prepare(worker, "empty");
+  worker.train(0, 2);
+  for (int kind = 0; kind < 3; ++kind) {
+    make(kind);
+    EXPECT_EQ(worker.losses(0, 2, file).size(), 2u) << kind;
+    make(kind);
+    worker.parameters(file);
+    EXPECT_EQ(read_floats(file, scratch_.workload.parameter_count()),
+              read_floats(scratch_.parameters_file, scratch_.workload.parameter_count()))
+        << kind;
+    std::filesystem::remove(file);
+  }
+}
+
+TEST_F(Client, ALogThatAWorkerHasReplacedIsReadNoMore) {
+  const std::string log = (scratch_.folder / "script.log").string();
+  EXPECT_THAT(lost_by_hello("echo before >&2; rm " + log + "; mkfifo " + log + "; exit 3"),
+              HasSubstr("its log ends: before"));
+  EXPECT_THAT(lost_by_hello("echo again >&2; exit 3"), HasSubstr("its log ends: again"));
 }
 
 TEST_F(Client, TheEnvironmentIsAddedTo) {

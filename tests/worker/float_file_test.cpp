@@ -2,12 +2,15 @@
 #include "worker/float_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <random>
 
+#include "core/error.h"
 #include "core/parallel.h"
+#include "worker/mapped_file.h"
 
 namespace headroom {
 namespace {
@@ -52,6 +55,38 @@ TEST_P(FloatFile, OfAnotherSizeIsNotRead) {
   write_floats(file_, std::vector<float>(7));
   EXPECT_THROW(read_floats(file_, 8), std::runtime_error);
   EXPECT_THROW(read_floats(file_, 6), std::runtime_error);
+}
+
+// Of a FIFO nobody would ever get to the end.
+TEST_P(FloatFile, ThatIsNoRegularFileIsNeitherReadNorWritten) {
+  const fs::path other = file_.string() + "-other";
+  const auto expect_refusal = [&](const std::string& what) {
+    for (const bool write : {false, true}) {
+      try {
+        if (write) {
+          write_floats(file_, std::vector<float>(7));
+        } else {
+          read_floats(file_, 7);
+        }
+        ADD_FAILURE() << what << (write ? " was written" : " was read");
+      } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find(file_.string()), std::string::npos) << error.what();
+      }
+    }
+    EXPECT_THROW(MappedFile<float>(file_, 7), InputError) << what;
+    fs::remove(file_);
+  };
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
+  expect_refusal("a FIFO");
+  write_floats(other, std::vector<float>(7, 1));
+  fs::create_symlink(other, file_);
+  expect_refusal("a link");
+  EXPECT_EQ(read_floats(other, 7), std::vector<float>(7, 1));
+  fs::remove(other);
+  fs::create_symlink("/dev/zero", file_);
+  expect_refusal("a device");
+  fs::create_directory(file_);
+  expect_refusal("a folder");
 }
 
 TEST_P(FloatFile, ThatCannotBeWrittenIsNamed) {
