@@ -40,24 +40,10 @@ void append_message(Record& record, const std::string& text) {
 }  // namespace
 
 WorkloadFiles::WorkloadFiles(const RunContext& context, const Workload& workload)
-    : context_(context), folder_(context.folder / workload.name) {
+    : context_(context), folder_(MadeFolder::numbered(context.folder)) {
   // The CPU oracle reads the training samples from memory.
   const bool keep = !(context.has_gpu_oracle && wants_gpu_oracle(workload));
-  own_ = write_training_files(workload, context.least_train_bytes, folder_ / "own", keep);
-}
-
-WorkloadFiles::~WorkloadFiles() {
-  std::error_code ignored;
-  std::vector<std::filesystem::path> files;
-  for (std::filesystem::recursive_directory_iterator entry(folder_, ignored), end; entry != end;
-       entry.increment(ignored))
-    files.push_back(entry->path());
-  // The pages of a large network's files take seconds to give back, one file at a time.
-  parallel_for(std::ssize(files), 1, [&](std::int64_t file, std::int64_t) {
-    std::error_code also_ignored;
-    std::filesystem::remove(files[static_cast<std::size_t>(file)], also_ignored);
-  });
-  std::filesystem::remove_all(folder_, ignored);
+  own_ = write_training_files(workload, context.least_train_bytes, folder() / "own", keep);
 }
 
 const TrainingFiles& WorkloadFiles::with_seed(std::uint64_t seed) {
@@ -68,7 +54,7 @@ const TrainingFiles& WorkloadFiles::with_seed(std::uint64_t seed) {
   workload.seed = seed;
   return others_
       .emplace(seed, write_training_files(workload, context_.least_train_bytes,
-                                          folder_ / fmt::format("seed-{}", seed), false))
+                                          folder() / fmt::format("seed-{}", seed), false))
       .first->second;
 }
 
@@ -297,7 +283,7 @@ void GroupRun::measure_energies() {
 void GroupRun::check_timed_losses(Cell& cell, const TimedTrainer& trainer) {
   const std::int64_t first = std::max(std::int64_t{0}, trainer.next_step - Trainer::kKeptLosses);
   const std::vector<float> losses =
-      cell.client->losses(first, trainer.next_step - first, folder_ / (cell.row.name + "-losses.f32"));
+      cell.client->losses(first, trainer.next_step - first, folder_ / "losses.f32");
   std::vector<Check> checks = cell.record.verification.checks;
   checks.push_back(losses_finite_check(losses, kLossRange * cell.largest_loss));
   checks.back().steps = {first, trainer.next_step - 1};

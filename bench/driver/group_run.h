@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/made_folder.h"
 #include "driver/measurement.h"
 #include "driver/plan.h"
 #include "driver/progress.h"
@@ -38,17 +39,13 @@ struct RunContext {
 class WorkloadFiles {
  public:
   WorkloadFiles(const RunContext& context, const Workload& workload);
-  ~WorkloadFiles();  ///< removes them
-  WorkloadFiles(const WorkloadFiles&) = delete;
-  WorkloadFiles& operator=(const WorkloadFiles&) = delete;
-
   const TrainingFiles& own() const { return own_; }
   const TrainingFiles& with_seed(std::uint64_t seed);
-  std::filesystem::path folder() const { return folder_; }
+  const std::filesystem::path& folder() const { return folder_.path(); }
 
  private:
   const RunContext& context_;
-  std::filesystem::path folder_;
+  MadeFolder folder_;
   TrainingFiles own_;
   std::map<std::uint64_t, TrainingFiles> others_;
 };

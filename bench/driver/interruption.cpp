@@ -11,6 +11,9 @@
 #include <set>
 #include <thread>
 
+#include "driver/made_folder.h"
+#include "worker/children.h"
+
 namespace headroom::interruption {
 namespace {
 
@@ -37,8 +40,8 @@ void watch() {
   }
   std::this_thread::sleep_for(std::chrono::seconds(4));
   const std::lock_guard lock(mutex);
-  std::error_code ignored;
-  for (const std::filesystem::path& folder : folders) std::filesystem::remove_all(folder, ignored);
+  children::end_orphans();
+  for (const std::filesystem::path& folder : folders) remove_made_folder(folder);
   _exit(kExitCode);
 }
 

@@ -35,7 +35,8 @@ const TrainingFiles& ComparedFiles::training(const Workload& workload) {
   const auto found = training_.find(workload.name);
   if (found != training_.end()) return found->second;
   return training_
-      .emplace(workload.name, write_training_files(workload, kLeastTrainBytes, folder_ / workload.name, true))
+      .emplace(workload.name, write_training_files(workload, kLeastTrainBytes,
+                                                   folder_ / fmt::format("{}", training_.size()), true))
       .first->second;
 }
 
@@ -45,7 +46,7 @@ const Reference& ComparedFiles::reference(const Workload& workload, Precision pr
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   const TrainingFiles& own = training(workload);
-  const std::filesystem::path folder = folder_ / workload.name / std::string(to_string(precision));
+  const std::filesystem::path folder = own.parameters.parent_path() / std::string(to_string(precision));
   const bool on_gpu = gpu_oracle != nullptr && wants_gpu_oracle(workload);
   return references_
       .emplace(key, on_gpu ? gpu_reference(*gpu_oracle, own, precision, folder)

@@ -34,7 +34,8 @@ void SideWorkers::launch(Side side, const std::string& worker) {
     return;
   }
   try {
-    const std::filesystem::path log = log_folder_ / fmt::format("{}-{}.log", to_string(side), worker);
+    const std::filesystem::path log =
+        log_folder_ / fmt::format("{}-{}.log", to_string(side), program - programs.begin());
     auto client = std::make_shared<WorkerClient>(
         WorkerCommand{worker, program->command, program->environment, log}, device_, limits_);
     const std::lock_guard lock(mutex_);

@@ -24,10 +24,14 @@ WorkerPool::~WorkerPool() {
   end_all();
 }
 
-std::shared_ptr<WorkerClient> WorkerPool::start(const WorkerProgram& program, const std::string& log_name) {
+std::shared_ptr<WorkerClient> WorkerPool::start(const WorkerProgram& program, const std::string& purpose) {
+  std::filesystem::path log;
+  {
+    const std::lock_guard lock(mutex_);
+    log = log_folder_ / fmt::format("{}.log", logs_.emplace(purpose, logs_.size()).first->second);
+  }
   return std::make_shared<WorkerClient>(
-      WorkerCommand{program.name, program.command, program.environment, log_folder_ / (log_name + ".log")},
-      device_, limits_);
+      WorkerCommand{program.name, program.command, program.environment, log}, device_, limits_);
 }
 
 void WorkerPool::greet_all() {
@@ -227,11 +231,11 @@ WorkerClient& WorkerPool::client(const BackendRow& row) {
   return *client;
 }
 
-std::shared_ptr<WorkerClient> WorkerPool::start_aside(const BackendRow& row, const std::string& log_name,
+std::shared_ptr<WorkerClient> WorkerPool::start_aside(const BackendRow& row, const std::string& purpose,
                                                       const std::map<std::string, std::string>& environment) {
   WorkerProgram program = program_of(row);
   for (const auto& [name, value] : environment) program.environment[name] = value;
-  std::shared_ptr<WorkerClient> client = start(program, log_name);
+  std::shared_ptr<WorkerClient> client = start(program, purpose);
   {
     const std::lock_guard lock(mutex_);
     aside_.push_back(client);

@@ -69,7 +69,7 @@ class WorkerPool {
   WorkerClient& client(const BackendRow& row);
   /// One more process of `row`'s program, for as long as it is held; `environment` is added to the program's. It dies with
   /// the thread that calls. Throws as client() does.
-  std::shared_ptr<WorkerClient> start_aside(const BackendRow& row, const std::string& log_name,
+  std::shared_ptr<WorkerClient> start_aside(const BackendRow& row, const std::string& purpose,
                                             const std::map<std::string, std::string>& environment);
   /// Ends the process of a backend, so that the next client() starts a new one.
   void end(const std::string& backend);
@@ -79,7 +79,8 @@ class WorkerPool {
   void kill_all();
 
  private:
-  std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& log_name);
+  /// What starts for the same purpose appends to the same log.
+  std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& purpose);
   const Greeting* greeting(const std::string& worker) const;
   /// Throws WorkerLostError if there is none.
   const WorkerProgram& program_of(const BackendRow& row) const;
@@ -93,6 +94,7 @@ class WorkerPool {
   std::map<std::string, std::shared_ptr<WorkerClient>> spare_;  // by program: greeted, serving no backend yet
   std::map<std::string, std::shared_ptr<WorkerClient>> serving_;  // by backend
   std::vector<std::weak_ptr<WorkerClient>> aside_;
+  std::map<std::string, std::size_t> logs_;  // numbers of the files, by purpose
 };
 
 }  // namespace headroom
