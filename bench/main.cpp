@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "driver/benchmark_report.h"
 #include "driver/calibration_text.h"
 #include "driver/command_name.h"
@@ -17,11 +18,13 @@
 #include "driver/comparison_formats.h"
 #include "driver/compile_ahead.h"
 #include "driver/interruption.h"
+#include "driver/left_out.h"
 #include "driver/list.h"
 #include "driver/options.h"
 #include "driver/run.h"
 #include "driver/scratch.h"
 #include "driver/summary.h"
+#include "worker/children.h"
 
 namespace headroom {
 namespace {
@@ -29,9 +32,11 @@ namespace {
 constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2, kNotComparable = 4;
 
 void print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+  std::fputs(printable(text).c_str(), stdout);
   std::fflush(stdout);
 }
+
+void complain(const std::exception& error) { fmt::print(stderr, "headroom: {}\n", one_line(error.what())); }
 
 // One workload in one precision: every backend is set up, checked against the oracle, and only then timed.
 std::vector<Record> run_group(const RunContext& context, WorkloadFiles& files, GroupRun& group,
@@ -103,6 +108,7 @@ int run(const RunOptions& asked) {
   TimeLimits limits;
   limits.train = limits.reference = limits.other = std::chrono::seconds(options.time_limit_seconds);
   limits.prepare = std::chrono::seconds(options.setup_limit_seconds);
+  limits.hello = std::min(limits.hello, limits.other);
   WorkerPool pool(worker_programs(installation, options.workers), device, limits, logs.folder());
   std::vector<BackendRow> table = backend_table();
   greet_named_workers(options, pool, table);
@@ -127,6 +133,7 @@ int run(const RunOptions& asked) {
   initialize_google_benchmark(options.google_benchmark);
 
   // The workers say what they can run here, and on which device.
+  if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
   greet_planned_workers(plan, table, device, pool);
   note_machine(results, options, plan, pool, earlier);
@@ -248,20 +255,22 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace headroom;
-  interruption::install();
   try {
+    begin_without_benchmark_variables(argv);
+    interruption::install();
+    children::adopt_orphans();
     return dispatch(argc, argv);
   } catch (const Interrupted&) {
     return interruption::kExitCode;
   } catch (const NotComparableError& error) {
-    fmt::print(stderr, "headroom: {}\n", error.what());
+    complain(error);
     return interruption::requested() ? interruption::kExitCode : kNotComparable;
   } catch (const InputError& error) {
-    fmt::print(stderr, "headroom: {}\n", error.what());
+    complain(error);
     return interruption::requested() ? interruption::kExitCode : kUsage;
   } catch (const std::exception& error) {
     if (interruption::requested()) return interruption::kExitCode;
-    fmt::print(stderr, "headroom: {}\n", error.what());
+    complain(error);
     return kFailedRecord;
   } catch (...) {
     fmt::print(stderr, "headroom: something was thrown that is not an error\n");

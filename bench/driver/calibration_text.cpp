@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "driver/backends.h"
 #include "driver/device_lock.h"
+#include "driver/left_out.h"
 #include "driver/progress.h"
 #include "driver/run.h"
 #include "driver/scratch.h"
@@ -38,6 +39,7 @@ std::string calibration_text(const CalibrateOptions& options) {
   const Installation installation = find_installation();
   const Scratch logs(0);
   Progress progress;
+  if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   WorkerPool pool(worker_programs(installation, options.workers), device, {}, logs.folder());
   std::vector<std::string> names = calibrating_workers();
   for (const WorkerOption& worker : options.workers) names.push_back(worker.name);

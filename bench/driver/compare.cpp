@@ -15,6 +15,7 @@
 #include "driver/capacity.h"
 #include "driver/comparison_formats.h"
 #include "driver/file_comparison.h"
+#include "driver/left_out.h"
 #include "driver/machine.h"
 #include "driver/paired_run.h"
 #include "driver/run.h"
@@ -197,6 +198,8 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   TimeLimits limits;
   limits.prepare = limits.train = limits.reference = limits.other =
       std::chrono::seconds(options.measured.time_limit_seconds);
+  limits.hello = std::min(limits.hello, limits.other);
+  if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   const int device = choose_device(options.measured);
   SideWorkers workers(std::move(programs), device, limits, logs.folder());
   DeviceLock held;
