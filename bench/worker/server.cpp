@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "worker/float_file.h"
 #include "worker/mapped_file.h"
 #include "worker/messages.h"
@@ -62,9 +63,13 @@ struct Preparation {
   }
 };
 
-void check_unique_names(const WorkerDescription& description) {
+void check_names(const WorkerDescription& description) {
   std::set<std::string> names;
   for (const Backend& backend : description.backends) {
+    if (!is_name(backend.name)) {
+      throw std::logic_error("worker " + description.name + ": backend '" + backend.name + "': expected " +
+                             kNameRule);
+    }
     if (!names.insert(backend.name).second) {
       throw std::logic_error("worker " + description.name + ": two backends are called " + backend.name);
     }
@@ -352,7 +357,7 @@ int serve(int argc, char** argv, const std::function<WorkerDescription(int devic
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  check_unique_names(description);
+  check_names(description);
 
   Server server(description, device);
   for (std::string line; channel.read_line(line);) {

@@ -48,16 +48,17 @@ TEST(Server, WrongArgumentsEndItWithStatusTwo) {
   }
 }
 
-TEST(ServerDeathTest, ADuplicateBackendNameThrows) {
-  const auto serve_twins = [] {
+TEST(ServerDeathTest, ADuplicateBackendNameOrOneThatIsNoneThrows) {
+  const auto serve_two = [](const std::string& first, const std::string& second) {
     std::string program = "worker", option = "--device", device = "-1";
     char* arguments[] = {program.data(), option.data(), device.data(), nullptr};
     try {
-      serve(3, arguments, [](int) {
+      serve(3, arguments, [&](int) {
         WorkerDescription description;
         description.name = "twins";
         description.backends.resize(2);
-        for (Backend& backend : description.backends) backend.name = "same";
+        description.backends[0].name = first;
+        description.backends[1].name = second;
         return description;
       });
     } catch (const std::logic_error& error) {
@@ -65,7 +66,8 @@ TEST(ServerDeathTest, ADuplicateBackendNameThrows) {
       std::_Exit(7);
     }
   };
-  EXPECT_EXIT(serve_twins(), ::testing::ExitedWithCode(7), "two backends are called same");
+  EXPECT_EXIT(serve_two("same", "same"), ::testing::ExitedWithCode(7), "two backends are called same");
+  EXPECT_EXIT(serve_two("one", "../two"), ::testing::ExitedWithCode(7), "expected a name of letters");
 }
 
 }  // namespace
