@@ -15,6 +15,7 @@
 
 #include "analysis/statistics.h"
 #include "core/error.h"
+#include "core/names.h"
 #include "driver/plan.h"
 #include "driver/version.h"
 #include "driver/whole_file.h"
@@ -208,7 +209,7 @@ void write_benchmark_out(const GoogleBenchmarkOptions& options, const Results& r
     return;
   }
   if (options.out == "/dev/stdout") {  // opened anew it would have a place of its own in a file
-    std::fputs(text.c_str(), stdout);
+    std::fputs(printable(text).c_str(), stdout);
     return;
   }
   std::ofstream file(options.out, std::ios::app);
