@@ -35,6 +35,8 @@ std::string calibration_text(const CalibrateOptions& options) {
   RunOptions asked;
   asked.device = options.device;
   asked.device_given = true;
+  asked.wait = options.wait;
+  asked.share_device = options.share_device;
   const int device = choose_device(asked);
   const Installation installation = find_installation();
   const Scratch logs(0);

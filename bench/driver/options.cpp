@@ -192,8 +192,9 @@ struct Parser {
     app.footer(
         "Front door commands (./headroom): test, report, clean. `" + command_name() +
         " COMMAND --help` explains a command.\n"
-        "Exit codes: 0 done, 1 a failed record or a regression, 2 wrong usage or bad input, 3 inconclusive,\n"
-        "4 not comparable, 130 interrupted.");
+        "Exit codes: 0 done, 1 a failed record or a regression, 2 wrong usage, bad input or output that "
+        "cannot be\n"
+        "written, 3 inconclusive, 4 not comparable, 130 interrupted.");
     app.require_subcommand(0, 1);
     add_run_options();
     const auto add_common = [](CLI::App* command, auto& common, std::vector<std::string>& programs) {
@@ -205,6 +206,12 @@ struct Parser {
     };
     add_common(list, list_options, list_workers);
     add_common(calibrate, calibrate_options, calibrate_workers);
+    auto* wait =
+        calibrate->add_flag("--wait", calibrate_options.wait, "Wait until no other run uses the device");
+    calibrate
+        ->add_flag("--share-device", calibrate_options.share_device,
+                   "Go on although another run uses the device, or its lock cannot be had")
+        ->excludes(wait);
     for (CLI::App* command : {run, list, calibrate, compare.command}) command->allow_extras();
     app.allow_extras();
   }
@@ -262,7 +269,7 @@ struct Parser {
                         ->group(how);
     auto* wait = run->add_flag("--wait", options.wait, "Wait until no other run uses the device")->group(how);
     run->add_flag("--share-device", options.share_device,
-                  "Go on although another run uses the device (times will suffer)")
+                  "Go on although another run uses the device (times will suffer), or its lock cannot be had")
         ->excludes(wait)
         ->group(how);
     run->add_option("--time-limit", options.time_limit_seconds,

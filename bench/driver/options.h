@@ -96,7 +96,7 @@ struct CompareOptions {
 };
 
 struct CalibrateOptions {
-  bool json = false;
+  bool json = false, wait = false, share_device = false;
   int device = 0;
   std::vector<WorkerOption> workers;
 };

@@ -251,7 +251,20 @@ void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& dev
                  Progress& progress) {
   if (!device) return;
   const std::string name = device->uuid.empty() ? fmt::format("device-{}", device->index) : device->uuid;
-  if (lock.try_acquire(name)) return;
+  bool taken = false;
+  try {
+    taken = lock.try_acquire(name);
+  } catch (const InputError& error) {
+    if (!options.share_device) {
+      throw InputError(fmt::format(
+          "device {} ({}): {}; remove what is there, or go on without the lock with --share-device",
+          device->index, device->name, error.what()));
+    }
+    progress.line(fmt::format("Whether another run uses device {} ({}) is not known: {}.", device->index,
+                              device->name, error.what()));
+    return;
+  }
+  if (taken) return;
   if (options.share_device) {
     progress.line(
         fmt::format("Another run uses device {} ({}): times will suffer.", device->index, device->name));
@@ -474,8 +487,10 @@ void finish_results(Results& results) {
 }
 
 std::string shown(const fs::path& path) {
-  const fs::path relative = path.lexically_proximate(fs::current_path());
-  return relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
+  // A working folder may go while the program runs.
+  std::error_code error;
+  const fs::path relative = path.lexically_proximate(fs::current_path(error));
+  return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
 void draw_figures(const Installation& installation, const fs::path& results_file, Progress& progress) {

@@ -207,7 +207,11 @@ WorkerDescription describe(int) {
        }},
   };
   WorkerDescription description{"fault", {{"fault", "1"}}, std::nullopt, {}};
-  if (std::getenv("FAULT_DEVICE") != nullptr) description.device = made_up_device();
+  if (const char* device = std::getenv("FAULT_DEVICE")) {
+    description.device = made_up_device();
+    // One that NVML does not know, so that no other test waits for its lock.
+    if (std::string_view(device) != "1") description.device->uuid = device;
+  }
   if (std::getenv("FAULT_CALIBRATION") != nullptr) description.calibrate = made_up_calibration;
   for (const auto& [name, make_trainer] : rows) {
     Backend& backend = description.backends.emplace_back();
