@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/names.h"
@@ -23,6 +24,7 @@
 #include "driver/options.h"
 #include "driver/run.h"
 #include "driver/scratch.h"
+#include "driver/standard_output.h"
 #include "driver/summary.h"
 #include "worker/children.h"
 
@@ -31,12 +33,18 @@ namespace {
 
 constexpr int kDone = 0, kFailedRecord = 1, kUsage = 2, kNotComparable = 4;
 
-void print(const std::string& text) {
-  std::fputs(printable(text).c_str(), stdout);
-  std::fflush(stdout);
+// Never throws, as fmt::print does where standard error cannot be written.
+void complain(const std::string& message) {
+  std::fputs(fmt::format("headroom: {}\n", one_line(message)).c_str(), stderr);
 }
 
-void complain(const std::exception& error) { fmt::print(stderr, "headroom: {}\n", one_line(error.what())); }
+// Every relative name would lead nowhere.
+void require_working_folder() {
+  std::error_code error;
+  if (std::filesystem::current_path(error).empty())
+    throw InputError(
+        fmt::format("the working folder cannot be found: {}; change to one that is there", error.message()));
+}
 
 // One workload in one precision: every backend is set up, checked against the oracle, and only then timed.
 std::vector<Record> run_group(const RunContext& context, WorkloadFiles& files, GroupRun& group,
@@ -211,27 +219,37 @@ int compare(const CompareOptions& options) {
     print(stored_text(options));
     return kDone;
   }
-  check_output(options.output);
+  check_output(options);
   if (options.print_targets) {
     print(targets_text(options));
     return kDone;
   }
   int worst = kDone;
+  std::string comparisons;
+  std::optional<OutputError> not_printed;  // the file gets everything nevertheless
   const auto report = [&](const Comparison& comparison) {
-    print(formatted(comparison, options.format));
-    append_comparison(comparison, options.output);
+    comparisons += comparison_json(comparison);
     worst = worse(worst, exit_code(comparison));
+    try {
+      if (!not_printed) print(formatted(comparison, options.format));
+    } catch (const OutputError& error) {
+      if (options.output.empty()) throw;
+      not_printed = error;
+    }
   };
   if (measures(options)) {
     compare_builds(options, report);
   } else {
     report(read_comparison(options));
   }
+  write_output(comparisons, options);
+  if (not_printed) throw *not_printed;
   return worst;
 }
 
 int dispatch(int argc, char** argv) {
   const CommandLine line = parse_command_line(std::vector<std::string>(argv, argv + argc));
+  if (line.command != CommandLine::Command::kPrintAndExit) require_working_folder();
   switch (line.command) {
     case CommandLine::Command::kRun:
       return run(line.run);
@@ -255,6 +273,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace headroom;
+  keep_standard_streams();
   try {
     begin_without_benchmark_variables(argv);
     interruption::install();
@@ -263,17 +282,21 @@ int main(int argc, char** argv) {
   } catch (const Interrupted&) {
     return interruption::kExitCode;
   } catch (const NotComparableError& error) {
-    complain(error);
+    complain(error.what());
     return interruption::requested() ? interruption::kExitCode : kNotComparable;
   } catch (const InputError& error) {
-    complain(error);
+    complain(error.what());
+    return interruption::requested() ? interruption::kExitCode : kUsage;
+  } catch (const OutputError& error) {
+    complain(error.what());
     return interruption::requested() ? interruption::kExitCode : kUsage;
   } catch (const std::exception& error) {
     if (interruption::requested()) return interruption::kExitCode;
-    complain(error);
-    return kFailedRecord;
+    complain(error.what());
+    // Of a comparison 1 is a verdict, which there is not.
+    return argc > 1 && std::string_view(argv[1]) == "compare" ? kUsage : kFailedRecord;
   } catch (...) {
-    fmt::print(stderr, "headroom: something was thrown that is not an error\n");
+    complain("something was thrown that is not an error");
     return kFailedRecord;
   }
 }

@@ -1,4 +1,4 @@
-// The two kinds of failure that the program tells apart.
+// The kinds of failure that the program tells apart.
 //
 // A user's mistake ends the program with exit code 2 before anything is measured; a machine's failure costs one
 // record and the run goes on. Whatever is not one of these is a defect of the program.
@@ -11,6 +11,13 @@ namespace headroom {
 
 /// Wrong usage or bad input. The message is one line: where it is, what is wrong, what would be right.
 class InputError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What the program was to write cannot be written: a full disk, a closed standard output. Ends the program with exit
+/// code 2, since what was asked for is not there. The message: where, and the system's reason.
+class OutputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };

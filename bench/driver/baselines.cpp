@@ -59,9 +59,21 @@ fs::path save_baseline(const fs::path& file, const fs::path& folder, const std::
   if (!fs::is_directory(folder))
     throw InputError(fmt::format("--baselines {}: cannot be made; expected a folder", folder.string()));
   const fs::path stored = folder / fmt::format("{}-{}.json", name, machine_key(results));
-  // Digest last: a file without its own digest is refused, never believed.
-  write_whole(text, stored);
-  write_whole(text_digest({text}) + "\n", digest_file(stored));
+  // A file is believed if its digest is in the file of digests. That holds both while one baseline takes the place of
+  // another, so that whichever write fails, what is there then is a whole one.
+  const std::string digest = text_digest({text}) + "\n";
+  const bool is_first = !fs::exists(stored);
+  try {
+    const bool had_digest = fs::exists(digest_file(stored));
+    write_whole(had_digest ? digest + contents_of(digest_file(stored)) : digest, digest_file(stored));
+    write_whole(text, stored);
+    write_whole(digest, digest_file(stored));
+  } catch (...) {
+    if (is_first) {
+      for (const fs::path& made : {stored, digest_file(stored)}) fs::remove(made, error);
+    }
+    throw;
+  }
   return stored;
 }
 
@@ -71,7 +83,7 @@ fs::path find_baseline(const Results& head, const fs::path& folder, const std::s
     throw InputError(fmt::format("--baseline {}: {} is not there; in {} there is: {}", name,
                                  stored.filename().string(), folder.string(), stored_names(folder)));
   }
-  if (text_digest({contents_of(stored)}) + "\n" != contents_of(digest_file(stored))) {
+  if (contents_of(digest_file(stored)).find(text_digest({contents_of(stored)}) + "\n") == std::string::npos) {
     throw InputError(
         fmt::format("{}: is not what was stored: its digest is not the one in {}; store it again",
                     stored.string(), digest_file(stored).filename().string()));

@@ -15,8 +15,8 @@
 
 #include "analysis/statistics.h"
 #include "core/error.h"
-#include "core/names.h"
 #include "driver/plan.h"
+#include "driver/standard_output.h"
 #include "driver/version.h"
 #include "driver/whole_file.h"
 
@@ -179,8 +179,8 @@ void check_benchmark_out(const GoogleBenchmarkOptions& options, const fs::path& 
   if (is_stream(out)) return;
   try {
     check_writable(out);
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("--benchmark_out={}", error.what()));
+  } catch (const OutputError& error) {
+    throw OutputError(fmt::format("--benchmark_out={}", error.what()));
   }
 }
 
@@ -209,13 +209,13 @@ void write_benchmark_out(const GoogleBenchmarkOptions& options, const Results& r
     return;
   }
   if (options.out == "/dev/stdout") {  // opened anew it would have a place of its own in a file
-    std::fputs(printable(text).c_str(), stdout);
+    print(text);
     return;
   }
   std::ofstream file(options.out, std::ios::app);
   file << text << std::flush;
   if (!file)
-    throw InputError(
+    throw OutputError(
         fmt::format("--benchmark_out={}: cannot be written: {}", options.out, std::strerror(errno)));
 }
 

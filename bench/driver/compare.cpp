@@ -1,10 +1,15 @@
 #include "driver/compare.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -131,6 +136,34 @@ Comparison compare_once(const CompareOptions& options, const Plan& plan, const s
   return comparison;
 }
 
+// A pipe or a device is written to as it is; a file is replaced. /dev/stdout may lead to a file that the shell has opened.
+bool is_stream(const fs::path& output) {
+  std::error_code error;
+  const std::string name = fs::absolute(output, error).lexically_normal().string();
+  return (name.starts_with("/dev/") && !name.starts_with("/dev/shm/")) || name.starts_with("/proc/") ||
+         (fs::exists(output, error) && !fs::is_regular_file(output, error));
+}
+
+// What a symbolic link leads to, as the link stays.
+fs::path replaced_by(const fs::path& output) {
+  std::error_code error;
+  const fs::path file = fs::weakly_canonical(fs::absolute(output, error), error);
+  return error ? output : file;
+}
+
+// Whatever the comparison reads, and all that belongs to it.
+std::vector<fs::path> files_read(const CompareOptions& options) {
+  std::vector<fs::path> files = options.files;
+  files.push_back(options.within);
+  if (measures(options) && options.measured.workload_names.empty())
+    files.push_back(find_suite(options.measured.suite, find_installation().root / "bench" / "suites"));
+  for (const fs::path& folder : {options.baselines, fs::path(options.measured.data_folder)}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path());
+  }
+  return files;
+}
+
 // So that nothing is built only to find that none of it can run.
 void refuse_without_device(const std::set<std::string>& workers) {
   const std::set<std::string> need_device = {"cuda", "cublaslt"};
@@ -213,18 +246,40 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
     report(compare_once(options, plan, table, workers, files, progress));
 }
 
-void check_output(const fs::path& file) {
-  if (file.empty()) return;
-  std::ofstream stream(file);
-  if (!stream)
-    throw InputError(fmt::format("--output {}: cannot be written; name another file", file.string()));
+void check_output(const CompareOptions& options) {
+  if (options.output.empty()) return;
+  const auto refuse = [&](const std::string& reason) {
+    throw InputError(fmt::format("--output {}: {}; name another file", options.output.string(), reason));
+  };
+  std::error_code error;
+  for (const fs::path& input : files_read(options)) {
+    if (fs::equivalent(options.output, input, error))
+      refuse(fmt::format("is what is read as {}", input.string()));
+  }
+  if (fs::is_directory(options.output, error)) refuse("is a folder");
+  if (is_stream(options.output)) {
+    if (access(options.output.c_str(), W_OK) != 0)
+      refuse(std::string("cannot be written: ") + std::strerror(errno));
+    return;
+  }
+  if (fs::equivalent(options.output, "/proc/self/fd/1", error)) refuse("is where standard output goes");
+  // Asking the mode bits would be wrong for root and for mounts.
+  const fs::path folder = replaced_by(options.output).parent_path();
+  std::string probe = (folder / ".headroom-XXXXXX").string();
+  const int descriptor = mkostemp(probe.data(), O_CLOEXEC);
+  if (descriptor < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
+  close(descriptor);
+  unlink(probe.c_str());
 }
 
-void append_comparison(const Comparison& comparison, const fs::path& file) {
-  if (file.empty()) return;
-  std::ofstream stream(file, std::ios::app);
-  stream << comparison_json(comparison) << std::flush;
-  if (!stream) throw std::runtime_error(fmt::format("{}: cannot be written", file.string()));
+void write_output(const std::string& comparisons, const CompareOptions& options) {
+  if (options.output.empty()) return;
+  if (!is_stream(options.output)) return write_whole(comparisons, replaced_by(options.output));
+  std::ofstream stream(options.output, std::ios::app);
+  stream << comparisons << std::flush;
+  if (!stream)
+    throw OutputError(
+        fmt::format("{}: cannot be written: {}", options.output.string(), std::strerror(errno)));
 }
 
 int worse(int one, int other) { return one == 1 || other == 1 ? 1 : std::max(one, other); }

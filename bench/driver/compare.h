@@ -27,9 +27,10 @@ Comparison read_comparison(const CompareOptions& options);
 /// Throws InputError for a folder that is no build or where nothing can be measured, NotComparableError.
 void compare_builds(const CompareOptions& options, const std::function<void(const Comparison&)>& report);
 
-/// Throws InputError if the file cannot be written; empties it. Nothing for an empty name.
-void check_output(const std::filesystem::path& file);
-void append_comparison(const Comparison& comparison, const std::filesystem::path& file);
+/// Throws InputError if --output cannot be written, or is one of the files that are read. Leaves everything as it is.
+void check_output(const CompareOptions& options);
+/// Puts the comparisons in place of what --output held, which stays whole until they are there. Throws OutputError.
+void write_output(const std::string& comparisons, const CompareOptions& options);
 
 /// Of two exit codes the one that stands for both: a regression, then inconclusive.
 int worse(int one, int other);

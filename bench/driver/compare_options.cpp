@@ -28,8 +28,8 @@ CompareParser::CompareParser(CLI::App& app)
   add_how();
   command->footer(
       "Exit codes: 0 no regression, 1 a regression (or a cell that failed or is missing in head), 2 wrong "
-      "usage\n"
-      "or bad input, 3 inconclusive, 4 not comparable, 130 interrupted.");
+      "usage,\n"
+      "bad input or output that cannot be written, 3 inconclusive, 4 not comparable, 130 interrupted.");
 }
 
 void CompareParser::add_what() {
@@ -104,7 +104,9 @@ void CompareParser::add_how() {
       ->group(how);
   auto* wait =
       command->add_flag("--wait", measured.wait, "Wait until no other run uses the device")->group(how);
-  command->add_flag("--share-device", measured.share_device, "Go on although another run uses the device")
+  command
+      ->add_flag("--share-device", measured.share_device,
+                 "Go on although another run uses the device, or its lock cannot be had")
       ->excludes(wait)
       ->group(how);
   command->add_option("--time-limit", measured.time_limit_seconds, "Seconds a worker may take for one call")
@@ -122,7 +124,9 @@ void CompareParser::add_how() {
              "--json", [this] { format_ = "json"; }, "The same as --format json")
       ->group(where);
   command
-      ->add_option("--output", options.output, "Also write each comparison to this file as JSON, one a line")
+      ->add_option(
+          "--output", options.output,
+          "Also write each comparison as JSON, one a line, to this file, which is replaced at the end")
       ->group(where);
 }
 

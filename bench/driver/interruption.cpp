@@ -54,8 +54,8 @@ void install() {
   handler.sa_handler = on_signal;
   sigemptyset(&handler.sa_mask);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &handler, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the call that writes it
+  // What cannot be written is told by the call that failed.
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
 }
 
 bool requested() { return asked; }

@@ -118,7 +118,8 @@ void PairedRun::settle(Side side, Cell& cell, CellState state, const std::string
   compared(cell).message = one_line(fmt::format("{}: {}", to_string(side), message));
 }
 
-// Whatever goes wrong on one side ends here, in the cell; Ctrl-C and another protocol go on upwards.
+// Whatever goes wrong on one side ends here, in the cell; Ctrl-C, another protocol and files of the driver's own that
+// cannot be written go on upwards.
 template <typename Work>
 bool PairedRun::attempt(Side side, Cell& cell, const std::string& what, Work&& work) {
   interruption::throw_if_requested();
@@ -126,6 +127,8 @@ bool PairedRun::attempt(Side side, Cell& cell, const std::string& what, Work&& w
     work();
     return true;
   } catch (const NotComparableError&) {
+    throw;
+  } catch (const OutputError&) {
     throw;
   } catch (const WorkerCallError& error) {
     interruption::throw_if_requested();

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <stdexcept>
 #include <string>
 
+#include "core/error.h"
 #include "driver/interruption.h"
 
 namespace headroom {
@@ -83,8 +83,8 @@ Scratch::Scratch(std::int64_t bytes_needed) {
   const bool fits =
       !ignored && static_cast<double>(memory.available) > 1.2 * static_cast<double>(bytes_needed);
   if ((fits && make(parents.front())) || make(parents.back())) return;
-  throw std::runtime_error(fmt::format("{}: no temporary folder can be made there: {}",
-                                       parents.back().string(), std::strerror(errno)));
+  throw OutputError(fmt::format("{}: no temporary folder can be made there: {}", parents.back().string(),
+                                std::strerror(errno)));
 }
 
 bool Scratch::make(const fs::path& parent) {

@@ -5,7 +5,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <stdexcept>
+
+#include "core/error.h"
 
 namespace headroom {
 namespace {
@@ -16,7 +17,7 @@ void write_labels(const std::filesystem::path& file, const std::vector<std::int3
                static_cast<std::streamsize>(labels.size() * sizeof labels[0]));
   stream.close();
   if (!stream)
-    throw std::runtime_error(
+    throw OutputError(
         fmt::format("{}: cannot be written: {}", file.filename().string(), std::strerror(errno)));
 }
 

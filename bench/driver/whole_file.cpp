@@ -26,7 +26,7 @@ constexpr std::size_t kDigits = 8;
 [[noreturn]] void throw_errno() { throw std::system_error(errno, std::generic_category()); }
 
 [[noreturn]] void refuse(const fs::path& file, const std::system_error& error) {
-  throw InputError(
+  throw OutputError(
       fmt::format("{}: cannot be written: {}", file.string(), std::strerror(error.code().value())));
 }
 

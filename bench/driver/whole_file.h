@@ -11,10 +11,10 @@
 
 namespace headroom {
 
-/// Makes or replaces `file`. Throws InputError that says why it could not, with what was there still there.
+/// Makes or replaces `file`. Throws OutputError that says why it could not, with what was there still there.
 void write_whole(const std::string& text, const std::filesystem::path& file);
 
-/// Throws InputError if nothing can be written beside `file`. Asking the mode bits would be wrong for root and for mounts.
+/// Throws OutputError if nothing can be written beside `file`. Asking the mode bits would be wrong for root and for mounts.
 void check_writable(const std::filesystem::path& file);
 
 /// A file that no other run writes while this object lives.
@@ -26,11 +26,11 @@ class ReservedFile {
   ReservedFile(const ReservedFile&) = delete;
   ReservedFile& operator=(const ReservedFile&) = delete;
 
-  /// Makes `file` with `text` in it, and its folder; false if there is something of that name. Throws InputError.
+  /// Makes `file` with `text` in it, and its folder; false if there is something of that name. Throws OutputError.
   bool create(const std::filesystem::path& file, const std::string& text);
-  /// Takes a file that is there. Throws InputError if another run has it, or if its folder cannot be written.
+  /// Takes a file that is there. Throws InputError if another run has it, OutputError if its folder cannot be written.
   void hold(const std::filesystem::path& file);
-  /// Puts `text` in its place. Throws InputError as write_whole() does.
+  /// Puts `text` in its place. Throws OutputError as write_whole() does.
   void write(const std::string& text);
 
   const std::filesystem::path& path() const { return path_; }

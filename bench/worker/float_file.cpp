@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "core/error.h"
 #include "core/parallel.h"
 #include "worker/regular_file.h"
 
@@ -94,7 +95,7 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
 
 }  // namespace
 
-void write_floats(const std::filesystem::path& file, std::span<const float> values) {
+void write_floats(const std::filesystem::path& file, std::span<const float> values) try {
   constexpr const char* kWhat = "cannot be written";
   // Not emptied first: a file in memory that is written again would have to find its pages anew.
   OpenFile out(file, O_RDWR | O_CREAT, kWhat);
@@ -107,6 +108,8 @@ void write_floats(const std::filesystem::path& file, std::span<const float> valu
                  return ::pwrite(out.descriptor(), bytes, size, offset);
                });
   if (!out.close()) fail(file, kWhat, errno);
+} catch (const std::runtime_error& error) {
+  throw OutputError(error.what());
 }
 
 void read_floats(const std::filesystem::path& file, std::span<float> values) {

@@ -105,7 +105,7 @@ TEST(BenchmarkReport, TheFileIsReplacedAndAPipeIsNot) {
   write_benchmark_out(options, example(), true);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   options.out = "/dev/full";
-  EXPECT_THAT(message_of<InputError>([&] { write_benchmark_out(options, example(), true); }),
+  EXPECT_THAT(message_of<OutputError>([&] { write_benchmark_out(options, example(), true); }),
               HasSubstr("No space left"));
 }
 

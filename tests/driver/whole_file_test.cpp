@@ -136,7 +136,7 @@ TEST(WholeFile, OnlyLeftoversThatNobodyHoldsAreRemoved) {
 }
 
 TEST(WholeFile, SaysWhyItCannotBeWritten) {
-  const std::string said = message_of<InputError>([] { write_whole("text", "/proc/a.json"); });
+  const std::string said = message_of<OutputError>([] { write_whole("text", "/proc/a.json"); });
   EXPECT_THAT(said, HasSubstr("/proc/a.json: cannot be written: "));
   EXPECT_EQ(said.find('\n'), std::string::npos);
 }
