@@ -4,6 +4,7 @@
 // This file is the data flow of a run from top to bottom. Training happens in worker processes; this program
 // holds no CUDA context and no PyTorch.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -26,6 +27,8 @@
 #include "driver/scratch.h"
 #include "driver/standard_output.h"
 #include "driver/summary.h"
+#include "driver/table.h"
+#include "driver/terminal.h"
 #include "worker/children.h"
 
 namespace headroom {
@@ -198,11 +201,14 @@ int run(const RunOptions& asked) {
   pool.end_all();
 
   // Before the figures: whatever ends those, what was measured has been said.
+  progress.clear();
+  const std::size_t width = terminal_width(STDOUT_FILENO);
   if (options.json) {
     print(summary_json(results, output.path()));
   } else if (options.google_benchmark.format.empty()) {
-    print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results), ladder_table(results),
-                      summary_sentence(results), shown(output.path())));
+    print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results, width),
+                      ladder_table(results, width), wrapped(summary_sentence(results), width),
+                      shown(output.path())));
   } else {
     print(benchmark_report(results, options.google_benchmark.format, /*with_context=*/false));
   }
@@ -231,7 +237,7 @@ int compare(const CompareOptions& options) {
     comparisons += comparison_json(comparison);
     worst = worse(worst, exit_code(comparison));
     try {
-      if (!not_printed) print(formatted(comparison, options.format));
+      if (!not_printed) print(formatted(comparison, options.format, terminal_width(STDOUT_FILENO)));
     } catch (const OutputError& error) {
       if (options.output.empty()) throw;
       not_printed = error;
@@ -250,14 +256,15 @@ int compare(const CompareOptions& options) {
 int dispatch(int argc, char** argv) {
   const CommandLine line = parse_command_line(std::vector<std::string>(argv, argv + argc));
   if (line.command != CommandLine::Command::kPrintAndExit) require_working_folder();
+  const std::size_t width = terminal_width(STDOUT_FILENO);
   switch (line.command) {
     case CommandLine::Command::kRun:
       return run(line.run);
     case CommandLine::Command::kList:
-      print(list_text(line.list));
+      print(list_text(line.list, width));
       return kDone;
     case CommandLine::Command::kCalibrate:
-      print(calibration_text(line.calibrate));
+      print(calibration_text(line.calibrate, width));
       return kDone;
     case CommandLine::Command::kCompare:
       return compare(line.compare);

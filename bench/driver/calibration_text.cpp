@@ -14,6 +14,7 @@
 #include "driver/progress.h"
 #include "driver/run.h"
 #include "driver/scratch.h"
+#include "driver/table.h"
 #include "driver/worker_pool.h"
 
 namespace headroom {
@@ -31,7 +32,7 @@ std::string rate_text(double value, const std::string& unit) {
   return fmt::format("{:g} {}", value, unit);
 }
 
-std::string calibration_text(const CalibrateOptions& options) {
+std::string calibration_text(const CalibrateOptions& options, std::size_t width) {
   RunOptions asked;
   asked.device = options.device;
   asked.device_given = true;
@@ -65,7 +66,7 @@ std::string calibration_text(const CalibrateOptions& options) {
   std::string text = fmt::format("{}\n", found->name);
   for (const auto& [name, rate] : calibration)
     text += fmt::format("  {:<18} {:>13}  {}\n", name, rate_text(rate.value, rate.unit), rate.how);
-  return text;
+  return wrapped(text, width);
 }
 
 }  // namespace headroom

@@ -242,8 +242,11 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
     refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);
   const Scratch scratch(temporary_bytes(plan));
   ComparedFiles files(scratch.folder());
-  for (int i = 0; i < options.repeat; ++i)
-    report(compare_once(options, plan, table, workers, files, progress));
+  for (int i = 0; i < options.repeat; ++i) {
+    const Comparison comparison = compare_once(options, plan, table, workers, files, progress);
+    progress.clear();
+    report(comparison);
+  }
 }
 
 void check_output(const CompareOptions& options) {

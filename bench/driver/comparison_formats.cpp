@@ -10,6 +10,7 @@
 
 #include "analysis/statistics.h"
 #include "driver/summary.h"
+#include "driver/table.h"
 
 namespace headroom {
 namespace {
@@ -55,7 +56,7 @@ std::vector<Count> counts_of(const Comparison& comparison) {
   return counts;
 }
 
-using Row = std::vector<std::string>;
+using Row = Table::Row;
 
 // What a backend says of itself in every comparison, such as how it has laid out its kernel: only in the JSON.
 bool is_plain_note(const ComparedCell& cell, const Comparison& comparison) {
@@ -184,24 +185,16 @@ std::string verdict_sentence(const Comparison& comparison) {
                      text, tolerance_text(comparison));
 }
 
-std::string comparison_text(const Comparison& comparison) {
-  std::vector<Row> rows = table_rows(comparison);
-  rows.insert(rows.begin(), kHeader);
-  std::vector<std::size_t> widths(kHeader.size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text = fmt::format("base: {}\nhead: {}\n\n", comparison.base, comparison.head);
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i)
-      text +=
-          i == 0 ? fmt::format("{:<{}}  ", row[i], widths[i]) : fmt::format("{:>{}}  ", row[i], widths[i]);
-    text += row.back() + "\n";
-  }
+std::string comparison_text(const Comparison& comparison, std::size_t width) {
+  enum Column : std::size_t { kBase = 1, kHead, kChange, kInterval };
+  const Table table{
+      kHeader, table_rows(comparison), {kBase, kHead, kChange, kInterval}, 0, {kInterval, kBase, kHead}};
+  std::string text =
+      fmt::format("base: {}\nhead: {}\n\n{}", comparison.base, comparison.head, table_text(table, width));
   text += fmt::format("\n{}\n{}\n", how_measured(comparison), verdict_sentence(comparison));
   if (comparison.kind == "self-check" && comparison.planted_percent == 0)
     text += visible_text(comparison) + "\n";
-  return text;
+  return wrapped(text, width);
 }
 
 std::string comparison_markdown(const Comparison& comparison) {
@@ -324,7 +317,7 @@ std::string comparison_github_action(const Comparison& comparison) {
   return dump(entries);
 }
 
-std::string formatted(const Comparison& comparison, CompareFormat format) {
+std::string formatted(const Comparison& comparison, CompareFormat format, std::size_t width) {
   switch (format) {
     case CompareFormat::kText:
       break;
@@ -339,7 +332,7 @@ std::string formatted(const Comparison& comparison, CompareFormat format) {
     case CompareFormat::kGithubActionBenchmark:
       return comparison_github_action(comparison);
   }
-  return comparison_text(comparison);
+  return comparison_text(comparison, width);
 }
 
 }  // namespace headroom

@@ -5,13 +5,15 @@
 
 #include "driver/comparison.h"
 #include "driver/options.h"
+#include "driver/terminal.h"
 
 namespace headroom {
 
 /// What it comes to, in a sentence: "No regression: 8 cells are equivalent (within 2 %)."
 std::string verdict_sentence(const Comparison& comparison);
 
-std::string comparison_text(const Comparison& comparison);
+/// `width`: of the terminal, see table.h.
+std::string comparison_text(const Comparison& comparison, std::size_t width = kNoWidth);
 /// For a pull-request comment or $GITHUB_STEP_SUMMARY.
 std::string comparison_markdown(const Comparison& comparison);
 /// results/compare.schema.json: everything, every pair included, on one line.
@@ -24,6 +26,7 @@ std::string comparison_bencher(const Comparison& comparison);
 /// github-action-benchmark's customSmallerIsBetter.
 std::string comparison_github_action(const Comparison& comparison);
 
-std::string formatted(const Comparison& comparison, CompareFormat format);
+/// Only text for people is made to fit a terminal of `width` columns.
+std::string formatted(const Comparison& comparison, CompareFormat format, std::size_t width = kNoWidth);
 
 }  // namespace headroom

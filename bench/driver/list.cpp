@@ -10,6 +10,7 @@
 #include "driver/machine.h"
 #include "driver/scratch.h"
 #include "driver/suite.h"
+#include "driver/table.h"
 #include "driver/worker_pool.h"
 
 namespace headroom {
@@ -55,7 +56,7 @@ std::string reasons(const std::vector<PrecisionState>& states) {
 
 }  // namespace
 
-std::string list_text(const ListOptions& options) {
+std::string list_text(const ListOptions& options, std::size_t width) {
   const Installation installation = find_installation();
   const std::filesystem::path folder = installation.root / "bench" / "suites";
   std::vector<Suite> suites;
@@ -121,7 +122,7 @@ std::string list_text(const ListOptions& options) {
                         runs.empty() ? "does not run here: " + why
                                      : "runs here: " + runs + (why.empty() ? "" : " (" + why + ")"));
   }
-  return text;
+  return wrapped(text, width);
 }
 
 }  // namespace headroom

@@ -4,10 +4,11 @@
 #include <string>
 
 #include "driver/options.h"
+#include "driver/terminal.h"
 
 namespace headroom {
 
-/// The text for standard output.
-std::string list_text(const ListOptions& options);
+/// The text for standard output; `width`: of the terminal, for what is not JSON.
+std::string list_text(const ListOptions& options, std::size_t width = kNoWidth);
 
 }  // namespace headroom

@@ -7,6 +7,8 @@
 #include <cstdio>
 
 #include "core/names.h"
+#include "driver/table.h"
+#include "driver/terminal.h"
 
 namespace headroom {
 
@@ -17,7 +19,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {} min", minutes / 60, minutes % 60);
 }
 
-Progress::Progress() : last_line_(std::chrono::steady_clock::now()), terminal_(isatty(2) == 1) {}
+Progress::Progress()
+    : last_line_(std::chrono::steady_clock::now()), one_line_(takes_escape_codes(STDERR_FILENO)) {}
 
 Progress::~Progress() { clear(); }
 
@@ -45,26 +48,30 @@ std::string Progress::time_left() const {
 }
 
 void Progress::clear() {
-  if (terminal_ && shown_ > 0) std::fputs("\r\033[K", stderr);
-  shown_ = 0;
+  if (shown_) std::fputs("\r\033[K", stderr);
+  shown_ = false;
 }
 
 void Progress::status(const std::string& text, bool important) {
-  const std::string full = printable(text + time_left());
-  if (terminal_) {
+  const std::string shown = printable(text), left = time_left();
+  if (one_line_) {
+    // A line that filled the last column would already be two on some terminals.
+    const std::size_t width = terminal_width(STDERR_FILENO) - 1, of_left = characters(left);
     clear();
-    std::fputs(full.c_str(), stderr);
+    std::fputs(2 * of_left < width ? (cut_to(shown, width - of_left) + left).c_str()
+                                   : cut_to(shown + left, width).c_str(),
+               stderr);
     std::fflush(stderr);
-    shown_ = full.size();
+    shown_ = true;
   } else if (important || std::chrono::steady_clock::now() - last_line_ > std::chrono::seconds(20)) {
     last_line_ = std::chrono::steady_clock::now();
-    std::fputs((full + "\n").c_str(), stderr);
+    std::fputs((shown + left + "\n").c_str(), stderr);
   }
 }
 
 void Progress::line(const std::string& text) {
   clear();
-  std::fputs((printable(text) + "\n").c_str(), stderr);
+  std::fputs((wrapped(printable(text), terminal_width(STDERR_FILENO)) + "\n").c_str(), stderr);
 }
 
 }  // namespace headroom

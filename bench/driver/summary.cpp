@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "analysis/floors.h"
 #include "analysis/gpu_state.h"
 #include "analysis/ladder.h"
 #include "analysis/speedup.h"
+#include "driver/table.h"
 
 namespace headroom {
 namespace {
@@ -17,25 +17,6 @@ namespace {
 std::string times(const std::optional<double>& factor) {
   if (!factor) return "";
   return fmt::format("{:.{}f} x", *factor, *factor >= 100 ? 0 : 2);
-}
-
-using Line = std::vector<std::string>;
-
-// Lines as a table; columns in `numbers` stand to the right, the last one has no end.
-std::string columns(const std::vector<Line>& lines, const std::set<std::size_t>& numbers) {
-  std::vector<std::size_t> widths(lines.front().size(), 0);
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string text;
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i + 1 < line.size(); ++i) {
-      text += numbers.count(i) > 0 ? fmt::format("{:>{}}  ", line[i], widths[i])
-                                   : fmt::format("{:<{}}  ", line[i], widths[i]);
-    }
-    text += line.back() + "\n";
-  }
-  return text;
 }
 
 const Floor* floor_of(const Results& results, const Record& record) {
@@ -65,30 +46,43 @@ std::string verdict_text(const Record& record) {
          (slowdown.empty() ? "" : ", " + slowdown);
 }
 
-/// What was skipped: one line for all backends of a workload and precision that share a reason.
+// What was skipped: a line for each reason, with whom it met and where.
 std::string skipped_table(const std::vector<SpeedupRow>& rows) {
   struct Skipped {
-    std::string workload, precision, backends, reason;
+    std::string reason;
+    std::size_t count = 0;
+    std::vector<std::string> backends = {}, workloads = {}, precisions = {};
   };
   std::vector<Skipped> skipped;
+  const auto add = [](std::vector<std::string>& names, std::string_view name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  };
   for (const SpeedupRow& row : rows) {
     const Record& record = *row.record;
     if (record.outcome != Outcome::kSkipped) continue;
-    const std::string precision(to_string(record.precision));
-    const auto same = std::find_if(skipped.begin(), skipped.end(), [&](const Skipped& other) {
-      return other.workload == record.workload && other.precision == precision &&
-             other.reason == record.message;
-    });
-    if (same == skipped.end())
-      skipped.push_back({record.workload, precision, record.backend, record.message});
-    else
-      same->backends += ", " + record.backend;
+    auto same = std::find_if(skipped.begin(), skipped.end(),
+                             [&](const Skipped& other) { return other.reason == record.message; });
+    if (same == skipped.end()) same = skipped.insert(skipped.end(), {record.message});
+    ++same->count;
+    add(same->backends, record.backend);
+    add(same->workloads, record.workload);
+    add(same->precisions, to_string(record.precision));
   }
   if (skipped.empty()) return "";
-  std::vector<Line> lines = {{"workload", "precision", "skipped"}};
-  for (const Skipped& one : skipped)
-    lines.push_back({one.workload, one.precision, one.backends + ": " + one.reason});
-  return "\n" + columns(lines, {});
+  Table table{{"skipped", "reason"}, {}, {0}};
+  const auto joined = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  };
+  for (const Skipped& one : skipped) {
+    const std::string workloads =
+        one.workloads.size() == 1 ? one.workloads.front() : fmt::format("{} workloads", one.workloads.size());
+    table.rows.push_back(
+        {fmt::format("{}", one.count), fmt::format("{} ({}; {}; {})", one.reason, joined(one.backends),
+                                                   workloads, joined(one.precisions))});
+  }
+  return "\n" + table_text(table);
 }
 
 }  // namespace
@@ -100,9 +94,14 @@ std::string step_text(double seconds) {
   return fmt::format("{:.{}f} s", seconds, digits(seconds));
 }
 
-std::string summary_table(const Results& results) {
-  std::vector<Line> lines = {{"workload", "precision", "backend", "step", "95 % interval", "vs eager",
-                              "vs best", "of floor", "result"}};
+std::string summary_table(const Results& results, std::size_t width) {
+  enum Column : std::size_t { kStep = 3, kInterval, kVsEager, kVsBest, kOfFloor };
+  Table table{{"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "of floor",
+               "result"},
+              {},
+              {kStep, kInterval, kVsEager, kVsBest, kOfFloor},
+              2,
+              {kInterval, kOfFloor, kVsBest}};
   const std::vector<SpeedupRow> rows = speedup_rows(results.records);
   for (const SpeedupRow& row : rows) {
     const Record& record = *row.record;
@@ -113,13 +112,13 @@ std::string summary_table(const Results& results) {
       interval =
           fmt::format("{} .. {}", step_text(record.step_seconds->low), step_text(record.step_seconds->high));
     }
-    lines.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
-                     interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
-                     fraction_text(results, record), verdict_text(record)});
+    table.rows.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
+                          interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
+                          fraction_text(results, record), verdict_text(record)});
   }
   std::string text;
-  if (lines.size() > 1)
-    text = columns(lines, {3, 4, 5, 6, 7}) +
+  if (!table.rows.empty())
+    text = table_text(table, width) +
            "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
   if (std::any_of(results.records.begin(), results.records.end(),
                   [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
@@ -128,22 +127,23 @@ std::string summary_table(const Results& results) {
   for (const Record& record : results.records) {
     if (is_faster_than_floor(record)) text += floor_defect(record) + "\n";
   }
-  return text + skipped_table(rows);
+  return wrapped(text + skipped_table(rows), width);
 }
 
-std::string ladder_table(const Results& results) {
+std::string ladder_table(const Results& results, std::size_t width) {
   const std::vector<std::pair<const char*, const char*>> terms = {
       {"python", "Python"}, {"dispatch", "dispatch"}, {"fusion", "fusion"},
       {"choice", "choice"}, {"kernels", "kernels"},   {"left", "left"}};
-  std::vector<Line> lines = {{"workload", "precision", "pytorch-eager"}};
-  for (const auto& [name, title] : terms) lines.front().push_back(title);
-  lines.front().insert(lines.front().end(), {"floor", "between"});
+  constexpr std::size_t kBetween = 10;
+  Table table{{"workload", "precision", "pytorch-eager"}, {}, {2, 3, 4, 5, 6, 7, 8, 9}, 2, {kBetween}};
+  for (const auto& [name, title] : terms) table.header.push_back(title);
+  table.header.insert(table.header.end(), {"floor", "between"});
   for (const WorkloadEntry& entry : results.workloads) {
     for (const auto& [precision, ladder] : entry.ladders) {
       const Record* eager = results.find(entry.workload.name, "pytorch-eager", precision);
       const auto floor = entry.floors.find(precision);
-      Line line = {entry.workload.name, std::string(to_string(precision)),
-                   eager != nullptr && counts(*eager) ? step_text(eager->step_seconds->median) : ""};
+      Table::Row line = {entry.workload.name, std::string(to_string(precision)),
+                         eager != nullptr && counts(*eager) ? step_text(eager->step_seconds->median) : ""};
       std::string between;
       int known = 0;
       for (const auto& [name, title] : terms) {
@@ -157,18 +157,19 @@ std::string ladder_table(const Results& results) {
       }
       line.push_back(floor == entry.floors.end() ? "" : step_text(floor->second.seconds));
       line.push_back(between);
-      if (known >= 2) lines.push_back(std::move(line));
+      if (known >= 2) table.rows.push_back(std::move(line));
     }
   }
-  if (lines.size() == 1) return "";
-  return "Where the time of a step goes: what is saved from one row to the next\n" +
-         columns(lines, {2, 3, 4, 5, 6, 7, 8, 9}) +
-         "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
-         "fusion: that less\n"
-         "the expert or compiled graph; choice: that less the best PyTorch, where it is another row; "
-         "kernels: best\n"
-         "PyTorch less the best of ours; left: that less the floor\n"
-         "(noise): the intervals overlap; (negative): the second row is the slower one\n\n";
+  if (table.rows.empty()) return "";
+  return wrapped(
+      "Where the time of a step goes: what is saved from one row to the next\n" + table_text(table, width) +
+          "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
+          "fusion: that less\n"
+          "the expert or compiled graph; choice: that less the best PyTorch, where it is another row; "
+          "kernels: best\n"
+          "PyTorch less the best of ours; left: that less the floor\n"
+          "(noise): the intervals overlap; (negative): the second row is the slower one\n\n",
+      width);
 }
 
 std::string summary_sentence(const Results& results) {

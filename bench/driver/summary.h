@@ -5,16 +5,17 @@
 #include <string>
 
 #include "driver/results.h"
+#include "driver/terminal.h"
 
 namespace headroom {
 
 /// "12.3 us", "1.45 ms": three digits.
 std::string step_text(double seconds);
 
-/// What ran, a line a record; then what was skipped, a line for each (workload, precision) and reason.
-std::string summary_table(const Results& results);
+/// What ran, a line a record; then what was skipped, a line for each reason. `width`: of the terminal, see table.h.
+std::string summary_table(const Results& results, std::size_t width = kNoWidth);
 /// Where the time goes, a line for each (workload, precision) of which two terms or more are known; else empty.
-std::string ladder_table(const Results& results);
+std::string ladder_table(const Results& results, std::size_t width = kNoWidth);
 std::string summary_sentence(const Results& results);
 std::string summary_json(const Results& results, const std::filesystem::path& file);
 

@@ -9,7 +9,18 @@ fail() {
   exit 2
 }
 
-on_terminal() { [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; }
+# Whether a line may be written over.
+on_terminal() { [ -t 2 ] && [ "${TERM:-dumb}" != dumb ] && [ -z "${NO_COLOR:-}" ]; }
+
+# show_line TEXT: in place of the line before, as far as the terminal is wide now. A line that filled the last column
+# would already be two on some terminals.
+show_line() {
+  local width
+  width=$(stty size <&2 2>/dev/null | cut -d ' ' -f 2) || true
+  [ "${width:-0}" -gt 0 ] || width=${COLUMNS:-}
+  case $width in 0 | '' | *[!0-9]*) width=80 ;; esac
+  printf '\r\033[K%s' "${1:0:width-1}" >&2
+}
 
 # step TITLE LOG COMMAND...: runs a program with its output appended to LOG and says how far it is; when it fails, shows
 # the log's last lines and returns its status. `idle=REGEX step ...`: nothing is said while every line of LOG matches.
@@ -37,7 +48,7 @@ show_progress() {
       on_terminal || say "$title (log: $log)"
     fi
     if [ -n "$began" ] && on_terminal; then
-      printf '\r\033[K%s  %d s  %s' "$title" "$elapsed" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-60)" >&2
+      show_line "$title  $elapsed s  $(tail -n 1 "$log" | tr -d '\000-\037')"
     elif [ -n "$began" ] && [ $((elapsed / 30)) -gt "$announced" ]; then
       announced=$((elapsed / 30))
       say "$title: $elapsed s, $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-80)"

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "analysis/ladder.h"
 
 namespace headroom {
@@ -78,17 +80,41 @@ TEST(Summary, ListsWhatWasSkippedOnceForEachReason) {
     results.records[i].step_seconds.reset();
     results.records[i].message = i == 2 ? "needs 9 bytes, there are 8" : "no CUDA device";
   }
+  // The same reason in other workloads and precisions is no line of its own.
+  for (int widest = 1; widest <= 40; ++widest) {
+    results.records.push_back(results.records[3]);
+    results.records.back().workload = "mlp-8x" + std::to_string(widest) + "-b8";
+    results.records.back().precision = widest % 2 == 0 ? Precision::kBf16 : Precision::kFp32;
+  }
   const std::string text = summary_table(results);
   const std::string& first = results.records[1].backend;
   const std::string& second = results.records[2].backend;
   const std::string& third = results.records[3].backend;
-  EXPECT_THAT(text, HasSubstr("\n\nworkload    precision  skipped\n"));
-  EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + first + ", " + third + ": no CUDA device\n"));
-  EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + second + ": needs 9 bytes, there are 8\n"));
+  EXPECT_THAT(text, HasSubstr("\n\nskipped  reason\n"));
+  EXPECT_THAT(text, HasSubstr("\n     42  no CUDA device (" + first + ", " + third +
+                              "; 40 workloads; fp32, bf16)\n"));
+  EXPECT_THAT(text, HasSubstr("\n      1  needs 9 bytes, there are 8 (" + second + "; mlp-8x8-b8; fp32)\n"));
   // The rest still has its lines, and nothing else has one.
   EXPECT_THAT(text, HasSubstr("\nmlp-8x8-b8  fp32       " + results.records[0].backend + " "));
   EXPECT_THAT(text, Not(HasSubstr(first + "  ")));
 }
+
+TEST(Summary, FitsANarrowTerminal) {
+  Results results = measured();
+  for (Record& record : results.records) record.workload = "mlp-784x128x128x128x10-b32";
+  results.records[3].outcome = Outcome::kFailed;
+  results.records[3].message = "verification: step_update of weight1 is 0.2, expected at most 0.001";
+  for (const std::size_t width : {40, 60, 80, 100, 120}) {
+    const std::string text = summary_table(results, width) + ladder_table(results, width);
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) EXPECT_LE(line.size(), width) << line;
+    for (const char* shown : {"pytorch-eager", "libtorch-graph", "cuda-layered", "1.00 ms", "120 us",
+                              "FAILED:", "verified", "600 us"})
+      EXPECT_THAT(text, HasSubstr(shown)) << width;
+  }
+  EXPECT_EQ(summary_table(results, 1000), summary_table(results));
+}
+
 TEST(Summary, HasNoTimesWhereAllWasSkipped) {
   Results results = measured();
   for (Record& record : results.records) {
