@@ -9,6 +9,11 @@ add_library(headroom_fmt INTERFACE)
 target_include_directories(headroom_fmt SYSTEM INTERFACE ${HEADROOM_FMT_INCLUDE})
 target_compile_definitions(headroom_fmt INTERFACE FMT_HEADER_ONLY)
 
+find_path(HEADROOM_VALIJSON_INCLUDE valijson/validator.hpp REQUIRED)
+add_library(headroom_valijson INTERFACE)
+target_include_directories(headroom_valijson SYSTEM INTERFACE ${HEADROOM_VALIJSON_INCLUDE})
+target_compile_definitions(headroom_valijson INTERFACE VALIJSON_USE_EXCEPTIONS=1)
+
 find_path(HEADROOM_ZLIB_INCLUDE zlib.h REQUIRED)
 find_library(HEADROOM_ZLIB_LIBRARY libz.a REQUIRED)
 add_library(headroom_zlib INTERFACE)

@@ -2,10 +2,8 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "core/error.h"
+#include "driver/json_file.h"
 #include "driver/machine.h"
 #include "driver/whole_file.h"
 
@@ -13,14 +11,6 @@ namespace headroom {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string contents_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  if (!stream || !(text << stream.rdbuf()))
-    throw InputError(fmt::format("{}: cannot be read", file.string()));
-  return text.str();
-}
 
 fs::path digest_file(const fs::path& stored) { return fs::path(stored).replace_extension(".digest"); }
 
@@ -53,7 +43,7 @@ std::string machine_key(const Results& results) {
 
 fs::path save_baseline(const fs::path& file, const fs::path& folder, const std::string& name) {
   const Results results = read_results(file);
-  const std::string text = contents_of(file);
+  const std::string text = read_text(file);
   std::error_code error;
   fs::create_directories(folder, error);
   if (!fs::is_directory(folder))
@@ -65,7 +55,7 @@ fs::path save_baseline(const fs::path& file, const fs::path& folder, const std::
   const bool is_first = !fs::exists(stored);
   try {
     const bool had_digest = fs::exists(digest_file(stored));
-    write_whole(had_digest ? digest + contents_of(digest_file(stored)) : digest, digest_file(stored));
+    write_whole(had_digest ? digest + read_text(digest_file(stored)) : digest, digest_file(stored));
     write_whole(text, stored);
     write_whole(digest, digest_file(stored));
   } catch (...) {
@@ -83,7 +73,7 @@ fs::path find_baseline(const Results& head, const fs::path& folder, const std::s
     throw InputError(fmt::format("--baseline {}: {} is not there; in {} there is: {}", name,
                                  stored.filename().string(), folder.string(), stored_names(folder)));
   }
-  if (contents_of(digest_file(stored)).find(text_digest({contents_of(stored)}) + "\n") == std::string::npos) {
+  if (read_text(digest_file(stored)).find(text_digest({read_text(stored)}) + "\n") == std::string::npos) {
     throw InputError(
         fmt::format("{}: is not what was stored: its digest is not the one in {}; store it again",
                     stored.string(), digest_file(stored).filename().string()));

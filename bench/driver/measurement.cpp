@@ -18,10 +18,11 @@ constexpr double kWarmupSeconds = 5e-3;
 // A block is planned a little longer than asked, since the estimate has some noise.
 constexpr double kMargin = 1.05;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 32;
+constexpr double kLeastSeconds = 1e-15;  // that results/schema.json takes for a time
 
 double device_seconds(const Timing& timing) {
   for (const double seconds : {timing.device_seconds, timing.wall_seconds}) {
-    if (!std::isfinite(seconds) || seconds <= 0) {
+    if (!std::isfinite(seconds) || seconds < kLeastSeconds) {
       throw std::runtime_error(fmt::format("the worker measured {} s for some steps: not a time", seconds));
     }
   }

@@ -2,16 +2,18 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 
 #include "core/error.h"
+#include "driver/json_file.h"
+#include "driver/results_schema.h"
 
 namespace headroom {
 namespace {
@@ -210,268 +212,227 @@ json write(const Record& record) {
           {"verification", {{"verdict", to_string(record.verification.verdict)}, {"checks", checks}}}};
 }
 
-// One value of a results file and where it stands, for complaints.
-class Node {
- public:
-  Node(const json& value, std::string where) : value_(value), where_(std::move(where)) {}
+// Reading. What is read here has passed the schema, so it has the types and the fields that it should have.
 
-  Node at(const std::string& key) const {
-    if (!value_.is_object()) fail("an object");
-    const auto found = value_.find(key);
-    const std::string where = where_.ends_with(": ") ? where_ + key : where_ + "." + key;
-    if (found == value_.end()) throw InputError(fmt::format("{}: is missing", where));
-    return {*found, where};
-  }
-  bool null() const { return value_.is_null(); }
-  /// A field that files of earlier versions of this program lack; null too.
-  std::optional<Node> later(const std::string& key) const {
-    if (!value_.is_object()) fail("an object");
-    const auto found = value_.find(key);
-    return found == value_.end() || found->is_null() ? std::nullopt : std::optional(at(key));
-  }
-  std::vector<Node> items() const {
-    if (!value_.is_array()) fail("a list");
-    std::vector<Node> nodes;
-    for (std::size_t i = 0; i < value_.size(); ++i)
-      nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
-    return nodes;
-  }
-  std::map<std::string, Node> members() const {
-    if (!value_.is_object()) fail("an object");
-    std::map<std::string, Node> all;
-    for (const auto& [key, value] : value_.items()) all.emplace(key, Node(value, where_ + "." + key));
-    return all;
-  }
-  std::map<std::string, std::string> strings() const {
-    if (!value_.is_object()) fail("an object");
-    std::map<std::string, std::string> all;
-    for (const auto& [key, value] : value_.items()) {
-      if (value.is_null()) continue;
-      all[key] = Node(value, where_ + "." + key).string();
-    }
-    return all;
-  }
-  std::string string() const {
-    if (!value_.is_string()) fail("a string");
-    return value_.get<std::string>();
-  }
-  bool boolean() const {
-    if (!value_.is_boolean()) fail("true or false");
-    return value_.get<bool>();
-  }
-  double number() const {
-    if (!value_.is_number()) fail("a number");
-    return value_.get<double>();
-  }
-  std::int64_t integer() const {
-    if (!value_.is_number_integer()) fail("a whole number");
-    return value_.get<std::int64_t>();
-  }
-  std::uint64_t unsigned_integer() const {
-    if (!value_.is_number_unsigned()) fail("a whole number from 0");
-    return value_.get<std::uint64_t>();
-  }
-  double number_or_nan() const { return null() ? std::nan("") : number(); }
-  std::optional<std::string> optional_string() const {
-    return null() ? std::nullopt : std::optional(string());
-  }
-  std::optional<double> optional_number() const { return null() ? std::nullopt : std::optional(number()); }
-  std::optional<std::int64_t> optional_integer() const {
-    return null() ? std::nullopt : std::optional(integer());
-  }
+using Parsed = nlohmann::json;
 
-  template <typename T, typename Convert>
-  T one_of(const std::initializer_list<T>& values, const Convert& text_of) const {
-    for (const T value : values) {
-      if (string() == text_of(value)) return value;
-    }
-    std::string expected;
-    for (const T value : values) expected += (expected.empty() ? "" : ", ") + std::string(text_of(value));
-    fail("one of " + expected);
-  }
+bool known(const Parsed& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
 
- private:
-  [[noreturn]] void fail(const std::string& expected) const {
-    const std::string text = value_.dump(-1, ' ', true, json::error_handler_t::replace);
-    const std::string where = where_.ends_with(": ") ? where_.substr(0, where_.size() - 2) : where_;
-    throw InputError(fmt::format("{}: expected {}, found {}", where, expected,
-                                 text.size() <= 40 ? text : text.substr(0, 37) + "..."));
-  }
-  const json& value_;
-  std::string where_;
-};
+/// A field that may be null, or missing in files of earlier versions of this program.
+template <typename T>
+std::optional<T> optional(const Parsed& object, const char* key) {
+  return known(object, key) ? std::optional(object[key].get<T>()) : std::nullopt;
+}
 
-std::vector<std::string> read_strings(const Node& node) {
-  std::vector<std::string> strings;
-  for (const Node& item : node.items()) strings.push_back(item.string());
+double number_or_nan(const Parsed& value) { return value.is_null() ? std::nan("") : value.get<double>(); }
+
+template <typename T>
+T one_of(const Parsed& name, std::initializer_list<T> values) {
+  for (const T value : values) {
+    if (name == to_string(value)) return value;
+  }
+  throw std::logic_error(fmt::format("{} is in results/schema.json and not in the program", name.dump()));
+}
+
+std::map<std::string, std::string> read_strings(const Parsed& object) {
+  std::map<std::string, std::string> strings;
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_null()) strings[key] = value;
+  }
   return strings;
 }
 
-RunInfo read_run(const Node& node) {
-  RunInfo run;
-  run.id = node.at("id").string();
-  run.started_utc = node.at("started_utc").string();
-  run.finished_utc = node.at("finished_utc").optional_string();
-  run.argv = read_strings(node.at("argv"));
-  run.suite = node.at("suite").optional_string();
-  run.git_sha = node.at("git_sha").optional_string();
-  if (!node.at("git_dirty").null()) run.git_dirty = node.at("git_dirty").boolean();
-  run.source_digest = node.at("source_digest").optional_string();
-  run.settings = node.at("settings").strings();
-  run.complete = node.at("complete").boolean();
-  return run;
+RunInfo read_run(const Parsed& run) {
+  return {.id = run["id"],
+          .started_utc = run["started_utc"],
+          .finished_utc = optional<std::string>(run, "finished_utc"),
+          .argv = run["argv"],
+          .suite = optional<std::string>(run, "suite"),
+          .git_sha = optional<std::string>(run, "git_sha"),
+          .git_dirty = optional<bool>(run, "git_dirty"),
+          .source_digest = optional<std::string>(run, "source_digest"),
+          .settings = read_strings(run["settings"]),
+          .complete = run["complete"]};
 }
 
-HostInfo read_host(const Node& node) {
-  HostInfo host;
-  host.cpu = node.at("cpu").optional_string();
-  host.cores = node.at("cores").optional_integer();
-  host.os = node.at("os").optional_string();
-  host.kernel = node.at("kernel").optional_string();
-  host.memory_bytes = node.at("memory_bytes").optional_integer();
-  return host;
+HostInfo read_host(const Parsed& host) {
+  return {.cpu = optional<std::string>(host, "cpu"),
+          .os = optional<std::string>(host, "os"),
+          .kernel = optional<std::string>(host, "kernel"),
+          .cores = optional<std::int64_t>(host, "cores"),
+          .memory_bytes = optional<std::int64_t>(host, "memory_bytes")};
 }
 
-DeviceInfo read_device(const Node& node) {
-  DeviceInfo device;
-  device.name = node.at("name").string();
-  device.uuid = node.at("uuid").optional_string().value_or("");
-  device.driver = node.at("driver").optional_string().value_or("");
-  device.index = static_cast<int>(node.at("index").integer());
-  device.sm_count = static_cast<int>(node.at("sm_count").integer());
-  device.compute_major = static_cast<int>(node.at("compute_major").integer());
-  device.compute_minor = static_cast<int>(node.at("compute_minor").integer());
-  device.memory_bytes = node.at("memory_bytes").integer();
-  device.l2_bytes = node.at("l2_bytes").integer();
-  if (const auto ecc = node.later("ecc_enabled")) device.ecc_enabled = ecc->boolean();
-  return device;
+DeviceInfo read_device(const Parsed& device) {
+  DeviceInfo read;
+  read.name = device["name"];
+  read.uuid = optional<std::string>(device, "uuid").value_or("");
+  read.driver = optional<std::string>(device, "driver").value_or("");
+  read.index = device["index"];
+  read.sm_count = device["sm_count"];
+  read.compute_major = device["compute_major"];
+  read.compute_minor = device["compute_minor"];
+  read.memory_bytes = device["memory_bytes"];
+  read.l2_bytes = device["l2_bytes"];
+  read.ecc_enabled = optional<bool>(device, "ecc_enabled");
+  return read;
 }
 
-Ladder read_ladder(const Node& node) {
+Ladder read_ladder(const Parsed& terms) {
   Ladder ladder;
-  for (const Node& term : node.items()) {
-    ladder.push_back({term.at("name").string(), term.at("from").optional_string().value_or(""),
-                      term.at("to").optional_string().value_or(""), term.at("seconds").optional_number(),
-                      term.at("low").optional_number(), term.at("high").optional_number(),
-                      term.at("verdict").string(), term.at("message").string()});
+  for (const Parsed& term : terms) {
+    ladder.push_back({term["name"], optional<std::string>(term, "from").value_or(""),
+                      optional<std::string>(term, "to").value_or(""), optional<double>(term, "seconds"),
+                      optional<double>(term, "low"), optional<double>(term, "high"), term["verdict"],
+                      term["message"]});
   }
   return ladder;
 }
 
-WorkloadEntry read_workload(const Node& node) {
+WorkloadEntry read_workload(const Parsed& workload) {
   WorkloadEntry entry;
-  Workload& workload = entry.workload;
-  workload.name = node.at("name").string();
-  for (const Node& width : node.at("widths").items())
-    workload.widths.push_back(static_cast<int>(width.integer()));
-  workload.batch_size = static_cast<int>(node.at("batch_size").integer());
-  workload.optimizer.learning_rate = node.at("optimizer").at("learning_rate").number();
-  workload.seed = node.at("seed").unsigned_integer();
-  validate(workload);
-  const Node dataset = node.at("dataset");
-  if (dataset.at("kind").string() == "idx") {
-    workload.dataset = {DatasetSpec::Kind::kIdx, dataset.at("folder").string()};
-  }
-  entry.dataset.description = dataset.at("description").string();
-  entry.dataset.digest = dataset.at("digest").optional_string();
-  entry.dataset.samples = dataset.at("samples").optional_integer();
-  entry.dataset.held_out_samples = dataset.at("held_out_samples").optional_integer();
-  entry.dataset.batches = dataset.at("batches").optional_integer();
-  for (const auto& [precision, floor] : node.at("floors").members()) {
+  entry.workload.name = workload["name"];
+  entry.workload.widths = workload["widths"].get<std::vector<int>>();
+  entry.workload.batch_size = workload["batch_size"];
+  entry.workload.optimizer.learning_rate = workload["optimizer"]["learning_rate"];
+  entry.workload.seed = workload["seed"];
+  const Parsed& dataset = workload["dataset"];
+  if (dataset["kind"] == "idx") entry.workload.dataset = {DatasetSpec::Kind::kIdx, dataset["folder"]};
+  entry.dataset = {dataset["description"], optional<std::string>(dataset, "digest"),
+                   optional<std::int64_t>(dataset, "samples"),
+                   optional<std::int64_t>(dataset, "held_out_samples"),
+                   optional<std::int64_t>(dataset, "batches")};
+  for (const auto& [precision, floor] : workload["floors"].items()) {
     Floor& read = entry.floors[parse_precision(precision)];
-    read.seconds = floor.at("seconds").number();
-    read.bound = floor.at("bound").string();
-    read.bytes_seconds = floor.at("bytes_seconds").number();
-    read.operations_seconds = floor.at("operations_seconds").number();
-    read.exchanges_seconds = floor.at("exchanges_seconds").number();
+    read.seconds = floor["seconds"];
+    read.bound = floor["bound"];
+    read.bytes_seconds = floor["bytes_seconds"];
+    read.operations_seconds = floor["operations_seconds"];
+    read.exchanges_seconds = floor["exchanges_seconds"];
   }
-  if (const auto ladders = node.later("ladders")) {
-    for (const auto& [precision, ladder] : ladders->members())
+  if (known(workload, "ladders")) {
+    for (const auto& [precision, ladder] : workload["ladders"].items())
       entry.ladders[parse_precision(precision)] = read_ladder(ladder);
   }
   return entry;
 }
 
-GpuState read_gpu_state(const Node& node) {
+GpuState read_gpu_state(const Parsed& gpu) {
   GpuState state;
-  state.samples = node.at("samples").integer();
-  state.sm_clock_megahertz = node.at("sm_clock_megahertz").optional_number();
-  state.memory_clock_megahertz = node.at("memory_clock_megahertz").optional_number();
-  state.power_watts = node.at("power_watts").optional_number();
-  state.temperature_celsius = node.at("temperature_celsius").optional_number();
-  if (const auto reasons = node.later("throttle_reasons")) state.throttle_reasons = read_strings(*reasons);
-  state.uncorrected_ecc_errors = node.at("uncorrected_ecc_errors").optional_integer();
-  state.other_processes = node.at("other_processes").optional_integer();
+  state.samples = gpu["samples"];
+  state.sm_clock_megahertz = optional<double>(gpu, "sm_clock_megahertz");
+  state.memory_clock_megahertz = optional<double>(gpu, "memory_clock_megahertz");
+  state.power_watts = optional<double>(gpu, "power_watts");
+  state.temperature_celsius = optional<double>(gpu, "temperature_celsius");
+  state.throttle_reasons = optional<std::vector<std::string>>(gpu, "throttle_reasons");
+  state.uncorrected_ecc_errors = optional<std::int64_t>(gpu, "uncorrected_ecc_errors");
+  state.other_processes = optional<std::int64_t>(gpu, "other_processes");
   return state;
 }
 
-Energy read_energy(const Node& node) {
-  return {node.at("steps").integer(), node.at("seconds").number(), node.at("joules").number(),
-          node.at("idle_watts").optional_number()};
+LossCurve read_curve(const Parsed& curve) {
+  LossCurve read;
+  read.seed = curve["seed"];
+  read.steps = curve["steps"].get<std::vector<std::int64_t>>();
+  for (const Parsed& value : curve["values"]) read.values.push_back(static_cast<float>(number_or_nan(value)));
+  read.last_mean = number_or_nan(curve["last_mean"]);
+  read.held_out_accuracy = optional<double>(curve, "held_out_accuracy");
+  return read;
 }
 
-LossCurve read_curve(const Node& node) {
-  LossCurve curve;
-  curve.seed = node.at("seed").unsigned_integer();
-  for (const Node& step : node.at("steps").items()) curve.steps.push_back(step.integer());
-  for (const Node& value : node.at("values").items())
-    curve.values.push_back(static_cast<float>(value.number_or_nan()));
-  curve.last_mean = node.at("last_mean").number_or_nan();
-  curve.held_out_accuracy = node.at("held_out_accuracy").optional_number();
-  return curve;
+Check read_check(const Parsed& check) {
+  Check read;
+  read.name = check["name"];
+  read.tensor = check["tensor"];
+  read.steps = check["steps"].get<std::vector<std::int64_t>>();
+  read.error = number_or_nan(check["error"]);
+  read.worst = number_or_nan(check["worst"]);
+  read.bound = check["bound"];
+  read.passed = check["passed"];
+  return read;
 }
 
-Check read_check(const Node& node) {
-  Check check;
-  check.name = node.at("name").string();
-  check.tensor = node.at("tensor").string();
-  for (const Node& step : node.at("steps").items()) check.steps.push_back(step.integer());
-  check.error = node.at("error").number_or_nan();
-  check.worst = node.at("worst").number_or_nan();
-  check.bound = node.at("bound").number();
-  check.passed = node.at("passed").boolean();
-  return check;
-}
-
-Record read_record(const Node& node) {
-  Record record;
-  record.workload = node.at("workload").string();
-  record.backend = node.at("backend").string();
-  const auto text = [](auto value) { return to_string(value); };
-  record.precision =
-      node.at("precision")
-          .one_of({Precision::kFp32, Precision::kTf32, Precision::kFp16, Precision::kBf16}, text);
-  record.contract =
-      node.at("contract").one_of({Contract::kExact, Contract::kAutocast, Contract::kLibrary}, text);
-  record.outcome = node.at("outcome").one_of({Outcome::kOk, Outcome::kSkipped, Outcome::kFailed}, text);
-  record.message = node.at("message").string();
-  record.setup_seconds = node.at("setup_seconds").optional_number();
-  if (const auto cache = node.later("setup_cache"))
-    record.setup_cache = cache->one_of({SetupCache::kCold, SetupCache::kWarm}, text);
-  for (const Node& block : node.at("blocks").items()) {
-    record.blocks.push_back({block.at("order").integer(), block.at("steps").integer(),
-                             block.at("device_seconds").number(), block.at("wall_seconds").number(),
-                             block.at("cpu_seconds").number()});
-    if (const auto gpu = block.later("gpu")) record.blocks.back().gpu = read_gpu_state(*gpu);
+Record read_record(const Parsed& record) {
+  Record read;
+  read.workload = record["workload"];
+  read.backend = record["backend"];
+  read.precision = parse_precision(record["precision"].get<std::string>());
+  read.contract = one_of(record["contract"], {Contract::kExact, Contract::kAutocast, Contract::kLibrary});
+  read.outcome = one_of(record["outcome"], {Outcome::kOk, Outcome::kSkipped, Outcome::kFailed});
+  read.message = record["message"];
+  read.setup_seconds = optional<double>(record, "setup_seconds");
+  if (known(record, "setup_cache"))
+    read.setup_cache = one_of(record["setup_cache"], {SetupCache::kCold, SetupCache::kWarm});
+  for (const Parsed& block : record["blocks"]) {
+    read.blocks.push_back({block["order"], block["steps"], block["device_seconds"], block["wall_seconds"],
+                           block["cpu_seconds"]});
+    if (known(block, "gpu")) read.blocks.back().gpu = read_gpu_state(block["gpu"]);
   }
-  if (const Node step = node.at("step_seconds"); !step.null()) {
-    record.step_seconds =
-        StepSeconds{step.at("median").number(), step.at("low").number(), step.at("high").number()};
+  if (known(record, "step_seconds")) {
+    const Parsed& step = record["step_seconds"];
+    read.step_seconds = StepSeconds{step["median"], step["low"], step["high"]};
   }
-  record.wall_step_seconds = node.at("wall_step_seconds").optional_number();
-  record.cpu_step_seconds = node.at("cpu_step_seconds").optional_number();
-  record.fraction_of_floor = node.at("fraction_of_floor").optional_number();
-  record.joules_per_step = node.at("joules_per_step").optional_number();
-  if (const auto energy = node.later("energy")) record.energy = read_energy(*energy);
-  if (const auto reasons = node.later("slowdown_reasons")) record.slowdown_reasons = read_strings(*reasons);
-  record.peak_device_bytes = node.at("peak_device_bytes").optional_integer();
-  for (const Node& curve : node.at("losses").items()) record.losses.push_back(read_curve(curve));
-  const Node verification = node.at("verification");
-  record.verification.verdict =
-      verification.at("verdict").one_of({Verdict::kPass, Verdict::kFail, Verdict::kNotRun}, text);
-  for (const Node& check : verification.at("checks").items())
-    record.verification.checks.push_back(read_check(check));
-  return record;
+  read.wall_step_seconds = optional<double>(record, "wall_step_seconds");
+  read.cpu_step_seconds = optional<double>(record, "cpu_step_seconds");
+  read.fraction_of_floor = optional<double>(record, "fraction_of_floor");
+  read.joules_per_step = optional<double>(record, "joules_per_step");
+  if (known(record, "energy")) {
+    const Parsed& energy = record["energy"];
+    read.energy =
+        Energy{energy["steps"], energy["seconds"], energy["joules"], optional<double>(energy, "idle_watts")};
+  }
+  read.slowdown_reasons = optional<std::vector<std::string>>(record, "slowdown_reasons");
+  read.peak_device_bytes = optional<std::int64_t>(record, "peak_device_bytes");
+  for (const Parsed& curve : record["losses"]) read.losses.push_back(read_curve(curve));
+  const Parsed& verification = record["verification"];
+  read.verification.verdict =
+      one_of(verification["verdict"], {Verdict::kPass, Verdict::kFail, Verdict::kNotRun});
+  for (const Parsed& check : verification["checks"]) read.verification.checks.push_back(read_check(check));
+  return read;
+}
+
+const WorkloadEntry* find_workload(const Results& results, const std::string& name) {
+  for (const WorkloadEntry& entry : results.workloads) {
+    if (entry.workload.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+// What no schema can say: names that are there once, and lists that belong together.
+
+void add_workload(Results& results, const WorkloadEntry& entry, const std::string& file) {
+  if (find_workload(results, entry.workload.name) != nullptr) {
+    throw InputError(fmt::format("{}: workloads[{}].name: {} is there twice", file, results.workloads.size(),
+                                 entry.workload.name));
+  }
+  results.workloads.push_back(entry);
+}
+
+void add_record(Results& results, const Record& record, const std::string& file) {
+  const std::string where = fmt::format("{}: records[{}]", file, results.records.size());
+  if (find_workload(results, record.workload) == nullptr) {
+    throw InputError(
+        fmt::format("{}.workload: expected the name of one of workloads, found {}", where, record.workload));
+  }
+  if (results.find(record.workload, record.backend, record.precision) != nullptr) {
+    throw InputError(fmt::format("{}: {} {} of {} is there twice", where, record.backend,
+                                 to_string(record.precision), record.workload));
+  }
+  for (std::size_t i = 0; i < record.losses.size(); ++i) {
+    const LossCurve& curve = record.losses[i];
+    const std::string place = fmt::format("{}.losses[{}]", where, i);
+    if (curve.steps.size() != curve.values.size()) {
+      throw InputError(fmt::format("{}.values: expected {} values, one for each of steps, found {}", place,
+                                   curve.steps.size(), curve.values.size()));
+    }
+    if (std::adjacent_find(curve.steps.begin(), curve.steps.end(), std::greater_equal<>()) !=
+        curve.steps.end())
+      throw InputError(fmt::format("{}.steps: expected ascending numbers", place));
+  }
+  results.records.push_back(record);
 }
 
 }  // namespace
@@ -501,38 +462,19 @@ std::string to_json(const Results& results) {
 }
 
 Results read_results(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::ostringstream text;
-  if (!stream || std::filesystem::is_directory(file) || !(text << stream.rdbuf())) {
-    throw InputError(fmt::format("{}: cannot be read", file.string()));
-  }
-  const json parsed = json::parse(text.str(), nullptr, false);
-  if (parsed.is_discarded())
-    throw InputError(fmt::format("{}: expected a results file, found no JSON", file.string()));
-  const Node root(parsed, file.string() + ": ");
-  if (root.at("schema_version").integer() != 1) {
-    throw InputError(fmt::format("{}: schema_version: expected 1, found {}", file.string(),
-                                 root.at("schema_version").integer()));
-  }
+  Parsed document = read_json(file, "a results file");
+  check_results(document, file.string());
+  const Parsed& root = document;
   Results results;
-  results.run = read_run(root.at("run"));
-  results.host = read_host(root.at("host"));
-  if (!root.at("device").null()) results.device = read_device(root.at("device"));
-  results.software = root.at("software").strings();
-  for (const auto& [name, rate] : root.at("calibration").members()) {
-    results.calibration[name] = {rate.at("value").number(), rate.at("unit").string(),
-                                 rate.at("how").string()};
-  }
-  for (const Node& node : root.at("workloads").items()) results.workloads.push_back(read_workload(node));
-  for (const Node& node : root.at("records").items()) {
-    const Record record = read_record(node);
-    if (results.find(record.workload, record.backend, record.precision) != nullptr) {
-      throw InputError(fmt::format("{}: records[{}]: {} {} of {} is there twice", file.string(),
-                                   results.records.size(), record.backend, to_string(record.precision),
-                                   record.workload));
-    }
-    results.records.push_back(record);
-  }
+  results.run = read_run(root["run"]);
+  results.host = read_host(root["host"]);
+  if (known(root, "device")) results.device = read_device(root["device"]);
+  results.software = read_strings(root["software"]);
+  for (const auto& [name, rate] : root["calibration"].items())
+    results.calibration[name] = {rate["value"], rate["unit"], rate["how"]};
+  for (const Parsed& workload : root["workloads"])
+    add_workload(results, read_workload(workload), file.string());
+  for (const Parsed& record : root["records"]) add_record(results, read_record(record), file.string());
   return results;
 }
 

@@ -3,14 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/names.h"
 #include "driver/command_name.h"
+#include "driver/json_file.h"
 
 namespace headroom {
 namespace {
@@ -44,18 +43,18 @@ class Node {
 
   std::vector<Node> items() const {
     if (!value_.is_array() || value_.empty())
-      fail(fmt::format("expected a list that is not empty, found {}", shown()));
+      fail(fmt::format("expected a list that is not empty, found {}", shown_value(value_)));
     std::vector<Node> nodes;
     for (std::size_t i = 0; i < value_.size(); ++i)
       nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
     return nodes;
   }
   std::string string() const {
-    if (!value_.is_string()) fail(fmt::format("expected a string, found {}", shown()));
+    if (!value_.is_string()) fail(fmt::format("expected a string, found {}", shown_value(value_)));
     return value_.get<std::string>();
   }
   double number() const {
-    if (!value_.is_number()) fail(fmt::format("expected a number, found {}", shown()));
+    if (!value_.is_number()) fail(fmt::format("expected a number, found {}", shown_value(value_)));
     return value_.get<double>();
   }
   std::int64_t integer(std::int64_t low, std::int64_t high) const {
@@ -63,21 +62,18 @@ class Node {
         value_.is_number_integer() &&
         !(value_.is_number_unsigned() && value_.get<std::uint64_t>() > static_cast<std::uint64_t>(high));
     if (!fits || value_.get<std::int64_t>() < low || value_.get<std::int64_t>() > high) {
-      fail(fmt::format("expected a whole number from {} to {}, found {}", low, high, shown()));
+      fail(fmt::format("expected a whole number from {} to {}, found {}", low, high, shown_value(value_)));
     }
     return value_.get<std::int64_t>();
   }
   std::uint64_t seed() const {
-    if (!value_.is_number_unsigned()) fail(fmt::format("expected a whole number from 0, found {}", shown()));
+    if (!value_.is_number_unsigned())
+      fail(fmt::format("expected a whole number from 0, found {}", shown_value(value_)));
     return value_.get<std::uint64_t>();
   }
   const std::string& where() const { return where_; }
 
  private:
-  std::string shown() const {
-    const std::string text = value_.dump(-1, ' ', true, json::error_handler_t::replace);
-    return text.size() <= 40 ? text : text.substr(0, 37) + "...";
-  }
   const json& value_;
   std::string where_;
 };
@@ -144,39 +140,10 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
   return entry;
 }
 
-// Refuses objects with the same key twice, which the library would take silently.
-json parse_strictly(const std::string& text, const std::string& file) {
-  std::vector<std::set<std::string>> open;
-  std::string twice;
-  const json::parser_callback_t watch = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
-      twice = value.get<std::string>();
-    }
-    return true;
-  };
-  json parsed;
-  try {
-    parsed = json::parse(text, watch);
-  } catch (const json::parse_error& error) {
-    const std::string before = text.substr(0, std::min(text.size(), static_cast<std::size_t>(error.byte)));
-    throw InputError(fmt::format("{}: not JSON: something is wrong on line {}", file,
-                                 1 + std::count(before.begin(), before.end(), '\n')));
-  }
-  if (!twice.empty()) throw InputError(fmt::format("{}: key '{}' is there twice in one object", file, twice));
-  return parsed;
-}
-
 }  // namespace
 
 Suite read_suite(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::ostringstream text;
-  if (!stream || std::filesystem::is_directory(file) || !(text << stream.rdbuf())) {
-    throw InputError(fmt::format("{}: cannot be read as a suite file", file.string()));
-  }
-  const json parsed = parse_strictly(text.str(), file.string());
+  const json parsed = read_json(file, "a suite file");
   const Node root(parsed, file.string());
   root.expect_keys({"description", "precisions", "backends", "workloads"},
                    {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});

@@ -13,7 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+// What results/schema.json allows, so that no worker can make a results file that is refused later.
+constexpr std::int64_t kLargest = (std::int64_t{1} << 53) - 1;
+constexpr double kLargestNumber = 1e300;
+constexpr double kMostSeconds = 1e12;
+constexpr int kMostDepth = 64;       // brackets in brackets; what handles the values afterwards recurses
 constexpr std::size_t kQuoted = 80;  // bytes of a wrong line or value that a message shows
 
 template <typename... Handlers>
@@ -77,7 +81,9 @@ class Fields {
     if (!value.is_number_unsigned()) fail(where(key), "a whole number from 0", value);
     return value.get<std::uint64_t>();
   }
-  double number(const char* key, double least) const { return number(at(key), where(key), least); }
+  double number(const char* key, double least, double most = kLargestNumber) const {
+    return number(at(key), where(key), least, most);
+  }
   Precision precision(const char* key) const { return precision(text(key), where(key)); }
   std::string where(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
 
@@ -96,10 +102,12 @@ class Fields {
     }
     return value.get<std::int64_t>();
   }
-  static double number(const Json& value, const std::string& where, double least) {
+  static double number(const Json& value, const std::string& where, double least,
+                       double most = kLargestNumber) {
     if (!value.is_number()) fail(where, "a number", value);
     const double number = value.get<double>();
     if (!std::isfinite(number) || !(number >= least)) fail(where, "a finite number, not negative", value);
+    if (number > most) throw MessageError(where + ": " + dump(value) + " is out of range");
     return number;
   }
   static Precision precision(const std::string& name, const std::string& where) {
@@ -121,11 +129,11 @@ class Fields {
 Json parse(std::string_view line) {
   if (line.size() > kLongestLine)
     throw MessageError("a line of more than " + std::to_string(kLongestLine) + " bytes");
-  // No message of the protocol has more than five levels; what walks over a value takes a frame of the stack for each.
-  constexpr int kMostLevels = 32;
-  const Json::parser_callback_t watch = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMostLevels)
-      throw MessageError("JSON of more than " + std::to_string(kMostLevels) + " levels");
+  const Json::parser_callback_t watch = [](int depth, Json::parse_event_t event, Json&) {
+    const bool opens =
+        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (opens && depth >= kMostDepth)
+      throw MessageError("a line with brackets more than " + std::to_string(kMostDepth) + " deep");
     return true;
   };
   try {
@@ -252,16 +260,15 @@ Json to_json(const DeviceInfo& device) {
 }
 
 DeviceInfo read_device(const Fields& fields) {
-  constexpr std::int64_t most = std::numeric_limits<int>::max();
   DeviceInfo device;
-  device.index = static_cast<int>(fields.integer("index", 0, most));
-  device.name = fields.shown_text("name");
+  device.index = static_cast<int>(fields.integer("index", 0, 1024));
+  device.name = one_line(fields.name("name"));
   device.uuid = fields.shown_text("uuid");
   device.driver = fields.shown_text("driver");
-  device.sm_count = static_cast<int>(fields.integer("sm_count", 0, most));
-  device.compute_major = static_cast<int>(fields.integer("compute_major", 0, most));
-  device.compute_minor = static_cast<int>(fields.integer("compute_minor", 0, most));
-  device.memory_bytes = fields.integer("memory_bytes", 0);
+  device.sm_count = static_cast<int>(fields.integer("sm_count", 1, 65536));
+  device.compute_major = static_cast<int>(fields.integer("compute_major", 1, 99));
+  device.compute_minor = static_cast<int>(fields.integer("compute_minor", 0, 99));
+  device.memory_bytes = fields.integer("memory_bytes", 1);
   device.l2_bytes = fields.integer("l2_bytes", 0);
   return device;
 }
@@ -367,12 +374,12 @@ std::optional<SetupCache> read_setup_cache(const Fields& fields) {
 }
 
 Prepared read(const Fields& fields, const Prepared*) {
-  return {fields.number("setup_seconds", 0), fields.shown_text("note"), read_setup_cache(fields)};
+  return {fields.number("setup_seconds", 0, kMostSeconds), fields.shown_text("note"), read_setup_cache(fields)};
 }
 
 Timing read(const Fields& fields, const Timing*) {
-  return {fields.number("device_seconds", 0), fields.number("wall_seconds", 0),
-          fields.number("cpu_seconds", 0)};
+  return {fields.number("device_seconds", 0, kMostSeconds), fields.number("wall_seconds", 0, kMostSeconds),
+          fields.number("cpu_seconds", 0, kMostSeconds)};
 }
 
 ValueCount read(const Fields& fields, const ValueCount*) { return {fields.integer("count", 0)}; }

@@ -9,6 +9,7 @@ g++|command c++
 git|command git
 libbenchmark-dev|header benchmark/benchmark.h
 nlohmann-json3-dev|header nlohmann/json.hpp
+libvalijson-dev|header valijson/validator.hpp
 libcli11-dev|header CLI/CLI.hpp
 libfmt-dev|header fmt/core.h
 libgtest-dev|header gtest/gtest.h

@@ -127,6 +127,114 @@ TEST(ResultsFile, MistakesSayWhereTheyAre) {
               HasSubstr("cannot be read"));
 }
 
+class ResultsReader : public testing::Test {
+ protected:
+  /// What is said of the example with `from` replaced by `to`; empty if it is accepted.
+  std::string complaint(const std::string& from, const std::string& to) {
+    std::string text = to_json(example());
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    return refusal(text);
+  }
+  std::string refusal(const std::string& text) {
+    const std::filesystem::path file = folder_.write("b.json", text);
+    try {
+      read_results(file);
+      return "";
+    } catch (const InputError& error) {
+      const std::string message = error.what(), begin = file.string() + ": ";
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      EXPECT_THAT(message, testing::StartsWith(begin));
+      return message.substr(std::min(message.size(), begin.size()));
+    }
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(ResultsReader, NamesTheFirstPlaceThatTheSchemaRefuses) {
+  EXPECT_EQ(complaint(R"("kind":"sgd")", R"("kind":"adamw")"),
+            R"(workloads[0].optimizer.kind: expected sgd, found "adamw")");
+  EXPECT_EQ(complaint(R"("kind":"synthetic")", R"("kind":"cifar")"),
+            R"(workloads[0].dataset.kind: expected one of synthetic, idx, found "cifar")");
+  EXPECT_EQ(complaint(R"("kind":"synthetic")", R"("kind":"idx")"),
+            "workloads[0].dataset.folder: expected a string, found null");
+  EXPECT_EQ(complaint(R"("contract":"library")", R"("contract":"close")"),
+            R"(records[0].contract: expected one of exact, autocast, library, found "close")");
+  EXPECT_EQ(complaint(R"("outcome":"failed")", R"("outcome":"lost")"),
+            R"(records[0].outcome: expected one of ok, skipped, failed, found "lost")");
+  EXPECT_EQ(complaint(R"("verdict":"fail")", R"("verdict":"maybe")"),
+            R"(records[0].verification.verdict: expected one of pass, fail, not_run, found "maybe")");
+  EXPECT_EQ(complaint(R"("setup_cache":"warm")", R"("setup_cache":3)"),
+            "records[0].setup_cache: expected one of cold, warm, null, found 3");
+  EXPECT_EQ(complaint(R"("message":"because")", R"("message":"")"),
+            R"(records[0].message: expected a string, not empty, found "")");
+  EXPECT_EQ(complaint(R"("verdict":"missing","message":"no)", R"("verdict":"noise","message":"no)"),
+            "workloads[0].ladders.tf32[1].high: expected a number, found null");
+  EXPECT_EQ(complaint(R"("step_seconds":{)", R"("step_seconds":{"mean":1,)"),
+            "records[0].step_seconds.mean: unknown field");
+  EXPECT_EQ(complaint(R"("blocks":"16")", R"("blocks":16)"),
+            "run.settings.blocks: expected a string, found 16");
+  EXPECT_EQ(complaint(R"("steps":50)", R"("steps":0)"),
+            "records[0].blocks[0].steps: expected a whole number, at least 1, at most 9.0072e+15, found 0");
+  EXPECT_EQ(complaint(R"("cpu":"a CPU")", R"("hostname":"node7","cpu":"a CPU")"),
+            R"(host.hostname: expected nothing, found "node7")");
+}
+
+TEST_F(ResultsReader, RefusesWhatNoSchemaSays) {
+  EXPECT_EQ(complaint(R"("workload":"mlp-7x3-b2")", R"("workload":"mlp")"),
+            "records[0].workload: expected the name of one of workloads, found mlp");
+  EXPECT_EQ(complaint(R"("values":[2.302585,null])", R"("values":[2.5])"),
+            "records[0].losses[0].values: expected 2 values, one for each of steps, found 1");
+  EXPECT_EQ(complaint(R"("steps":[0,1])", R"("steps":[1,1])"),
+            "records[0].losses[0].steps: expected ascending numbers");
+  EXPECT_EQ(complaint(R"("id":"id")", R"("id":"id","id":"other")"), "key 'id' is there twice in one object");
+}
+
+TEST_F(ResultsReader, ReadsTheLargestSeedAndNoLargerNumber) {
+  EXPECT_EQ(complaint("18446744073709551615", "9223372036854775808"), "");
+  EXPECT_THAT(complaint("18446744073709551615", "18446744073709551616"),
+              HasSubstr("workloads[0].seed: expected a whole number, found 1.8446744073709552e+19"));
+  EXPECT_THAT(complaint("18446744073709551615", "-1"), HasSubstr("workloads[0].seed: expected"));
+  EXPECT_THAT(complaint(R"("sm_count":132)", R"("sm_count":18446744073709551615)"),
+              HasSubstr("at most 65536, found 18446744073709551615"));
+  EXPECT_THAT(complaint(R"("sm_count":132)", R"("sm_count":1)" + std::string(400, '0')),
+              HasSubstr("found no JSON: a number is out of range"));
+}
+
+TEST_F(ResultsReader, RefusesDeepBracketsWhereverTheyAre) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const std::string said = "expected a results file, found brackets more than 64 deep";
+  EXPECT_EQ(refusal(deep), said);
+  EXPECT_EQ(refusal(std::string(100'000, '[')), said);
+  EXPECT_EQ(complaint(R"("cpu":"a CPU")", R"("cpu":)" + deep), said);
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
+  EXPECT_EQ(refusal(objects), said);
+}
+
+TEST_F(ResultsReader, TakesAByteOrderMarkAndRefusesLoneSurrogates) {
+  EXPECT_EQ(refusal("\xef\xbb\xbf" + to_json(example())), "");
+  EXPECT_THAT(complaint(R"("a CPU")", R"("a \ud800 CPU")"), HasSubstr("found no JSON"));
+  EXPECT_THAT(complaint(R"("a CPU")", "\"a \xff CPU\""), HasSubstr("found no JSON"));
+}
+
+TEST_F(ResultsReader, ReadsTextWithoutControlCharacters) {
+  Results results = example();
+  results.host.cpu = "a \x1b[31mred\x1b[0m\nCPU \x7f\u009b \uffff\u00e9";
+  const std::filesystem::path file = folder_.write("c.json", to_json(results));
+  EXPECT_EQ(read_results(file).host.cpu, "a \ufffd[31mred\ufffd[0m CPU \ufffd\ufffd \ufffd\u00e9");
+  EXPECT_EQ(complaint(R"({"torch":)", R"({"to\u001brch":)"),
+            R"(key "to\u001brch" holds a control character)");
+}
+
+TEST_F(ResultsReader, TakesFilesUpToAGibibyte) {
+  const std::filesystem::path file = folder_.write("large.json", "[");
+  std::filesystem::resize_file(file, (std::uintmax_t{1} << 30) + 1);  // takes no room on the disk
+  EXPECT_THAT(message_of<InputError>([&] { read_results(file); }),
+              HasSubstr("is larger than 1073741824 bytes"));
+}
+
 TEST(LossCurves, EveryStepToAHundredThenEveryTenth) {
   std::vector<float> losses(1000);
   for (std::size_t i = 0; i < losses.size(); ++i) losses[i] = static_cast<float>(i);

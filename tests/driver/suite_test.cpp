@@ -76,6 +76,8 @@ TEST(Suite, MistakesSayWhereTheyAre) {
               HasSubstr("a/b"));
   EXPECT_THAT(complaint("{\n\"a\": }"), HasSubstr("line 2"));
   EXPECT_THAT(complaint("[]"), HasSubstr("expected an object"));
+  EXPECT_THAT(complaint(std::string(100'000, '[')),
+              HasSubstr("expected a suite file, found brackets more than"));
 }
 
 class PlanTest : public testing::Test {

@@ -224,7 +224,7 @@ def test_not_comparable_says_which_field(files, path, value, said):
     ("path", "value", "said"),
     [
         ("schema_version", 2, "schema_version: expected 1, found 2"),
-        ("records.0.blocks.3.device_seconds", 0, "blocks[3]: expected steps and device_seconds above 0"),
+        ("records.0.blocks.3.device_seconds", 0, "records[0].blocks[3].device_seconds: expected a number"),
         ("records.0.blocks.3.device_seconds", -1.0, "blocks[3]"),
         ("records.0.blocks.3.steps", 0, "blocks[3]"),
         ("records.0.blocks.3.device_seconds", None, "blocks[3].device_seconds: expected a number"),

@@ -99,6 +99,8 @@ TEST(Messages, ATimeIsReadBackToTheLastBit) {
 TEST(Messages, HelloIsReadBackAsWritten) {
   WorkerHello hello{"cuda", {{"nvcc", "13.0"}}, DeviceInfo{}, {}};
   hello.device->name = "NVIDIA H200";
+  hello.device->sm_count = 132;
+  hello.device->compute_major = 9;
   hello.device->memory_bytes = 150'000'000'000;
   hello.backends.push_back({"cuda-layered", {{Precision::kFp16, {Contract::kAutocast, "no \"device\"\n"}}}});
   const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
@@ -156,10 +158,10 @@ TEST(Messages, WhatAWorkerSaysOfItselfHasNoControlCharacters) {
 // What walks over a value takes a frame of the stack for each level.
 TEST(Messages, BracketsWithoutEndAreRefused) {
   const std::string deep(400'000, '[');
-  EXPECT_THAT(refusal<Timing>(deep), HasSubstr("levels"));
+  EXPECT_THAT(refusal<Timing>(deep), HasSubstr("brackets more than"));
   const std::string closed = deep + std::string(deep.size(), ']');
-  EXPECT_THAT(refusal<Timing>(R"({"id": 1, "ok": )" + closed + "}"), HasSubstr("levels"));
-  EXPECT_THAT(request_refusal(R"({"id": )" + closed + "}"), HasSubstr("levels"));
+  EXPECT_THAT(refusal<Timing>(R"({"id": 1, "ok": )" + closed + "}"), HasSubstr("brackets more than"));
+  EXPECT_THAT(request_refusal(R"({"id": )" + closed + "}"), HasSubstr("brackets more than"));
 }
 
 TEST(Messages, RatesAreReadBackAndMustBeOverZero) {
@@ -215,10 +217,31 @@ TEST(Messages, ARequestThatIsNotWholeIsRefusedByField) {
   EXPECT_EQ(request_refusal(R"({"id": 1, "call": "dance"})"),
             "call: expected a call of the protocol, found 'dance'");
   EXPECT_EQ(request_refusal(R"({"id": 1, "call": "train", "first_step": 0, "count": 0})"),
-            "count: expected a whole number, 1 to 2305843009213693951, found 0");
+            "count: expected a whole number, 1 to 2251799813685247, found 0");
   EXPECT_EQ(
       request_refusal(R"({"id": 1, "call": "reference", "steps": [0, 0], "free_steps": 0, "folder": "x"})"),
       "steps[]: expected a whole number, 1 or more, found 0");
+}
+
+TEST(Messages, ALineOfDeepBracketsIsRefused) {
+  const std::string deep(500'000, '[');
+  EXPECT_EQ(refusal<Timing>(deep), "a line with brackets more than 64 deep");
+  EXPECT_EQ(request_refusal(deep + std::string(500'000, ']')), "a line with brackets more than 64 deep");
+  EXPECT_THAT(refusal<Timing>(std::string(64, '[') + std::string(64, ']')), HasSubstr("expected an object"));
+}
+
+TEST(Messages, WhatAResultsFileCannotHoldIsRefused) {
+  EXPECT_EQ(refusal<Timing>(timing_line("1e13")), "result.device_seconds: 10000000000000.0 is out of range");
+  const std::string peak = R"({"id":1,"ok":true,"result":{"peak_device_bytes":)";
+  EXPECT_EQ(refusal<PeakMemory>(peak + "9007199254740991}}"), "accepted");
+  EXPECT_THAT(refusal<PeakMemory>(peak + "9007199254740992}}"), HasSubstr("expected a whole number"));
+  WorkerHello hello{"w", {{"n\x1b[31m", "1\n2"}}, DeviceInfo{}, {}};
+  hello.device->name = "a GPU";
+  hello.device->memory_bytes = 1;
+  EXPECT_THAT(refusal<WorkerHello>(write_answer(1, hello)), HasSubstr("device.sm_count: expected"));
+  hello.device.reset();
+  const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
+  EXPECT_EQ(read.software, (std::map<std::string, std::string>{{"n [31m", "1 2"}}));
 }
 
 TEST(Messages, OneLineHasNoControlCharactersAndAnEnd) {

@@ -1,0 +1,15 @@
+// What a results file has to be: results/schema.json, which this program carries inside it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace headroom {
+
+/// Throws InputError with the first fault: `file: records[3].step_seconds.median: expected a number, found null`.
+void check_results(nlohmann::json& document, const std::string& file);
+
+/// results/schema.json as it was when this was built.
+extern const char* const kResultsSchema;
+
+}  // namespace headroom
