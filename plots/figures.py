@@ -1,6 +1,6 @@
 """`figures.py FILES... -o DIR`: draws results files as SVG and PNG and prints the names of what it wrote.
 
-Exit code 0: done; 2: wrong usage or input that cannot be drawn; 3: matplotlib is not there. Everything that a
+Exit code 0: done; 2: wrong usage or input that cannot be drawn; 3: a package is not there. Everything that a
 figure does not show is said in a line on standard error, never left out in silence.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from results_file import InputError, Results, Row, read_results
 
-DONE, BAD_INPUT, NO_MATPLOTLIB = 0, 2, 3
+DONE, BAD_INPUT, NO_PACKAGE = 0, 2, 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -95,11 +95,14 @@ def main() -> int:
     except InputError as error:
         print(f"figures.py: {error}", file=sys.stderr)
         return BAD_INPUT
+    except ImportError as error:
+        print(f"figures.py: no figures: jsonschema cannot be imported ({error})", file=sys.stderr)
+        return NO_PACKAGE
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         print(f"figures.py: no figures: matplotlib cannot be imported ({error})", file=sys.stderr)
-        return NO_MATPLOTLIB
+        return NO_PACKAGE
     if not results.rows:
         print("figures.py: no figures: the files hold no records", file=sys.stderr)
         return DONE

@@ -1,24 +1,18 @@
-"""Reads results files into rows, one for each record, checked for what the figures and the report need.
-
-Checked by hand and not with jsonschema: figures are drawn where only matplotlib is installed, and a message
-that names file, field and remedy is worth more here than the whole schema.
-"""
+"""Reads results files into rows, one for each record. Types are as results/schema.json says."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+import json_file
+from json_file import InputError
+
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 PYTORCH_FAMILIES = ("pytorch-", "libtorch-")
 EAGER = "pytorch-eager"
-
-
-class InputError(Exception):
-    """A file that cannot be drawn. One line: where, what is wrong, what would be right."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,6 @@ class Term:
 
 
 TERMS = ("python", "dispatch", "fusion", "choice", "kernels", "left")
-VERDICTS = ("positive", "noise", "negative", "missing")
 
 
 @dataclass(frozen=True)
@@ -196,241 +189,137 @@ def is_oracle(backend: str) -> bool:
     return backend == "oracle" or backend.startswith("oracle-")
 
 
-class _Fields:
-    """A JSON object whose reading names the file and the path of what is wrong."""
-
-    def __init__(self, values: object, file: str, path: str):
-        self.file, self.path = file, path
-        if not isinstance(values, dict):
-            self.fail("", "an object", values)
-        self.values = values
-
-    def fail(self, name: str, expected: str, found: object) -> None:
-        where = f"{self.path}.{name}".strip(".")
-        text = json.dumps(found, default=str)
-        text = text if len(text) <= 40 else text[:37] + "..."
-        raise InputError(f"{self.file}: {where and f'{where}: '}expected {expected}, found {text}")
-
-    def get(self, name: str, types: tuple[type, ...], expected: str) -> object:
-        if name not in self.values:
-            raise InputError(f"{self.file}: {f'{self.path}.{name}'.strip('.')}: missing, expected {expected}")
-        value = self.values[name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            self.fail(name, expected, value)
-        return value
-
-    def text(self, name: str) -> str:
-        return " ".join(self.get(name, (str,), "text").split())
-
-    def integer(self, name: str) -> int:
-        return self.get(name, (int,), "an integer")
-
-    def number(self, name: str, nullable: bool = False) -> float | None:
-        types = (int, float, type(None)) if nullable else (int, float)
-        value = self.get(name, types, "a number or null" if nullable else "a number")
-        if value is not None and not math.isfinite(value):
-            self.fail(name, "a finite number", str(value))
-        return value
-
-    def positive(self, name: str) -> float:
-        value = self.number(name)
-        if value <= 0:
-            self.fail(name, "a positive number", value)
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = self.text(name)
-        if value not in choices:
-            self.fail(name, f"one of {', '.join(choices)}", value)
-        return value
-
-    def array(self, name: str) -> list:
-        return self.get(name, (list,), "an array")
-
-    def object(self, name: str) -> _Fields:
-        return _Fields(self.get(name, (dict,), "an object"), self.file, f"{self.path}.{name}".strip("."))
-
-    def object_or_null(self, name: str) -> _Fields | None:
-        return None if self.get(name, (dict, type(None)), "an object or null") is None else self.object(name)
-
-    def objects(self, name: str) -> list[_Fields]:
-        path = f"{self.path}.{name}".strip(".")
-        return [_Fields(value, self.file, f"{path}[{index}]") for index, value in enumerate(self.array(name))]
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _document(path: Path) -> _Fields:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file, expected a results file of headroom run") from None
-    try:
-        values = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not valid JSON, expected a results file of headroom run: {error}"
-        ) from None
-    fields = _Fields(values, str(path), "")
-    version = fields.integer("schema_version")
-    if version != SCHEMA_VERSION:
-        raise InputError(f"{path}: schema_version: expected {SCHEMA_VERSION}, found {version}")
-    return fields
-
-
-def _term(fields: _Fields) -> Term:
-    verdict = fields.choice("verdict", VERDICTS)
-    numbers = [fields.number(name, nullable=verdict == "missing") for name in ("seconds", "low", "high")]
-    ends = ["" if fields.values.get(name) is None else fields.text(name) for name in ("from", "to")]
-    return Term(fields.choice("name", TERMS), *ends, *numbers, verdict, fields.text("message"))
-
-
-def _ladders(fields: _Fields) -> dict[str, tuple[Term, ...]]:
-    if "ladders" not in fields.values:  # files of earlier versions
-        return {}
-    ladders = fields.object("ladders")
-    for name in ladders.values:
-        if name not in PRECISIONS:
-            ladders.fail(name, f"one of {', '.join(PRECISIONS)}", name)
-    return {name: tuple(_term(term) for term in ladders.objects(name)) for name in ladders.values}
-
-
-def _workload(fields: _Fields) -> Workload:
-    widths = fields.array("widths")
-    if len(widths) < 2 or not all(type(width) is int and width > 0 for width in widths):
-        fields.fail("widths", "two or more positive widths", widths)
-    dataset = fields.object("dataset")
-    data = dataset.text("kind")
-    if dataset.values.get("folder") is not None:
-        data = dataset.text("folder")
-    floors = fields.object("floors")
-    return Workload(
-        name=fields.text("name"),
-        widths=tuple(widths),
-        batch_size=fields.integer("batch_size"),
-        learning_rate=fields.object("optimizer").positive("learning_rate"),
-        seed=fields.integer("seed"),
-        data=data,
-        parameters=fields.integer("parameters"),
-        floors={
-            name: Floor(floors.object(name).positive("seconds"), floors.object(name).text("bound"))
-            for name in floors.values
-        },
-        ladders=_ladders(fields),
+def _term(term: dict) -> Term:
+    return Term(
+        name=term["name"],
+        start=_one_line(term["from"]),
+        end=_one_line(term["to"]),
+        seconds=term["seconds"],
+        low=term["low"],
+        high=term["high"],
+        verdict=term["verdict"],
+        message=_one_line(term["message"]),
     )
 
 
-def _curve(fields: _Fields) -> LossCurve:
-    steps, values = fields.array("steps"), fields.array("values")
+def _workload(workload: dict) -> Workload:
+    dataset = workload["dataset"]
+    return Workload(
+        name=_one_line(workload["name"]),
+        widths=tuple(workload["widths"]),
+        batch_size=workload["batch_size"],
+        learning_rate=workload["optimizer"]["learning_rate"],
+        seed=workload["seed"],
+        data=_one_line(dataset["folder"]) or dataset["kind"],
+        parameters=workload["parameters"],
+        floors={name: Floor(one["seconds"], one["bound"]) for name, one in workload["floors"].items()},
+        ladders={
+            name: tuple(map(_term, terms))
+            for name, terms in workload.get("ladders", {}).items()  # files of earlier versions have none
+        },
+    )
+
+
+def _curve(curve: dict, where: str) -> LossCurve:
+    steps, values = curve["steps"], curve["values"]
     if len(steps) != len(values):
-        fields.fail("values", f"{len(steps)} values, one for each of steps", len(values))
-    if not all(type(step) is int for step in steps) or any(
-        a >= b for a, b in zip(steps, steps[1:], strict=False)
-    ):
-        fields.fail("steps", "ascending integers", steps)
-    for value in values:
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            fields.fail("values", "finite numbers or null", value)
+        raise InputError(
+            f"{where}.values: expected {len(steps)} values, one for each of steps, found {len(values)}"
+        )
+    if any(a >= b for a, b in pairwise(steps)):
+        raise InputError(f"{where}.steps: expected ascending numbers")
     return LossCurve(
-        seed=fields.integer("seed"),
+        seed=curve["seed"],
         steps=tuple(steps),
         values=tuple(math.nan if value is None else float(value) for value in values),
-        last_mean=fields.number("last_mean", nullable=True),
-        held_out_accuracy=fields.number("held_out_accuracy", nullable=True),
+        last_mean=curve["last_mean"],
+        held_out_accuracy=curve["held_out_accuracy"],
     )
 
 
-def _slowdown(fields: _Fields) -> tuple[str, ...]:
-    reasons = fields.values.get("slowdown_reasons") or []  # files of earlier versions lack it
-    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
-        fields.fail("slowdown_reasons", "an array of texts or null", reasons)
-    return tuple(reasons)
-
-
-def _block(fields: _Fields) -> Block:
-    steps = fields.integer("steps")
-    if steps < 1:
-        fields.fail("steps", "a positive integer", steps)
+def _block(block: dict) -> Block:
     return Block(
-        order=fields.integer("order"),
-        steps=steps,
-        step_seconds=fields.positive("device_seconds") / steps,
-        gpu={} if fields.values.get("gpu") is None else fields.object("gpu").values,
+        order=block["order"],
+        steps=block["steps"],
+        step_seconds=block["device_seconds"] / block["steps"],
+        gpu=block.get("gpu") or {},
     )
 
 
-def _check(fields: _Fields) -> Check:
+def _check(check: dict) -> Check:
     return Check(
-        name=fields.text("name"),
-        tensor=fields.text("tensor"),
-        error=fields.number("error", nullable=True),
-        worst=fields.number("worst", nullable=True),
-        bound=fields.number("bound"),
-        passed=fields.get("passed", (bool,), "true or false"),
+        name=_one_line(check["name"]),
+        tensor=_one_line(check["tensor"]),
+        error=check["error"],
+        worst=check["worst"],
+        bound=check["bound"],
+        passed=check["passed"],
     )
 
 
-def _row(fields: _Fields, index: int, workloads: dict[str, Workload]) -> Row:
-    name = fields.text("workload")
-    if name not in workloads:
-        fields.fail("workload", "the name of an entry of workloads", name)
-    outcome = fields.choice("outcome", ("ok", "skipped", "failed"))
-    verification = fields.object("verification")
-    verdict = verification.choice("verdict", ("pass", "fail", "not_run"))
+def _state(outcome: str, verdict: str) -> str:
     if outcome == "skipped":
-        state = "skipped"
-    elif outcome == "failed" or verdict == "fail":
-        state = "failed"
-    else:
-        state = "ok" if verdict == "pass" else "unverified"
-    time = fields.object_or_null("step_seconds")
-    energy = fields.values.get("energy")
-    message = fields.text("message")
+        return "skipped"
+    if outcome == "failed" or verdict == "fail":
+        return "failed"
+    return "ok" if verdict == "pass" else "unverified"
+
+
+def _row(record: dict, file: str, index: int, workloads: dict[str, Workload]) -> Row:
+    where = f"{file}: records[{index}]"
+    name = _one_line(record["workload"])
+    if name not in workloads:
+        raise InputError(f"{where}.workload: expected the name of one of workloads, found {name}")
+    state = _state(record["outcome"], record["verification"]["verdict"])
+    message = _one_line(record["message"])
     if state == "failed" and not message:
         message = "verification failed"
+    time = record["step_seconds"] or dict.fromkeys(("median", "low", "high"))
     return Row(
-        file=fields.file,
+        file=file,
         index=index,
         workload=workloads[name],
-        backend=fields.text("backend"),
-        precision=fields.choice("precision", PRECISIONS),
-        contract=fields.choice("contract", ("exact", "autocast", "library")),
+        backend=_one_line(record["backend"]),
+        precision=record["precision"],
+        contract=record["contract"],
         state=state,
         message=message,
-        median=time.positive("median") if time else None,
-        low=time.positive("low") if time else None,
-        high=time.positive("high") if time else None,
-        losses=tuple(_curve(curve) for curve in fields.objects("losses")),
-        slowdown=_slowdown(fields),
-        blocks=tuple(_block(block) for block in fields.objects("blocks")),
-        checks=tuple(_check(check) for check in verification.objects("checks")),
-        fraction_of_floor=fields.number("fraction_of_floor", nullable=True),
-        joules_per_step=fields.number("joules_per_step", nullable=True),
-        idle_watts=fields.object("energy").number("idle_watts", nullable=True) if energy else None,
-        wall_seconds=fields.number("wall_step_seconds", nullable=True),
-        cpu_seconds=fields.number("cpu_step_seconds", nullable=True),
-        setup_seconds=fields.number("setup_seconds", nullable=True),
-        setup_cache=fields.values.get("setup_cache") or "",
-        peak_device_bytes=fields.number("peak_device_bytes", nullable=True),
+        **time,
+        losses=tuple(_curve(one, f"{where}.losses[{at}]") for at, one in enumerate(record["losses"])),
+        slowdown=tuple(record.get("slowdown_reasons") or ()),  # files of earlier versions lack it
+        blocks=tuple(map(_block, record["blocks"])),
+        checks=tuple(map(_check, record["verification"]["checks"])),
+        fraction_of_floor=record["fraction_of_floor"],
+        joules_per_step=record["joules_per_step"],
+        idle_watts=(record.get("energy") or {}).get("idle_watts"),
+        wall_seconds=record["wall_step_seconds"],
+        cpu_seconds=record["cpu_step_seconds"],
+        setup_seconds=record["setup_seconds"],
+        setup_cache=record.get("setup_cache") or "",
+        peak_device_bytes=record["peak_device_bytes"],
     )
 
 
-def _source(document: _Fields) -> Source:
-    run = document.object("run")
-    software, calibration = document.object("software"), document.object("calibration")
+def _source(document: dict, file: str) -> Source:
     return Source(
-        file=document.file,
-        complete=run.get("complete", (bool,), "true or false"),
-        run=run.values,
-        host=document.object("host").values,
-        device=document.values["device"],
-        software=software.values,
-        calibration={name: calibration.object(name).values for name in calibration.values},
+        file=file,
+        complete=document["run"]["complete"],
+        run=document["run"],
+        host=document["host"],
+        device=document["device"],
+        software=document["software"],
+        calibration=document["calibration"],
     )
+
+
+def _device_name(document: dict) -> str:
+    if document["device"]:
+        return _one_line(document["device"]["name"])
+    return f"CPU: {_one_line(document['host']['cpu']) or 'unknown model'}"
 
 
 def read_results(paths: list[Path]) -> Results:
@@ -439,36 +328,35 @@ def read_results(paths: list[Path]) -> Results:
     seen: dict[tuple[str, str, str], str] = {}
     known: dict[str, tuple[Workload, str]] = {}
     for path in paths:
-        document = _document(path)
-        if "planted" in document.values and len(paths) > 1:
+        document = json_file.parsed(path, "a results file")
+        if isinstance(document, dict) and "planted" in document and len(paths) > 1:
             continue  # the gate's proof, which lies beside the results files; gate.py draws it
-        device = document.object_or_null("device")
-        cpu = document.object("host").values.get("cpu")
-        name = device.text("name") if device else f"CPU: {' '.join(str(cpu or 'unknown model').split())}"
+        json_file.check(document, path, "schema.json")
+        name = _device_name(document)
         if results is None:
             results = Results(device=name)
         elif name != results.device:
             raise InputError(
                 f"{path}: measured on {name}, but {paths[0]} on {results.device}: draw them separately"
             )
-        results.sources.append(_source(document))
+        results.sources.append(_source(document, str(path)))
         workloads: dict[str, Workload] = {}
-        for fields in document.objects("workloads"):
-            workload = _workload(fields)
+        for index, entry in enumerate(document["workloads"]):
+            workload, where = _workload(entry), f"{path}: workloads[{index}]"
             if workload.name in workloads:
-                fields.fail("name", "a name that is unique in its file", workload.name)
+                raise InputError(f"{where}.name: {workload.name} is there twice")
             if workload.name in known and known[workload.name][0] != workload:
                 other = known[workload.name][1]
-                raise InputError(f"{path}: {fields.path}: '{workload.name}' is another workload in {other}")
+                raise InputError(f"{where}: '{workload.name}' is another workload in {other}")
             workloads[workload.name] = workload
             known[workload.name] = (workload, str(path))
-        for index, fields in enumerate(document.objects("records")):
-            row = _row(fields, index, workloads)
+        for index, record in enumerate(document["records"]):
+            row = _row(record, str(path), index, workloads)
             key = (row.workload.name, row.backend, row.precision)
             if key in seen:
                 what = f"{row.backend} {row.precision} of '{row.workload.name}'"
                 raise InputError(
-                    f"{path}: {fields.path}: {what} is already in {seen[key]}: draw them separately"
+                    f"{path}: records[{index}]: {what} is already in {seen[key]}: draw them separately"
                 )
             seen[key] = str(path)
             results.rows.append(row)

@@ -259,7 +259,7 @@ complete_toolkit() {
   [ -x "$folder/bin/nvcc" ]
 }
 
-# For report: a Python with matplotlib and Jinja2, in `python`.
+# For report: a Python with matplotlib, Jinja2 and jsonschema, in `python`.
 set_up_plots() {
   need_packages python
   choose_base_python

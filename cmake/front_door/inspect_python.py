@@ -99,7 +99,7 @@ def main():
         base_executable=os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
         base_version="{}.{}.{}".format(*sys.version_info[:3]),
         base_is_new_enough="yes" if sys.version_info >= (3, 10) else "",
-        base_draws_reports="yes" if all(map(package_folder, ("matplotlib", "jinja2"))) else "",
+        base_draws_reports="yes" if all(map(package_folder, ("matplotlib", "jinja2", "jsonschema"))) else "",
         base_sites="\n".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages"))),
         torch_folder=folder,
         torch_version=version,

@@ -62,19 +62,133 @@ def changed(path: str, value: object) -> dict:
     return document
 
 
+def edited(old: str, new: str) -> str:
+    """The text of a good file with something in it that json.dumps() would not write."""
+    text = json.dumps(small())
+    assert text.count(old) >= 1, old
+    return text.replace(old, new, 1)
+
+
+def with_ladder(**fields) -> dict:
+    """A ladder of one term that is not missing, with something changed."""
+    document = small()
+    document["workloads"][0]["ladders"] = {"fp32": [{**made_up.ladder()[0], **fields}]}
+    return document
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+NESTED = "expected a results file, found brackets more than 64 deep"
+NO_JSON = "expected a results file, found no JSON"
+# What every reader says, C++ or Python; where there are two texts, the second is Python's.
 BAD_FILES = {
-    "truncated": (lambda: json.dumps(small())[:-200], "not valid JSON"),
-    "empty": (lambda: "", "not valid JSON"),
-    "a list": (lambda: "[]", "run0.json: expected an object, found []"),
-    "NaN": (lambda: json.dumps(small()).replace("4e-05", "NaN", 1), "not valid JSON"),
-    "infinite": (lambda: json.dumps(small()).replace("4e-05", "1e999", 1), "records[2].step_seconds.median"),
-    "deeply nested": (lambda: "[" * 100_000, "not valid JSON"),
+    "truncated": (lambda: json.dumps(small())[:-200], NO_JSON),
+    "empty": (lambda: "", NO_JSON),
+    "a list": (lambda: "[]", "expected an object, found []"),
+    "NaN": (lambda: edited("4e-05", "NaN"), NO_JSON),
+    "infinite": (lambda: edited("4e-05", "1e999"), NO_JSON, "records[2].step_seconds.median"),
+    "400 digits": (lambda: edited("784, 128", "1" + 400 * "0"), NO_JSON, "workloads[0].widths[0]"),
+    "deeply nested, open": (lambda: "[" * 100_000, NESTED),
+    "deeply nested": (lambda: DEEP, NESTED),
+    "deeply nested inside": (lambda: edited('"none"', DEEP), NESTED),
+    "65 deep": (lambda: edited('"none"', "[" * 63 + "]" * 63), NESTED),
+    "64 deep": (
+        lambda: edited('"none"', "[" * 62 + "]" * 62),
+        "host.os: expected a string or null, found [[",
+    ),
+    "lone surrogate": (lambda: edited("made-up CPU", "\\udc80"), NO_JSON),
+    "lone surrogate in a key": (lambda: edited('"cores"', '"\\ud800": 1, "cores"'), NO_JSON),
+    "control character in a key": (
+        lambda: edited('"cores"', '"\\u001b[31m": 1, "cores"'),
+        "control character",
+    ),
+    "key twice": (lambda: edited('"cores"', '"os": "x", "cores"'), "twice in one object"),
     "another version": (lambda: changed("schema_version", 2), "schema_version: expected 1, found 2"),
-    "null median": (lambda: changed("records.0.step_seconds.median", None), "records[0].step_seconds.median"),
-    "zero median": (lambda: changed("records.0.step_seconds.median", 0), "positive"),
-    "unknown workload": (lambda: changed("records.0.workload", "mlp"), "records[0].workload"),
-    "unknown precision": (lambda: changed("records.0.precision", "fp8"), "records[0].precision"),
-    "no records": (lambda: {k: v for k, v in small().items() if k != "records"}, "records: missing"),
-    "record as text": (lambda: changed("records.0", "x"), "records[0]: expected an object"),
-    "widths as text": (lambda: changed("workloads.0.widths", "784x10"), "workloads[0].widths"),
+    "null median": (
+        lambda: changed("records.0.step_seconds.median", None),
+        "records[0].step_seconds.median: expected a number, found null",
+    ),
+    "zero median": (
+        lambda: changed("records.0.step_seconds.median", 0),
+        "records[0].step_seconds.median: expected a number, at least 1e-15, at most 1e+12, found 0",
+    ),
+    "unknown workload": (
+        lambda: changed("records.0.workload", "mlp"),
+        "records[0].workload: expected the name of one of workloads, found mlp",
+    ),
+    "unknown precision": (
+        lambda: changed("records.0.precision", "fp8"),
+        'records[0].precision: expected one of fp32, tf32, fp16, bf16, found "fp8"',
+    ),
+    "unknown contract": (
+        lambda: changed("records.0.contract", "close"),
+        'records[0].contract: expected one of exact, autocast, library, found "close"',
+    ),
+    "unknown outcome": (
+        lambda: changed("records.0.outcome", "fine"),
+        'records[0].outcome: expected one of ok, skipped, failed, found "fine"',
+    ),
+    "unknown verdict": (
+        lambda: changed("records.0.verification.verdict", "maybe"),
+        'records[0].verification.verdict: expected one of pass, fail, not_run, found "maybe"',
+    ),
+    "unknown optimizer": (
+        lambda: changed("workloads.0.optimizer.kind", "adamw"),
+        'workloads[0].optimizer.kind: expected sgd, found "adamw"',
+    ),
+    "unknown data set": (
+        lambda: changed("workloads.0.dataset.kind", "cifar"),
+        'workloads[0].dataset.kind: expected one of synthetic, idx, found "cifar"',
+    ),
+    "files of no folder": (
+        lambda: changed("workloads.0.dataset.kind", "idx"),
+        "workloads[0].dataset.folder: expected a string, found null",
+    ),
+    "no records": (lambda: {k: v for k, v in small().items() if k != "records"}, "records: is missing"),
+    "record as text": (lambda: changed("records.0", "x"), 'records[0]: expected an object, found "x"'),
+    "widths as text": (
+        lambda: changed("workloads.0.widths", "784x10"),
+        'workloads[0].widths: expected a list, found "784x10"',
+    ),
+    "width as a fraction": (
+        lambda: changed("workloads.0.widths.1", 128.0),
+        "workloads[0].widths[1]: expected a whole number, found 128.0",
+    ),
+    "settings that are no text": (
+        lambda: changed("run.settings", {"blocks": 16}),
+        "run.settings.blocks: expected a string, found 16",
+    ),
+    "cache as a number": (
+        lambda: changed("records.0.setup_cache", 3),
+        "records[0].setup_cache: expected one of cold, warm, null, found 3",
+    ),
+    "ladder without an end": (
+        lambda: with_ladder(high=None),
+        "workloads[0].ladders.fp32[0].high: expected a number, found null",
+    ),
+    "missing term with a time": (
+        lambda: with_ladder(verdict="missing", low=None, high=None),
+        "workloads[0].ladders.fp32[0].seconds: expected null, found 0.00029",
+    ),
+    "floor of an unknown precision": (
+        lambda: changed("workloads.0.floors", {"fp8": made_up.floor(1.0)}),
+        "workloads[0].floors.fp8: unknown field",
+    ),
+    "passed without an error": (
+        lambda: changed("records.0.verification.checks.0.error", None),
+        "records[0].verification.checks[0].error: expected a number, found null",
+    ),
+    "pass with a check that failed": (
+        lambda: changed("records.0.verification.checks.0.passed", False),
+        "records[0].verification.checks[0].passed: expected true, found false",
+    ),
+    "skipped without a reason": (
+        lambda: changed(
+            "records.0", {**made_up.record("mlp-784x128x10-b32", "x", seconds=None), "message": ""}
+        ),
+        'records[0].message: expected a string, not empty, found ""',
+    ),
+    "the machine's name": (
+        lambda: changed("host.hostname", "node7"),
+        'host.hostname: expected nothing, found "node7"',
+    ),
 }

@@ -114,7 +114,9 @@ def test_speed_ups_are_those_of_the_records(tmp_path):
 
 def test_floors_energy_and_the_state_of_the_gpu_are_shown_when_they_are_there(tmp_path):
     results = with_floors_and_energy(made_up.width_series(3, ("fp32",)))
+    unknown = ("memory_clock_megahertz", "temperature_celsius", "uncorrected_ecc_errors", "other_processes")
     gpu = {"samples": 3, "sm_clock_megahertz": 1980, "power_watts": 310.5, "throttle_reasons": ["power_cap"]}
+    gpu |= dict.fromkeys(unknown)
     block = {"order": 0, "steps": 50, "device_seconds": 0.02, "wall_seconds": 0.02, "cpu_seconds": 0.01}
     results["records"][0]["blocks"] = [{**block, "gpu": gpu}, {**block, "order": 1, "gpu": gpu}]
     results["calibration"] = {
@@ -319,15 +321,19 @@ def test_the_published_files_are_reported(tmp_path):
     assert "NVIDIA H200" in document.text
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_file(tmp_path, name):
-    make, words = BAD_FILES[name]
+def test_a_bad_file_is_refused_before_anything_is_written(tmp_path):
+    make, words = BAD_FILES["null median"]
     done = run(REPORT, tmp_path, make(), output="report")
     assert done.returncode == 2
     line = one_line(done)
     assert words in line
     assert "run0.json" in line
     assert not (tmp_path / "report").exists()
+
+
+def test_without_jsonschema_it_says_so_and_exits_3(tmp_path):
+    done = run(REPORT, tmp_path, small(), prelude="sys.modules['jsonschema'] = None")
+    assert (done.returncode, "jsonschema" in one_line(done)) == (3, True)
 
 
 def test_bad_combinations_and_files_without_a_complete_workload(tmp_path):

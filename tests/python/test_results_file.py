@@ -1,0 +1,98 @@
+"""Results files that are refused: what is said of them in Python, and that the driver says the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import made_up_results as made_up
+import pytest
+from plot_programs import BAD_FILES, ROOT, small
+
+pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+sys.path.insert(0, str(ROOT / "plots"))
+from results_file import InputError, read_results  # noqa: E402
+
+DRIVER = Path(os.environ.get("HEADROOM_BUILD", "")) / "bin" / "headroom"
+
+
+def written(folder: Path, document: dict | str) -> Path:
+    file = folder / "run0.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return file
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(InputError) as refused:
+        read_results([file])
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_in_a_line_that_names_the_place(tmp_path, name):
+    make, *said = BAD_FILES[name]
+    file = written(tmp_path, make())
+    line = refusal(file)
+    assert line.startswith(f"{file}: ")
+    assert said[-1] in line
+    assert "\n" not in line
+
+
+@pytest.mark.skipif(not DRIVER.is_file(), reason="HEADROOM_BUILD names no build")
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_the_driver_refuses_the_same_files_in_the_same_words(tmp_path, name):
+    make, said, *_ = BAD_FILES[name]
+    file = written(tmp_path, make())
+    done = subprocess.run([DRIVER, "compare", file, file], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"headroom: {file}: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not DRIVER.is_file(), reason="HEADROOM_BUILD names no build")
+def test_both_readers_take_a_byte_order_mark(tmp_path):
+    document = small()
+    block = {"steps": 50, "device_seconds": 0.02, "wall_seconds": 0.02, "cpu_seconds": 0.01}
+    for record in document["records"]:
+        record["blocks"] = [{"order": order, **block} for order in range(12)]
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(document), encoding="utf-8-sig")
+    assert len(read_results([file]).rows) == 3
+    done = subprocess.run([DRIVER, "compare", file, file], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_text_is_read_without_control_characters(tmp_path):
+    document = small()
+    document["device"]["name"] = "a \x1b[31mGPU\x00\x7f\x9b\uffff"
+    document["records"][0]["message"] = "one\ntwo\tthree"
+    results = read_results([written(tmp_path, document)])
+    assert results.device == "a \ufffd[31mGPU\ufffd\ufffd\ufffd\ufffd"
+    assert results.rows[0].message == "one two three"
+
+
+def test_a_curve_is_checked_to_its_last_value_though_it_is_long(tmp_path):
+    document = small()
+    curve = {"seed": 1, "steps": list(range(5000)), "values": [0.5] * 5000, "last_mean": 0.5}
+    document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None}]
+    assert len(read_results([written(tmp_path, document)]).rows[0].losses[0].values) == 5000
+    for values, steps, said in (
+        ("0.5", 4999, "values[4999]: expected a number or null"),
+        (True, 4999, "values[4999]: expected a number or null"),
+        (1e39, 4999, "values[4999]: expected a number or null, at least -3.40282e+38"),
+        (0.5, 4999.0, "steps[4999]: expected a whole number"),
+        (0.5, 4998, "steps: expected ascending numbers"),
+    ):
+        curve["values"][4999], curve["steps"][4999] = values, steps
+        document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None}]
+        assert f"records[0].losses[0].{said}" in refusal(written(tmp_path, document))
+
+
+def test_a_file_with_a_ladder_of_missing_terms_is_read(tmp_path):
+    document = small()
+    document["workloads"][0]["ladders"] = {"fp32": [made_up.missing_term("left", "no floor")]}
+    assert read_results([written(tmp_path, document)]).workloads[0].ladders["fp32"][0].seconds is None
