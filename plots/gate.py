@@ -7,10 +7,10 @@ The grey band is the tolerance: what lies in it is as good as the same.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+import json_file
 from matplotlib.axes import Axes
 from style import ALARM, INK, MUTED, Page
 
@@ -101,11 +101,11 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     arguments = parser.parse_args()
     try:
-        gate = json.loads(arguments.file.read_text())
-        page = draw_gate(gate)
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        print(f"gate.py: {arguments.file}: expected a gate.json ({error!r})", file=sys.stderr)
+        gate = json_file.read(arguments.file, "a gate.json", "gate.schema.json")
+    except json_file.InputError as error:
+        print(f"gate.py: {error}", file=sys.stderr)
         return 2
+    page = draw_gate(gate)
     arguments.output.mkdir(parents=True, exist_ok=True)
     for path in page.save(arguments.output, "gate"):
         print(path)

@@ -161,7 +161,7 @@ def main() -> int:
         document = json.loads(arguments.file.read_text())
         workload = next(one for one in document["workloads"] if one["name"] == arguments.workload)
         eager, graph, graph_seconds = measured(document, arguments.workload, arguments.precision)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         print(f"witness.py: {arguments.file}: expected a results file: {error}", file=sys.stderr)
         return 2
     except StopIteration:
