@@ -120,10 +120,26 @@ def odd_value(rng: random.Random) -> object:
     return rng.randint(-100, 100_000)
 
 
+def of_the_same_type(value: object, rng: random.Random) -> object:
+    """Odd, but often what a schema allows: this is what the code after it has to live with."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return rng.choice([number for number in NUMBERS if isinstance(number, int)])
+    if isinstance(value, float):
+        return rng.choice([*NUMBERS, value * 10.0 ** rng.randint(-12, 12)])
+    return rng.choice(TEXTS + WORDS) if isinstance(value, str) else None
+
+
 def change_value(document: object, rng: random.Random) -> object:
     holder, key = rng.choice(places(document))
-    kind = rng.randrange(9)
-    if kind < 4:
+    kind = rng.randrange(14)
+    if kind >= 9:
+        leaves = [(at, name) for at, name in places(document) if not isinstance(at[name], (dict, list))]
+        if leaves:
+            holder, key = rng.choice(leaves)
+            holder[key] = of_the_same_type(holder[key], rng)
+    elif kind < 4:
         holder[key] = odd_value(rng)
     elif kind == 4:
         del holder[key]
