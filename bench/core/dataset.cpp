@@ -266,7 +266,11 @@ std::vector<std::int64_t> permutation(std::int64_t count, std::uint64_t seed) {
 }
 
 Dataset make_from_idx(const Workload& workload) {
-  const IdxSamples idx = read_idx(workload.dataset.folder, workload.inputs(), workload.classes());
+  const IdxSamples idx =
+      read_idx(workload.dataset.folder, workload.inputs(), workload.classes(), [&](std::int64_t samples) {
+        constexpr double kBytesOfPixel = 1 + sizeof(float);  // as it is read and as it is trained on
+        expect_to_fit(workload, static_cast<double>(samples) * workload.inputs() * kBytesOfPixel);
+      });
   // Every tenth sample is held out whatever the seed, so that accuracies of different seeds can be compared.
   std::vector<std::int64_t> train, held_out;
   for (std::int64_t i = 0; i < idx.samples; ++i) (i % 10 == 9 ? held_out : train).push_back(i);

@@ -34,7 +34,7 @@ struct Optimizer {
 struct DatasetSpec {
   enum class Kind { kSynthetic, kIdx };
   Kind kind = Kind::kSynthetic;
-  std::string folder;  ///< kIdx: the folder with the images and labels files, plain or gzip
+  std::string folder;  ///< kIdx: the folder of the images and labels files, or the images file itself
   bool operator==(const DatasetSpec&) const = default;
 };
 

@@ -68,7 +68,9 @@ void CompareParser::add_how() {
       ->group(cells);
   list_of(command->add_option("--backend", measured.backends, "Only these backends"))->group(cells);
   list_of(command->add_option("--precision", precisions_, "fp32, tf32, fp16, bf16"))->group(cells);
-  command->add_option("--data", measured.data_folder, "Folder with IDX files; default: synthetic")
+  command
+      ->add_option("--data", measured.data_folder,
+                   "Folder with IDX files, or the images file itself; default: synthetic")
       ->group(cells);
 
   const char* how = "How";

@@ -234,8 +234,10 @@ struct Parser {
                             "leaves one out")
                 ->group(what));
     list_of(run->add_option("--precision", precisions, "fp32, tf32, fp16, bf16")->group(what));
-    run->add_option("--data", options.data_folder,
-                    "Folder with IDX images and labels (MNIST), plain or gzip; default: synthetic data")
+    run->add_option(
+           "--data", options.data_folder,
+           "Folder with IDX images and labels (MNIST), plain or gzip, or the images file itself; default: "
+           "synthetic data")
         ->group(what);
     run->add_option("--seed", seed, "Of initial parameters, synthetic data and the order of samples")
         ->group(what);

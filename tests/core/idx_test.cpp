@@ -39,6 +39,15 @@ std::string labels_file(std::uint32_t count, std::uint32_t magic = 0x801) {
   return bytes;
 }
 
+// As QMNIST's: eight integers a sample, the class first.
+std::string integer_labels_file(std::uint32_t count, std::uint32_t columns = 8) {
+  std::string bytes = word(0xc02) + word(count) + word(columns);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    for (std::uint32_t column = 0; column < columns; ++column) bytes += word(column == 0 ? i % 3 : 100 + i);
+  }
+  return bytes;
+}
+
 class Idx : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -56,6 +65,19 @@ class Idx : public ::testing::Test {
     gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
     gzclose(file);
   }
+  // A data set of `count` samples; {} in the name is 'images' or 'labels', and # is 3 or 1.
+  void write_pair(const std::string& pattern, std::uint32_t count) {
+    const auto name = [&](const std::string& word, const char* dimensions) {
+      std::string result = pattern;
+      result.replace(result.find("{}"), 2, word);
+      if (const std::size_t at = result.find('#'); at != std::string::npos) result.replace(at, 1, dimensions);
+      return result;
+    };
+    fs::create_directories((folder_ / pattern).parent_path());
+    const bool capitals = pattern.find("IDX") != std::string::npos;
+    write(name(capitals ? "IMAGES" : "images", "3"), images_file(count));
+    write(name(capitals ? "LABELS" : "labels", "1"), labels_file(count));
+  }
   std::string read(const std::string& name) {
     std::ifstream file(folder_ / name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -63,9 +85,10 @@ class Idx : public ::testing::Test {
 
   Workload workload(const std::string& name = "mlp-4x3-b5") {
     Workload result = parse_workload_name(name);
-    result.dataset = {.kind = DatasetSpec::Kind::kIdx, .folder = folder_.string()};
+    result.dataset = {.kind = DatasetSpec::Kind::kIdx, .folder = (folder_ / below_).string()};
     return result;
   }
+  std::string description() { return make_dataset(workload(), 0).description; }
 
   // The message of the InputError, which must be one line that begins with a path in the folder.
   std::string refusal(const std::string& name = "mlp-4x3-b5") {
@@ -86,17 +109,18 @@ class Idx : public ::testing::Test {
   }
 
   fs::path folder_;
+  std::string below_;  // what is named, below the folder
 };
 
 TEST_F(Idx, PlainAndGzipFilesGiveTheSameData) {
-  write("t10k-images-idx3-ubyte", images_file(40));
-  write("t10k-labels-idx1-ubyte", labels_file(40));
+  write("train-images-idx3-ubyte", images_file(40));
+  write("train-labels-idx1-ubyte", labels_file(40));
   const Dataset plain = make_dataset(workload(), 0);
-  fs::remove(folder_ / "t10k-images-idx3-ubyte");
-  write_gzip("t10k-images-idx3-ubyte.gz", images_file(40));
+  fs::remove(folder_ / "train-images-idx3-ubyte");
+  write_gzip("train-images-idx3-ubyte.gz", images_file(40));
   const Dataset gzip = make_dataset(workload(), 0);
   EXPECT_EQ(plain.digest, gzip.digest);
-  EXPECT_EQ(gzip.description, "idx: t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte");
+  EXPECT_EQ(gzip.description, "idx: train-images-idx3-ubyte.gz, train-labels-idx1-ubyte");
 }
 
 TEST_F(Idx, EverySampleKeepsItsLabelAndOccursOnce) {
@@ -140,9 +164,136 @@ TEST_F(Idx, TheTrainingPairIsPreferred) {
   EXPECT_EQ(make_dataset(workload(), 0).description, "idx: train-images-idx3-ubyte, train-labels-idx1-ubyte");
 }
 
+TEST_F(Idx, TheTrainingSetIsFoundByTheWordAnywhereInItsNameWhateverTheCase) {
+  write_pair("T10K-{}.IDX#-UBYTE", 30);
+  write_pair("TRAIN-{}.IDX#-UBYTE", 60);
+  EXPECT_EQ(description(), "idx: TRAIN-IMAGES.IDX3-UBYTE, TRAIN-LABELS.IDX1-UBYTE");
+  fs::remove_all(folder_);
+  write_pair("emnist-letters-test-{}-idx#-ubyte", 30);
+  write_pair("emnist-letters-train-{}-idx#-ubyte", 60);
+  EXPECT_EQ(description(),
+            "idx: emnist-letters-train-images-idx3-ubyte, emnist-letters-train-labels-idx1-ubyte");
+}
+
+TEST_F(Idx, ImagesAndLabelsArePairedByTheirCommonNameNotByTheOrderOfNames) {
+  write("b-images-idx3-ubyte", images_file(30));
+  write("B-LABELS.IDX1-UBYTE", labels_file(30));
+  write("a-labels-idx1-ubyte", labels_file(30));
+  EXPECT_EQ(description(), "idx: b-images-idx3-ubyte, B-LABELS.IDX1-UBYTE");
+  fs::remove(folder_ / "B-LABELS.IDX1-UBYTE");
+  write("c-labels-idx1-ubyte", labels_file(30));
+  expect_refusal("no labels file of its name; expected b-labels-idx1-ubyte or b-labels-idx1-ubyte.gz");
+}
+
+TEST_F(Idx, TrainingImagesAreNotPairedWithTheOnlyLabelsOfATestSet) {
+  write("train-images-idx3-ubyte", images_file(30));
+  write("t10k-labels-idx1-ubyte", labels_file(30));
+  expect_refusal("no labels file of its name; expected train-labels-idx1-ubyte");
+}
+
+TEST_F(Idx, ATestSetIsOnlyTrainedOnWhenItsImagesFileIsNamed) {
+  for (const char* name : {"t10k", "emnist-digits-test", "MNIST.TEST"}) {
+    fs::remove_all(folder_);
+    write_pair(std::string(name) + "-{}-idx#-ubyte", 30);
+    const std::string images = std::string(name) + "-images-idx3-ubyte";
+    expect_refusal("holds a test set only (" + images + "), which is not trained on");
+    expect_refusal("name its images file: " + (folder_ / images).string());
+    below_ = images;
+    EXPECT_EQ(description(), "idx: " + images + ", " + name + "-labels-idx1-ubyte");
+    below_.clear();
+  }
+}
+
+TEST_F(Idx, SeveralTrainingSetsAreListedAndOneIsChosenByItsImagesFile) {
+  write_pair("emnist-digits-train-{}-idx#-ubyte", 30);
+  write_pair("emnist-letters-train-{}-idx#-ubyte", 60);
+  write_pair("emnist-letters-test-{}-idx#-ubyte", 30);
+  expect_refusal(
+      "holds several data sets: emnist-digits-train-images-idx3-ubyte, "
+      "emnist-letters-train-images-idx3-ubyte; "
+      "name the images file of one instead of the folder, such as " +
+      (folder_ / "emnist-digits-train-images-idx3-ubyte").string());
+  below_ = "emnist-letters-train-images-idx3-ubyte";
+  EXPECT_EQ(description(),
+            "idx: emnist-letters-train-images-idx3-ubyte, emnist-letters-train-labels-idx1-ubyte");
+  below_ = "emnist-letters-train-labels-idx1-ubyte";
+  expect_refusal("no IDX images file");
+  below_ = "emnist-letters-train-images-idx3-ubyte.gz";
+  expect_refusal("not a folder, and no images file");
+}
+
+TEST_F(Idx, APlainFileAndItsCompressedCopyAreOneDataSet) {
+  write_pair("train-{}-idx#-ubyte", 30);
+  write_gzip("train-images-idx3-ubyte.gz", images_file(30));
+  write_gzip("train-labels-idx1-ubyte.gz", labels_file(30));
+  EXPECT_EQ(description(), "idx: train-images-idx3-ubyte, train-labels-idx1-ubyte");
+  write("train-images-idx3-ubyte", "<html>");
+  EXPECT_EQ(description(), "idx: train-images-idx3-ubyte.gz, train-labels-idx1-ubyte");
+}
+
+TEST_F(Idx, TheRawFoldersOfTorchvisionAreFoundBelowTheirRoot) {
+  write_pair("MNIST/raw/train-{}-idx#-ubyte", 60);
+  write_pair("MNIST/raw/t10k-{}-idx#-ubyte", 30);
+  EXPECT_EQ(description(), "idx: MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels-idx1-ubyte");
+  below_ = "MNIST";
+  EXPECT_EQ(description(), "idx: raw/train-images-idx3-ubyte, raw/train-labels-idx1-ubyte");
+  below_ = "MNIST/raw";
+  EXPECT_EQ(description(), "idx: train-images-idx3-ubyte, train-labels-idx1-ubyte");
+  below_.clear();
+  write_pair("FashionMNIST/raw/train-{}-idx#-ubyte", 60);
+  expect_refusal(
+      "several data sets: FashionMNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-images-idx3-ubyte;");
+}
+
+TEST_F(Idx, TheClassIsTheFirstOfQmnistsIntegers) {
+  write("qmnist-train-images-idx3-ubyte", images_file(30));
+  write("qmnist-train-labels-idx2-int", integer_labels_file(30));
+  const Dataset integers = make_dataset(workload(), 0);
+  EXPECT_EQ(integers.description, "idx: qmnist-train-images-idx3-ubyte, qmnist-train-labels-idx2-int");
+  fs::remove(folder_ / "qmnist-train-labels-idx2-int");
+  write("qmnist-train-labels-idx1-ubyte", labels_file(30));
+  EXPECT_EQ(integers.digest, make_dataset(workload(), 0).digest);
+  fs::remove(folder_ / "qmnist-train-labels-idx1-ubyte");
+  for (std::uint32_t columns : {0u, 0xffffffffu}) {
+    std::string labels = integer_labels_file(30);
+    labels.replace(8, 4, word(columns));
+    write("qmnist-train-labels-idx2-int", labels);
+    expect_refusal("columns of labels; expected one or, as in QMNIST, eight");
+  }
+  std::string negative = integer_labels_file(30);
+  negative.replace(12, 4, word(0xffffffff));
+  write("qmnist-train-labels-idx2-int", negative);
+  expect_refusal("label -1 of sample 0 is outside the workload's 3 classes");
+}
+
+TEST_F(Idx, WhatAFileIsInsteadOfIdxDataIsSaid) {
+  write("train-labels-idx1-ubyte", labels_file(30));
+  for (const char* page : {"<!DOCTYPE html><html>", "\xef\xbb\xbf\n <!doctype HTML>", "<HTML lang=en>"}) {
+    write("train-images-idx3-ubyte", page);
+    expect_refusal("train-images-idx3-ubyte: is a web page, not IDX data: download it again");
+  }
+  write_gzip("inner.bin", images_file(30));
+  write_gzip("train-images-idx3-ubyte", read("inner.bin"));
+  expect_refusal("train-images-idx3-ubyte: is gzip inside gzip: unpack it once (gunzip)");
+  write("train-images-idx3-ubyte", "PK\x03\x04 and more");
+  expect_refusal("is a zip archive, not IDX data: unpack it");
+  write("train-images-idx3-ubyte", "version https://git-lfs.github.com/spec/v1");
+  expect_refusal("is a pointer of Git LFS");
+  write("train-images-idx3-ubyte", images_file(30));
+  write("train-labels-idx1-ubyte", "<html>404");
+  expect_refusal("train-labels-idx1-ubyte: is a web page");
+}
+
+TEST_F(Idx, ABrokenTestSetDoesNotKeepTheTrainingSetFromBeingRead) {
+  write_pair("train-{}-idx#-ubyte", 60);
+  write("t10k-images-idx3-ubyte", "<html>404");
+  write("labels.txt", "zero one two");
+  EXPECT_EQ(description(), "idx: train-images-idx3-ubyte, train-labels-idx1-ubyte");
+}
+
 TEST_F(Idx, MissingFolderAndFilesAreNamed) {
   expect_refusal("no IDX images file");
-  write("t10k-images-idx3-ubyte", images_file(30));
+  write("train-images-idx3-ubyte", images_file(30));
   expect_refusal("no IDX labels file");
   fs::remove_all(folder_);
   expect_refusal("not a folder");
@@ -183,7 +334,20 @@ TEST_F(Idx, AHeaderThatPromisesTooMuchTakesNoMemory) {
   labels.replace(4, 4, word(0xffffffff));
   write("a-images", images);
   write("a-labels", labels);
-  expect_refusal("truncated");
+  expect_refusal("truncated: its header promises 17179869180 bytes of data, the file holds 120");
+  write_gzip("a-images", images);
+  expect_refusal("bytes of data, more than a gzip file of");
+}
+
+TEST_F(Idx, ADataSetThatDoesNotFitIntoMemoryIsRefusedBeforeItIsRead) {
+  const std::uint32_t rows = 128, width = rows * rows;
+  const std::uint32_t count = 500000000;  // 8 TB, 41 TB as it is trained on
+  std::ofstream(folder_ / "a-images", std::ios::binary)
+      << word(0x803) + word(count) + word(rows) + word(rows);
+  std::ofstream(folder_ / "a-labels", std::ios::binary) << word(0x801) + word(count);
+  fs::resize_file(folder_ / "a-images", 16 + std::uint64_t{count} * width);  // sparse: takes no space
+  fs::resize_file(folder_ / "a-labels", 8 + std::uint64_t{count});
+  EXPECT_THROW(make_dataset(workload("mlp-16384x3-b5"), 0), OutOfMemoryError);
 }
 
 TEST_F(Idx, WrongMagicNumberIsRefused) {
