@@ -181,6 +181,7 @@ TEST_F(PlanTest, WorkloadsOnTheCommandLine) {
   EXPECT_FALSE(made.suite);
   EXPECT_EQ(made.workloads[0].workload.seed, 5u);
   EXPECT_EQ(made.workloads[0].workload.optimizer.learning_rate, 0.5);
+  EXPECT_EQ(made.workloads[0].workload.name, "mlp-7x3-b2");  // docs/add-a-workload.md says so
   EXPECT_THAT(made.loss_seeds, ElementsAre(1u, 2u, 3u, 4u, 5u));
 }
 
