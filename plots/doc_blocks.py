@@ -187,7 +187,7 @@ def witness_block(data: Published, arguments: list[str]) -> list[str]:
     """What torch.profiler saw of an eager step beside the graph's time, from results/witness/."""
     rows = []
     for file in sorted((ROOT / "results" / "witness").glob("*.json")):
-        for one in json.loads(file.read_text()):
+        for one in json.loads(file.read_text(encoding="utf-8")):
             graph, busy, launches = one["graph_seconds"], one["busy_seconds"], one["launches"]
             rows.append(
                 [

@@ -20,6 +20,8 @@ import sys
 from pathlib import Path
 
 from doc_blocks import made_block
+from output_folder import write_whole
+from program import end_with, show
 from published import ROOT, Published, Stale, claimed, published
 from results_file import InputError
 
@@ -118,7 +120,7 @@ def check(documents: list[Path], write: bool) -> list[str]:
         problems += [f"{name}: {line}" for line in unknown]
         problems += [f"{name}:{line}" for line in unnamed_claims(before)]
         if write and after != before:
-            document.write_text(after, encoding="utf-8")
+            write_whole(document, after)
             print(f"{name}: numbers written anew", file=sys.stderr)
         elif after != before:
             old, new = before.splitlines(), after.splitlines()
@@ -140,10 +142,8 @@ def main() -> int:
     except (InputError, OSError) as error:
         print(f"doc_numbers.py: {error}", file=sys.stderr)
         return BAD_INPUT
-    for line in problems:
-        print(line)
-    return STALE if problems else CURRENT
+    return show("doc_numbers.py", problems) or (STALE if problems else CURRENT)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with("doc_numbers.py", main)

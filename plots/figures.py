@@ -1,7 +1,9 @@
 """`figures.py FILES... -o DIR`: draws results files as SVG and PNG and prints the names of what it wrote.
 
-Exit code 0: done; 2: wrong usage or input that cannot be drawn; 3: a package is not there. Everything that a
-figure does not show is said in a line on standard error, never left out in silence.
+It replaces the figures that manifest.json in the folder lists, and no other file.
+Exit code 0: done; 2: wrong usage, input that cannot be drawn, or output that cannot be written; 3: a package is
+not there; 130: interrupted. Everything that a figure does not show is said in a line on standard error, never
+left out in silence.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import re
 import sys
 from pathlib import Path
 
+from output_folder import filled
+from program import BAD_INPUT, DONE, end_with, show
 from results_file import InputError, Results, Row, read_results
 
-DONE, BAD_INPUT, NO_PACKAGE = 0, 2, 3
+NO_PACKAGE = 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,6 +92,18 @@ def plan(results: Results) -> dict:
     return drawings
 
 
+def draw(results: Results, folder: Path) -> list[str]:
+    """Names of the files that it made."""
+    names = []
+    for name, draw_one in plan(results).items():
+        page = draw_one()
+        if page is None:
+            print(f"figures.py: {name}: not drawn, no record has what it shows", file=sys.stderr)
+            continue
+        names += [path.name for path in page.save(folder, name)]
+    return names
+
+
 def main() -> int:
     arguments = parse_arguments()
     try:
@@ -107,21 +123,18 @@ def main() -> int:
         print("figures.py: no figures: the files hold no records", file=sys.stderr)
         return DONE
     try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        for name, draw in plan(results).items():
-            page = draw()
-            if page is None:
-                print(f"figures.py: {name}: not drawn, no record has what it shows", file=sys.stderr)
-                continue
-            for path in page.save(arguments.output, name):
-                print(path, flush=True)
+        with filled(arguments.output) as made:
+            names = draw(results, made)
+    except InputError as error:
+        print(f"figures.py: {error}", file=sys.stderr)
+        return BAD_INPUT
     except OSError as error:
         print(
             f"figures.py: {arguments.output}: cannot be written: {error.strerror or error}", file=sys.stderr
         )
         return BAD_INPUT
-    return DONE
+    return show("figures.py", [arguments.output / name for name in names])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with("figures.py", main)

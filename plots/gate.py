@@ -12,6 +12,9 @@ from pathlib import Path
 
 import json_file
 from matplotlib.axes import Axes
+from output_folder import filled
+from program import BAD_INPUT, end_with, show
+from results_file import InputError
 from style import ALARM, INK, MUTED, Page
 
 COLORS = {"regression": ALARM, "inconclusive": "#e69f00", "equivalent": "#0072b2", "improvement": "#009e73"}
@@ -102,15 +105,17 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         gate = json_file.read(arguments.file, "a gate.json", "gate.schema.json")
-    except json_file.InputError as error:
+        page = draw_gate(gate)
+        with filled(arguments.output) as made:
+            names = [path.name for path in page.save(made, "gate")]
+    except InputError as error:
         print(f"gate.py: {error}", file=sys.stderr)
-        return 2
-    page = draw_gate(gate)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for path in page.save(arguments.output, "gate"):
-        print(path)
-    return 0
+        return BAD_INPUT
+    except OSError as error:
+        print(f"gate.py: {arguments.output}: cannot be written: {error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+    return show("gate.py", [arguments.output / name for name in names])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with("gate.py", main)

@@ -128,7 +128,7 @@ _checked: set[tuple[str, bytes]] = set()
 @functools.cache
 def _rules(schema: str) -> dict:
     """The schema with its definitions where they are referred to: jsonschema is twice as fast with it."""
-    rules = json.loads((SCHEMAS / schema).read_text())
+    rules = json.loads((SCHEMAS / schema).read_text(encoding="utf-8"))
     definitions = rules.pop("$defs")
 
     def inlined(part: object) -> object:

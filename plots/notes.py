@@ -9,14 +9,15 @@ from pathlib import Path
 from results_file import PRECISIONS, Results, Row
 from style import backend_order, shortened
 
+SKIPPED = "Skipped"
 WORDS = {
-    "skipped": "Skipped",
+    "skipped": SKIPPED,
     "failed": "Failed (crosses or hatched, no speed-up)",
     "unverified": "Not verified (hollow)",
 }
 
 
-def _kind(message: str) -> str:
+def kind_of(message: str) -> str:
     """The message without what a workload and a precision bring into it: names in quotes and numbers."""
     return re.sub(r"'[^']*'|\b(fp|tf|bf)?\d+", "#", message)
 
@@ -34,7 +35,7 @@ def record_notes(results: Results, rows: list[Row], where: Callable[[Row], str])
             if row.state == state:
                 message = shortened(row.message, 160) if state != "unverified" else ""
                 if state == "skipped":
-                    message = first_of_kind.setdefault((row.backend, _kind(message)), message)
+                    message = first_of_kind.setdefault((row.backend, kind_of(message)), message)
                 reasons.setdefault((row.backend, message), []).append(row)
         joined: dict[tuple[str, str], list[str]] = {}
         for (backend, message), found in sorted(reasons.items(), key=lambda item: backend_order(item[0][0])):

@@ -1,8 +1,10 @@
 """`report.py FILES... -o DIR`: results files as report.html, report.md and figures/ (SVG and PNG).
 
 The HTML file holds everything, figures included, and needs nothing beside it. All text from results files
-passes through Jinja's escaping; only our own SVG is inserted as it is.
-Exit code 0: done; 2: wrong usage or input that cannot be reported; 3: a package is not there.
+passes through Jinja's escaping; only our own SVG is inserted as it is. manifest.json lists what was made: the
+next report replaces that and nothing else.
+Exit code 0: done; 2: wrong usage, input that cannot be reported, or output that cannot be written; 3: a
+package is not there; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -10,16 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from output_folder import filled
+from program import BAD_INPUT, end_with, show
 from results_file import InputError, Results, read_results
 
-DONE, BAD_INPUT, NO_PACKAGE = 0, 2, 3
+NO_PACKAGE = 3
 TEMPLATES = Path(__file__).parent / "templates"
 TRUSTED = ("report.css", "report.js")  # ours, inserted as they are
 SECTIONS = {  # by the beginning of a figure's name
@@ -42,6 +44,7 @@ class ReportFigure:
     title: str
     subtitle: str
     notes: list[str]
+    skips: bool  # rows that it lacks were skipped
     panels: list
 
     @property
@@ -99,13 +102,17 @@ def readable_results(paths: list[Path]) -> Results:
 def draw_figures(results: Results, folder: Path) -> Iterator[ReportFigure]:
     from figures import plan
     from inline_svg import panels_of
+    from notes import SKIPPED
 
     for number, (name, draw) in enumerate(plan(results).items()):
         page = draw()
         if page is None:
             continue  # the report's list of what is missing says why
         page.save(folder, name)
-        yield ReportFigure(name, page.title, page.subtitle, page.notes, panels_of(page, f"f{number}"))
+        # Skips are listed once in a report, and not below each figure.
+        notes = [note for note in page.notes if not note.startswith(f"{SKIPPED}: ")]
+        skips = len(notes) < len(page.notes)
+        yield ReportFigure(name, page.title, page.subtitle, notes, skips, panels_of(page, f"f{number}"))
 
 
 def sections_of(figures: list[ReportFigure]) -> dict[str, list[ReportFigure]]:
@@ -128,23 +135,25 @@ def escape_markdown(value: object) -> str:
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
-    """All or nothing for the documents: they are written when everything could be drawn."""
+    """All or nothing: what was there before stays until everything is drawn and written."""
+    with filled(folder) as made:
+        (made / "figures").mkdir()
+        figures = list(draw_figures(results, made / "figures"))
+        html, markdown = rendered_documents(results, figures)
+        (made / "report.html").write_bytes(html)
+        (made / "report.md").write_bytes(markdown)
+        images = sorted(path.name for path in (made / "figures").iterdir())
+    return [folder / "report.html", folder / "report.md", *(folder / "figures" / name for name in images)]
+
+
+def rendered_documents(results: Results, figures: list[ReportFigure]) -> tuple[bytes, bytes]:
+    """report.html, without its least missed figures where it would be too large, and report.md."""
     import jinja2
     import markupsafe
     import report_view
 
-    figure_folder = folder / "figures"
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".report-") as name:
-        drawn = Path(name)
-        figures = list(draw_figures(results, drawn))
-        figure_folder.mkdir(exist_ok=True)
-        for old in (*figure_folder.glob("*.svg"), *figure_folder.glob("*.png")):
-            old.unlink()
-        images = [figure_folder / path.name for path in sorted(drawn.iterdir())]
-        for path in images:
-            shutil.move(drawn / path.name, path)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
         autoescape=lambda template: template is not None and template.endswith(".html"),
         trim_blocks=True,
@@ -156,22 +165,22 @@ def write_report(results: Results, folder: Path) -> list[Path]:
         view["missing"].append("No figure of where the time goes (ladder) was drawn from these files.")
     values = {
         "view": view,
-        "trusted": {name: markupsafe.Markup((TEMPLATES / name).read_text()) for name in TRUSTED},
+        "trusted": {
+            name: markupsafe.Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in TRUSTED
+        },
         "svg": markupsafe.Markup,
     }
 
-    def rendered(name: str) -> str:
-        return environment.get_template(name).render(values, sections=sections_of(figures))
+    def rendered(name: str) -> bytes:
+        text = environment.get_template(name).render(values, sections=sections_of(figures))
+        return text.encode("utf-8", "replace")
 
     html = rendered("report.html")
-    while len(html.encode()) > MOST_BYTES and any(figure.panels for figure in figures):
+    while len(html) > MOST_BYTES and any(figure.panels for figure in figures):
         least_missed = max(range(len(figures)), key=lambda index: figures[index].expendable)
         figures[least_missed] = figures[least_missed].left_out()
         html = rendered("report.html")
-    documents = [folder / "report.html", folder / "report.md"]
-    documents[0].write_text(html, encoding="utf-8")
-    documents[1].write_text(rendered("report.md"), encoding="utf-8")
-    return [*documents, *images]
+    return html, rendered("report.md")
 
 
 def refresh_docs() -> None:
@@ -186,9 +195,7 @@ def main() -> int:
     arguments = parse_arguments()
     try:
         results = readable_results(arguments.files)
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        for path in write_report(results, arguments.output):
-            print(path)
+        paths = write_report(results, arguments.output)
         if arguments.docs:
             refresh_docs()
     except InputError as error:
@@ -197,15 +204,12 @@ def main() -> int:
     except ImportError as error:
         print(f"headroom report: no report: {error}", file=sys.stderr)
         return NO_PACKAGE
-    except BrokenPipeError:
-        sys.stderr.close()  # who read the names has enough; Python would complain when it flushes
-        return DONE
     except OSError as error:
         reason = error.strerror or error
         print(f"headroom report: {arguments.output}: cannot be written: {reason}", file=sys.stderr)
         return BAD_INPUT
-    return DONE
+    return show("headroom report", paths)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with("headroom report", main)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import findings
 from findings import Cell, Number, Sentence
+from notes import kind_of
 from results_file import PRECISIONS, Check, Results, Row, Source, is_ours, is_pytorch
 from style import (
+    backend_order,
     format_joules,
     format_percent,
     format_ratio,
@@ -81,6 +83,7 @@ def view_of(results: Results) -> dict:
         "warnings": findings.warnings(results, cells),
         "missing": findings.missing(results, cells),
         "summary": summary_table(results, cells),
+        "skips": skips(results),
         "reasons": reasons_table(results),
         "records": records_table(results, cells),
         "checks": checks_table(results),
@@ -306,9 +309,32 @@ def _interval(row: Row) -> Field:
     return Field(f"{low.text} to {high.text}", (row.high - row.low) / row.median)
 
 
+def skips(results: Results) -> list[str]:
+    """A line a reason; reasons that differ in a name or a number only are one."""
+    by_kind: dict[str, list[Row]] = {}
+    for row in results.rows:
+        if row.state == "skipped":
+            by_kind.setdefault(kind_of(row.message), []).append(row)
+    lines = []
+    for rows in sorted(by_kind.values(), key=len, reverse=True):
+        reasons = len({row.message for row in rows})
+        reason = rows[0].message.rstrip(".") or "no reason was given"
+        if reasons > 1:
+            reason += f" (one of {reasons} such reasons)"
+        backends = sorted({row.backend for row in rows}, key=backend_order)
+        precisions = [name for name in PRECISIONS if any(row.precision == name for row in rows)]
+        workloads = [one.name for one in results.workloads if any(row.workload == one for row in rows)]
+        where = workloads if len(workloads) <= 4 else [f"{len(workloads)} workloads"]
+        count = "1 record was" if len(rows) == 1 else f"{len(rows)} records were"
+        named = {"Backends": backends, "precisions": precisions, "workloads": where}
+        places = "; ".join(f"{title}: {', '.join(names)}" for title, names in named.items())
+        lines.append(f"{count} skipped: {reason}. {places}.")
+    return lines
+
+
 def reasons_table(results: Results) -> Table:
-    shown = [row for row in results.rows if row.state in ("failed", "skipped", "unverified")]
-    shown.sort(key=lambda row: ("failed", "unverified", "skipped").index(row.state))
+    shown = [row for row in results.rows if row.state in ("failed", "unverified")]
+    shown.sort(key=lambda row: ("failed", "unverified").index(row.state))
     return Table(
         name="reasons",
         title="Skipped and failed",

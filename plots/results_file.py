@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -322,6 +323,11 @@ def _device_name(document: dict) -> str:
     return f"CPU: {_one_line(document['host']['cpu']) or 'unknown model'}"
 
 
+def _named(path: Path) -> str:
+    """The name as text, under a locale that has no letters for its bytes as well."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def read_results(paths: list[Path]) -> Results:
     """Rows of all files, which must be of one device model and must not repeat a record."""
     results: Results | None = None
@@ -339,7 +345,7 @@ def read_results(paths: list[Path]) -> Results:
             raise InputError(
                 f"{path}: measured on {name}, but {paths[0]} on {results.device}: draw them separately"
             )
-        results.sources.append(_source(document, str(path)))
+        results.sources.append(_source(document, _named(path)))
         workloads: dict[str, Workload] = {}
         for index, entry in enumerate(document["workloads"]):
             workload, where = _workload(entry), f"{path}: workloads[{index}]"
@@ -349,15 +355,15 @@ def read_results(paths: list[Path]) -> Results:
                 other = known[workload.name][1]
                 raise InputError(f"{where}: '{workload.name}' is another workload in {other}")
             workloads[workload.name] = workload
-            known[workload.name] = (workload, str(path))
+            known[workload.name] = (workload, _named(path))
         for index, record in enumerate(document["records"]):
-            row = _row(record, str(path), index, workloads)
+            row = _row(record, _named(path), index, workloads)
             key = (row.workload.name, row.backend, row.precision)
             if key in seen:
                 what = f"{row.backend} {row.precision} of '{row.workload.name}'"
                 raise InputError(
                     f"{path}: records[{index}]: {what} is already in {seen[key]}: draw them separately"
                 )
-            seen[key] = str(path)
+            seen[key] = _named(path)
             results.rows.append(row)
     return results

@@ -28,7 +28,8 @@ def drawn(folder: Path, *documents) -> dict[str, str]:
     done = run(FIGURES, folder, *documents)
     assert done.returncode == 0, done.stderr
     paths = [Path(line) for line in done.stdout.splitlines()]
-    assert sorted(paths) == sorted((folder / "figures").iterdir())
+    files = [path for path in (folder / "figures").iterdir() if path.name != "manifest.json"]
+    assert sorted(paths) == sorted(files)
     texts = {}
     for path in paths:
         if path.suffix == ".svg":
@@ -384,6 +385,19 @@ def test_a_folder_without_permission(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     done = run(FIGURES, tmp_path, small(), output="locked")
     assert (done.returncode, "cannot be written" in one_line(done)) == (2, True)
+
+
+def test_a_figure_that_somebody_else_made_is_not_replaced(tmp_path):
+    mine = tmp_path / "figures/step-time-mlp-784x128x10-b32.svg"
+    mine.parent.mkdir()
+    mine.write_text("<svg/>")
+    done = run(FIGURES, tmp_path, small())
+    assert (done.returncode, f"{mine.name}: is there and not in a manifest.json" in one_line(done)) == (
+        2,
+        True,
+    )
+    assert [path.name for path in mine.parent.iterdir()] == [mine.name]
+    assert mine.read_text() == "<svg/>"
 
 
 def test_without_matplotlib_it_says_so_and_exits_3(tmp_path):

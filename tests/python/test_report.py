@@ -16,6 +16,9 @@ from plot_programs import BAD_FILES, REPORT, ROOT, changed, one_line, run, small
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 pytest.importorskip("jinja2", reason="Jinja2 is not installed")
 
+sys.path.insert(0, str(ROOT / "plots"))
+from report import escape_markdown  # noqa: E402
+
 MOST_BYTES = 3_000_000
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 
@@ -58,8 +61,9 @@ def reported(folder: Path, *documents) -> tuple[Document, str]:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     paths = [Path(line) for line in done.stdout.splitlines()]
-    assert sorted(paths) == sorted(path for path in (folder / "report").rglob("*") if path.is_file())
-    html = (folder / "report/report.html").read_text()
+    files = [path for path in (folder / "report").rglob("*") if path.is_file()]
+    assert sorted(paths) == sorted(path for path in files if path.name != "manifest.json")
+    html = (folder / "report/report.html").read_text(encoding="utf-8")
     assert len(html.encode()) < MOST_BYTES
     document = Document(html)
     assert len(document.ids) == len(set(document.ids))
@@ -197,8 +201,28 @@ def test_skipped_records_stand_with_their_reasons(tmp_path):
     document, markdown = reported(tmp_path, results)
     assert "none of our kernels was measured" in document.text
     assert "CPU: made-up CPU" in document.text
-    assert re.search(r"skipped \S+ fp32 cuda-layered no CUDA device", document.text)
-    assert "no CUDA device" in markdown
+    line = (
+        "1 record was skipped: no CUDA device."
+        " Backends: cuda-layered; precisions: fp32; workloads: mlp-784x128x10-b32."
+    )
+    assert line in document.text
+    assert escape_markdown(line) in markdown
+
+
+def test_records_skipped_for_the_same_reason_are_one_line(tmp_path):
+    results = small(device=None)
+    name = results["workloads"][0]["name"]
+    for precision in made_up.PRECISIONS:
+        for index in range(8):
+            results["records"].append(made_up.record(name, f"cuda-{index}", precision, None))
+    for size in (5, 6, 7):
+        message = f"weights of {size} bytes do not fit"
+        results["records"].append(made_up.record(name, f"cuda-a{size}", "fp32", None, message=message))
+    document, markdown = reported(tmp_path, results)
+    for text in (document.text, markdown):
+        assert text.count("no CUDA device") == 1
+        assert "32 records were skipped: no CUDA device. Backends: cuda-0, cuda-1, cuda-2," in text
+        assert "3 records were skipped: weights of 5 bytes do not fit (one of 3 such reasons)." in text
 
 
 def test_noise_is_not_sold_as_a_share(tmp_path):
@@ -274,7 +298,9 @@ def test_the_same_input_gives_the_same_bytes_and_old_figures_go(tmp_path):
     results = made_up.with_losses(small(), steps=200)
     reported(tmp_path, results)
     first = {path.name: path.read_bytes() for path in (tmp_path / "report").rglob("*") if path.is_file()}
-    (tmp_path / "report/figures/old.svg").write_text("<svg/>")
+    without_losses = small()
+    reported(tmp_path, without_losses)
+    assert not list((tmp_path / "report/figures").glob("loss-*"))
     reported(tmp_path, results)
     again = {path.name: path.read_bytes() for path in (tmp_path / "report").rglob("*") if path.is_file()}
     assert again == first
@@ -303,16 +329,17 @@ def test_what_does_not_fit_is_named_instead_of_drawn(tmp_path, monkeypatch):
 
     results = with_floors_and_energy(made_up.with_losses(small(), steps=2000))
     (tmp_path / "run.json").write_text(json.dumps(results))
-    report.write_report(read_results([tmp_path / "run.json"]), tmp_path)
-    limit = (tmp_path / "report.html").stat().st_size - 1
+    folder = tmp_path / "report"
+    report.write_report(read_results([tmp_path / "run.json"]), folder)
+    limit = (folder / "report.html").stat().st_size - 1
     monkeypatch.setattr(report, "MOST_BYTES", limit)
-    report.write_report(read_results([tmp_path / "run.json"]), tmp_path)
-    html = (tmp_path / "report.html").read_text()
+    report.write_report(read_results([tmp_path / "run.json"]), folder)
+    html = (folder / "report.html").read_text()
     assert len(html.encode()) <= limit
     left_out = re.findall(r"figures/(\S+)\.svg has it", html)
     assert left_out == ["loss-mlp-784x128x10-b32"]  # of the last section
-    assert (tmp_path / f"figures/{left_out[0]}.svg").exists()
-    assert f"figures/{left_out[0]}.png" in (tmp_path / "report.md").read_text()
+    assert (folder / f"figures/{left_out[0]}.svg").exists()
+    assert f"figures/{left_out[0]}.png" in (folder / "report.md").read_text()
 
 
 def test_the_published_files_are_reported(tmp_path):
@@ -376,6 +403,68 @@ def test_an_output_that_cannot_be_written(tmp_path):
     (tmp_path / "report/figures").write_text("a file")
     done = run(REPORT, tmp_path, small(), output="report")
     assert (done.returncode, "cannot be written" in one_line(done)) == (2, True)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "figures/step-time-mlp-784x128x10-b32.svg"])
+def test_a_file_that_no_report_made_is_not_replaced(tmp_path, name):
+    (tmp_path / "report/figures").mkdir(parents=True)
+    (tmp_path / "report/figures/mine.svg").write_text("mine")
+    (tmp_path / "report" / name).write_text("somebody's")
+    before = files_of(tmp_path / "report")
+    done = run(REPORT, tmp_path, small(), output="report")
+    words = "is there and not in a manifest.json of ours, so it is not replaced; name another folder"
+    assert (done.returncode, f"report/{name}: {words}" in one_line(done)) == (2, True)
+    assert files_of(tmp_path / "report") == before
+
+
+def test_a_full_disk_leaves_the_earlier_report_whole(tmp_path):
+    small_files = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
+    done = run(REPORT, tmp_path, small(), output="report", prelude=small_files)
+    assert (done.returncode, "report: cannot be written" in one_line(done)) == (2, True)
+    assert not (tmp_path / "report").exists()
+    reported(tmp_path, small())
+    before = files_of(tmp_path / "report")
+    done = run(REPORT, tmp_path, small("tf32"), output="report", prelude=small_files)
+    assert (done.returncode, "report: cannot be written" in one_line(done)) == (2, True)
+    assert files_of(tmp_path / "report") == before
+
+
+def test_names_that_cannot_be_printed_are_said_in_one_line(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(small()))
+    command = [sys.executable, str(REPORT), "run.json", "-o", "report"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "headroom report: standard output cannot be written: No space left on device\n"
+
+
+ASCII = [
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"},
+]
+
+
+@pytest.mark.parametrize("settings", ASCII, ids=["C", "POSIX"])
+def test_under_an_ascii_locale_the_report_is_the_same(tmp_path, settings):
+    results = small()
+    results["run"]["complete"] = False  # so that figures and report name the file
+    results["host"]["cpu"] = "Größe"
+    (tmp_path / "größe.json").write_text(json.dumps(results, ensure_ascii=False), encoding="utf-8")
+    command = [sys.executable, str(REPORT), "größe.json", "-o"]
+    plain = {**os.environ, "PYTHONUTF8": "1"}
+    subprocess.run([*command, "plain"], cwd=tmp_path, env=plain, check=True, stdout=subprocess.DEVNULL)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [*command, "größer"], cwd=tmp_path, env={**environment, **settings}, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("ascii").count("\n") == len(files_of(tmp_path / "größer")) - 1
+    assert files_of(tmp_path / "größer") == files_of(tmp_path / "plain")
+    assert "größe.json" in (tmp_path / "größer/report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
