@@ -6,6 +6,8 @@ The oracle has no bar where that would squeeze the others: it is far slower, and
 
 from __future__ import annotations
 
+from collections import Counter
+
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from notes import record_notes
@@ -26,6 +28,7 @@ from style import (
 )
 
 BAR_INCHES = 0.3
+MOST_ALIKE = 2  # rows of a panel that were skipped for one reason; more of them are a note
 
 
 def draw_bars(results: Results, workload: Workload) -> Page | None:
@@ -39,9 +42,10 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     if not precisions:
         return None
     panels = {
-        precision: _ordered([row for row in rows if row.precision == precision]) for precision in precisions
+        precision: _ordered(_shown([row for row in rows if row.precision == precision]))
+        for precision in precisions
     }
-    elsewhere = [row for row in rows if row.precision not in precisions]
+    elsewhere = [row for row in rows if row not in _inside(panels)]
     notes = [f"Bars: median of the blocks' {results.clock} per step; black lines: its 95 % interval."]
     if any(is_oracle(row.backend) and row.timed for row in rows):
         notes.append("The oracle is the double-precision reference of the checks, not a competitor.")
@@ -80,6 +84,11 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
 
 def _inside(panels: dict[str, list[Row]]) -> list[Row]:
     return [row for panel in panels.values() for row in panel]
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    reasons = Counter(row.message for row in rows if row.state == "skipped")
+    return [row for row in rows if row.state != "skipped" or reasons[row.message] <= MOST_ALIKE]
 
 
 def _unique(notes: list[str]) -> list[str]:

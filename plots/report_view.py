@@ -244,6 +244,7 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
         for name, field in optional_columns.items()
         if any(field(row).key is not None for row in ordered)
     }
+    listed = {group[0].message for group in skipped_for_a_reason(results)}
     rows = []
     for row in ordered:
         cell = by_key[row.file, row.index]
@@ -254,7 +255,7 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
                 precision_field(row.precision),
                 Field(row.backend, row.backend),
                 Field(row.contract, row.contract),
-                Field(STATES[row.state], row.state, hint=row.message, look=row.state),
+                _state_field(row, listed),
                 microseconds(row.median if row.counts else None),
                 _interval(row),
                 ratio_field(cell.best, counted),
@@ -294,6 +295,14 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
     )
 
 
+def _state_field(row: Row, listed: set[str]) -> Field:
+    """Skips lead to their list, which says why; a reason that it does not quote is shown when pointed at."""
+    if row.state != "skipped":
+        return Field(STATES[row.state], row.state, hint=row.message, look=row.state)
+    hint = "" if row.message in listed else row.message
+    return Field(STATES[row.state], row.state, link="#reasons", hint=hint, look=row.state)
+
+
 def _floor_bound(row: Row) -> Field:
     floor = row.workload.floors.get(row.precision)
     return (
@@ -309,14 +318,19 @@ def _interval(row: Row) -> Field:
     return Field(f"{low.text} to {high.text}", (row.high - row.low) / row.median)
 
 
-def skips(results: Results) -> list[str]:
-    """A line a reason; reasons that differ in a name or a number only are one."""
+def skipped_for_a_reason(results: Results) -> list[list[Row]]:
+    """Reasons that differ in a name or a number only are one; the first row's stands for it."""
     by_kind: dict[str, list[Row]] = {}
     for row in results.rows:
         if row.state == "skipped":
             by_kind.setdefault(kind_of(row.message), []).append(row)
+    return sorted(by_kind.values(), key=len, reverse=True)
+
+
+def skips(results: Results) -> list[str]:
+    """A line a reason."""
     lines = []
-    for rows in sorted(by_kind.values(), key=len, reverse=True):
+    for rows in skipped_for_a_reason(results):
         reasons = len({row.message for row in rows})
         reason = rows[0].message.rstrip(".") or "no reason was given"
         if reasons > 1:

@@ -104,6 +104,16 @@ def test_without_a_gpu_the_title_names_the_cpu_and_skipped_rows_their_reason(tmp
     assert "not a competitor" in text
 
 
+def test_more_than_two_rows_skipped_for_one_reason_are_a_note_and_no_bars(tmp_path):
+    document = small(device=None)
+    name = document["workloads"][0]["name"]
+    backends = ("cuda-layered", "cuda-resident", "cuda-streamed")
+    document["records"][2:] = [made_up.record(name, backend, "fp32", None) for backend in backends]
+    (text,) = drawn(tmp_path, document).values()
+    assert text.count("no CUDA device") == 1
+    assert "Skipped: cuda-layered, cuda-resident, cuda-streamed fp32: no CUDA device." in text
+
+
 @pytest.mark.parametrize("outcome", ["ok", "failed"])
 def test_a_failed_verification_is_drawn_as_failed_and_has_no_speed_up(tmp_path, outcome):
     document = small()

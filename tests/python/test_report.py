@@ -223,6 +223,9 @@ def test_records_skipped_for_the_same_reason_are_one_line(tmp_path):
         assert text.count("no CUDA device") == 1
         assert "32 records were skipped: no CUDA device. Backends: cuda-0, cuda-1, cuda-2," in text
         assert "3 records were skipped: weights of 5 bytes do not fit (one of 3 such reasons)." in text
+    html = (tmp_path / "report/report.html").read_text(encoding="utf-8")
+    assert html.count("no CUDA device") == 1
+    assert 'title="weights of 6 bytes do not fit"' in html  # what the list does not quote
 
 
 def test_noise_is_not_sold_as_a_share(tmp_path):
