@@ -5,7 +5,8 @@ Two forms, both ordinary Markdown to a reader:
     <!-- results: answer --> ... <!-- /results -->
 A link names its file and its record; a block is made whole by one of doc_blocks.BLOCKS. What stands in
 neither and has a unit that only a measurement gives is an unnamed claim, unless it is code, or *in italics*:
-worked out and not measured.
+worked out and not measured. A ratio is a claim in italics too, and so is everything in README.md: beside the
+made blocks nothing may say again, in other digits, what they say.
 
     doc_numbers.py [--write] [DOCUMENT...]      default: check the pages named in PAGES
 Exit code 0: all current; 1: stale or unnamed numbers, one line each; 2: a results file that cannot be read.
@@ -49,6 +50,9 @@ LINK = re.compile(r'\[([^\]]*)\]\(([^)\s]+\.json) "([^"]*)"\)')
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
 ITALIC = re.compile(r"(?<!\*)\*[^*\n]+\*(?!\*)")
 CLAIM = re.compile(r"\d[\d.,]*\s?(?:µs|us\b|ns\b|ms\b|×|TB/s|TFLOP/s|times as fast)")
+RATIO = re.compile(
+    r"\d[\d.,]*\s?(?:×|times (?:as fast|faster))|\b(?:lead|gain|speed-up)s?\b[^.;|\n]*?\b\d+\.\d+(?!\s?[%\d])"
+)
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)(\s?)(µs|ms|s|×|%|mJ|J|)$")
 SCALES = {"µs": 1e6, "ms": 1e3, "s": 1.0, "mJ": 1e3, "J": 1.0, "×": 1.0, "%": 100.0, "": 1.0}
 
@@ -99,14 +103,21 @@ def refreshed(data: Published, document: Path) -> tuple[str, list[str]]:
     return LINK.sub(link, BLOCK.sub(block, text)), problems
 
 
-def unnamed_claims(text: str) -> list[str]:
+def unnamed_claims(text: str, italics_are_claims: bool = False) -> list[str]:
     """What looks measured and names no file, as line and text."""
-    for pattern in (BLOCK, CODE, LINK, ITALIC):
-        text = pattern.sub(lambda found: "\n" * found.group().count("\n"), text)
-    return [
-        f"{text.count(chr(10), 0, found.start()) + 1}: '{found.group()}' names no results file"
-        for found in CLAIM.finditer(text)
-    ]
+
+    def blanked(text: str, pattern: re.Pattern) -> str:
+        return pattern.sub(lambda found: "\n" * found.group().count("\n"), text)
+
+    for pattern in (BLOCK, CODE, LINK):
+        text = blanked(text, pattern)
+    plain = text if italics_are_claims else blanked(text, ITALIC)
+    found = {
+        (part.count("\n", 0, claim.start()) + 1, claim.group())
+        for part, pattern in ((plain, CLAIM), (text, RATIO))
+        for claim in pattern.finditer(part)
+    }
+    return [f"{line}: '{claim}' names no results file" for line, claim in sorted(found)]
 
 
 def check(documents: list[Path], write: bool) -> list[str]:
@@ -118,7 +129,7 @@ def check(documents: list[Path], write: bool) -> list[str]:
         before = document.read_text(encoding="utf-8")
         after, unknown = refreshed(data, document)
         problems += [f"{name}: {line}" for line in unknown]
-        problems += [f"{name}:{line}" for line in unnamed_claims(before)]
+        problems += [f"{name}:{line}" for line in unnamed_claims(before, document.name == "README.md")]
         if write and after != before:
             write_whole(document, after)
             print(f"{name}: numbers written anew", file=sys.stderr)

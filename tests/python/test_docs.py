@@ -158,6 +158,23 @@ class TestChecker:
     def test_code_and_numbers_worked_out_are_no_claims(self):
         assert self.problems("*4.2 µs* on paper, `30 ms`, 50 steps\n\n```\n882 us\n```\n") == []
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "The best gain is *10.8×*.",
+            "It is *10.8 times as fast*.",
+            "An earlier run (*88.5 µs*, with which our lead there were 10.8 and not 11.2).",
+        ],
+    )
+    def test_a_ratio_beside_the_made_blocks_is_a_claim_in_italics_too(self, text):
+        (line,) = self.problems(f"<!-- results: extremes -->\n<!-- /results -->\n\n{text}\n", write=True)
+        assert "10.8" in line and line.endswith("names no results file")
+
+    def test_in_the_readme_every_number_in_italics_is_a_claim(self):
+        self.document = self.document.with_name("README.md")
+        (line,) = self.problems("It takes *88.5 µs*.\n")
+        assert "1: '88.5 µs' names no results file" in line
+
     def test_a_wrong_number_is_stale_and_writing_mends_it(self):
         cell, place = self.row()
         text = f'[1.00 µs](x.json "{place} pytorch-eager"), [7.77×](x.json "{place} eager / best")\n'
