@@ -322,7 +322,9 @@ def parsed_arguments():
     parser.add_argument(
         "--totals", type=Path, required=True, help="file for: passed failed skipped not_finished"
     )
-    parser.add_argument("--parts", required=True, help="of tests, ptx_jit, memcheck, racecheck, synccheck")
+    parser.add_argument(
+        "--parts", required=True, help="of tests, ptx_jit, memcheck, racecheck, synccheck; or pytest alone"
+    )
     parser.add_argument(
         "--style", default="0,0,0", help="counts of the checks before, for the record's `tests`"
     )
@@ -344,7 +346,8 @@ def main():
     folders = [folder for folder in (options.torch_libraries, os.environ.get("LD_LIBRARY_PATH")) if folder]
     environment = {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
     parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
-    jobs = list(pytest_jobs(options.root)) if "tests" in parts else []
+    with_pytest = "tests" in parts or options.parts == "pytest"
+    jobs = list(pytest_jobs(options.root)) if with_pytest else []
     # Its longest files take longer than most programs, so pytest begins first.
     jobs += gtest_jobs(options.build, parts, environment, options.sanitizer)
     record = verification.Record(options.root, options.kernel_digest) if options.kernel_digest else None

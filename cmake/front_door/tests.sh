@@ -3,8 +3,10 @@
 
 test_usage() {
   cat <<TEXT
-usage: $called test [--gpu [--sanitize | --parts NAME,...] [--within SECONDS]] [--logs DIR] [--build DIR]
+usage: $called test [--all] [--gpu [--sanitize | --parts NAME,...] [--within SECONDS]] [--logs DIR] [--build DIR]
   builds, then runs formatting and lint, GoogleTest and pytest; tests that need a GPU report themselves as skipped
+  --all        also the long tests (more networks on the GPU that the CPU plays, kills, thousands of damaged files):
+               half an hour on two cores; to be run before a kernel lands
   --gpu        needs a GPU: all tests, the kernels' once more with their PTX compiled on the spot; writes
                results/verification/DEVICE.json after everything that ends
   --sanitize   with --gpu: also compute-sanitizer memcheck, racecheck and synccheck over the tests on small shapes
@@ -16,7 +18,7 @@ TEXT
 }
 
 run_tests() {
-  local gpu='' sanitize='' parts='' within=3600 logs=''
+  local all='' gpu='' sanitize='' parts='' within=3600 logs=''
   if has_help "$@"; then
     test_usage
     return
@@ -25,6 +27,9 @@ run_tests() {
   read_test_options "${rest[@]}"
   if [ -n "$given_build" ]; then use_build "$given_build"; else build_targets everything; fi
   export_for_programs
+  # What tests and conftest.py read; the user's own says nothing.
+  unset HEADROOM_TEST_ALL
+  [ -z "$all" ] || export HEADROOM_TEST_ALL=1
   passed=0 failed=0 skipped=0 not_finished=0 failed_reports=()
   reports=$(mktemp -d)
   trap 'rm -rf "$reports"' EXIT
@@ -32,16 +37,18 @@ run_tests() {
   if [ -n "$gpu" ]; then test_with_gpu; else test_without_gpu; fi
   # Again, and in short: a log's end is what is read first.
   "$python" "$front_door/junit_failures.py" 8 "${failed_reports[@]}"
+  [ -n "$all" ] || echo "the long tests were left out; ./headroom test --all runs them too"
   "$python" "$front_door/verification.py" status "$root"
   echo "$passed passed, $failed failed, $skipped skipped$([ "$not_finished" -eq 0 ] || echo ", $not_finished not finished")"
   [ $((failed + not_finished)) -eq 0 ]
 }
 
-# Sets gpu, sanitize, parts, within and logs.
+# Sets all, gpu, sanitize, parts, within and logs.
 read_test_options() {
-  local known='known: --gpu, --sanitize, --parts, --within, --logs, --build' part
+  local known='known: --all, --gpu, --sanitize, --parts, --within, --logs, --build' part
   while [ $# -gt 0 ]; do
     case $1 in
+      --all) all=yes ;;
       --gpu) gpu=yes ;;
       --sanitize) sanitize=yes ;;
       --parts | --within | --logs)
@@ -102,9 +109,10 @@ sanitizer() {
 }
 
 # run_side_by_side OPTION...: the programs of the build (not through CTest: its files hold the paths of the machine that
-# built them) and pytest.
+# built them) and pytest. A file of long tests takes minutes.
 run_side_by_side() {
   local status=0 totals
+  [ -z "$all" ] || set -- "$@" --job-limit 3600
   attend "$python" "$front_door/run_tests.py" --root "$root" --build "$build" --logs "$logs" \
     --totals "$reports/totals" --torch-libraries "$torch_library_path" --style "$passed,$failed,$skipped" "$@" \
     </dev/null
@@ -166,24 +174,22 @@ check_style() {
 }
 
 run_ctest() {
-  local started=$SECONDS status=0
+  local started=$SECONDS status=0 only=()
+  [ -n "$all" ] || only=(--label-exclude '^long$')
   say "running GoogleTest"
-  attend "$(dirname "$cmake")/ctest" --test-dir "$build" -j 2 --output-on-failure --no-tests=error \
-    --output-junit "$reports/ctest.xml" >"$reports/ctest" 2>&1 </dev/null
+  attend "$(dirname "$cmake")/ctest" --test-dir "$build" -j "$(nproc)" "${only[@]}" --output-on-failure \
+    --no-tests=error --output-junit "$reports/ctest.xml" >"$reports/ctest" 2>&1 </dev/null
   attended_status || status=$?
   report_counts "GoogleTest (ctest)" "$status" $((SECONDS - started)) "$reports/ctest" "$reports/ctest.xml"
 }
 
 run_pytest() {
-  local started=$SECONDS status=0
   if ! "$python" -c 'import pytest' 2>/dev/null; then
     echo "skipped pytest: $python has none"
     count 0 0 1
     return
   fi
   say "running pytest"
-  attend env -C "$root" "$python" -m pytest -q -p no:cacheprovider tests "--junitxml=$reports/pytest.xml" \
-    >"$reports/pytest" 2>&1 </dev/null
-  attended_status || status=$?
-  report_counts "pytest" "$status" $((SECONDS - started)) "$reports/pytest" "$reports/pytest.xml"
+  run_side_by_side --parts pytest
+  failed_reports+=("$logs"/tests.test_*.xml)
 }

@@ -154,13 +154,17 @@ std::vector<float> bits_one_by_one(Problem& problem, Precision precision, std::i
 }
 TEST_P(FusedTrainer, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  // Each form once: warps, apart (one round and two), pipeline, clusters, pairs, general. Eight steps in one graph, whose kernels
+  // Each form once: warps, apart (one round and two), pipeline, clusters, pairs, general. All steps but one in graphs, whose kernels
   // begin before the ones before them have ended, and one alone; then all of them alone.
   for (const char* name :
        {"mlp-20x9x32x4x3-b3000", "mlp-64x64x64x16-b300", "mlp-40x64x64x7-b16896", "mlp-64x40x64x5-b18001",
         "mlp-128x100x128x16-b600", "mlp-65x66x70x66x68x5-b33000", "mlp-140x100x70x10-b300"}) {
     Problem problem(name, fresh_seed());
-    EXPECT_EQ(bits_after(problem, GetParam(), 8, 9), bits_one_by_one(problem, GetParam(), 9))
+    const bool is_short = is_shortened() && has_large_batch(problem);
+    if (is_short && problem.workload.batch_size >= fused::kPairBatch && GetParam() != Precision::kFp16)
+      continue;
+    const std::int64_t steps = is_short ? 3 : 9;
+    EXPECT_EQ(bits_after(problem, GetParam(), steps - 1, steps), bits_one_by_one(problem, GetParam(), steps))
         << problem.described(GetParam());
   }
 }
@@ -174,6 +178,7 @@ TEST_P(FusedTrainer, LongGraphsGiveTheBitsOfSingleSteps) {
 /// Many times, as a race between warps that shows in one step of fifty did before version 22.
 TEST_P(FusedTrainer, AStepGivesTheSameBitsEveryTime) {
   NEEDS_GPU();
+  const int runs = is_shortened() ? 20 : 100;
   for (const char* name : {"mlp-128x100x128x16-b1000", "mlp-128x70x128x100x128x16-b500",
                            "mlp-64x64x64x16-b600", "mlp-140x100x70x10-b600"}) {
     Problem problem(name, fresh_seed());
@@ -185,7 +190,7 @@ TEST_P(FusedTrainer, AStepGivesTheSameBitsEveryTime) {
       return std::vector<float>(end.flat().begin(), end.flat().end());
     };
     const auto first = bits();
-    for (int run = 0; run < 100; ++run)
+    for (int run = 0; run < runs; ++run)
       ASSERT_EQ(first, bits()) << problem.described(GetParam()) << ", run " << run;
   }
 }

@@ -33,6 +33,7 @@ for argument in "$@"; do
     --gtest_output=xml:*) report=${argument#--gtest_output=xml:} ;;
   esac
 done
+echo "all=${HEADROOM_TEST_ALL:-}" >"$0.all"
 echo '<testsuites><testsuite tests="5" failures="1" skipped="2" errors="0"/></testsuites>' >"$report"
 exit 1
 """
@@ -71,7 +72,7 @@ def run(root, environment, *arguments):
     ("arguments", "message"),
     [
         (["rnu"], "unknown command 'rnu'; known: run, compare, list, calibrate, report, test, clean"),
-        (["test", "--gpus"], "unknown option '--gpus'; known: --gpu, --sanitize, --parts"),
+        (["test", "--gpus"], "unknown option '--gpus'; known: --all, --gpu, --sanitize, --parts"),
         (["test", "--sanitize"], "--sanitize goes with --gpu"),
         (["test", "--gpu", "--parts", "tests,racechek"], "unknown part 'racechek'; known: tests, ptx_jit"),
         (["test", "--gpu", "--within", "5m"], "--within 5m: expected a number of seconds"),
@@ -387,8 +388,11 @@ def add_sources(root):
 
 def test_the_tests_of_a_moved_build_are_counted(copy, environment, moved_build):
     add_sources(copy)
-    result = run(copy, environment, "test", "--build", str(moved_build))
+    # What runs is what the options say, not a variable of the user's.
+    result = run(copy, environment | {"HEADROOM_TEST_ALL": "1"}, "test", "--build", str(moved_build))
     assert result.returncode == 1
+    assert (moved_build / "bin/some_test.all").read_text() == "all=\n"
+    assert "the long tests were left out; ./headroom test --all runs them too" in result.stdout.splitlines()
     assert "FAILED  some_test: 2 passed, 1 failed, 2 skipped" in result.stdout
     assert "no record of a GPU run" in result.stdout
     passed, _, failed, _, skipped, _ = result.stdout.splitlines()[-1].replace(",", "").split()
@@ -423,12 +427,36 @@ def gpu_machine(copy, environment, moved_build, tmp_path):
     return moved_build
 
 
+@pytest.mark.parametrize("all_tests", ["", "yes"])
+def test_ctest_runs_tests_that_are_labelled_long_with_all_only(copy, tmp_path, all_tests):
+    (tmp_path / "bin").mkdir()
+    ctest = tmp_path / "bin/ctest"
+    ctest.write_text(
+        f'#!/usr/bin/env bash\necho "$*" >{tmp_path}/called\n'
+        'while [ $# -gt 0 ]; do [ "$1" != --output-junit ] || report=$2; shift; done\n'
+        'echo \'<testsuite tests="1" failures="0" disabled="0" skipped="0"/>\' >"$report"\n'
+    )
+    ctest.chmod(0o755)
+    script = f"""
+        set -euo pipefail
+        front_door={copy}/cmake/front_door build={tmp_path} reports={tmp_path} cmake={tmp_path}/bin/cmake
+        for part in say tests; do . "$front_door/$part.sh"; done
+        python={sys.executable} all={all_tests} passed=0 failed=0 skipped=0 not_finished=0 failed_reports=()
+        run_ctest
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert "GoogleTest (ctest): 1 passed, 0 failed, 0 skipped" in done.stdout, done.stderr
+    assert ("--label-exclude ^long$" in (tmp_path / "called").read_text()) == (not all_tests)
+
+
 RECORD = "results/verification/made-up-gpu-1.json"
 PARTS = ("tests", "ptx_jit", "memcheck", "racecheck", "synccheck")
 
 
 def test_a_gpu_run_writes_the_verification_record(copy, environment, gpu_machine):
-    result = run(copy, environment, "test", "--gpu", "--sanitize", "--build", str(gpu_machine))
+    result = run(copy, environment, "test", "--all", "--gpu", "--sanitize", "--build", str(gpu_machine))
+    assert (gpu_machine / "bin/some_test.all").read_text() == "all=1\n"
+    assert "left out" not in result.stdout
     record = json.loads((copy / RECORD).read_text())
     assert record["device"] == "Made-up GPU 1"
     assert record["kernel_digest"] == verification(copy, "digest")

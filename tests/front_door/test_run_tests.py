@@ -1,11 +1,17 @@
-"""What `./headroom test --gpu` makes of its programs: jobs, their order, and what counts of one cut off."""
+"""What `./headroom test` makes of its programs and of pytest's files: jobs, their order, what counts of one
+that is cut off, and which tests are left out (conftest.py).
+"""
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cmake/front_door"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "cmake/front_door"))
 
 import run_tests  # noqa: E402
 
@@ -152,9 +158,40 @@ def test_what_pytest_could_not_find_has_failed_unless_its_file_skipped_itself(
 
 
 def test_what_runs_apart_is_not_run_with_its_file():
-    jobs = {job.name: job.command for job in run_tests.pytest_jobs(Path(__file__).parents[2])}
+    jobs = {job.name: job.command for job in run_tests.pytest_jobs(ROOT)}
     for test in run_tests.APART:
         file = test.split("::")[0]
         assert [command[-1] for command in jobs.values()].count(test) == 1
         (with_its_file,) = (command for command in jobs.values() if command[-1] == file)
         assert f"--deselect={test}" in with_its_file
+
+
+@pytest.fixture
+def long_and_short(tmp_path):
+    """A checkout with one file of tests, of which one is long."""
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_some.py").write_text(
+        "import pytest\n\ndef test_short():\n    pass\n\n"
+        "@pytest.mark.long\ndef test_long():\n    assert False\n"
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/test-programs").write_text("no_such_program core\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("all_tests", "counts"), [("", "1 0 0 0"), ("0", "1 0 0 0"), ("1", "1 1 0 0")])
+def test_pytest_alone_runs_its_long_tests_with_all_only(long_and_short, all_tests, counts):
+    program = Path(run_tests.__file__)
+    folder = long_and_short
+    done = subprocess.run(
+        [sys.executable, program, "--root", folder, "--build", folder, "--parts", "pytest"]
+        + ["--logs", folder / "logs", "--totals", folder / "totals"],
+        env=os.environ | {"HEADROOM_TEST_ALL": all_tests},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "totals").read_text().strip() == counts, done.stdout
