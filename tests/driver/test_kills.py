@@ -19,17 +19,18 @@ from pathlib import Path
 import pytest
 from test_driver import FAULT_WORKER, PROGRAM, ROOT, VALIDATOR
 
-SMALL = ("--workload", "mlp-12x8x4-b8,mlp-13x9x4-b8", "--worker", FAULT_WORKER, "--backend", "oracle,honest")
+SMALL = ("--workload", "mlp-12x8x4-b8,mlp-13x9x4-b8", "--backend", "oracle,honest")
 QUICK = ("--suite", "quick", "--losses", "20")
-SHORT = ("--device", "-1", "--block-seconds", "0.02", "--no-figures")
+ALWAYS = ("--device", "-1", "--block-seconds", "0.02", "--no-figures")
 REPORT = ROOT / "plots" / "report.py"
 
 
 class Killed:
     """Runs of one command with random kills; `folder` gets results files, reports, a temporary folder."""
 
-    def __init__(self, command, folder, monkeypatch, most_reports=1000):
-        self.command, self.folder, self.most_reports = command, folder, most_reports
+    def __init__(self, command, folder, monkeypatch, workers=(), most_reports=1000):
+        self.command, self.program = command, (PROGRAM, "run", *ALWAYS, *workers)
+        self.folder, self.most_reports = folder, most_reports
         self.seed = int(os.environ.get("HEADROOM_TEST_SEED") or random.SystemRandom().randrange(2**32))
         print(f"HEADROOM_TEST_SEED={self.seed}")  # shown on failure
         self.random = random.Random(self.seed)
@@ -50,27 +51,20 @@ class Killed:
         return self.results / f"{self.files}.json"
 
     def start(self, file):
-        goes_on = ("--resume", file) if file.exists() else ("--output", file)
-        fixed = [option for option in self.command if option not in QUICK] if file.exists() else self.command
-        return self.started(*fixed, *goes_on)
-
-    def started(self, *arguments):
+        what = ("--resume", file) if file.exists() else (*self.command, "--output", file)
         log = (self.folder / "log").open("w")
-        process = subprocess.Popen(
-            [PROGRAM, "run", *SHORT, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=log
-        )
+        process = subprocess.Popen([*self.program, *map(str, what)], stdout=subprocess.DEVNULL, stderr=log)
         log.close()
         self.drivers.append(process.pid)
         return process
 
     def run_to_the_end(self, file):
-        process = self.start(file)
-        self.assert_ended_well(process, process.wait(timeout=300), file)
+        self.assert_ended_well(self.start(file).wait(timeout=300), file)
 
     def log(self):
         return (self.folder / "log").read_text()
 
-    def assert_ended_well(self, process, code, file):
+    def assert_ended_well(self, code, file):
         assert code == 0, self.log()
         results = self.valid(file)
         assert results["run"]["complete"] is True
@@ -102,7 +96,7 @@ class Killed:
             process = self.start(file)
             moment = self.random.uniform(0, 1.1 * self.seconds)
             try:
-                self.assert_ended_well(process, process.wait(timeout=moment), file)
+                self.assert_ended_well(process.wait(timeout=moment), file)
                 self.report_takes(file)
                 file = self.fresh_file()
                 continue
@@ -208,7 +202,7 @@ def killed(tmp_path, monkeypatch):
 
 
 def test_kills_of_a_small_run_leave_a_valid_file_and_nothing_else(killed):
-    runs = killed(SMALL, most_reports=1)
+    runs = killed(SMALL, workers=("--worker", FAULT_WORKER), most_reports=1)
     runs.kill_drivers(3)
     runs.kill_a_worker()
     runs.assert_nothing_is_left()
