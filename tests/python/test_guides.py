@@ -1,7 +1,8 @@
 """docs/add-a-workload.md and docs/add-a-backend.md, followed step by step in a copy of the checkout.
 
 The commands are the guides' own. To them the tests add only where the build is, and shorter blocks.
-Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second.
+Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second. What the
+second makes is compiled with `./headroom test --all`; that its steps fit the files is tested always.
 """
 
 import json
@@ -43,7 +44,8 @@ def run(checkout: Path, command: str, build: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [*words, *more, "--build", build],
         cwd=checkout,
-        env=kept | {"HEADROOM_PYTHON": sys.executable},
+        # On few cores PyTorch's threads would only wait for each other.
+        env=kept | {"HEADROOM_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
@@ -112,6 +114,19 @@ needs_compilers = pytest.mark.skipif(
 )
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_steps_of_the_guide_to_a_backend_fit_the_files(checkout, number):
+    for step in section(number):
+        step.put_into(checkout)
+        for command in step.commands:
+            if not command.startswith("./headroom"):
+                done = run(checkout, command, "")
+                assert done.returncode == 0, done.stderr
+        if step.new.endswith(".py"):
+            compile(step.body, step.new, "exec")
+
+
+@pytest.mark.long
 @needs_compilers
 def test_the_guide_to_a_backend_in_python(checkout, tmp_path):
     pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -142,6 +157,7 @@ def nvcc() -> str | None:
     return shutil.which("nvcc", path=f"{PATH}{os.pathsep}{home}/bin")
 
 
+@pytest.mark.long
 @needs_compilers
 @pytest.mark.skipif(nvcc() is None, reason="no CUDA compiler on PATH or in CUDA_HOME")
 def test_the_guide_to_kernels_of_your_own(checkout, tmp_path):
