@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 
@@ -293,9 +294,11 @@ const std::vector<std::pair<const char*, Sharing>> kSmallAhead = {
     {"mlp-33x304x17x7x5-b17", kThree}};
 TEST(ResidentAhead, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const auto& [name, sharing] : kSmallAhead)
+  for (const auto& [name, sharing] : kSmallAhead) {
+    if (is_shortened() && std::string_view(name) == kWiderThanWholeSums) continue;  // ResidentTeams has it
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, Precision::kFp32,
                          kSanitizerWaitSeconds);
+  }
 }
 TEST(ResidentAhead, StepsMatchTheOracle) {
   NEEDS_GPU();
@@ -496,7 +499,7 @@ TEST_P(ResidentRows, SmallStepsMatchTheOracle) {
   for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x300x9x16-b32"}) {
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kPair}, GetParam(),
                          kSanitizerWaitSeconds);
-    if (under_racecheck()) return;
+    if (under_racecheck() || (is_shortened() && GetParam() == Precision::kBf16)) return;
   }
 }
 TEST_P(ResidentRows, StepsMatchTheOracle) {
@@ -586,8 +589,10 @@ INSTANTIATE_TEST_SUITE_P(SixteenBits, ResidentPatches, testing::Values(Precision
 // Patches of padding, of one column, of no input; classes up to the last lane.
 TEST_P(ResidentPatches, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-5x130x9x140x16-b32"})
+  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-5x130x9x140x16-b32"}) {
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kPatches}, GetParam(), kSanitizerWaitSeconds);
+    if (is_shortened()) return;
+  }
 }
 TEST_P(ResidentPatches, StepsMatchTheOracle) {
   NEEDS_GPU();

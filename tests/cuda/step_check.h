@@ -47,7 +47,7 @@ inline bool has_large_batch(const NamedProblem& problem) { return problem.worklo
 /// one launch. The median of two steps is their mean, which one ReLU that flips can spoil in a small batch.
 inline std::vector<std::int64_t> shortened_steps(const NamedProblem& problem) {
   if (has_large_batch(problem)) return {0, 2};
-  return {0, 1, 3};
+  return {0, 1, 6};
 }
 
 /// racecheck looks for hazards, not at values: under it one launch of `sanitized_steps`, which should be so many that
