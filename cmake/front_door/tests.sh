@@ -191,5 +191,5 @@ run_pytest() {
   fi
   say "running pytest"
   run_side_by_side --parts pytest
-  failed_reports+=("$logs"/tests.test_*.xml)
+  failed_reports+=("$logs"/tests.{test_,apart.}*.xml)
 }
