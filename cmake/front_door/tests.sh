@@ -190,6 +190,6 @@ run_pytest() {
     return
   fi
   say "running pytest"
-  run_side_by_side --parts pytest
+  run_side_by_side --parts pytest --job-limit 1800 --within 14400
   failed_reports+=("$logs"/tests.{test_,apart.}*.xml)
 }
