@@ -21,7 +21,7 @@ std::atomic<bool> asked{false};
 int pipe_ends[2] = {-1, -1};
 std::mutex mutex;
 std::function<void()> action;
-std::set<std::filesystem::path> folders;
+std::set<std::filesystem::path> paths;
 
 void on_signal(int) {
   const int saved = errno;
@@ -41,7 +41,9 @@ void watch() {
   std::this_thread::sleep_for(std::chrono::seconds(4));
   const std::lock_guard lock(mutex);
   children::end_orphans();
-  for (const std::filesystem::path& folder : folders) remove_made_folder(folder);
+  for (const std::filesystem::path& path : paths) {
+    if (unlink(path.c_str()) != 0) remove_made_folder(path);  // which does not take a folder
+  }
   _exit(kExitCode);
 }
 
@@ -69,14 +71,14 @@ void set_action(std::function<void()> new_action) {
   action = std::move(new_action);
 }
 
-void add_folder(const std::filesystem::path& folder) {
+void add_path(const std::filesystem::path& path) {
   const std::lock_guard lock(mutex);
-  folders.insert(folder);
+  paths.insert(path);
 }
 
-void drop_folder(const std::filesystem::path& folder) {
+void drop_path(const std::filesystem::path& path) {
   const std::lock_guard lock(mutex);
-  folders.erase(folder);
+  paths.erase(path);
 }
 
 }  // namespace headroom::interruption

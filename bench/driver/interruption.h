@@ -24,9 +24,9 @@ bool requested();
 void throw_if_requested();
 /// What the watcher does first; called on its thread. Set to nullptr before what it refers to is gone.
 void set_action(std::function<void()> action);
-/// Folders the watcher removes if the main thread does not come back.
-void add_folder(const std::filesystem::path& folder);
-void drop_folder(const std::filesystem::path& folder);
+/// Files and folders that the watcher removes if the main thread does not come back.
+void add_path(const std::filesystem::path& path);
+void drop_path(const std::filesystem::path& path);
 }  // namespace interruption
 
 }  // namespace headroom

@@ -102,7 +102,7 @@ bool Scratch::make(const fs::path& parent) {
     }
     lock_ = lock;
     folder_ = MadeFolder(name);
-    interruption::add_folder(folder());
+    interruption::add_path(folder());
     return true;
   }
   return false;
@@ -111,7 +111,7 @@ bool Scratch::make(const fs::path& parent) {
 Scratch::~Scratch() {
   const fs::path path = folder();
   folder_ = MadeFolder();
-  interruption::drop_folder(path);
+  interruption::drop_path(path);
   if (lock_ >= 0) close(lock_);
 }
 

@@ -156,7 +156,7 @@ void check_writable(const fs::path& file) {
 ReservedFile::~ReservedFile() {
   if (only_reserved_) {
     if (is_same_file(descriptor_, target_)) unlink(target_.c_str());
-    interruption::drop_folder(target_);
+    interruption::drop_path(target_);
   }
   if (descriptor_ >= 0) close(descriptor_);
 }
@@ -174,7 +174,7 @@ bool ReservedFile::create(const fs::path& file, const std::string& text) {
   }
   path_ = target_ = file;
   only_reserved_ = true;
-  interruption::add_folder(target_);  // a file here
+  interruption::add_path(target_);
   return true;
 }
 
@@ -215,7 +215,7 @@ void ReservedFile::write(const std::string& text) {
   } catch (const std::system_error& error) {
     refuse(path_, error);
   }
-  if (std::exchange(only_reserved_, false)) interruption::drop_folder(target_);
+  if (std::exchange(only_reserved_, false)) interruption::drop_path(target_);
 }
 
 }  // namespace headroom
