@@ -99,7 +99,7 @@ TEST(ResultsFile, NothingThatIsNotFiniteIsWrittenAndLossesHaveSevenDigits) {
 TEST(ResultsFile, WritingReplacesTheFileOrLeavesItAlone) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.write("a.json", "before");
-  EXPECT_THROW(write_whole(to_json(example()), folder.path() / "missing" / "a.json"), InputError);
+  EXPECT_THROW(write_whole(to_json(example()), folder.path() / "missing" / "a.json"), OutputError);
   write_whole(to_json(example()), file);
   EXPECT_EQ(read_results(file).records.size(), 1u);
 }
