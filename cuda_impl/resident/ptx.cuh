@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "machine/wait.cuh"
 #include "machine/warp.cuh"
 
 #define RESIDENT_DEVICE __device__ __forceinline__
@@ -58,11 +59,6 @@ RESIDENT_DEVICE std::uint32_t shuffle_from(std::uint32_t value, int lane) {
 /// The same value in all lanes, which the compiler now knows.
 RESIDENT_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 RESIDENT_DEVICE std::uint32_t warp_ballot(bool value) { return __ballot_sync(~0u, value); }
-RESIDENT_DEVICE std::uint64_t nanoseconds() {
-  std::uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
 
 RESIDENT_DEVICE std::uint32_t cycles() {
   std::uint32_t now;
@@ -94,11 +90,6 @@ RESIDENT_DEVICE void compute_now(unsigned char*& value) { asm volatile("" : "+l"
 RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   std::uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-RESIDENT_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  std::uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
 /// Two 8-byte values, each read or written as one (the memory model knows a vector as its elements); no order.
@@ -169,10 +160,6 @@ RESIDENT_DEVICE void store_word(void* address, std::uint32_t value) {
 }
 RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-/// The first report stays.
-RESIDENT_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
-  atomicCAS(address, 0u, value);
 }
 
 RESIDENT_DEVICE std::uint32_t shared_address(const void* pointer) {
@@ -340,8 +327,9 @@ RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
   };
   return pack_bf16(without_tie(low), without_tie(high));
 }
-/// The same with two instructions less, but infinity is not a number then: with the lowest bit always set no tie is left, and
-/// nothing else is rounded differently.
+/// The same with two instructions less: with the lowest bit always set no tie is left, and nothing else is rounded differently,
+/// but an infinity becomes a NaN. So the loss is NaN in the first step that multiplies an infinite weight. By the contract it may
+/// be finite for that step: where ReLU cuts minus infinity off, or softmax does.
 RESIDENT_DEVICE std::uint32_t pack_finite_bf16_weights(float low, float high) {
   return pack_bf16(bits_to_float(float_to_bits(low) | 1), bits_to_float(float_to_bits(high) | 1));
 }

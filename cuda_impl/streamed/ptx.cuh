@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "machine/wait.cuh"
 #include "machine/warp.cuh"
 
 #define STREAMED_DEVICE __device__ __forceinline__
@@ -42,11 +43,6 @@ STREAMED_DEVICE void warp_sync() { __syncwarp(); }
 STREAMED_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 STREAMED_DEVICE std::uint32_t shuffle_index(std::uint32_t value, int lane) {
   return __shfl_sync(~0u, value, lane);
-}
-STREAMED_DEVICE std::uint64_t nanoseconds() {
-  std::uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
 }
 
 // ---- shared and global memory. Global values that other thread blocks wrote are read from the L2.
@@ -173,11 +169,6 @@ STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
-STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  std::uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
 STREAMED_DEVICE void add_release(std::uint32_t* address, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
@@ -185,10 +176,6 @@ STREAMED_DEVICE void add_relaxed(std::uint64_t* address, std::uint64_t value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 STREAMED_DEVICE std::int64_t nearest_integer(float value) { return __float2ll_rn(value); }
-/// The first report stays.
-STREAMED_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
-  atomicCAS(address, 0u, value);
-}
 
 STREAMED_DEVICE void copy_async16(void* destination, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(

@@ -95,6 +95,9 @@ void let_next_launch_begin();
 /// To be called before a load of what others may store to, and behind such a store: who polls in vain sleeps.
 void polled(const void* address);
 void stored(const void* address);
+/// Somebody has waited too long, and what waits are for no longer holds: until the launch ends, arrivals that a barrier does not
+/// expect, shared memory that was not fenced, and copies that come too late are no faults.
+void give_up_order();
 /// A device's clock: a step takes no less of it than the rounds in which threads have their turns.
 std::uint64_t nanoseconds();
 /// Lets others go on.
@@ -115,6 +118,7 @@ unsigned char* shared_pointer(std::uint32_t address, std::size_t bytes);
 
 void counted_init(std::uint32_t barrier, std::uint32_t arrivals);
 void counted_expect(std::uint32_t barrier, std::uint32_t bytes);  // and arrives
+void counted_expect_only(std::uint32_t barrier, std::uint32_t bytes);
 void counted_arrive(std::uint32_t barrier);
 bool counted_done(std::uint32_t barrier, std::uint32_t parity);
 

@@ -181,6 +181,9 @@ class Scheduler {
   void stored(const void* address);
   [[noreturn]] void fault(const std::string& what);
 
+  void give_up_order() { order_given_up_ = true; }
+  bool order_given_up() const { return order_given_up_; }
+
   void wake(Lane& lane);
   /// Something that others may have waited for.
   void event() { ++events_; }
@@ -224,6 +227,7 @@ class Scheduler {
   std::size_t stacks_in_use_ = 0;
   Lane* running_ = nullptr;
   std::string fault_;
+  bool order_given_up_ = false;  // in this run
   std::uint64_t events_ = 0, round_ = 0, nanoseconds_ = 1;
 };
 

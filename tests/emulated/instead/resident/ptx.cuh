@@ -5,6 +5,7 @@
 
 #include "machine/lanes.cuh"
 #include "machine/memory.cuh"
+#include "machine/wait.cuh"
 #include "machine/warp.cuh"
 
 #define RESIDENT_DEVICE inline
@@ -50,7 +51,6 @@ RESIDENT_DEVICE int uniform(int value) {
     return given[0];
   });
 }
-RESIDENT_DEVICE std::uint64_t nanoseconds() { return emulated::nanoseconds(); }
 RESIDENT_DEVICE std::uint32_t cycles() {
   emulated::rest();
   return static_cast<std::uint32_t>(2 * emulated::nanoseconds());
@@ -72,9 +72,6 @@ using emulated::store_seen;
 RESIDENT_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   return load_polled<std::uint32_t>(address);
 }
-RESIDENT_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  return load_polled<std::uint32_t>(address);
-}
 RESIDENT_DEVICE uint4 load_packets(const void* address) { return load_polled<uint4>(address); }
 RESIDENT_DEVICE uint2 load_packet(const void* address) { return load_polled<uint2>(address); }
 RESIDENT_DEVICE uint2 load_words(const void* address) { return load_polled<uint2>(address); }
@@ -91,9 +88,6 @@ RESIDENT_DEVICE void store_packet(void* address, uint2 value) { store_seen(addre
 RESIDENT_DEVICE void store_word(void* address, std::uint32_t value) { store_seen(address, value); }
 RESIDENT_DEVICE void store_release(std::uint32_t* address, std::uint32_t value) {
   store_seen(address, value);
-}
-RESIDENT_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
-  if (*address == 0) store_seen(address, value);
 }
 
 template <int kBits>
@@ -178,8 +172,9 @@ RESIDENT_DEVICE std::uint32_t bf16_away(float value) {
 RESIDENT_DEVICE std::uint32_t pack_bf16_weights(float low, float high) {
   return bf16_away(low) | bf16_away(high) << 16;
 }
+/// Of infinity with its lowest bit set a NaN is left.
 RESIDENT_DEVICE std::uint32_t pack_finite_bf16_weights(float low, float high) {
-  return pack_bf16_weights(low, high);
+  return pack_bf16(bits_to_float(float_to_bits(low) | 1), bits_to_float(float_to_bits(high) | 1));
 }
 RESIDENT_DEVICE float exponential(float value) { return std::exp(value); }
 RESIDENT_DEVICE float exponential_checked(float value) { return std::exp(value); }

@@ -5,6 +5,7 @@
 
 #include "machine/lanes.cuh"
 #include "machine/memory.cuh"
+#include "machine/wait.cuh"
 #include "machine/warp.cuh"
 
 #define STREAMED_DEVICE inline
@@ -29,7 +30,6 @@ STREAMED_DEVICE float shuffle_xor(float value, int mask) { return emulated::shuf
 STREAMED_DEVICE std::uint32_t shuffle_index(std::uint32_t value, int lane) {
   return emulated::shuffle(value, lane);
 }
-STREAMED_DEVICE std::uint64_t nanoseconds() { return emulated::nanoseconds(); }
 
 // ---- shared and global memory: addresses are of 32 bits there, here the pointer's bits
 
@@ -88,9 +88,6 @@ STREAMED_DEVICE void store_global16(void* address, uint4 value) {
 STREAMED_DEVICE std::uint32_t load_acquire(const std::uint32_t* address) {
   return emulated::load_polled<std::uint32_t>(address);
 }
-STREAMED_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  return emulated::load_polled<std::uint32_t>(address);
-}
 STREAMED_DEVICE void add_release(std::uint32_t* address, std::uint32_t value) {
   emulated::add_seen(address, value);
 }
@@ -98,9 +95,6 @@ STREAMED_DEVICE void add_relaxed(std::uint64_t* address, std::uint64_t value) {
   emulated::add_seen(address, value);
 }
 STREAMED_DEVICE std::int64_t nearest_integer(float value) { return std::llrint(value); }
-STREAMED_DEVICE void report_once(std::uint32_t* address, std::uint32_t value) {
-  if (*address == 0) emulated::store_seen(address, value);
-}
 
 STREAMED_DEVICE void copy_async16(int destination, std::uint64_t source) {
   emulated::copy_async16(static_cast<std::uint32_t>(destination), reinterpret_cast<const void*>(source));
