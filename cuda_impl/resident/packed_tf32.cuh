@@ -29,14 +29,16 @@ struct PackedTf32 {
   static constexpr std::uint32_t kValue = 0xffffe000u;
   static constexpr std::uint32_t kThirdsRest = 0x1f80u, kFourthsRest = 0x7fu;  // of words.y and words.w
 
-  /// What one part of a tile gives, its own two words and what it adds to the last.
+  /// What one part of a tile gives, its own two words and what it adds to the last. A NaN may have lower bits, in which others
+  /// have theirs and the marks lie: with them it would be waited for in vain, or taken before the rest has come.
   struct Part {
     std::uint32_t first, second, last;
   };
   RESIDENT_DEVICE static Part part(const uint4& rounded, bool upper) {
-    return {rounded.x | rounded.z >> 19,
-            rounded.y | (rounded.z >> 6 & kThirdsRest) | (upper ? rounded.w >> 13 & kFourthsRest : 0u),
-            upper ? rounded.w >> 20 : rounded.w};
+    const std::uint32_t z = rounded.z & kValue;
+    return {(rounded.x & kValue) | z >> 19,
+            (rounded.y & kValue) | (z >> 6 & ~kValue) | (upper ? rounded.w >> 13 & kFourthsRest : 0u),
+            upper ? rounded.w >> 20 : rounded.w & kValue};
   }
   RESIDENT_DEVICE static PackedTile pack(const Eight<8>& rounded) {
     const Part lower = part(part_of(rounded, 0), false), upper = part(part_of(rounded, 1), true);

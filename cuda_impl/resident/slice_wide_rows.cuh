@@ -615,7 +615,6 @@ class SliceWideRowsMember {
   RESIDENT_DEVICE static Two operand(const float2& value) {
     return {Format::rounded(value.x), Format::rounded(value.y)};
   }
-  RESIDENT_DEVICE static float relu(float value) { return fmaxf(value, 0.0f); }
   RESIDENT_DEVICE static Two hidden(const float2& sum, const float2& bias) {
     return operand(make_float2(relu(sum.x + bias.x), relu(sum.y + bias.y)));
   }

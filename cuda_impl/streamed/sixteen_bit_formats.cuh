@@ -14,11 +14,12 @@ namespace headroom::streamed {
 /// Masters as two halves that together are exactly the fp32 value; products read the high one only.
 struct Bf16Numbers {
   static constexpr int kForwardParts = 1, kMasterStride = 512;
+  static constexpr std::uint32_t kNaN = 0x7fff7fffu;
   STREAMED_DEVICE static Words operand(const Words (&part)[2]) { return part[0]; }
   /// One fp32 master split; NaN stays NaN in the high half.
   STREAMED_DEVICE static std::uint32_t kept(std::uint32_t bits) {
     // The one NaN that arithmetic makes, 0x7fffffff, would round to a negative zero.
-    return static_cast<std::int32_t>(bits) > 0x7fff7fff ? 0x7fff7fffu : bits;
+    return static_cast<std::int32_t>(bits) > 0x7fff7fff ? kNaN : bits;
   }
   STREAMED_DEVICE static void update(Words (&part)[2], const float (&gradient)[8], float factor) {
 #pragma unroll
@@ -38,7 +39,8 @@ struct Bf16Numbers {
   }
   /// Element `slot` (see SixteenBit::slot) of the tile at part[0] and part[1].
   STREAMED_DEVICE static void store_master(unsigned char* const (&part)[2], int slot, float value) {
-    const std::uint32_t bits = kept(float_to_bits(value));
+    // A NaN that is given may have a sign as well, and its high half would round to 0.
+    const std::uint32_t bits = value != value ? kNaN : float_to_bits(value);
     const int index = slot % 128 / 4 * 8 + slot / 128 * 4 + slot % 4;
     reinterpret_cast<std::uint16_t*>(part[0])[index] = static_cast<std::uint16_t>((bits + 0x8000u) >> 16);
     reinterpret_cast<std::uint16_t*>(part[1])[index] = static_cast<std::uint16_t>(bits);
@@ -329,6 +331,7 @@ struct SixteenBit : Numbers {
   STREAMED_DEVICE static std::uint16_t activation(const unsigned char* tile, int row, int feature) {
     return load_global<kHere>(reinterpret_cast<const std::uint16_t*>(tile + offset(row, feature)));
   }
+  /// A NaN is, too: what its gradient is multiplied with makes no difference any more.
   STREAMED_DEVICE static bool positive(std::uint16_t bits) { return bits != 0 && bits < 0x8000; }
   STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
     *reinterpret_cast<std::uint16_t*>(tile + offset(row, feature)) =

@@ -23,6 +23,7 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/stream.h"
+#include "not_finite.h"
 #include "resident/patch_plan.h"
 #include "resident/plan.h"
 #include "resident/slice_arguments.h"
@@ -617,15 +618,15 @@ TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     expect_the_same_bits(problem, GetParam(), options);
   }
 }
-TEST_P(ResidentPatches, NotFiniteParametersAreSeenInTheLoss) {
+TEST_P(ResidentPatches, ANaNInAnyPlaceComesOutAsNaNLosses) {
   NEEDS_GPU();
-  Problem problem("mlp-33x24x270x7x5-b17", fresh_seed());
-  const auto trainer = problem.trainer(GetParam(), {.form = Form::kGrid, .kernel = Kernel::kPatches});
-  Parameters broken = problem.initial;
-  broken.weight(1)[3] = NAN;
-  trainer->set_parameters(broken);
-  trainer->train(0, 3);
-  for (const float loss : trainer->losses(0, 3)) EXPECT_FALSE(std::isfinite(loss));
+  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-784x2048x2048x2048x10-b32"}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, GetParam(), NaNPlaces::kEvery, [&] {
+      return make_resident_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0,
+                                   {.form = Form::kGrid, .kernel = Kernel::kPatches});
+    });
+  }
 }
 
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
@@ -663,6 +664,74 @@ TEST_P(ResidentTrainer, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
     EXPECT_EQ(bits_after(problem, GetParam(), options, steps - 1, steps),
               bits_after(problem, GetParam(), options, steps / 3, steps))
         << problem.described(GetParam()) << ", " << problem.trainer(GetParam(), options)->note();
+}
+
+/// Every kernel that the precision has, by a network that chooses it together with what is asked for.
+struct KernelCase {
+  const char* name;
+  ResidentOptions options;
+};
+constexpr const char *kThreeLayers = "mlp-20x16x9x5-b3", *kFourLayers = "mlp-20x16x9x12x5-b3";
+ResidentOptions slices(Form form, Sharing sharing) {
+  return {.form = form, .kernel = Kernel::kSlices, .sharing = sharing};
+}
+/// Those that take a few thread blocks for a narrow network.
+std::vector<KernelCase> small_kernels(Precision precision) {
+  std::vector<KernelCase> all = {{kThreeLayers, {.form = Form::kCluster, .kernel = Kernel::kGeneral}},
+                                 {kThreeLayers, {.form = Form::kGrid, .kernel = Kernel::kGeneral}}};
+  for (const char* name : {kThreeLayers, kFourLayers}) {
+    all.push_back({name, slices(Form::kCluster, kAlone)});
+    all.push_back({name, slices(Form::kGrid, kAlone)});
+    for (const Sharing& sharing : sharings(precision))
+      if (precision != Precision::kTf32 || sharing.team < 4 || name == kThreeLayers)
+        all.push_back({name, slices(Form::kGrid, sharing)});
+  }
+  if (precision == Precision::kFp32) all.push_back({kFourLayers, ahead(kThree)});
+  return all;
+}
+std::vector<KernelCase> large_kernels(Precision precision) {
+  if (precision == Precision::kFp32) return {{"mlp-33x150x77x81x13-b17", {.kernel = Kernel::kBlocks}}};
+  if (precision == Precision::kTf32)
+    return {{kFourLayers, kRowClusters},
+            {kFourLayers, kWideRowClusters},
+            {kFourLayers, slices(Form::kGrid, kFour)},
+            {kWiderThanWholeSums, slices(Form::kGrid, kFour)}};
+  return {{"mlp-20x72x9x12x5-b3", slices(Form::kCluster, kAlone)},  // whole sums
+          {kFourLayers, slices(Form::kCluster, kOnePairCluster)},
+          {kFourLayers, slices(Form::kCluster, kPairClusters)},
+          {kFourLayers, kRows}};
+}
+void expect_nans_in_the_losses_of(const std::vector<KernelCase>& kernels, Precision precision,
+                                  NaNPlaces places) {
+  for (const auto& [name, options] : kernels) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, places, [&] {
+      return make_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                   options);
+    });
+  }
+}
+TEST_P(ResidentTrainer, ANaNComesOutOfSmallKernelsAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of(small_kernels(GetParam()), GetParam(), NaNPlaces::kFew);
+}
+TEST_P(ResidentTrainer, ANaNWeightComesOutOfLargeKernelsAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of(large_kernels(GetParam()), GetParam(), NaNPlaces::kFirstLayer);
+}
+TEST_P(ResidentTrainer, ANaNInAnyPlaceComesOutOfEveryKernelAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of(small_kernels(GetParam()), GetParam(), NaNPlaces::kEvery);
+  expect_nans_in_the_losses_of(large_kernels(GetParam()), GetParam(), NaNPlaces::kEvery);
+}
+TEST_P(ResidentTrainer,
+       ANaNInAnyPlaceComesOutOfPublishedNetworksAsNaNLosses) {  // whichever kernels these choose
+  NEEDS_GPU();
+  std::vector<KernelCase> all;
+  for (const char* name : {"mlp-784x128x128x128x10-b32", "mlp-784x256x256x256x10-b32",
+                           "mlp-784x512x512x512x10-b32", "mlp-784x1024x1024x1024x10-b32"})
+    all.push_back({name, {}});
+  expect_nans_in_the_losses_of(all, GetParam(), NaNPlaces::kEvery);
 }
 TEST_P(ResidentTrainer, ClusterAndGridGiveTheSameBits) {
   NEEDS_GPU();

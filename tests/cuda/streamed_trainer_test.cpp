@@ -19,6 +19,7 @@
 
 #include "core/dataset.h"
 #include "core/error.h"
+#include "not_finite.h"
 #include "sanitizer.h"
 #include "step_check.h"
 #include "streamed/logit_sums.h"
@@ -188,6 +189,60 @@ TEST_P(StreamedTrainer, SmallBrokenNetworkIsSeenAndForgotten) {
   trainer->set_parameters(problem.initial);
   trainer->train(0, 3);
   EXPECT_EQ(trainer->losses(0, 3), good);
+}
+
+void expect_nans_in_the_losses_of(const std::vector<std::pair<const char*, int>>& shapes, Precision precision,
+                                  bool hold, NaNPlaces places) {
+  for (const auto& [name, members] : shapes) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, places, [&] {
+      return make_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                   {.hold = hold, .most_members = members});
+    });
+  }
+}
+/// Panels of 1 tile; of 2, with and without joined logits; of 4; and more rows than a group has. Each is a kernel of its own.
+const std::vector<std::pair<const char*, int>> kNaNShapes = {
+    {"mlp-20x16x3-b1", 2}, {"mlp-40x60x50x7-b3", 2}, {"mlp-20x40x70x20-b2", 3}, {"mlp-40x120x100x10-b2", 2}};
+const std::vector<std::pair<const char*, int>> kNaNLargeBatch = {{"mlp-17x33x80-b40", 3}};
+TEST_P(StreamedTrainer, ANaNComesOutOfSmallKernelsAsNaNLosses) {
+  NEEDS_GPU();
+  for (const bool hold : {false, true})
+    expect_nans_in_the_losses_of(kNaNShapes, GetParam(), hold, NaNPlaces::kFew);
+  expect_nans_in_the_losses_of(kNaNLargeBatch, GetParam(), false, NaNPlaces::kFew);
+}
+TEST_P(StreamedTrainer, ANaNInAnyPlaceComesOutOfEveryKernelAsNaNLosses) {
+  NEEDS_GPU();
+  for (const bool hold : {false, true})
+    for (const auto& shapes : {kNaNShapes, kSmallShapes})
+      expect_nans_in_the_losses_of(shapes, GetParam(), hold, NaNPlaces::kEvery);
+  for (const auto& shapes : {kNaNLargeBatch, kSmallLargeBatches})
+    expect_nans_in_the_losses_of(shapes, GetParam(), false, NaNPlaces::kEvery);
+}
+TEST_P(StreamedTrainer, ANaNInAnyPlaceComesOutOfPublishedNetworksAsNaNLosses) {
+  NEEDS_GPU();
+  // The second is larger than the L2 and takes its hints by itself.
+  expect_nans_in_the_losses_of({{"mlp-784x1024x1024x1024x10-b32", 0}, {"mlp-784x4096x4096x4096x10-b32", 0}},
+                               GetParam(), false, NaNPlaces::kFew);
+}
+/// logit_sums.h: a part of a logit that is 2^22 or more cannot be added, and is taken for one that is not finite. Where logits are
+/// not joined, the loss is large and finite, as the oracle's.
+TEST_P(StreamedTrainer, SmallAHugeLogitIsNaNWhereLogitsAreJoinedAndFiniteElsewhere) {
+  NEEDS_GPU();
+  for (const auto& [name, joined] : {std::pair{"mlp-20x16x16-b2", true}, {"mlp-20x16x17-b2", false}}) {
+    Problem problem(name, fresh_seed());
+    for (float& bias : problem.initial.bias(0)) bias = 1;
+    for (float& weight : problem.initial.weight(1)) weight *= 1e9f;
+    const auto oracle = make_oracle_trainer(problem.workload, Precision::kFp32, true, problem.dataset.train(),
+                                            problem.initial);
+    oracle->train(0, 1);
+    ASSERT_TRUE(std::isfinite(oracle->losses(0, 1)[0])) << problem.described(GetParam());
+    if (GetParam() == Precision::kFp16) continue;  // which has no such weights
+    const auto trainer =
+        problem.trainer(GetParam(), {.wait_seconds = kSanitizerWaitSeconds, .most_members = 2});
+    trainer->train(0, 1);
+    EXPECT_EQ(std::isnan(trainer->losses(0, 1)[0]), joined) << problem.described(GetParam());
+  }
 }
 
 TEST(StreamedWaits, SmallLostArrivalFailsTheTrainingInsteadOfHanging) {

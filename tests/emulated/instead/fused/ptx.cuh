@@ -30,9 +30,11 @@ FUSED_DEVICE void barrier_arrive(std::uint32_t barrier) { emulated::counted_arri
 FUSED_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   emulated::counted_expect(barrier, bytes);
 }
-FUSED_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  while (!emulated::counted_done(barrier, parity)) {
-  }
+FUSED_DEVICE void barrier_expect_only(std::uint32_t barrier, std::uint32_t bytes) {
+  emulated::counted_expect_only(barrier, bytes);
+}
+FUSED_DEVICE bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
+  return emulated::counted_done(barrier, parity);
 }
 struct RingPlace {
   int stage = 0;
@@ -132,8 +134,8 @@ FUSED_DEVICE void cluster_meet() { emulated::cluster_barrier(); }
 FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
   emulated::counted_arrive(remote_barrier);
 }
-FUSED_DEVICE void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  barrier_wait(barrier, parity);
+FUSED_DEVICE bool barrier_try_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  return barrier_try_wait(barrier, parity);
 }
 FUSED_DEVICE void bulk_send(std::uint32_t remote, std::uint32_t shared, std::uint32_t bytes,
                             std::uint32_t remote_barrier) {

@@ -114,13 +114,18 @@ MACHINE_DEVICE std::uint32_t pack_bf16(float low, float high) {
 MACHINE_DEVICE float fp16_value(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
+/// The NaN that a GPU's instructions make, whatever they were given. What is written as plain C++ keeps the CPU's.
+inline constexpr std::uint32_t kNaN = 0x7fffffffu;
 /// Ties to even; 13 bits are cut.
 MACHINE_DEVICE float round_tf32(float value) {
-  if (!std::isfinite(value)) return value;
+  if (std::isnan(value)) return bits_to_float(kNaN);
+  if (std::isinf(value)) return value;
   const std::uint32_t bits = float_to_bits(value);
   return bits_to_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
 }
-MACHINE_DEVICE float relu(float value) { return value > 0 || std::isnan(value) ? value : 0.0f; }
+MACHINE_DEVICE float relu(float value) {
+  return std::isnan(value) ? bits_to_float(kNaN) : value > 0 ? value : 0.0f;
+}
 
 template <class Sums>
 void multiply_into(Sums&& c, const emulated::Product& product) {
