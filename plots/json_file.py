@@ -68,7 +68,7 @@ class _Fault(Exception):
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is none")
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict:

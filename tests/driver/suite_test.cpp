@@ -48,6 +48,11 @@ TEST(Suite, WorkloadsTakeTheSuitesDefaultsOrTheirOwn) {
   EXPECT_THAT(own.backends, ElementsAre("all", "oracle"));
 }
 
+TEST(Suite, AByteOrderMarkIsTaken) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_suite(folder.write("s.json", "\xef\xbb\xbf" + suite_text(kGood))).workloads.size(), 1u);
+}
+
 TEST(Suite, MistakesSayWhereTheyAre) {
   EXPECT_THAT(complaint(suite_text(kGood, R"("precison": 1, )")),
               HasSubstr("unknown key 'precison'; did you mean 'precisions'"));

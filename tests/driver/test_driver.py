@@ -636,6 +636,28 @@ def test_compile_processes_set_up_every_compiled_cell_side_by_side(tmp_path):
     assert not (tmp_path / "a.json").exists()
 
 
+# A worker that greets as it should and answers everything else with brackets in brackets.
+DEEP_WORKER = """
+import json, sys
+hello = {"protocol": 1, "worker": "deep", "software": {}, "device": None,
+         "backends": [{"name": "deep", "precisions": {"fp32": {"contract": "exact", "unavailable": None}}}]}
+for line in sys.stdin:
+    request = json.loads(line)
+    answer = json.dumps({"id": request["id"], "ok": True, "result": hello})
+    print(answer if request["call"] == "hello" else "[" * 100_000 + "]" * 100_000, flush=True)
+"""
+
+
+def test_a_worker_that_answers_with_deep_brackets_loses_its_own_record_only(tmp_path):
+    (tmp_path / "worker.py").write_text(DEEP_WORKER)
+    worker = f"deep={sys.executable} {tmp_path / 'worker.py'}"
+    done = run_small(tmp_path / "a.json", "--worker", worker, backends="deep,oracle-honest")
+    assert done.returncode == 1, done.stderr
+    records = {record["backend"]: record for record in read(tmp_path / "a.json")["records"]}
+    assert (records["deep"]["outcome"], records["oracle-honest"]["outcome"]) == ("failed", "ok")
+    assert "brackets more than 64 deep" in records["deep"]["message"]
+
+
 def test_compile_only_without_processes_is_refused(tmp_path):
     done, calls = compile_ahead(tmp_path, "--compile-only")
     assert done.returncode == 2

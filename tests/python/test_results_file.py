@@ -10,7 +10,7 @@ from pathlib import Path
 
 import made_up_results as made_up
 import pytest
-from plot_programs import BAD_FILES, ROOT, small
+from plot_programs import BAD_FILES, DEEP, ROOT, small
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 sys.path.insert(0, str(ROOT / "plots"))
@@ -64,6 +64,27 @@ def test_both_readers_take_a_byte_order_mark(tmp_path):
     assert len(read_results([file]).rows) == 3
     done = subprocess.run([DRIVER, "compare", file, file], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not DRIVER.is_file(), reason="HEADROOM_BUILD names no build")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "deep.json", "deep.json"],
+        ["compare", "--within", "deep.json", "--base-backend", "a", "--head-backend", "b"],
+        ["compare", "--save-baseline", "main", "--baselines", "folder", "deep.json"],
+        ["run", "--resume", "deep.json"],
+        ["run", "--suite", "deep.json"],
+    ],
+)
+def test_every_command_refuses_deep_brackets_in_one_line(tmp_path, arguments):
+    (tmp_path / "deep.json").write_text(DEEP)
+    environment = os.environ | {"HEADROOM_ROOT": str(ROOT)}
+    done = subprocess.run(
+        [DRIVER, *arguments], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "found brackets more than 64 deep" in done.stderr
 
 
 def test_text_is_read_without_control_characters(tmp_path):
