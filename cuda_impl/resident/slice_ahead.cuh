@@ -39,7 +39,7 @@
 
 namespace headroom::resident {
 
-/// How members hand each other tiles. Where waits are given up is as was measured (docs/kernels/resident.md, version 46): in teams
+/// How members hand each other tiles. Where waits are given up is as was measured (docs/kernels/log/resident.md, version 46): in teams
 /// of three that make x x' themselves a called function costs registers, with one slice a warp it makes no difference.
 template <bool kCalls>
 struct AheadExchange {

@@ -36,7 +36,7 @@ template <class Format, int kPairs>
 class SliceGrid {
  public:
   static constexpr Form kForm = Form::kGrid;
-  /// In tf32 with two pairs a warp giving up is called: 2 % of a step at 512 columns (docs/kernels/resident.md, version 47).
+  /// In tf32 with two pairs a warp giving up is called: 2 % of a step at 512 columns (docs/kernels/log/resident.md, version 47).
   using Waiter =
       std::conditional_t<Format::kPrecision == Precision::kTf32 && kPairs == 2, CallingWaiter, SliceWaiter>;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;

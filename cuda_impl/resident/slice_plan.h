@@ -41,7 +41,7 @@ inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8, kT
 inline constexpr int kAheadInputWarps = 4;  // that have the first layer
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
 
-// What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/resident.md, version 19).
+// What tf32 does in teams so as to transpose less, where it was measured to be faster (docs/kernels/log/resident.md, version 19).
 
 /// Whether a thread block keeps its own tiles as columns, too, as updates take them.
 constexpr bool keeps_columns(Precision precision, int pairs, int team) {

@@ -40,7 +40,7 @@
 namespace headroom::resident {
 
 /// Whether four warps more serve a thread block: in teams, in tf32 with up to two pairs a warp and in fp32 with one. With
-/// more of them, and in 16 bits, a step is slower (docs/kernels/resident.md, versions 15 and 16).
+/// more of them, and in 16 bits, a step is slower (docs/kernels/log/resident.md, versions 15 and 16).
 template <class Format, int kPairs, int kTeam>
 inline constexpr bool kServesIn =
     kTeam > 1 && Format::kWords == 8 && kPairs <= (Format::kFirstInRegisters ? 2 : 1);

@@ -168,7 +168,7 @@ bool takes_pair_clusters(const Workload& workload, Precision precision) {
 /// (slice_wide_rows.cuh).
 constexpr Sharing kRowClusters = {WholeRows::kClusters, 1},
                   kWideRowClusters = {WideRows::kClusters, WideRows::kOwn};
-/// Those that are asked for, or the fastest where nothing is (docs/kernels/resident.md, versions 44 and 48).
+/// Those that are asked for, or the fastest where nothing is (docs/kernels/log/resident.md, versions 44 and 48).
 std::optional<Sharing> row_clusters(const Workload& workload, Precision precision,
                                     const ResidentOptions& options) {
   if (precision != Precision::kTf32 || workload.layers() != 4 || options.form == ResidentOptions::Form::kGrid)
@@ -201,7 +201,7 @@ std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precisi
 }
 
 /// Whether the block kernel was measured to be faster than slices: its time is nearly the same for every width
-/// (docs/kernels/resident.md, version 39).
+/// (docs/kernels/log/resident.md, version 39).
 bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
   constexpr int kNarrowest = 600;  // at 520 slices are faster
   return options.form == ResidentOptions::Form::kAny && options.sharing.team == 0 &&
@@ -258,7 +258,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
       return Program(make_block_plan(workload, precision, limits), block_kernel(), kBlockStepThreads);
     });
   // In 32 bits products take longer than the grid's exchanges: there teams are faster than a cluster without them, in tf32
-  // where the first layer's has something to divide or sums are whole (docs/kernels/resident.md, versions 17 and 23).
+  // where the first layer's has something to divide or sums are whole (docs/kernels/log/resident.md, versions 17 and 23).
   std::vector<Form> slice_forms = forms;
   if (options.form == ResidentOptions::Form::kAny && takes_pair_clusters(workload, precision))
     slice_forms = {Form::kCluster, Form::kGrid};

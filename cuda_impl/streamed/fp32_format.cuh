@@ -311,7 +311,7 @@ struct Fp32 {
       const float4 w[2] = {load_shared_floats(w_byte[0]), load_shared_floats(w_byte[1])};
 #pragma unroll
       for (int h = 0; h < 2; ++h) w_byte[h] += kStep * 64;
-      // Neighbouring products share a factor. This direction is the one that ptxas leaves as it is (docs/kernels/streamed.md).
+      // Neighbouring products share a factor. This direction is the one that ptxas leaves as it is (docs/kernels/log/streamed.md).
       float gradient[2][4] = {};
 #pragma unroll
       for (int r = 0; r < 16; ++r)

@@ -147,17 +147,18 @@ double kept_bytes_per_step(const Plan& plan) {
   return bytes;
 }
 
-int held_share(const Plan& plan, Precision precision) {
+int held_share(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
   const bool high_halves = precision == Precision::kBf16;
   const std::int64_t bytes = master_bytes(plan) / (high_halves ? 2 : 1);
-  return static_cast<int>(std::clamp<std::int64_t>(256 * kHeldBytes / bytes, 1, 128));
+  return static_cast<int>(std::clamp<std::int64_t>(256 * (l2_bytes / kHeldPartOfL2) / bytes, 1, 128));
 }
 
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) {
   if (plan.groups > 1 || plan.keeps != Kept::kNothing) return 0;
   const std::int64_t bytes = master_bytes(plan);
   const bool pays_below = packs_activations(plan, precision) && one_panel_for_all(plan) == 2;
-  return (bytes > l2_bytes || pays_below) && bytes <= 3 * l2_bytes ? held_share(plan, precision) : 0;
+  return (bytes > l2_bytes || pays_below) && bytes <= 3 * l2_bytes ? held_share(plan, precision, l2_bytes)
+                                                                   : 0;
 }
 
 double weight_bytes_per_step(const Workload& workload, Precision precision) {

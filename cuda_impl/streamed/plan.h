@@ -91,7 +91,7 @@ Plan make_plan(const Workload& workload, const Limits& limits);
 void keep_lower_halves(Plan& plan);
 
 /// The same with panels of 2 tiles and hints for the L2: of layer 1's lower halves as many as there is room for. In panels of 4 tiles it brings
-/// nothing (docs/kernels/streamed.md).
+/// nothing (docs/kernels/log/streamed.md).
 void keep_some_lower_halves(Plan& plan, int held);
 
 /// For fp16 and tf32: the first layer's masters, which only the block that owns their outputs touches, stay in shared memory, with panels of one
@@ -110,18 +110,18 @@ STREAMED_BOTH constexpr bool is_kept(int share, int item) {
 int one_panel_for_all(const Plan& plan);
 
 /// Whether activations and gradients lie packed (packed_tiles.h): in tf32 with joined logits and panels of 1 or of 2 tiles; in panels of 4 it is
-/// slower (docs/kernels/streamed.md).
+/// slower (docs/kernels/log/streamed.md).
 bool packs_activations(const Plan& plan, Precision precision);
 
 /// Bytes that a step moves the less for it.
 double kept_bytes_per_step(const Plan& plan);
 
-/// Share of the masters that the L2 is asked to hold, in bytes, in bf16 of their high halves; at H = 4096 in fp16 and tf32 on an H200
-/// both more and less were slower.
-inline constexpr std::int64_t kHeldBytes = std::int64_t{12} << 20;
+/// The part of the L2 that is asked to hold masters, in bf16 their high halves. It is 12 MB of an H200's; there, at H = 4096 in fp16 and
+/// tf32, both more and less were slower.
+inline constexpr std::int64_t kHeldPartOfL2 = 5;
 
 /// How many tiles of masters out of 256 that is: at least one, at most half.
-int held_share(const Plan& plan, Precision precision);
+int held_share(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 
 /// How many tiles of masters out of 256 the L2 is to hold while the rest only passes, so that not all of them push each other out.
 /// The share above if the masters are more than the L2 and at most three times as much (larger ones lose by hints), the batch is up

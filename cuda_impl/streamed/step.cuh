@@ -71,7 +71,7 @@ template <class Format>
 inline constexpr bool kPoints =
     kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16>;
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
-/// own, so that in fp32 a step fits the instruction cache (docs/kernels/streamed.md).
+/// own, so that in fp32 a step fits the instruction cache (docs/kernels/log/streamed.md).
 template <int kGroups>
 inline constexpr bool kJoins = kGroups == 1;
 template <class Format, int kGroups>

@@ -274,9 +274,9 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
   if (precision == Precision::kBf16 && !options.hold) keep_lower_halves(plan);
-  const int held = options.hold
-                       ? held_share(plan, precision)
-                       : tiles_to_hold(plan, precision, device_attribute(cudaDevAttrL2CacheSize, device));
+  const std::int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
+  const int held =
+      options.hold ? held_share(plan, precision, l2_bytes) : tiles_to_hold(plan, precision, l2_bytes);
   if (precision == Precision::kBf16) keep_some_lower_halves(plan, held);
   keep_first_masters(plan, precision, held);
   return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options);

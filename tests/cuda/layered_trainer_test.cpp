@@ -6,6 +6,7 @@
 #include "core/oracle.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
+#include "not_finite.h"
 #include "trainer_contract.h"
 
 namespace headroom {
@@ -151,9 +152,21 @@ TEST_P(LayeredTrainer, SmallParametersComeBackAsTheyWereSet) {
   EXPECT_TRUE(std::equal(other.flat().begin(), other.flat().end(), found.flat().begin()));
 }
 
-TEST_P(LayeredTrainer, SmallANonFiniteWeightIsSeenInTheLoss) {
-  const Trained trained({20, 24, 10}, 8);
-  expect_a_non_finite_weight_in_the_loss(*trained.trainer(GetParam()), trained);
+/// A layer alone, tiles of 32 and of 128 rows, and products whose walk is shared by several blocks.
+void expect_nans_in_the_losses_of_products(Precision precision, NaNPlaces places) {
+  for (const char* name :
+       {"mlp-33x7-b31", "mlp-20x24x33x10-b8", "mlp-40x136x130x10-b150", "mlp-784x40x10-b32"}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, places, [&] {
+      return make_layered_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0);
+    });
+  }
+}
+TEST_P(LayeredTrainer, ANaNComesOutOfEveryProductAsNaNLosses) {
+  expect_nans_in_the_losses_of_products(GetParam(), NaNPlaces::kFew);
+}
+TEST_P(LayeredTrainer, ANaNInAnyPlaceComesOutOfEveryProductAsNaNLosses) {
+  expect_nans_in_the_losses_of_products(GetParam(), NaNPlaces::kEvery);
 }
 
 TEST_P(LayeredTrainer, SmallMemoryIsCountedAndGivenBack) {

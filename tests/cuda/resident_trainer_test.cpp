@@ -676,7 +676,7 @@ ResidentOptions slices(Form form, Sharing sharing) {
   return {.form = form, .kernel = Kernel::kSlices, .sharing = sharing};
 }
 /// Those that take a few thread blocks for a narrow network.
-std::vector<KernelCase> small_kernels(Precision precision) {
+std::vector<KernelCase> kernels_of_few_blocks(Precision precision) {
   std::vector<KernelCase> all = {{kThreeLayers, {.form = Form::kCluster, .kernel = Kernel::kGeneral}},
                                  {kThreeLayers, {.form = Form::kGrid, .kernel = Kernel::kGeneral}}};
   for (const char* name : {kThreeLayers, kFourLayers}) {
@@ -689,7 +689,7 @@ std::vector<KernelCase> small_kernels(Precision precision) {
   if (precision == Precision::kFp32) all.push_back({kFourLayers, ahead(kThree)});
   return all;
 }
-std::vector<KernelCase> large_kernels(Precision precision) {
+std::vector<KernelCase> kernels_of_many_blocks(Precision precision) {
   if (precision == Precision::kFp32) return {{"mlp-33x150x77x81x13-b17", {.kernel = Kernel::kBlocks}}};
   if (precision == Precision::kTf32)
     return {{kFourLayers, kRowClusters},
@@ -711,18 +711,18 @@ void expect_nans_in_the_losses_of(const std::vector<KernelCase>& kernels, Precis
     });
   }
 }
-TEST_P(ResidentTrainer, ANaNComesOutOfSmallKernelsAsNaNLosses) {
+TEST_P(ResidentTrainer, ANaNComesOutOfKernelsOfFewBlocksAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of(small_kernels(GetParam()), GetParam(), NaNPlaces::kFew);
+  expect_nans_in_the_losses_of(kernels_of_few_blocks(GetParam()), GetParam(), NaNPlaces::kFew);
 }
-TEST_P(ResidentTrainer, ANaNWeightComesOutOfLargeKernelsAsNaNLosses) {
+TEST_P(ResidentTrainer, ANaNWeightComesOutOfKernelsOfManyBlocksAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of(large_kernels(GetParam()), GetParam(), NaNPlaces::kFirstLayer);
+  expect_nans_in_the_losses_of(kernels_of_many_blocks(GetParam()), GetParam(), NaNPlaces::kFirstLayer);
 }
 TEST_P(ResidentTrainer, ANaNInAnyPlaceComesOutOfEveryKernelAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of(small_kernels(GetParam()), GetParam(), NaNPlaces::kEvery);
-  expect_nans_in_the_losses_of(large_kernels(GetParam()), GetParam(), NaNPlaces::kEvery);
+  expect_nans_in_the_losses_of(kernels_of_few_blocks(GetParam()), GetParam(), NaNPlaces::kEvery);
+  expect_nans_in_the_losses_of(kernels_of_many_blocks(GetParam()), GetParam(), NaNPlaces::kEvery);
 }
 TEST_P(ResidentTrainer,
        ANaNInAnyPlaceComesOutOfPublishedNetworksAsNaNLosses) {  // whichever kernels these choose

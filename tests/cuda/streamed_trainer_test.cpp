@@ -205,7 +205,7 @@ void expect_nans_in_the_losses_of(const std::vector<std::pair<const char*, int>>
 const std::vector<std::pair<const char*, int>> kNaNShapes = {
     {"mlp-20x16x3-b1", 2}, {"mlp-40x60x50x7-b3", 2}, {"mlp-20x40x70x20-b2", 3}, {"mlp-40x120x100x10-b2", 2}};
 const std::vector<std::pair<const char*, int>> kNaNLargeBatch = {{"mlp-17x33x80-b40", 3}};
-TEST_P(StreamedTrainer, ANaNComesOutOfSmallKernelsAsNaNLosses) {
+TEST_P(StreamedTrainer, ANaNComesOutOfEveryKernelAsNaNLosses) {
   NEEDS_GPU();
   for (const bool hold : {false, true})
     expect_nans_in_the_losses_of(kNaNShapes, GetParam(), hold, NaNPlaces::kFew);
@@ -400,9 +400,9 @@ TEST(StreamedPlan, HoldsAShareOfMastersThatAreOneToThreeTimesTheL2) {
   EXPECT_EQ(streamed::tiles_to_hold(packed_pairs, Precision::kTf32, kL2Bytes), 59);
   EXPECT_EQ(streamed::tiles_to_hold(packed_pairs, Precision::kFp16, kL2Bytes), 0);
   const auto small = streamed::make_plan(parse_workload_name("mlp-20x16x3-b1"), kH200);
-  EXPECT_EQ(streamed::held_share(small, Precision::kFp16), 128);
+  EXPECT_EQ(streamed::held_share(small, Precision::kFp16, kL2Bytes), 128);
   const auto large = streamed::make_plan(parse_workload_name("mlp-784x30000x30000x30000x10-b32"), kH200);
-  EXPECT_EQ(streamed::held_share(large, Precision::kFp16), 1);
+  EXPECT_EQ(streamed::held_share(large, Precision::kFp16, kL2Bytes), 1);
   auto deep = streamed::make_plan(parse_workload_name("mlp-784x2048x2048x2048x2048x2048x10-b32"), kH200);
   EXPECT_GT(streamed::tiles_to_hold(deep, Precision::kBf16, kL2Bytes), 0);
   streamed::keep_lower_halves(deep);

@@ -16,6 +16,7 @@
 #include "gpu_test.h"
 #include "layered/narrow.h"
 #include "layered/trainer.h"
+#include "not_finite.h"
 #include "oracle/reference.h"
 #include "sanitizer.h"
 #include "trainer_contract.h"
@@ -554,6 +555,23 @@ void check_wide_network(const std::vector<int>& widths, int batch, Precision pre
   }
 }
 
+/// As many rows as make the wide tiles pay on this device.
+void expect_nans_in_the_losses_of_wide_products(Precision precision, NaNPlaces places) {
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount, 0);
+  NotFiniteProblem problem("mlp-130x140x136x10-b" + std::to_string(std::max(520, 64 * sms + 8)));
+  expect_nans_in_the_losses(problem, precision, places, [&] {
+    auto trainer =
+        make_layered_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0);
+    EXPECT_EQ(trainer->note().find("wide tiles"), 0u) << trainer->note();
+    return trainer;
+  });
+}
+TEST_P(WideTrainer, ANaNComesOutOfWideProductsAsNaNLosses) {
+  expect_nans_in_the_losses_of_wide_products(GetParam(), NaNPlaces::kFew);
+}
+TEST_P(WideTrainer, ANaNInAnyPlaceComesOutOfWideProductsAsNaNLosses) {
+  expect_nans_in_the_losses_of_wide_products(GetParam(), NaNPlaces::kEvery);
+}
 TEST_P(WideTrainer, OddWidthsAndARemainderOfTheBatchUpdateAsTheReference) {
   check_wide_network({200, 300, 333, 10}, 8500, GetParam(), "wide tiles for 4 of 8 products", {0, 1, 7});
 }

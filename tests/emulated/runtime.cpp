@@ -38,7 +38,7 @@ int sms() {
   return count;
 }
 
-/// Clusters of `size` blocks of which one takes an SM that an H200 was seen to hold at once (docs/kernels/resident.md).
+/// Clusters of `size` blocks of which one takes an SM that an H200 was seen to hold at once (docs/kernels/log/resident.md).
 int clusters_at_once(unsigned size) {
   if (sms() < kSms) return sms() / static_cast<int>(size);
   return size <= 1    ? kSms

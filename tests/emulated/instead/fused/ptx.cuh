@@ -99,6 +99,10 @@ FUSED_DEVICE void writes_to_async() { emulated::fence_written(); }
 FUSED_DEVICE std::uint32_t load_word(std::uint32_t address) {
   return emulated::shared_value<std::uint32_t>(address);
 }
+FUSED_DEVICE void store_word(std::uint32_t address, std::uint32_t word) {
+  emulated::shared_value<std::uint32_t>(address) = word;
+}
+FUSED_DEVICE std::uint32_t clock_nanoseconds() { return static_cast<std::uint32_t>(emulated::nanoseconds()); }
 FUSED_DEVICE void word_load(std::uint32_t shared, const void* global) {
   emulated::copy_in_group(&emulated::shared_value<std::uint32_t>(shared),
                           &emulated::value_at<std::uint32_t>(global), sizeof(std::uint32_t));
@@ -159,6 +163,7 @@ FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
   const std::uint32_t lower = word >> (kUpperBytes ? 15 : 7) & 1, upper = word >> (kUpperBytes ? 31 : 23) & 1;
   return lower * 0xffffu | upper * 0xffff0000u;
 }
+FUSED_DEVICE int thread_here() { return static_cast<int>(emulated::place().thread % 128); }
 template <class Word>
 FUSED_DEVICE Word worked_out_here(Word value) {
   return value;

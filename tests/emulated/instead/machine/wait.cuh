@@ -6,8 +6,6 @@
 
 namespace headroom::machine {
 
-inline constexpr std::uint32_t kPollsOfALook = 256;
-
 MACHINE_DEVICE std::uint64_t nanoseconds() { return emulated::nanoseconds(); }
 MACHINE_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
   return emulated::load_polled<std::uint32_t>(address);
@@ -16,10 +14,10 @@ MACHINE_DEVICE void report_once(std::uint32_t* status, std::uint32_t value) {
   if (*status == 0) emulated::store_seen(status, value);
 }
 /// From then on barriers are arrived at in no order.
-MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) {
-  const bool given_up = load_relaxed(status) != 0;
-  if (given_up) emulated::give_up_order();
-  return given_up;
+MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) {
+  emulated::give_up_order();
+  emulated::store_seen(status, value);
 }
+MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed(status) != 0; }
 
 }  // namespace headroom::machine
