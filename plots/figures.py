@@ -1,8 +1,8 @@
 """`figures.py FILES... -o DIR`: draws results files as SVG and PNG and prints the names of what it wrote.
 
 It replaces the figures that manifest.json in the folder lists, and no other file.
-Exit code 0: done; 2: wrong usage, input that cannot be drawn, or output that cannot be written; 3: a package is
-not there; 130: interrupted. Everything that a figure does not show is said in a line on standard error, never
+Exit code 0: done; 2: wrong usage, input that cannot be drawn, or output that cannot be written; 3: a package
+is not there; 130: interrupted. Everything that a figure does not show is said in a line on standard error, never
 left out in silence.
 """
 
