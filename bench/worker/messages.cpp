@@ -374,7 +374,8 @@ std::optional<SetupCache> read_setup_cache(const Fields& fields) {
 }
 
 Prepared read(const Fields& fields, const Prepared*) {
-  return {fields.number("setup_seconds", 0, kMostSeconds), fields.shown_text("note"), read_setup_cache(fields)};
+  return {fields.number("setup_seconds", 0, kMostSeconds), fields.shown_text("note"),
+          read_setup_cache(fields)};
 }
 
 Timing read(const Fields& fields, const Timing*) {

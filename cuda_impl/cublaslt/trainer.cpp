@@ -92,8 +92,11 @@ class CublasltTrainer : public Trainer {
 
   void set_parameters(const Parameters& parameters) override {
     if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    // Padding may have become NaN with the weights beside it.
+    biases_.fill_bytes(0);
     for (int index = 0; index < parameters.layers(); ++index) {
       Layer& layer = layers_[static_cast<std::size_t>(index)];
+      layer.weight.fill_bytes(0);
       copy_rows(layer.weight.data(), layer.in, parameters.weight(index).data(),
                 widths_[static_cast<std::size_t>(index)], widths_[static_cast<std::size_t>(index)],
                 widths_[static_cast<std::size_t>(index) + 1], cudaMemcpyHostToDevice, stream_);

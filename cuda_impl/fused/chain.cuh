@@ -410,7 +410,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     }
     barrier_init_fence();
   }
-  begin_waits(arguments.wait);
+  begin_waits(arguments.wait, barriers.begin);
   __syncthreads();
   look_for_lost_waits(arguments.wait, barriers.begin);
   const std::int64_t batch = next_batch(arguments.state);

@@ -555,7 +555,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     barrier_init(shared + Map::kWeights, 1);
     barrier_init_fence();
   }
-  begin_waits(arguments.wait);
+  begin_waits(arguments.wait, shared + Map::kBarriers);
   cluster_sync();
   look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   const std::int64_t batch = next_batch(arguments.state);

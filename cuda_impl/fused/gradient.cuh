@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
                                 panel_offset(at % kTileRows, 0)) = {ones, ones, ones, ones};
   }
   shared_writes_to_async();
-  begin_waits(wait);
+  begin_waits(wait, barriers.full(0));
   __syncthreads();
   cluster_meet();  // before the other block's copies count on these barriers
   look_for_lost_waits(wait, barriers.full(0));

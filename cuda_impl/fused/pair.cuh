@@ -789,7 +789,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   const int rank = static_cast<int>(blockIdx.x) % 2;
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x % kWarpgroup == 0) init_pair_barriers(shared, rank, role);
-  begin_waits(arguments.wait);
+  begin_waits(arguments.wait, shared + Map::kBarriers);
   cluster_sync();
   look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait

@@ -568,7 +568,7 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
   }
   shared_writes_to_async();
-  begin_waits(arguments.wait);
+  begin_waits(arguments.wait, shared + Map::kBarriers);
   __syncthreads();
   look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   start_owner<Format, kHidden, 0>(owner, arguments, memory);

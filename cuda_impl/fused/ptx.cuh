@@ -16,6 +16,11 @@ FUSED_DEVICE std::uint32_t shared_address(const void* pointer) {
 /// keeps (CUDA programming guide, compute capability 9.0). Who relies on it has to look first. A constant costs nothing,
 /// where the address of a pointer is made anew wherever it is wanted, by reading the block's rank in its cluster.
 constexpr std::uint32_t kSharedBegin = 1024;
+/// Address of a byte of a block's dynamic shared memory, in a cluster too: there addresses hold the block's rank above their
+/// lower 24 bits, which any `local` address of its own shared memory tells. For places where a register is dear.
+FUSED_DEVICE std::uint32_t shared_address_beside(std::uint32_t local, std::uint32_t byte) {
+  return (local & 0xff000000u) | (kSharedBegin + byte);
+}
 
 // ---- barriers in shared memory; a phase is complete after its arrivals and the bytes announced to it
 

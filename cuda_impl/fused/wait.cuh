@@ -16,26 +16,28 @@
 
 namespace headroom::fused {
 
-FUSED_DEVICE std::uint32_t launch_begin_address(const WaitLimit& limit) {
-  return kSharedBegin + static_cast<std::uint32_t>(limit.begin_at);
+/// `local`: an address in the block's own shared memory, such as that of the barrier that is waited for.
+FUSED_DEVICE std::uint32_t launch_begin_address(const WaitLimit& limit, std::uint32_t local) {
+  return shared_address_beside(local, static_cast<std::uint32_t>(limit.begin_at));
 }
 
-/// By all threads of a block, before the meeting that makes its barriers known.
-FUSED_DEVICE void begin_waits(const WaitLimit& limit) {
-  if (threadIdx.x == 0) store_word(launch_begin_address(limit), clock_nanoseconds());
+/// By all threads of a block, before the meeting that makes its barriers known; `first`: the barrier that counts as number 0.
+FUSED_DEVICE void begin_waits(const WaitLimit& limit, std::uint32_t first) {
+  if (threadIdx.x == 0) store_word(launch_begin_address(limit, first), clock_nanoseconds());
 }
-/// By all threads behind that meeting; `first`: the barrier that counts as number 0. By warps that have nothing to load.
+/// By all threads behind that meeting. By warps that have nothing to load.
 FUSED_DEVICE void look_for_lost_waits(const WaitLimit& limit, std::uint32_t first) {
   constexpr unsigned kThread = 64;
   if (threadIdx.x == kThread && machine::is_given_up(limit.status))
-    store_word(launch_begin_address(limit), clock_nanoseconds() - limit.nanoseconds - 1);
+    store_word(launch_begin_address(limit, first), clock_nanoseconds() - limit.nanoseconds - 1);
   if (limit.lost >= 0 && threadIdx.x == kThread + 32)
     barrier_expect_only(first + 8 * static_cast<std::uint32_t>(limit.lost), 16);
 }
 
 /// Whether a wait in vain has to end; then it is told.
 FUSED_DEVICE bool gives_up(const WaitLimit& limit, std::uint32_t barrier) {
-  if (clock_nanoseconds() - load_word(launch_begin_address(limit)) <= limit.nanoseconds) return false;
+  if (clock_nanoseconds() - load_word(launch_begin_address(limit, barrier)) <= limit.nanoseconds)
+    return false;
   machine::report(limit.status,
                   (barrier & ((1u << WaitStatus::kByteBits) - 1)) | blockIdx.x << WaitStatus::kByteBits);
   return true;

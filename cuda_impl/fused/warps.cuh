@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
   }
   reinterpret_cast<float4*>(memory + Map::kBiasSums)[threadIdx.x] = make_float4(0, 0, 0, 0);
   reinterpret_cast<float*>(memory + Map::kLosses)[threadIdx.x] = 0;
-  begin_waits(arguments.wait);
+  begin_waits(arguments.wait, shared + Map::kBarriers);
   __syncthreads();
   look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   wait_for_kernel_before();

@@ -440,7 +440,7 @@ def test_ctest_runs_tests_that_are_labelled_long_with_all_only(copy, tmp_path, a
     script = f"""
         set -euo pipefail
         front_door={copy}/cmake/front_door build={tmp_path} reports={tmp_path} cmake={tmp_path}/bin/cmake
-        for part in say tests; do . "$front_door/$part.sh"; done
+        for part in say attended tests; do . "$front_door/$part.sh"; done
         python={sys.executable} all={all_tests} passed=0 failed=0 skipped=0 not_finished=0 failed_reports=()
         run_ctest
     """

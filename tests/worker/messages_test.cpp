@@ -148,6 +148,9 @@ TEST(Messages, ANameThatIsNoneIsRefusedAtBothEnds) {
 TEST(Messages, WhatAWorkerSaysOfItselfHasNoControlCharacters) {
   WorkerHello hello{"w", {{"a\x1b", "1\n\x1b[2J"}}, DeviceInfo{}, {}};
   hello.device->name = "GPU\x1b[31m";
+  hello.device->sm_count = 132;
+  hello.device->compute_major = 9;
+  hello.device->memory_bytes = 1;
   const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
   EXPECT_EQ(read.software, (std::map<std::string, std::string>{{"a ", "1  [2J"}}));
   EXPECT_EQ(read.device->name, "GPU [31m");

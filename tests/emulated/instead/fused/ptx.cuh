@@ -19,6 +19,7 @@ namespace headroom::fused {
 FUSED_DEVICE std::uint32_t shared_address(const void* pointer) { return emulated::shared_address(pointer); }
 
 constexpr std::uint32_t kSharedBegin = 0;
+FUSED_DEVICE std::uint32_t shared_address_beside(std::uint32_t, std::uint32_t byte) { return byte; }
 
 // ---- barriers in shared memory
 
