@@ -48,7 +48,7 @@ struct ApartMap {
     return inputs_full(kApartChains, 0) + 16 * (chain * (kHidden + 1) + layer);
   }
   FUSED_BOTH static constexpr int free(int chain, int layer) { return full(chain, layer) + 8; }
-  static constexpr int kSharedBytes = full(kApartChains, 0) + kWaitBytes;
+  static constexpr int kSharedBytes = full(kApartChains, 0);
   static_assert(kBarriers % 16 == 0 && kSharedBytes <= 227 * 1024);
 };
 
@@ -93,10 +93,10 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     return shared + static_cast<std::uint32_t>(layer * kTilePanelBytes);
   };
   const auto wait_for_weights = [&](int layer) {
-    barrier_wait(arguments.wait, shared + static_cast<std::uint32_t>(Map::weights_full(layer)), 0);
+    barrier_wait(shared + static_cast<std::uint32_t>(Map::weights_full(layer)), 0);
   };
   const auto wait_for_room = [&](int round, int layer) {
-    barrier_wait(arguments.wait, shared + static_cast<std::uint32_t>(Map::free(chain, layer)),
+    barrier_wait(shared + static_cast<std::uint32_t>(Map::free(chain, layer)),
                  static_cast<std::uint32_t>(round & 1) ^ 1);
   };
   const auto hand_over = [&](int layer) {
@@ -121,7 +121,7 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     wait_for_weights(0);
     begin_with_bias(sums[0], biases, at);
     const int slot = round % Map::kInputDepth;
-    barrier_wait(arguments.wait, shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot)),
+    barrier_wait(shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot)),
                  static_cast<std::uint32_t>(round / Map::kInputDepth & 1));
     products_begin();
 #pragma unroll
@@ -248,7 +248,7 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
     const auto both_chains = [&](int layer, const auto& multiply) {
 #pragma unroll
       for (int chain = 0; chain < kApartChains; ++chain) {
-        barrier_wait(arguments.wait, shared + static_cast<std::uint32_t>(Map::full(chain, layer)), parity);
+        barrier_wait(shared + static_cast<std::uint32_t>(Map::full(chain, layer)), parity);
         products_begin();
         multiply(shared + static_cast<std::uint32_t>(Map::chain(chain)));
         products_commit();
@@ -299,7 +299,7 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
       } else if (layer == 0 && thread == 0 && round + Map::kInputDepth < rounds.count) {
 #pragma unroll
         for (int chain = 0; chain < kApartChains; ++chain) {
-          barrier_wait(arguments.wait, shared + static_cast<std::uint32_t>(Map::free(chain, 0)), parity);
+          barrier_wait(shared + static_cast<std::uint32_t>(Map::free(chain, 0)), parity);
           load_apart_inputs<kHidden>(arguments, batch, shared, round + Map::kInputDepth, chain);
         }
       }
@@ -345,9 +345,7 @@ __global__ void __launch_bounds__(kApartThreads, 1)
     reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
   }
   shared_writes_to_async();
-  begin_waits(arguments.wait, shared + Map::kBarriers);
   __syncthreads();
-  look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   // Inputs stay as they are, so they need not wait.
   if (threadIdx.x == kApartChains * kWarpgroup) {
     const ApartRounds rounds(arguments.plan);

@@ -22,7 +22,6 @@
 #include "fused/kernels.h"
 #include "fused/logit_sums.cuh"
 #include "fused/loss.cuh"
-#include "fused/wait.cuh"
 #include "fused/warpgroup.cuh"
 
 namespace headroom::fused {
@@ -66,7 +65,7 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
     const auto load_panel = [&](int panel, std::uint32_t row_bytes) {
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
                                   static_cast<std::uint32_t>(at.stage) * kStageBytes<kWidth>;
-      barrier_wait(arguments.wait, barriers.free(at.stage), at.parity ^ 1);
+      barrier_wait(barriers.free(at.stage), at.parity ^ 1);
       barrier_expect(barriers.full(at.stage), (kChainWarpgroups * kTileRows + kWidth) * row_bytes);
       for (int tile = 0; tile < kChainWarpgroups; ++tile) {
         const std::uint32_t rows = stage + static_cast<std::uint32_t>(tile * kTilePanelBytes);
@@ -104,7 +103,7 @@ FUSED_DEVICE void chain_store_sums(const ChainArguments& arguments, unsigned cha
                                    const ChainBarriers& barriers) {
   const ChainSums left(arguments.layout, memory);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  barrier_wait(arguments.wait, barriers.sums(), 0);
+  barrier_wait(barriers.sums(), 0);
   if constexpr (kClassRows == kNarrowColumns)
     LogitSums<(kWidth + 63) / 64>::store(
         arguments.output_partials + blockIdx.x * output_partial_floats(kWidth), left.weights_of(0),
@@ -165,7 +164,7 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
   [[maybe_unused]] LogitSums<kPanels> output_sums;
 
-  barrier_wait(arguments.wait, barriers.resident(), 0);
+  barrier_wait(barriers.resident(), 0);
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
   float loss = 0;
   RingPlace ring;
@@ -192,7 +191,7 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
     };
 #pragma unroll 1
     for (int panel = 0; panel < plan.input_panels; ++panel, ring.advance(barriers.stages)) {
-      barrier_wait(arguments.wait, barriers.full(ring.stage), ring.parity);
+      barrier_wait(barriers.full(ring.stage), ring.parity);
       const Panels rows = describe(stage_rows()), weights = describe(stage_weights());
       products_begin();
 #pragma unroll
@@ -204,7 +203,7 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
     }
     if (has_narrow_panel(plan)) {
-      barrier_wait(arguments.wait, barriers.full(ring.stage), ring.parity);
+      barrier_wait(barriers.full(ring.stage), ring.parity);
       products_begin();
       multiply_shared<Format, Factor::kPlain, Factor::kPlain>(sums, describe_narrow(stage_rows()),
                                                               describe_narrow(stage_weights()), 1);
@@ -410,9 +409,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     }
     barrier_init_fence();
   }
-  begin_waits(arguments.wait, barriers.begin);
   __syncthreads();
-  look_for_lost_waits(arguments.wait, barriers.begin);
   const std::int64_t batch = next_batch(arguments.state);
   wait_for_kernel_before();
   let_next_kernel_start();

@@ -68,7 +68,7 @@ struct ClusterMap {
                        kGradientSent = kGradientOutFree + 16, kLastFull = kGradientSent + 16,
                        kLastFree = kLastFull + 32, kLogitFull = kLastFree + 32, kLogitFree = kLogitFull + 16,
                        kWeights = kLogitFree + 16;
-  static constexpr int kSharedBytes = kWeights + 16 + kWaitBytes;
+  static constexpr int kSharedBytes = kWeights + 16;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -112,7 +112,7 @@ FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int6
       arguments.inputs + (batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
   SlotRing<Map::kInputDepth> place;
   for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
-    barrier_wait(arguments.wait, slot_barrier(free, place.slot()), place.parity() ^ 1);
+    barrier_wait(slot_barrier(free, place.slot()), place.parity() ^ 1);
     barrier_expect(slot_barrier(full, place.slot()), kClusterTileBytes);
     bulk_load(ring + place.slot() * kClusterTileBytes, inputs, kClusterTileBytes,
               slot_barrier(full, place.slot()));
@@ -128,7 +128,7 @@ FUSED_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::ui
   const int depth = Map::lead(rank) + 2, sender_depth = Map::out_depth(rank - 1);
   std::uint32_t slot = 0, parity = 0, sent = 0;
   for (int tile = 0; tile < tiles.count; ++tile) {
-    barrier_wait(arguments.wait, slot_barrier(shared + Map::kIntoFull, slot), parity);
+    barrier_wait(slot_barrier(shared + Map::kIntoFull, slot), parity);
     barrier_expect(slot_barrier(shared + Map::kIntoFull, slot), kClusterTileBytes);
     barrier_arrive_remote(
         remote_address(slot_barrier(shared + Map::kOutSent, sent), static_cast<std::uint32_t>(rank - 1)));
@@ -210,7 +210,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     named_barrier(1 + half, kWarpgroup);
     if (thread == 0) {
       const std::uint32_t panel = static_cast<std::uint32_t>(half * kTilePanelBytes);
-      barrier_wait(arguments.wait, room, room_parity);
+      barrier_wait(room, room_parity);
       bulk_send(of_rank(tile + panel, rank), staged + panel, kTilePanelBytes, of_rank(full, rank));
     }
     __syncwarp();
@@ -247,9 +247,9 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   };
   const auto wait_for_tile = [&](std::uint32_t full, std::uint32_t parity) {
     if constexpr (kFirst)
-      barrier_wait(arguments.wait, full, parity);
+      barrier_wait(full, parity);
     else
-      barrier_wait_cluster(arguments.wait, full, parity);
+      barrier_wait_cluster(full, parity);
   };
   const auto start_forward = [&](float (&sums)[32]) {
     wait_for_tile(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
@@ -276,11 +276,11 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     relu_values<Format>(sums, bias, held);
     mask_word(forward_in, mask_in) = positive(held).word[0];
     if constexpr (kLast) {
-      barrier_wait(arguments.wait, barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
+      barrier_wait(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
       store_features(tile_address(Map::kLastActivations, forward_out.slot()), held);
       warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
     } else {
-      barrier_wait(arguments.wait, barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
+      barrier_wait(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
       const std::uint32_t from = tile_address(Map::out(kRank), staged.slot());
       store_features(from, held);
       send(from, barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1,
@@ -316,14 +316,13 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     // The gradient of the layer's activations, from the next owner's or from that of the logits.
     float sums[32];
     if constexpr (kLast) {
-      barrier_wait(arguments.wait, barrier(Map::kLogitFull, gradient_ring.slot()), gradient_ring.parity());
+      barrier_wait(barrier(Map::kLogitFull, gradient_ring.slot()), gradient_ring.parity());
       products_begin();
       multiply_held<Format, Factor::kPlain>(
           sums, backward, describe(shared + Map::kLogitGradients + gradient_ring.slot() * kTilePanelBytes),
           0);
     } else {
-      barrier_wait_cluster(arguments.wait, barrier(Map::kGradientFull, gradient_ring.slot()),
-                           gradient_ring.parity());
+      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
       if (leads_block) {
         barrier_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
         barrier_arrive_remote(of_rank(shared + Map::kGradientSent, kRank + 1));
@@ -349,8 +348,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     masked<Format>(sums, mask, held);
 
     // Into the weight gradient, and to the owner before this one.
-    if constexpr (kFirst)
-      barrier_wait(arguments.wait, barrier(Map::kAgainFull, backward_in.slot()), backward_in.parity());
+    if constexpr (kFirst) barrier_wait(barrier(Map::kAgainFull, backward_in.slot()), backward_in.parity());
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -361,7 +359,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
           1);
     products_commit();
     if constexpr (!kFirst) {
-      barrier_wait(arguments.wait, shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
+      barrier_wait(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
       const std::uint32_t from = tile_address(Map::gradient_out(kRank), 0);
       store_features(from, held);
       send(from, barrier(Map::kGradientOutFree, gradient_ring.slot()), gradient_ring.parity() ^ 1,
@@ -449,7 +447,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
   float output_gradient[2][8] = {}, output_bias[4] = {}, loss = 0;
   SlotRing<Map::kLastDepth> place;
   SlotRing<Map::kDepth> logit_place;
-  barrier_wait(arguments.wait, shared + Map::kWeights, 0);
+  barrier_wait(shared + Map::kWeights, 0);
 
   // A tile's part of the output layer's gradient is made while the next tile's logits are.
   std::uint32_t features = 0, before = 0;  // where the activations and the gradient are for it
@@ -470,7 +468,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
     const std::uint32_t activations =
         shared + (static_cast<std::uint32_t>(Map::kLastActivations) + place.slot()) * kClusterTileBytes;
     const std::uint32_t own = shared + Map::kLogitGradients + logit_place.slot() * kTilePanelBytes;
-    barrier_wait(arguments.wait, barrier(Map::kLastFull, place.slot()), place.parity());
+    barrier_wait(barrier(Map::kLastFull, place.slot()), place.parity());
     float logits[8];
     products_begin();
 #pragma unroll
@@ -498,11 +496,11 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
     sums_are_final(output_gradient[0]);
     sums_are_final(output_gradient[1]);
     if (tile > 0) warp_arrive(freed);
-    barrier_wait(arguments.wait, barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
+    barrier_wait(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
     store_rows<1>(own, gradient, at);
     shared_writes_to_async();
     warp_arrive(barrier(Map::kLogitFull, logit_place.slot()));
-    barrier_wait(arguments.wait, barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
+    barrier_wait(barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
     features = activations;
     before = own;
     freed = barrier(Map::kLastFree, place.slot());
@@ -555,9 +553,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     barrier_init(shared + Map::kWeights, 1);
     barrier_init_fence();
   }
-  begin_waits(arguments.wait, shared + Map::kBarriers);
   cluster_sync();
-  look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   const std::int64_t batch = next_batch(arguments.state);
   // Inputs stay as they are, so those who load them need not wait.
   const bool loads_inputs = rank == 0 && threadIdx.x / kWarpgroup == 2;

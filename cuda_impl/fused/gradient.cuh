@@ -14,7 +14,7 @@ namespace headroom::fused {
 
 /// So many stages of a batch's inputs are asked for before the kernel before has ended: more would stand in the way of its stores.
 constexpr int kEarlyStages = 2;
-constexpr int kGradientShared = kGradientRingBytes + 16 * kMostGradientStages + kWaitBytes;
+constexpr int kGradientShared = kGradientRingBytes + 16 * kMostGradientStages;
 
 FUSED_DEVICE std::uint32_t pair_rank() { return blockIdx.x % kGradientPair; }
 
@@ -52,7 +52,7 @@ struct GradientSums {
 
 /// Which sums is known here, as a round whose last products are not would end with an empty one.
 template <class Format, class Sums>
-FUSED_DEVICE void gradient_compute(const GradientBlock& block, const WaitLimit& wait, std::uint32_t shared,
+FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
                                    const ChainBarriers& barriers, float* partials, int warpgroup) {
   Sums sums;
   RingPlace ring;
@@ -61,8 +61,7 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, const WaitLimit& 
     const Panels gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)),
                  inputs = describe(stage + static_cast<std::uint32_t>(block.inputs_at), kTilePanelBytes);
     const NarrowPanel narrow = describe_narrow(stage + static_cast<std::uint32_t>(block.narrow_at));
-    barrier_wait_cluster(wait, barriers.full(ring.stage),
-                         ring.parity);  // the other block's copies come here too
+    barrier_wait_cluster(barriers.full(ring.stage), ring.parity);  // the other block's copies come here too
     products_begin();
 #pragma unroll
     for (int k = 0; k < kTileRows / 16; ++k)
@@ -83,7 +82,7 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, const WaitLimit& 
 template <class Format>
 __global__ void __launch_bounds__(kChainThreads, 1)
     gradient_kernel(const GradientBlock* blocks, std::int64_t batch_bytes, const StepState* state,
-                    float* partials, const __grid_constant__ WaitLimit wait) {
+                    float* partials) {
   extern __shared__ __align__(1024) unsigned char memory[];
   // Blocks that begin late are waited for, so what they ask for is under way together.
   const std::int64_t batch = next_batch(state);
@@ -108,10 +107,8 @@ __global__ void __launch_bounds__(kChainThreads, 1)
                                 panel_offset(at % kTileRows, 0)) = {ones, ones, ones, ones};
   }
   shared_writes_to_async();
-  begin_waits(wait, barriers.full(0));
   __syncthreads();
   cluster_meet();  // before the other block's copies count on these barriers
-  look_for_lost_waits(wait, barriers.full(0));
   const bool loads = warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0;
   const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
                       panel_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2),
@@ -136,7 +133,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   let_next_kernel_start();
   if (warpgroup < warpgroups) {
     const auto compute = [&]<class Sums>(std::type_identity<Sums>) {
-      gradient_compute<Format, Sums>(block, wait, shared, barriers, partials, warpgroup);
+      gradient_compute<Format, Sums>(block, shared, barriers, partials, warpgroup);
     };
     const auto compute_columns = [&]<int kColumns>(std::integral_constant<int, kColumns>) {
       const auto with = [&]<bool kNarrow>(std::bool_constant<kNarrow>) {
@@ -157,7 +154,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * block.stage_bytes);
       // Inputs first: they come from device memory, the others from the L2.
       if (tile - block.first_tile >= early) {
-        barrier_wait(wait, barriers.free(ring.stage), ring.parity ^ 1);
+        barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
         load_inputs(ring.stage, tile);
       }
       const unsigned char* outputs = block.outputs + tile * block.output_tile_bytes;

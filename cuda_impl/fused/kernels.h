@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "fused/plan.h"
-#include "fused/wait_limit.h"
 
 namespace headroom::fused {
 
@@ -42,7 +41,6 @@ struct ChainArguments {
   float* block_losses;              ///< [blocks]
   float gradient_scale;             ///< of the loss: 1 / batch and fp16's loss scale
   std::int32_t passing_panels;      ///< so many panels of inputs are to leave the L2 first
-  WaitLimit wait;
 };
 
 /// Of a thread block of the chain: eight rows for each 64 of the width, and one of biases; see Segment.
@@ -61,7 +59,6 @@ struct PipelineArguments {
   float gradient_scale;
   std::int32_t all_tiles;  ///< of all batches
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
-  WaitLimit wait;
 };
 /// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.
 inline constexpr int kKeptTiles = 8, kKeptTileBytes = 64 * 128 * 2 + 64 * 128 / 8;
@@ -240,6 +237,9 @@ template <class Format>
 struct Pair {
   static int fitting();
   static void launch(const PipelineArguments& arguments, int pairs, cudaStream_t stream);
+
+ private:
+  static void allow_shared_bytes();
 };
 /// How many clusters, or pairs, the device holds at once.
 int fitting_clusters(Precision precision, const Plan& plan);
@@ -251,7 +251,7 @@ void launch_pipeline(Precision precision, const PipelineArguments& arguments, in
                      cudaStream_t stream);
 /// blocks: on the device.
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,
-                      const StepState* state, float* partials, const WaitLimit& wait, cudaStream_t stream);
+                      const StepState* state, float* partials, cudaStream_t stream);
 void launch_update(Precision precision, const UpdateArguments& arguments, cudaStream_t stream);
 
 /// rows [batches * batch, inputs] fp32 into the panels that `inputs` of ChainArguments describes.

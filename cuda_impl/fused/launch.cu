@@ -32,8 +32,7 @@ ChainLayout chain_layout(const Plan& plan, int shared_limit) {
   layout.ring_begin =
       layout.narrow_staging_begin + (sums_outputs(plan) ? kChainWarpgroups * kNarrowTileBytes : 0);
   const int masks = kChainWarpgroups * plan.hidden * mask_words * kWarpgroup * 4;
-  constexpr int kMostStages = 6,
-                kBarrierBytes = 8 * (2 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups + kWaitBytes;
+  constexpr int kMostStages = 6, kBarrierBytes = 8 * (2 + 2 * kMostStages) + 4 * 4 * kChainWarpgroups;
   layout.stages = (shared_limit - layout.ring_begin - masks - kBarrierBytes) / stage;
   if (layout.stages > kMostStages) layout.stages = kMostStages;
   layout.mask_begin = layout.ring_begin + layout.stages * stage;
@@ -86,12 +85,11 @@ void launch_cluster(Precision precision, const PipelineArguments& arguments, int
 }
 
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,
-                      const StepState* state, float* partials, const WaitLimit& wait, cudaStream_t stream) {
+                      const StepState* state, float* partials, cudaStream_t stream) {
   const auto kernel = precision == Precision::kBf16 ? gradient_kernel<Bf16> : gradient_kernel<Fp16>;
-  allow_shared_bytes(kernel, kGradientShared);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kGradientShared));
   const LaunchConfig launch(count, kChainThreads, kGradientShared, stream, kGradientPair);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, blocks, batch_bytes, state, partials,
-                                waits_at_end_of(kGradientShared, wait)));
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, blocks, batch_bytes, state, partials));
 }
 
 }  // namespace headroom::fused

@@ -12,9 +12,9 @@ void Chain<Format, kWidth>::launch(const ChainArguments& arguments, int blocks, 
   const auto kernel =
       arguments.plan.class_rows == 16 ? chain_kernel<Format, kWidth, 16> : chain_kernel<Format, kWidth, 32>;
   const int bytes = arguments.layout.shared_bytes;
-  allow_shared_bytes(kernel, bytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const LaunchConfig launch_config(blocks, kChainThreads, bytes, stream);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch_config.config, kernel, with_waits_at_end_of(bytes, arguments)));
+  CUDA_CHECK(cudaLaunchKernelEx(&launch_config.config, kernel, arguments));
 }
 
 }  // namespace headroom::fused

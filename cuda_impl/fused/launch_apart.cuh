@@ -13,9 +13,9 @@ template <class Format, int kHidden>
 void launch_apart_of(const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
   constexpr int kBytes = ApartMap<kHidden>::kSharedBytes;
   const auto kernel = apart_kernel<Format, kHidden>;
-  allow_shared_bytes(kernel, kBytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const LaunchConfig launch(blocks, kApartThreads, kBytes, stream);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, with_waits_at_end_of(kBytes, arguments)));
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
 template <class Format>

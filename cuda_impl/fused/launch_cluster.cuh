@@ -15,7 +15,7 @@ void with_cluster_kernel(int hidden, const Work& work) {
   const auto of = [&]<int kHidden>(std::integral_constant<int, kHidden>) {
     const auto kernel = cluster_kernel<Format, kHidden>;
     constexpr int kBytes = ClusterMap<kHidden>::kSharedBytes;
-    allow_shared_bytes(kernel, kBytes);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     work(kernel, kBytes);
   };
   switch (hidden) {
@@ -44,7 +44,7 @@ void Cluster<Format>::launch(const PipelineArguments& arguments, int clusters, c
   with_cluster_kernel<Format>(arguments.plan.hidden, [&](auto kernel, int bytes) {
     const int hidden = arguments.plan.hidden;
     const LaunchConfig launch(hidden * clusters, kClusterThreads, bytes, stream, hidden);
-    CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, with_waits_at_end_of(bytes, arguments)));
+    CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
   });
 }
 

@@ -13,9 +13,9 @@ template <class Format, int kHidden>
 void launch_pipeline_of(const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
   constexpr int kBytes = PipelineMap<kHidden>::kSharedBytes;
   const auto kernel = pipeline_kernel<Format, kHidden>;
-  allow_shared_bytes(kernel, kBytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const LaunchConfig launch(blocks, kHidden * kWarpgroup, kBytes, stream);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, with_waits_at_end_of(kBytes, arguments)));
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
 template <class Format>

@@ -13,9 +13,9 @@ template <class Format, int kHidden>
 void launch_warps_of(const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
   constexpr int kBytes = WarpMap<kHidden>::kSharedBytes;
   const auto kernel = warp_kernel<Format, kHidden>;
-  allow_shared_bytes(kernel, kBytes);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const LaunchConfig launch(blocks, kWarpThreads, kBytes, stream);
-  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, with_waits_at_end_of(kBytes, arguments)));
+  CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
 template <class Format>

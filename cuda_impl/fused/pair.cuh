@@ -58,7 +58,7 @@ struct PairMap {
                        kDz4Full = kBarriers + 8 * 31, kDz4Free = kBarriers + 8 * 32,
                        kDz3Full = kBarriers + 8 * 33, kDz3Free = kBarriers + 8 * 35,
                        kDz3Room = kBarriers + 8 * 37;
-  static constexpr int kSharedBytes = kBarriers + 8 * 39 + kWaitBytes;
+  static constexpr int kSharedBytes = kBarriers + 8 * 39;
   static_assert(kOutputSums + 2 * 16 * kWarpgroup <= kLabels && kSharedBytes <= 227 * 1024);
 };
 
@@ -77,9 +77,9 @@ struct PairKept {
 };
 static_assert(kKeptTileBytes == kClusterTileBytes + 8 * kWarpgroup);
 /// H1 of a tile has been kept, and the bits.
-FUSED_DEVICE void wait_kept(const PipelineArguments& arguments, std::uint32_t first_barrier, int tile) {
+FUSED_DEVICE void wait_kept(std::uint32_t first_barrier, int tile) {
   const std::uint32_t number = static_cast<std::uint32_t>(tile);
-  barrier_wait(arguments.wait, slot_barrier(first_barrier, number % kKeptTiles), number / kKeptTiles & 1);
+  barrier_wait(slot_barrier(first_barrier, number % kKeptTiles), number / kKeptTiles & 1);
 }
 
 /// What every role knows.
@@ -270,13 +270,13 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
   const int inputs = pair_inputs(arguments, tiles);
   SlotRing<Map::kInputDepth> input;
   SlotRing<Map::kH2Depth> room;
-  barrier_wait(arguments.wait, own.barrier(Map::kWeightsFull), 0);
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     float sums[64];
     begin_with_bias(sums, own.biases(0), own.at());
     sums_are_final(sums);
-    barrier_wait(arguments.wait, own.barrier(Map::kInputsFull, input.slot()), input.parity());
+    barrier_wait(own.barrier(Map::kInputsFull, input.slot()), input.parity());
     products_begin();
     tile_products<Format, Factor::kPlain>(sums, own.tile(Map::kInputs, input.slot()), own.shared, 1);
     products_commit();
@@ -294,7 +294,7 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
       bulk_store(PairKept(arguments, tiles.cluster, tile).place, h1, kClusterTileBytes);
       bulk_store_commit();
       if (tile > 0) {  // the next inputs come where H2 of the tile before lay
-        barrier_wait(arguments.wait, own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
+        barrier_wait(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
         if (tile + 1 < tiles.count)
           load_pair_inputs(arguments, inputs, tiles, tile + 1, own.tile(Map::kInputs, input.slot() ^ 1),
                            own.barrier(Map::kInputsFull, input.slot() ^ 1));
@@ -312,7 +312,7 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
     if (own.thread == 0) {
       writes_to_async();
       barrier_arrive(own.barrier(Map::kH1Kept, static_cast<std::uint32_t>(tile) % kKeptTiles));
-      barrier_wait(arguments.wait, own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
+      barrier_wait(own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
       bulk_send(remote_address(own.tile(Map::kH2Into, room.slot()), 1), h2, kClusterTileBytes,
                 remote_address(own.barrier(Map::kH2Full, room.slot()), 1));
     }
@@ -329,12 +329,12 @@ FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsig
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
-  barrier_wait(arguments.wait, own.barrier(Map::kWeightsFull), 0);
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile, into.advance()) {
     float sums[64];
     const std::uint32_t place = own.tile(Map::kDz3Into, into.slot());
-    barrier_wait_cluster(arguments.wait, own.barrier(Map::kDz3IntoFull, into.slot()), into.parity());
+    barrier_wait_cluster(own.barrier(Map::kDz3IntoFull, into.slot()), into.parity());
     if (own.thread == 0) {  // the next tile in this place, and room in the sender's
       barrier_expect(own.barrier(Map::kDz3IntoFull, into.slot()), kClusterTileBytes);
       barrier_arrive_remote(remote_address(own.barrier(Map::kDz3Free, into.slot()), 1));
@@ -343,7 +343,7 @@ FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsig
     products_begin();
     tile_products<Format, Factor::kTurned>(sums, place, own.shared + 2 * Map::kLayerBytes, 0);
     products_commit();
-    wait_kept(arguments, own.barrier(Map::kH1Kept), tile);
+    wait_kept(own.barrier(Map::kH1Kept), tile);
     const uint2 positive = __ldcg(PairKept(arguments, tiles.cluster, tile).positive(own.thread));
     products_wait<0>();
     sums_are_final(sums);
@@ -356,8 +356,8 @@ FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsig
     products_commit();
     if (own.thread == 0) barrier_arrive(own.barrier(Map::kDz2Full, into.slot()));
     __syncwarp();
-    barrier_wait(arguments.wait, own.barrier(Map::kH1AgainFull), tile & 1);
-    barrier_wait(arguments.wait, own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
+    barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
+    barrier_wait(own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
     products_wait<0>();
     sums_are_final(sums);
     own.arrive_remote(Map::kDz3Room, into.slot(), 1);
@@ -380,13 +380,13 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
   const auto output_sums = [&] { return OutputSums(memory, own.thread); };
   output_sums().biases() = make_float4(0, 0, 0, 0);
   output_sums().loss() = 0;
-  barrier_wait(arguments.wait, own.barrier(Map::kWeightsFull), 0);
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     float sums[64];
     begin_with_bias(sums, own.biases(0), own.at());
     sums_are_final(sums);
-    barrier_wait_cluster(arguments.wait, own.barrier(Map::kH2Full, second.slot()), second.parity());
+    barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
     if (own.thread == 0) {
       barrier_expect(own.barrier(Map::kH2Full, second.slot()), kClusterTileBytes);
       barrier_arrive_remote(remote_address(own.barrier(Map::kH2Sent), 0));
@@ -406,7 +406,7 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
     const std::uint32_t number = static_cast<std::uint32_t>(tile), third = number % Map::kH3Depth,
                         third_parity = number / Map::kH3Depth & 1;
     const std::uint32_t h3 = own.tile(Map::kH3, third), h4 = own.tile(Map::kH4, 0);
-    barrier_wait(arguments.wait, own.barrier(Map::kH3Free, third), third_parity ^ 1);
+    barrier_wait(own.barrier(Map::kH3Free, third), third_parity ^ 1);
     store_relu<Format>(sums, h3, own.at());
     begin_with_bias(sums, own.biases(1), own.at());
     sums_are_final(sums);
@@ -414,7 +414,7 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
     products_begin();
     tile_products<Format, Factor::kPlain>(sums, h3, own.shared + Map::kLayerBytes, 1);
     products_commit();
-    barrier_wait(arguments.wait, own.barrier(Map::kLogitFree), (tile & 1) ^ 1);
+    barrier_wait(own.barrier(Map::kLogitFree), (tile & 1) ^ 1);
     products_wait<0>();
     sums_are_final(sums);
     // The logits' product has its left factor from registers, and runs while that is stored.
@@ -474,19 +474,19 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
   const PairRole own(memory);
   SlotRing<Map::kH3Depth> third;
   SlotRing<Map::kDz3Depth> back;
-  barrier_wait(arguments.wait, own.barrier(Map::kWeightsFull), 0);
+  barrier_wait(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     const std::uint32_t parity = tile & 1;
     float sums[64];
-    barrier_wait(arguments.wait, own.barrier(Map::kLogitFull), parity);
+    barrier_wait(own.barrier(Map::kLogitFull), parity);
     products_begin();
     multiply_shared<Format, Factor::kPlain, Factor::kTurned>(
         sums, describe(own.shared + Map::kLogitGradient),
         describe(own.shared + Map::kOutputWeights, 16 * kPanelRowBytes), 0);
     products_commit();
     const std::uint32_t dz4 = own.tile(Map::kDz4, 0), dz3 = own.tile(Map::kDz3, back.slot());
-    barrier_wait(arguments.wait, own.barrier(Map::kDz4Free), parity ^ 1);
+    barrier_wait(own.barrier(Map::kDz4Free), parity ^ 1);
     products_wait<0>();
     sums_are_final(sums);
     store_masked<Format>(sums, own.tile(Map::kH4, 0), dz4, own.at());
@@ -500,7 +500,7 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
       barrier_arrive(own.barrier(Map::kLogitFree));
     }
     __syncwarp();
-    barrier_wait(arguments.wait, own.barrier(Map::kDz3Free, back.slot()), back.parity() ^ 1);
+    barrier_wait(own.barrier(Map::kDz3Free, back.slot()), back.parity() ^ 1);
     products_wait<0>();
     sums_are_final(sums);
     store_masked<Format>(sums, own.tile(Map::kH3, third.slot()), dz3, own.at());
@@ -508,7 +508,7 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
     named_barrier(2, kWarpgroup);
     if (own.thread == 0) {
       barrier_arrive(own.barrier(Map::kDz3Full, back.slot()));
-      barrier_wait(arguments.wait, own.barrier(Map::kDz3Room, back.slot()), back.parity() ^ 1);
+      barrier_wait(own.barrier(Map::kDz3Room, back.slot()), back.parity() ^ 1);
       bulk_send(remote_address(own.tile(Map::kDz3Into, back.slot()), 0), dz3, kClusterTileBytes,
                 remote_address(own.barrier(Map::kDz3IntoFull, back.slot()), 0));
     }
@@ -598,8 +598,8 @@ FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 0,
       [&](int tile) {
-        barrier_wait(arguments.wait, full, tile & 1);
-        barrier_wait(arguments.wait, own.barrier(Map::kDz1Full), tile & 1);
+        barrier_wait(full, tile & 1);
+        barrier_wait(own.barrier(Map::kDz1Full), tile & 1);
         return make_uint2(own.tile(Map::kDz1, 0), again);
       },
       [&](int tile) {
@@ -619,7 +619,7 @@ FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned 
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
   const auto load_h1 = [&](int tile) {
-    wait_kept(arguments, own.barrier(Map::kH1Kept), tile);
+    wait_kept(own.barrier(Map::kH1Kept), tile);
     writes_to_async();
     const std::uint32_t full = own.barrier(Map::kH1AgainFull);
     barrier_expect(full, kClusterTileBytes);
@@ -631,15 +631,15 @@ FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned 
   sum_weight_gradient<Format>(
       arguments, 1,
       [&](int tile) {
-        barrier_wait(arguments.wait, own.barrier(Map::kH1AgainFull), tile & 1);
-        barrier_wait(arguments.wait, own.barrier(Map::kDz2Full, into.slot()), into.parity());
+        barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
+        barrier_wait(own.barrier(Map::kDz2Full, into.slot()), into.parity());
         return make_uint2(own.tile(Map::kDz3Into, into.slot()), own.tile(Map::kH1Again, 0));
       },
       [&](int tile) {
         own.arrive_remote(Map::kDz3Room, into.slot(), 1);
         warp_arrive(own.barrier(Map::kH1AgainFree));
         if (own.thread == 0 && tile + 1 < tiles.count) {
-          barrier_wait(arguments.wait, own.barrier(Map::kH1AgainFree), tile & 1);
+          barrier_wait(own.barrier(Map::kH1AgainFree), tile & 1);
           load_h1(tile + 1);
         }
         __syncwarp();
@@ -655,8 +655,8 @@ FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 2,
       [&](int) {
-        barrier_wait_cluster(arguments.wait, own.barrier(Map::kH2Full, second.slot()), second.parity());
-        barrier_wait(arguments.wait, own.barrier(Map::kDz3Full, back.slot()), back.parity());
+        barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
+        barrier_wait(own.barrier(Map::kDz3Full, back.slot()), back.parity());
         return make_uint2(own.tile(Map::kDz3, back.slot()), own.tile(Map::kH2Into, second.slot()));
       },
       [&](int) {
@@ -678,7 +678,7 @@ FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 3,
       [&](int tile) {
-        barrier_wait(arguments.wait, own.barrier(Map::kLogitFull), tile & 1);
+        barrier_wait(own.barrier(Map::kLogitFull), tile & 1);
 // Eight classes and 64 inputs at a time: there are registers for no more.
 #pragma unroll 1
         for (int part = 0; part < 4; ++part) {
@@ -696,7 +696,7 @@ FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned c
           output_sums().add(part, sums);
         }
         warp_arrive(own.barrier(Map::kLogitFree));
-        barrier_wait(arguments.wait, own.barrier(Map::kDz4Full), tile & 1);
+        barrier_wait(own.barrier(Map::kDz4Full), tile & 1);
         return make_uint2(own.tile(Map::kDz4, 0), own.tile(Map::kH3, third.slot()));
       },
       [&](int) {
@@ -789,9 +789,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   const int rank = static_cast<int>(blockIdx.x) % 2;
   const int role = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x % kWarpgroup == 0) init_pair_barriers(shared, rank, role);
-  begin_waits(arguments.wait, shared + Map::kBarriers);
   cluster_sync();
-  look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait
     const PairTiles tiles(arguments.plan);
     const int inputs = pair_inputs(arguments, tiles);

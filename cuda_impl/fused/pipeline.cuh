@@ -75,7 +75,7 @@ struct PipelineMap {
   static constexpr int kBufferCount = kLastActivations / kTilePanelBytes;
   static constexpr int kWeightsBarrier = kBarriers + kBufferCount * 16;
   static constexpr int kReadBarrier = kWeightsBarrier + 8;
-  static constexpr int kSharedBytes = kWeightsBarrier + 16 + kWaitBytes;
+  static constexpr int kSharedBytes = kWeightsBarrier + 16;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -203,7 +203,7 @@ FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockT
   }
   const std::uint32_t buffer = static_cast<std::uint32_t>(used % kDepth);
   const std::uint32_t barrier = kSharedBegin + Map::barriers_into(0) + buffer * 16;
-  barrier_wait(arguments.wait, barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
+  barrier_wait(barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
   load_inputs(arguments, first_of_batches, next, kSharedBegin + buffer * kTilePanelBytes, barrier);
 }
 
@@ -248,7 +248,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) sums[i] = bias[i >> 1 & 1];
       sums_are_final(sums);
-      barrier_wait(arguments.wait, barriers_in + forward_in.barriers(), forward_in.parity());
+      barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
       const Panels rows = describe(ring_in + forward_in.offset());
       products_begin();
 #pragma unroll
@@ -260,7 +260,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
       sums_are_final(sums);
       relu<Format>(sums, held);
       const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
-      barrier_wait(arguments.wait, barriers + 8, forward_out.parity() ^ 1);
+      barrier_wait(barriers + 8, forward_out.parity() ^ 1);
       features.store(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
       shared_writes_to_async();
       arrive_for_warp(barriers, lane);
@@ -272,7 +272,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
 
   // Weights of the layer behind it, turned.
   std::uint32_t backward[16];
-  load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread_here());
+  load_fragments(backward, arguments.image + backward_fragments(64, kHidden, kOwner + 1), thread);
 
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
@@ -281,7 +281,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
     if (kRefills && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kRefills) __syncwarp();
     const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
-    barrier_wait(arguments.wait, barriers, gradient_in.parity());
+    barrier_wait(barriers, gradient_in.parity());
     const Panels rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
     products_begin();
 #pragma unroll
@@ -300,7 +300,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
     const std::uint32_t barriers_out =
         shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
-      barrier_wait(arguments.wait, barriers_out + 8, gradient_out.parity() ^ 1);
+      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
     products_begin();
@@ -318,7 +318,7 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
   sums_are_final(gradient);
   store_layer_sums(
       arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup,
-      gradient, thread_here());
+      gradient, static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread))));
 }
 
 /// The last owner: also logits, softmax, loss and the output layer's gradients.
@@ -349,13 +349,12 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   };
   if (thread == 32) load_first_inputs(0, Map::kFirstInputs);
   // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none.
-  const int first_label = static_cast<int>(batch) * plan.batch;
+  const std::int32_t* labels = arguments.labels + batch * plan.batch;
   int label[2], sample = tiles.first * kTileRows + at.first_row();
   const auto load_labels = [&] {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      label[half] =
-          sample + 8 * half < plan.batch ? __ldg(arguments.labels + (first_label + sample) + 8 * half) : -1;
+      label[half] = sample + 8 * half < plan.batch ? __ldg(labels + sample + 8 * half) : -1;
     sample += tiles.stride * kTileRows;
   };
   load_labels();
@@ -377,7 +376,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   for (int i = 0; i < 4; ++i)
     output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
   if (thread == 32) {
-    barrier_wait(arguments.wait, shared + Map::kWeightsBarrier, 0);
+    barrier_wait(shared + Map::kWeightsBarrier, 0);
     load_first_inputs(Map::kFirstInputs, Map::input_depth());
   }
   __syncwarp();
@@ -389,12 +388,12 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
 
   TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
   TileRing<Map::gradient_depth(kHidden - 2)> gradient_out;
-  barrier_wait(arguments.wait, shared + Map::kWeightsBarrier, 0);
+  barrier_wait(shared + Map::kWeightsBarrier, 0);
 
   // The next tile's sums before the ReLU; a row of the tile is a row.
   float next_sums[32];
   const auto wait_for_inputs = [&] {
-    barrier_wait(arguments.wait, barriers_in + forward_in.barriers(), forward_in.parity());
+    barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
   };
   const auto forward_products = [&] {
     const Panels rows = describe(ring_in + forward_in.offset());
@@ -428,7 +427,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
                                             describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
     products_commit();
     // Where all warps have read the tile before.
-    barrier_wait(arguments.wait, shared + Map::kReadBarrier, parity ^ 1);
+    barrier_wait(shared + Map::kReadBarrier, parity ^ 1);
     store_rows<4>(shared + Map::kLastActivations, activations, at);
     products_wait<0>();
     sums_are_final(logits);
@@ -479,7 +478,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
     const std::uint32_t barriers_out =
         shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
-      barrier_wait(arguments.wait, barriers_out + 8, gradient_out.parity() ^ 1);
+      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
     products_begin();
@@ -499,28 +498,26 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
 
   float* partial =
       arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
-  const Lane end(thread_here());
-  store_layer_sums(partial, gradient, thread_here());
-  partial += kOwnerRows * kWarpgroup + thread_here();
+  store_layer_sums(partial, gradient, thread);
+  partial += kOwnerRows * kWarpgroup + thread;
 #pragma unroll
   for (int row = 0; row < 8; ++row) partial[row * kWarpgroup] = output_gradient[row];
   // Over the rows of a warp, then over warps.
   float* sums = reinterpret_cast<float*>(memory + Map::kSums);
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
-  if (end.lane == 0) sums[4 * 16 + end.warp] = loss;
+  if (lane == 0) sums[4 * 16 + at.warp] = loss;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float sum = output_bias_gradient[i];
 #pragma unroll
     for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-    if (end.lane < 4) sums[end.warp * 16 + end.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
+    if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
   }
   named_barrier(1 + kOwner, kWarpgroup);
-  const int column = thread_here();
-  if (column < 16)
-    partial[8 * kWarpgroup] = (sums[column] + sums[16 + column]) + (sums[32 + column] + sums[48 + column]);
-  if (column == 0) {
+  if (thread < 16)
+    partial[8 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
+  if (thread == 0) {
     const float* losses = sums + 4 * 16;
     arguments.block_losses[blockIdx.x] = (losses[0] + losses[1]) + (losses[2] + losses[3]);
   }
@@ -568,9 +565,7 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
   }
   shared_writes_to_async();
-  begin_waits(arguments.wait, shared + Map::kBarriers);
   __syncthreads();
-  look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   start_owner<Format, kHidden, 0>(owner, arguments, memory);
 }
 

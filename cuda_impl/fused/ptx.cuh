@@ -16,11 +16,6 @@ FUSED_DEVICE std::uint32_t shared_address(const void* pointer) {
 /// keeps (CUDA programming guide, compute capability 9.0). Who relies on it has to look first. A constant costs nothing,
 /// where the address of a pointer is made anew wherever it is wanted, by reading the block's rank in its cluster.
 constexpr std::uint32_t kSharedBegin = 1024;
-/// Address of a byte of a block's dynamic shared memory, in a cluster too: there addresses hold the block's rank above their
-/// lower 24 bits, which any `local` address of its own shared memory tells. For places where a register is dear.
-FUSED_DEVICE std::uint32_t shared_address_beside(std::uint32_t local, std::uint32_t byte) {
-  return (local & 0xff000000u) | (kSharedBegin + byte);
-}
 
 // ---- barriers in shared memory; a phase is complete after its arrivals and the bytes announced to it
 
@@ -37,22 +32,18 @@ FUSED_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-/// Announces bytes and does not arrive: a phase whose bytes never come is never complete. For tests of what waits do then.
-FUSED_DEVICE void barrier_expect_only(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-/// Whether the phase of this parity is complete; waits for it a little.
-FUSED_DEVICE bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
+/// Waits until the phase of this parity is complete.
+FUSED_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
 }
 /// Where a ring is: its stage, and the parity of the phase that the stage is in.
 struct RingPlace {
@@ -162,15 +153,6 @@ FUSED_DEVICE std::uint32_t load_word(std::uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
   return word;
 }
-FUSED_DEVICE void store_word(std::uint32_t address, std::uint32_t word) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
-}
-/// The lower half of the device's clock, which goes on with time.
-FUSED_DEVICE std::uint32_t clock_nanoseconds() {
-  std::uint32_t now;
-  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
-  return now;
-}
 /// Four bytes from device memory to shared memory; the thread waits for all of its loads at once.
 FUSED_DEVICE void word_load(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
@@ -224,17 +206,18 @@ FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier)
                : "memory");
 }
-/// As barrier_try_wait(), for what bulk copies of other ranks have brought. Where arrivals are relaxed, the other is enough.
-FUSED_DEVICE bool barrier_try_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+/// As barrier_wait(), for what bulk copies of other ranks have brought. Where arrivals are relaxed, barrier_wait() is enough.
+FUSED_DEVICE void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
 }
 /// From this block's shared memory to another rank's, counted by a barrier there.
 FUSED_DEVICE void bulk_send(std::uint32_t remote, std::uint32_t shared, std::uint32_t bytes,
@@ -268,12 +251,6 @@ FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
   return halves;
 }
 
-/// The thread's number in its warpgroup, read where it is needed: no register holds it until then.
-FUSED_DEVICE int thread_here() {
-  std::uint32_t thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return static_cast<int>(thread % 128);
-}
 /// What follows from `value` is worked out where it is needed: the compiler would do it before the loop and keep it in registers
 /// that nobody has.
 template <class Word>

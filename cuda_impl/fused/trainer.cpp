@@ -2,8 +2,6 @@
 #include "fused/trainer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
@@ -22,30 +20,18 @@ using namespace fused;
 // A graph's first step begins on an idle device, 2 us and more later than those whose launch overlaps the step before. So graphs are
 // long, and there is one of every power of two up to this for what is left over.
 constexpr int kMostStepsOfGraph = 256;
+constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-/// The part of the L2 that inputs may take which the gradient kernel is to find there, beside what a step writes: 12 MB of an H200's.
-constexpr std::int64_t kKeptInputsShare = 5;
+/// Inputs that the gradient kernel is to find in the L2, beside what a step writes.
+constexpr std::int64_t kKeptInputBytes = std::int64_t{12} << 20;
 
-Limits limits_of(int device) {
-  return {.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
-          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
-}
-
-/// Thread blocks, or clusters, that each take tiles. Throws UnsupportedError if the device holds none.
-int workers(Precision precision, const Plan& plan, int sm_count) {
-  if (in_clusters(plan.form)) {
-    const int fitting = fitting_clusters(precision, plan);
-    if (fitting < 1)
-      throw UnsupportedError("cuda-fused: the device, with " + std::to_string(sm_count) +
-                             " multiprocessors, holds no cluster of " +
-                             std::to_string(plan.form == Form::kPair ? 2 : plan.hidden) +
-                             " thread blocks with all shared memory of a multiprocessor each");
-    return std::min(fitting, plan.tiles);
-  }
+/// Thread blocks, or clusters, that each take tiles.
+int workers(Precision precision, const Plan& plan, int device) {
+  if (in_clusters(plan.form)) return std::min(fitting_clusters(precision, plan), plan.tiles);
   const int at_most = plan.form == Form::kWarps      ? plan.tiles * kPiecesPerTile
                       : plan.form == Form::kPipeline ? plan.tiles
                                                      : (plan.tiles + 1) / 2;
-  return std::min(sm_count, at_most);
+  return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
 }
 
 /// The weight gradients of one layer that a thread block sums: up to two panels of outputs by as many of inputs and the
@@ -153,16 +139,16 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
 class FusedTrainer : public Trainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-               const Parameters& initial, int device, const Limits& limits, const FusedOptions& options)
+               const Parameters& initial, int device)
       : widths_(workload.widths),
         precision_(precision),
-        plan_(make_plan(workload, precision, limits)),
+        plan_(make_plan(workload, precision)),
         batches_(data.batches(workload.batch_size)),
-        blocks_(workers(precision, plan_, limits.sm_count)) {
+        blocks_(workers(precision, plan_, device)) {
     DeviceMemory::reset_peak();
-    allocate(limits.sm_count);
+    allocate(device_attribute(cudaDevAttrMultiProcessorCount, device));
     upload(data);
-    set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device), options);
+    set_arguments(workload);
     set_parameters(initial);
     for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2)
       graphs_.push_back({steps, Graph::capture(stream_, [&] {
@@ -173,7 +159,6 @@ class FusedTrainer : public Trainer {
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
     KeptLosses::require_steps(first_step, count);
-    if (!failure_.empty()) throw std::runtime_error(failure_);
     const HostClock clock;
     begin_.record(stream_);
     if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_.get());
@@ -182,7 +167,6 @@ class FusedTrainer : public Trainer {
       for (; left >= some.steps; left -= some.steps) some.graph.launch(stream_);
     end_.record(stream_);
     const double device_seconds = seconds_between(begin_, end_);
-    check_status();
     losses_.trained(first_step, count);
     next_step_ = first_step + count;
     return clock.timing(device_seconds);
@@ -235,7 +219,6 @@ class FusedTrainer : public Trainer {
     image_ = zeros<unsigned char>(plan_.image_bytes);
     block_losses_ = zeros<float>(blocks_);
     state_ = zeros<StepState>(1);
-    status_ = zeros<std::uint32_t>(kStatusWords);
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes());
     if (plan_.form == Form::kWarps) return plan_warps();
     if (plan_.form != Form::kGeneral) return plan_owners();
@@ -497,21 +480,10 @@ class FusedTrainer : public Trainer {
   }
   std::int64_t batch_bytes() const { return std::int64_t{plan_.tiles} * input_tile_bytes(plan_); }
 
-  void set_arguments(const Workload& workload, const Limits& limits, std::int64_t l2_bytes,
-                     const FusedOptions& options) {
-    const double nanoseconds = 1e9 * options.wait_seconds;
-    const auto wait = [&](int word) {
-      return WaitLimit{.status = status_.data() + word,
-                       .nanoseconds = nanoseconds < kWaitsForEver ? static_cast<std::uint32_t>(nanoseconds)
-                                                                  : kWaitsForEver,
-                       .begin_at = 0,
-                       .lost = options.lost_barrier};
-    };
-    gradient_wait_ = wait(kGradientStatus);
-    chain_.wait = pipeline_.wait = wait(kStepStatus);
+  void set_arguments(const Workload& workload) {
     const double scale = loss_scale(precision_, plan_.batch);
     chain_.plan = plan_;
-    chain_.layout = chain_layout(plan_, limits.shared_bytes);
+    chain_.layout = chain_layout(plan_, kSharedLimit);
     chain_.image = image_.data();
     chain_.inputs = inputs_.data();
     chain_.labels = labels_.data();
@@ -522,7 +494,7 @@ class FusedTrainer : public Trainer {
     chain_.output_partials = partials_.data() + output_partials_begin_;
     chain_.block_losses = block_losses_.data();
     chain_.passing_panels = static_cast<std::int32_t>(std::max<std::int64_t>(
-        0, plan_.input_panels - l2_bytes / kKeptInputsShare / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
+        0, plan_.input_panels - kKeptInputBytes / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
     chain_.gradient_scale = static_cast<float>(scale) / static_cast<float>(plan_.batch);
     pipeline_ = {.plan = plan_,
                  .image = image_.data(),
@@ -533,8 +505,7 @@ class FusedTrainer : public Trainer {
                  .block_losses = block_losses_.data(),
                  .gradient_scale = chain_.gradient_scale,
                  .all_tiles = static_cast<std::int32_t>(batches_ * plan_.tiles),
-                 .kept = kept_.data(),
-                 .wait = wait(kStepStatus)};
+                 .kept = kept_.data()};
     update_.plan = plan_;
     update_.rows = update_rows_.data();
     update_.places = update_places_.data();
@@ -562,25 +533,8 @@ class FusedTrainer : public Trainer {
     }
     launch_chain(precision_, chain_, blocks_, stream_.get());
     launch_gradients(precision_, gradient_blocks_.data(), static_cast<int>(gradient_blocks_.size()),
-                     batch_bytes(), state_.data(), partials_.data(), gradient_wait_, stream_.get());
+                     batch_bytes(), state_.data(), partials_.data(), stream_.get());
     launch_update(precision_, update_, stream_.get());
-  }
-
-  void check_status() {
-    std::uint32_t status[kStatusWords] = {};
-    status_.copy_to(status);
-    for (int word = 0; word < kStatusWords; ++word) {
-      if (status[word] == 0) continue;
-      const WaitStatus where = wait_status(status[word]);
-      const bool is_gradient = word == kGradientStatus;
-      const std::size_t blocks = is_gradient                 ? gradient_blocks_.to_host().size()
-                                 : plan_.form == Form::kPair ? 2 * static_cast<std::size_t>(blocks_)
-                                                             : static_cast<std::size_t>(blocks_);
-      failure_ = "cuda-fused: thread block " + std::to_string(where.block) + " of " + std::to_string(blocks) +
-                 (is_gradient ? " for weight gradients" : "") + " waited too long at the barrier in byte " +
-                 std::to_string(where.byte) + " of its shared memory (" + note() + "); the step was given up";
-      throw std::runtime_error(failure_);
-    }
   }
 
   const std::vector<int> widths_;
@@ -603,11 +557,6 @@ class FusedTrainer : public Trainer {
   std::int64_t output_partials_begin_ = 0;
   KeptLosses losses_;
   DeviceBuffer<StepState> state_;
-  // Words that waits write to: of the kernel that takes tiles, and of the gradient kernel.
-  static constexpr int kStepStatus = 0, kGradientStatus = 1, kStatusWords = 2;
-  DeviceBuffer<std::uint32_t> status_;
-  WaitLimit gradient_wait_{};
-  std::string failure_;  // of a wait that ran out; the parameters are then those of no step
 
   ChainArguments chain_{};
   PipelineArguments pipeline_{};
@@ -632,30 +581,27 @@ std::optional<std::string> fused_unavailable(int device) {
   return std::nullopt;
 }
 
-std::optional<std::string> fused_refusal(const Workload& workload, Precision precision,
-                                         const Limits& limits) {
+std::optional<std::string> fused_refusal(const Workload& workload, Precision precision) {
   if (auto refusal = shape_refusal(workload, precision)) return refusal;
-  const Plan plan = make_plan(workload, precision, limits);
+  const Plan plan = make_plan(workload, precision);
   if (plan.form != Form::kGeneral) return std::nullopt;
-  const ChainLayout layout = chain_layout(plan, limits.shared_bytes);
+  const ChainLayout layout = chain_layout(plan, kSharedLimit);
   if (layout.stages < 2)
     return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +
            " bytes of shared memory for weights and tiles, which leaves no room for a ring of inputs in " +
-           std::to_string(limits.shared_bytes);
+           std::to_string(kSharedLimit);
   return std::nullopt;
 }
 
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
-                                            const DatasetView& data, const Parameters& initial, int device,
-                                            const FusedOptions& options) {
+                                            const DatasetView& data, const Parameters& initial, int device) {
   validate(workload);
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
-  const Limits limits = limits_of(device);
-  if (const auto refusal = fused_refusal(workload, precision, limits))
+  if (const auto refusal = fused_refusal(workload, precision))
     throw UnsupportedError("cuda-fused: " + *refusal);
   require_data_for(workload, data, "cuda-fused");
   use_device(device);
-  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits, options);
+  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device);
 }
 
 }  // namespace headroom

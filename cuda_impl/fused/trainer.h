@@ -9,29 +9,19 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
-#include "fused/plan.h"
 
 namespace headroom {
 
 /// Why CUDA device `device` cannot run cuda-fused; nullopt if it can.
 std::optional<std::string> fused_unavailable(int device);
 
-/// Why cuda-fused does not train this workload in this precision on a device with these limits that fused_unavailable() has
-/// nothing against; nullopt if it does.
-std::optional<std::string> fused_refusal(const Workload& workload, Precision precision,
-                                         const fused::Limits& limits);
+/// Why cuda-fused does not train this workload in this precision; nullopt if it does, on a device that
+/// fused_unavailable() has nothing against.
+std::optional<std::string> fused_refusal(const Workload& workload, Precision precision);
 
-/// For tests: everybody else takes the defaults.
-struct FusedOptions {
-  double wait_seconds =
-      2;  ///< how long after a launch's begin a wait may end; a later one fails the training. 4 or more: none does
-  int lost_barrier = -1;  ///< a barrier, by its number in a kernel, whose first phase is never complete
-};
-
-/// Throws UnsupportedError with the reason of one of these two, or with how many thread blocks or bytes the device has not;
-/// InputError if the data does not fit the workload, OutOfMemoryError.
+/// Throws UnsupportedError with the reason of one of these two, InputError if the data does not fit the workload,
+/// OutOfMemoryError.
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
-                                            const DatasetView& data, const Parameters& initial, int device,
-                                            const FusedOptions& options = {});
+                                            const DatasetView& data, const Parameters& initial, int device);
 
 }  // namespace headroom

@@ -47,7 +47,7 @@ struct WarpMap {
   // What a thread adds to once a tile: registers for it there are none.
   static constexpr int kBiasSums = (kBarriers + 8 * (1 + kWarps * kInputDepth) + 15) / 16 * 16,
                        kLosses = kBiasSums + 16 * kWarpThreads;
-  static constexpr int kSharedBytes = kLosses + 4 * kWarpThreads + kWaitBytes;
+  static constexpr int kSharedBytes = kLosses + 4 * kWarpThreads;
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
@@ -135,7 +135,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
         label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
       }
     const std::uint32_t inputs = static_cast<std::uint32_t>(input.stage * Map::kPieceBytes);
-    barrier_wait(arguments.wait, full + 8 * static_cast<std::uint32_t>(input.stage), input.parity);
+    barrier_wait(full + 8 * static_cast<std::uint32_t>(input.stage), input.parity);
     std::uint32_t held[16];  // of both samples of a row, 16 columns a step
     float sums[2][4][4];     // of both samples, 8 columns each
 #pragma unroll
@@ -383,9 +383,7 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
   }
   reinterpret_cast<float4*>(memory + Map::kBiasSums)[threadIdx.x] = make_float4(0, 0, 0, 0);
   reinterpret_cast<float*>(memory + Map::kLosses)[threadIdx.x] = 0;
-  begin_waits(arguments.wait, shared + Map::kBarriers);
   __syncthreads();
-  look_for_lost_waits(arguments.wait, shared + Map::kBarriers);
   wait_for_kernel_before();
   let_next_kernel_start();
   if (threadIdx.x == 0) {
@@ -393,7 +391,7 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
     bulk_load(shared, arguments.image, Map::kImageBytes, shared + Map::kWeightsFull);
   }
   __syncwarp();
-  barrier_wait(arguments.wait, shared + Map::kWeightsFull, 0);
+  barrier_wait(shared + Map::kWeightsFull, 0);
   if (first_lane)  // not before the weights are there, which would wait behind them
     for (int slot = 1; slot < Map::kInputDepth; ++slot) load_first(slot);
   if (threadIdx.x < Map::kBiasCount) {

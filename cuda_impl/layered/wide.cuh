@@ -8,8 +8,7 @@
 //            sums in registers (128 a thread, 64 rows a warpgroup); 4 KB a warp for results on their way out.
 //            A weight gradient's tile may have 200 columns instead: gradient_columns()
 //   waits:   full (the copies of a stage have landed), free (every warp of the cluster is done with it). The ring runs
-//            on from unit to unit: while a result is stored, the next unit's first four slabs arrive. Without a bound, unlike
-//            those of cuda-fused: nobody waits for more than the other block of its cluster
+//            on from unit to unit: while a result is stored, the next unit's first four slabs arrive
 //   bytes:   (128 + 256 / kWideCluster) * 128 a slab, which is 1024 cycles of products: 48 B or 32 B a cycle of the L2
 // Factors lie in shared memory as wgmma wants them, in panels of 128-byte rows with their pieces swizzled, and the copy
 // engine swizzles on the way. Rows of a factor run along the inner index (`plain`) or across it (`turned`): the
@@ -62,13 +61,6 @@ FUSED_DEVICE void for_each_unit(const WideWalk& walk, const Work& work) {
     work(wide_unit(walk, index));
 }
 
-template <class Look>
-FUSED_DEVICE void wait_for(const Look& look) {
-  bool done;
-  do done = look();
-  while (!done);
-}
-
 // ---- the loading warp, one lane of it
 
 /// 128 rows or columns of a factor, from `first`, over the 64 inner indices from `inner`; to every block in `ranks`.
@@ -107,9 +99,9 @@ FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shar
       const std::uint32_t a = shared + static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
       const std::uint32_t b = a + Wide::kFetchBytes, full = barriers.full(ring.stage);
       if constexpr (kWideCluster > 1)
-        wait_for([&] { return fused::barrier_try_wait_cluster(barriers.free(ring.stage), ring.parity ^ 1); });
+        fused::barrier_wait_cluster(barriers.free(ring.stage), ring.parity ^ 1);
       else
-        wait_for([&] { return fused::barrier_try_wait(barriers.free(ring.stage), ring.parity ^ 1); });
+        fused::barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
       fused::barrier_expect(full, Wide::kStageBytes);
       fetch<kA, false>(arguments.a, row, inner, a, full);
       if constexpr (kWideCluster > 1) {
@@ -336,7 +328,7 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
       const std::uint32_t stage = static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
       const fused::Panels a = fused::describe(a_begin + stage);
       const fused::Panels b = fused::describe(shared + stage + Wide::kFetchBytes, Wide::kPanelBytes);
-      wait_for([&] { return fused::barrier_try_wait(barriers.full(ring.stage), ring.parity); });
+      fused::barrier_wait(barriers.full(ring.stage), ring.parity);
       fused::products_begin();
 #pragma unroll
       for (int k = 0; k < 4; ++k)

@@ -5,19 +5,14 @@
 // product: weight gradients and biases of one layer only, or of all layers below one.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <random>
 #include <string>
 
 #include "core/dataset.h"
 #include "core/error.h"
-#include "device/device.h"
 #include "fused/plan.h"
 #include "fused/trainer.h"
 #include "not_finite.h"
-#include "sanitizer.h"
 #include "step_check.h"
 
 namespace headroom {
@@ -27,17 +22,11 @@ namespace {
   if (const auto reason = fused_unavailable(0)) GTEST_SKIP() << *reason
 
 constexpr std::int64_t kSanitizedSteps = 3;
-constexpr fused::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
-
-/// A launch takes seconds under the sanitizers.
-FusedOptions patient() {
-  return {.wait_seconds = under_sanitizer() ? std::numeric_limits<double>::infinity() : 2};
-}
 
 struct Problem : NamedProblem {
   using NamedProblem::NamedProblem;
-  std::unique_ptr<Trainer> trainer(Precision precision, const FusedOptions& options = patient()) {
-    return make_fused_trainer(workload, precision, dataset.train(), initial, 0, options);
+  std::unique_ptr<Trainer> trainer(Precision precision) {
+    return make_fused_trainer(workload, precision, dataset.train(), initial, 0);
   }
 };
 
@@ -218,21 +207,47 @@ TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   }
 }
 
-/// Batches with which a device of so many multiprocessors takes the pipeline, and pairs: as few rows as it can.
-std::string with_batch(const char* name, int rows) { return std::string(name) + "-b" + std::to_string(rows); }
-int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount, 0); }
-std::string pipeline_network() {
-  const int round = multiprocessors() * 2 * fused::kTileRows;
-  return with_batch("mlp-40x33x64x5", round + round / 4);
+TEST(FusedPlan, RefusesWithTheReason) {
+  const auto refusal = [](const char* name, Precision precision = Precision::kFp16) {
+    return fused_refusal(parse_workload_name(name), precision).value_or("");
+  };
+  EXPECT_EQ(refusal("mlp-64x64x10-b256"), "");
+  EXPECT_EQ(refusal("mlp-1024x128x128x256-b256", Precision::kBf16), "");
+  EXPECT_EQ(refusal("mlp-64x64x10-b256", Precision::kTf32), "tf32; it trains in fp16 and bf16");
+  EXPECT_EQ(refusal("mlp-64x10-b256"), "1 layers; it trains 2 to 10");
+  EXPECT_EQ(refusal("mlp-64x8x8x8x8x8x8x8x8x8x8x10-b256"), "11 layers; it trains 2 to 10");
+  EXPECT_EQ(refusal("mlp-64x129x10-b256"), "a hidden width of 129; it trains up to 128");
+  EXPECT_EQ(refusal("mlp-1025x64x10-b256"), "1025 inputs; it trains up to 1024");
+  EXPECT_EQ(refusal("mlp-64x64x257-b256"), "257 classes; it trains up to 256");
+  EXPECT_EQ(refusal("mlp-64x64x10-b127"), "batch size 127; it trains 128 and more");
+  EXPECT_NE(refusal("mlp-64x128x128x128x128x128x128x128x128x128x256-b256").find("bytes of shared memory"),
+            std::string::npos);
 }
-std::string pair_network() {
-  return with_batch("mlp-128x100x70x128x66x16",
-                    multiprocessors() * fused::kPairBatch / fused::kPairBatchSms + 1);
+TEST(FusedPlan, EveryWeightHasItsOwnPlaceInTheImage) {
+  for (const char* name : {"mlp-70x64x33x16-b256", "mlp-3x100x128x200-b256", "mlp-5x7x2-b256"}) {
+    const auto plan = fused::make_plan(parse_workload_name(name), Precision::kFp16);
+    std::vector<char> taken(static_cast<std::size_t>(plan.image_bytes), 0);
+    const auto take = [&](int begin, int bytes) {
+      for (int byte = begin; byte < begin + bytes; ++byte) {
+        ASSERT_GE(byte, 0);
+        ASSERT_LT(byte, plan.image_bytes);
+        EXPECT_EQ(taken[static_cast<std::size_t>(byte)]++, 0) << name << " byte " << byte;
+      }
+    };
+    for (int layer = 0; layer <= plan.hidden; ++layer)
+      for (int out = 0; out < plan.widths[layer + 1]; ++out) {
+        for (int in = 0; in < plan.widths[layer]; ++in)
+          fused::for_each_place(plan, layer, out, in, [&](int byte) { take(byte, 2); });
+        take(fused::bias_place(plan, layer, out), 4);
+      }
+  }
 }
-/// Each other form: warps, apart, clusters, and the general one with one group of classes and with several.
+
+/// Each form: warps, apart, clusters, the general one with one group of classes and with several, pipeline, pairs.
 constexpr const char *kWarps = "mlp-16x16x10-b130", *kApart = "mlp-40x64x33x7-b140",
                      *kClusters = "mlp-128x100x70x16-b150", *kGeneral = "mlp-140x100x70x10-b140",
-                     *kManyClasses = "mlp-40x32x40-b130";
+                     *kManyClasses = "mlp-40x32x40-b130", *kPipeline = "mlp-40x33x64x5-b18001",
+                     *kPair = "mlp-128x100x70x128x66x16-b33000";
 
 void expect_nans_in_the_losses_of(const std::vector<std::string>& names, Precision precision,
                                   NaNPlaces places) {
@@ -250,135 +265,12 @@ TEST_P(FusedTrainer, ANaNComesOutOfEveryFormForFewRowsAsNaNLosses) {
 }
 TEST_P(FusedTrainer, ANaNComesOutOfThePipelineAndOfPairsAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of({pipeline_network(), pair_network()}, GetParam(), NaNPlaces::kFew);
+  expect_nans_in_the_losses_of({kPipeline, kPair}, GetParam(), NaNPlaces::kFew);
 }
 TEST_P(FusedTrainer, ANaNInAnyPlaceComesOutOfEveryFormAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of(
-      {kWarps, kApart, kClusters, kGeneral, kManyClasses, pipeline_network(), pair_network()}, GetParam(),
-      NaNPlaces::kEvery);
-}
-
-/// Numbers of barriers: those for weights or what stays, inputs, and some between roles.
-void expect_lost_barriers_to_fail(const std::string& name, const std::vector<int>& barriers) {
-  for (const int barrier : barriers) {
-    if (under_racecheck() && barrier != barriers.front()) continue;
-    Problem problem(name, fresh_seed());
-    SCOPED_TRACE(name + ", barrier " + std::to_string(barrier));
-    const auto trainer = problem.trainer(Precision::kFp16, {.wait_seconds = 0.05, .lost_barrier = barrier});
-    try {
-      trainer->train(0, 3);
-      FAIL() << "its first phase is never complete";
-    } catch (const std::runtime_error& error) {
-      EXPECT_NE(std::string(error.what()).find("waited too long at the barrier"), std::string::npos)
-          << error.what();
-    }
-    EXPECT_THROW(trainer->train(3, 1), std::runtime_error);
-  }
-  if (under_racecheck()) return;
-  Problem problem(name, fresh_seed());
-  const auto trainer = problem.trainer(Precision::kFp16);
-  trainer->train(0, 1);
-  EXPECT_TRUE(std::isfinite(trainer->losses(0, 1)[0])) << "the next trainer is not concerned";
-}
-TEST(FusedWaits, SmallLostBarrierFailsWarpsInsteadOfHanging) {
-  NEEDS_GPU();
-  expect_lost_barriers_to_fail(kWarps, {0});
-}
-TEST(FusedWaits, SmallLostBarrierFailsTilesApartInsteadOfHanging) {
-  NEEDS_GPU();
-  expect_lost_barriers_to_fail(kApart, {0, 3, 7, 9});
-}
-TEST(FusedWaits, SmallLostBarrierFailsClustersInsteadOfHanging) {
-  NEEDS_GPU();
-  expect_lost_barriers_to_fail(kClusters, {0, 16, 36});
-}
-TEST(FusedWaits, SmallLostBarrierFailsTheGeneralFormInsteadOfHanging) {
-  NEEDS_GPU();
-  expect_lost_barriers_to_fail(kGeneral, {0, 1});
-}
-TEST(FusedWaits, LostBarrierFailsThePipelineAndPairsInsteadOfHanging) {
-  NEEDS_GPU();
-  expect_lost_barriers_to_fail(pipeline_network(), {0, 2, 12});
-  expect_lost_barriers_to_fail(pair_network(), {0, 1, 8, 24, 29, 33});
-}
-
-/// 132 multiprocessors are what the two rules were measured on.
-TEST(FusedPlan, TakesTheFormThatSuitsTheDevicesMultiprocessors) {
-  using fused::Form;
-  for (const auto& [name, sm_count, form] : {std::tuple{"mlp-64x64x64x64x64x16-b16384", 132, Form::kApart},
-                                             {"mlp-64x64x64x64x64x16-b16384", 114, Form::kPipeline},
-                                             {"mlp-64x64x64x64x64x16-b14592", 114, Form::kApart},
-                                             {"mlp-64x64x64x64x64x16-b131072", 132, Form::kPipeline},
-                                             {"mlp-64x64x64x64x64x16-b512", 4, Form::kApart},
-                                             {"mlp-64x64x64x64x64x16-b640", 4, Form::kPipeline},
-                                             {"mlp-128x128x128x128x128x16-b32767", 132, Form::kCluster},
-                                             {"mlp-128x128x128x128x128x16-b32768", 132, Form::kPair},
-                                             {"mlp-128x128x128x128x128x16-b32768", 144, Form::kCluster},
-                                             {"mlp-128x128x128x128x128x16-b28301", 114, Form::kPair},
-                                             {"mlp-32x32x32x32x32x16-b16384", 1, Form::kWarps}})
-    EXPECT_EQ(fused::make_plan(parse_workload_name(name), Precision::kFp16,
-                               {.sm_count = sm_count, .shared_bytes = kH200.shared_bytes})
-                  .form,
-              form)
-        << name << ", " << sm_count;
-}
-TEST(FusedPlan, SaysWhichBytesOfSharedMemoryAreMissing) {
-  const auto refusal = fused_refusal(parse_workload_name("mlp-1024x128x128x256-b256"), Precision::kFp16,
-                                     {.sm_count = 132, .shared_bytes = 101376})
-                           .value_or("");
-  EXPECT_NE(refusal.find("in 101376"), std::string::npos) << refusal;
-}
-/// On a device with fewer multiprocessors than a cluster has thread blocks.
-TEST(FusedPlan, ClustersThatTheDeviceDoesNotHoldAreRefused) {
-  NEEDS_GPU();
-  Problem problem(kClusters, fresh_seed());
-  if (multiprocessors() >= problem.workload.layers() - 1) {
-    EXPECT_NO_THROW(problem.trainer(Precision::kFp16));
-    return;
-  }
-  try {
-    problem.trainer(Precision::kFp16);
-    FAIL() << multiprocessors() << " multiprocessors";
-  } catch (const UnsupportedError& error) {
-    EXPECT_NE(std::string(error.what()).find("holds no cluster of 2 thread blocks"), std::string::npos)
-        << error.what();
-  }
-}
-TEST(FusedPlan, RefusesWithTheReason) {
-  const auto refusal = [](const char* name, Precision precision = Precision::kFp16) {
-    return fused_refusal(parse_workload_name(name), precision, kH200).value_or("");
-  };
-  EXPECT_EQ(refusal("mlp-64x64x10-b256"), "");
-  EXPECT_EQ(refusal("mlp-1024x128x128x256-b256", Precision::kBf16), "");
-  EXPECT_EQ(refusal("mlp-64x64x10-b256", Precision::kTf32), "tf32; it trains in fp16 and bf16");
-  EXPECT_EQ(refusal("mlp-64x10-b256"), "1 layers; it trains 2 to 10");
-  EXPECT_EQ(refusal("mlp-64x8x8x8x8x8x8x8x8x8x8x10-b256"), "11 layers; it trains 2 to 10");
-  EXPECT_EQ(refusal("mlp-64x129x10-b256"), "a hidden width of 129; it trains up to 128");
-  EXPECT_EQ(refusal("mlp-1025x64x10-b256"), "1025 inputs; it trains up to 1024");
-  EXPECT_EQ(refusal("mlp-64x64x257-b256"), "257 classes; it trains up to 256");
-  EXPECT_EQ(refusal("mlp-64x64x10-b127"), "batch size 127; it trains 128 and more");
-  EXPECT_NE(refusal("mlp-64x128x128x128x128x128x128x128x128x128x256-b256").find("bytes of shared memory"),
-            std::string::npos);
-}
-TEST(FusedPlan, EveryWeightHasItsOwnPlaceInTheImage) {
-  for (const char* name : {"mlp-70x64x33x16-b256", "mlp-3x100x128x200-b256", "mlp-5x7x2-b256"}) {
-    const auto plan = fused::make_plan(parse_workload_name(name), Precision::kFp16, kH200);
-    std::vector<char> taken(static_cast<std::size_t>(plan.image_bytes), 0);
-    const auto take = [&](int begin, int bytes) {
-      for (int byte = begin; byte < begin + bytes; ++byte) {
-        ASSERT_GE(byte, 0);
-        ASSERT_LT(byte, plan.image_bytes);
-        EXPECT_EQ(taken[static_cast<std::size_t>(byte)]++, 0) << name << " byte " << byte;
-      }
-    };
-    for (int layer = 0; layer <= plan.hidden; ++layer)
-      for (int out = 0; out < plan.widths[layer + 1]; ++out) {
-        for (int in = 0; in < plan.widths[layer]; ++in)
-          fused::for_each_place(plan, layer, out, in, [&](int byte) { take(byte, 2); });
-        take(fused::bias_place(plan, layer, out), 4);
-      }
-  }
+  expect_nans_in_the_losses_of({kWarps, kApart, kClusters, kGeneral, kManyClasses, kPipeline, kPair},
+                               GetParam(), NaNPlaces::kEvery);
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ namespace headroom::fused {
 FUSED_DEVICE std::uint32_t shared_address(const void* pointer) { return emulated::shared_address(pointer); }
 
 constexpr std::uint32_t kSharedBegin = 0;
-FUSED_DEVICE std::uint32_t shared_address_beside(std::uint32_t, std::uint32_t byte) { return byte; }
 
 // ---- barriers in shared memory
 
@@ -31,11 +30,9 @@ FUSED_DEVICE void barrier_arrive(std::uint32_t barrier) { emulated::counted_arri
 FUSED_DEVICE void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
   emulated::counted_expect(barrier, bytes);
 }
-FUSED_DEVICE void barrier_expect_only(std::uint32_t barrier, std::uint32_t bytes) {
-  emulated::counted_expect_only(barrier, bytes);
-}
-FUSED_DEVICE bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
-  return emulated::counted_done(barrier, parity);
+FUSED_DEVICE void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  while (!emulated::counted_done(barrier, parity)) {
+  }
 }
 struct RingPlace {
   int stage = 0;
@@ -100,10 +97,6 @@ FUSED_DEVICE void writes_to_async() { emulated::fence_written(); }
 FUSED_DEVICE std::uint32_t load_word(std::uint32_t address) {
   return emulated::shared_value<std::uint32_t>(address);
 }
-FUSED_DEVICE void store_word(std::uint32_t address, std::uint32_t word) {
-  emulated::shared_value<std::uint32_t>(address) = word;
-}
-FUSED_DEVICE std::uint32_t clock_nanoseconds() { return static_cast<std::uint32_t>(emulated::nanoseconds()); }
 FUSED_DEVICE void word_load(std::uint32_t shared, const void* global) {
   emulated::copy_in_group(&emulated::shared_value<std::uint32_t>(shared),
                           &emulated::value_at<std::uint32_t>(global), sizeof(std::uint32_t));
@@ -139,8 +132,8 @@ FUSED_DEVICE void cluster_meet() { emulated::cluster_barrier(); }
 FUSED_DEVICE void barrier_arrive_remote(std::uint32_t remote_barrier) {
   emulated::counted_arrive(remote_barrier);
 }
-FUSED_DEVICE bool barrier_try_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  return barrier_try_wait(barrier, parity);
+FUSED_DEVICE void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  barrier_wait(barrier, parity);
 }
 FUSED_DEVICE void bulk_send(std::uint32_t remote, std::uint32_t shared, std::uint32_t bytes,
                             std::uint32_t remote_barrier) {
@@ -164,7 +157,6 @@ FUSED_DEVICE std::uint32_t spread(std::uint32_t word) {
   const std::uint32_t lower = word >> (kUpperBytes ? 15 : 7) & 1, upper = word >> (kUpperBytes ? 31 : 23) & 1;
   return lower * 0xffffu | upper * 0xffff0000u;
 }
-FUSED_DEVICE int thread_here() { return static_cast<int>(emulated::place().thread % 128); }
 template <class Word>
 FUSED_DEVICE Word worked_out_here(Word value) {
   return value;
