@@ -2,8 +2,8 @@
 
 It replaces the figures that manifest.json in the folder lists, and no other file.
 Exit code 0: done; 2: wrong usage, input that cannot be drawn, or output that cannot be written; 3: a package
-is not there; 130: interrupted. Everything that a figure does not show is said in a line on standard error, never
-left out in silence.
+is not there; 130: interrupted. Everything that a figure does not show is said in a line on standard error,
+never left out in silence.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -23,6 +24,14 @@ struct Problem {
         data(make_dataset(workload, data_bytes)),
         initial(initial_parameters(workload.widths, workload.seed)) {}
 };
+
+inline void expect_a_non_finite_weight_in_the_loss(Trainer& trainer, const Problem& problem) {
+  Parameters broken = problem.initial;
+  broken.weight(1)[3] = NAN;
+  trainer.set_parameters(broken);
+  trainer.train(0, 1);
+  EXPECT_FALSE(std::isfinite(trainer.losses(0, 1)[0]));
+}
 
 template <class MakeTrainer>
 void expect_memory_counted_and_given_back(MakeTrainer make) {

@@ -1,7 +1,7 @@
 """What the driver's tests need of the machine they run on.
 
-Where there is a GPU they take its lock, and their files run side by side: one file at a time then. Variables that the
-driver keeps from its workers, and says so, are not set.
+They take the lock of a GPU, a real or a made-up one, so of files that are run side by side one goes at a time.
+Variables that the driver keeps from its workers, and says so, are not set.
 """
 
 import fcntl
@@ -15,10 +15,7 @@ LEFT_OUT = ("TORCH", "PYTORCH", "CUBLAS", "CUDNN", "NVIDIA_TF32", "NCCL", "XLA",
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_file_at_a_time_on_a_gpu():
-    if not Path("/dev/nvidia0").exists():
-        yield
-        return
+def one_file_at_a_time():
     with open(Path(tempfile.gettempdir()) / f"headroom-tests-{os.getuid()}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
