@@ -1,6 +1,6 @@
 """What the driver's tests need of the machine they run on.
 
-They take the lock of a GPU, a real or a made-up one, so of files that are run side by side one goes at a time.
+They take the lock of a GPU, a real or a made-up one, so of files that run side by side one goes at a time.
 Variables that the driver keeps from its workers, and says so, are not set.
 """
 
