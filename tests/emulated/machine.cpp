@@ -147,7 +147,6 @@ void counted_expect(std::uint32_t barrier, std::uint32_t bytes) {
   counted(barrier).bytes += bytes;
   counted_arrive(barrier);
 }
-void counted_expect_only(std::uint32_t barrier, std::uint32_t bytes) { counted(barrier).bytes += bytes; }
 void counted_arrive(std::uint32_t address) {
   CountedBarrier& barrier = counted(address);
   if (barrier.pending == 0) {

@@ -118,7 +118,6 @@ unsigned char* shared_pointer(std::uint32_t address, std::size_t bytes);
 
 void counted_init(std::uint32_t barrier, std::uint32_t arrivals);
 void counted_expect(std::uint32_t barrier, std::uint32_t bytes);  // and arrives
-void counted_expect_only(std::uint32_t barrier, std::uint32_t bytes);
 void counted_arrive(std::uint32_t barrier);
 bool counted_done(std::uint32_t barrier, std::uint32_t parity);
 
