@@ -35,4 +35,11 @@ class OutOfMemoryError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The device goes on with work that nobody can end: only the end of the process gives the device back. A worker answers
+/// the call at hand with the message, as a failure, and ends without waiting for the device.
+class DeviceStuckError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace headroom

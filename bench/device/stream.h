@@ -50,6 +50,11 @@ class Event {
   cudaEvent_t get() const { return event_; }
   void record(const Stream& stream) { CUDA_CHECK(cudaEventRecord(event_, stream.get())); }
   void synchronize() { CUDA_CHECK(cudaEventSynchronize(event_)); }
+  bool has_happened() const {
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) CUDA_CHECK(code);
+    return code == cudaSuccess;
+  }
   /// Work queued on `stream` from now on waits for this event.
   void hold(const Stream& stream) const { CUDA_CHECK(cudaStreamWaitEvent(stream.get(), event_, 0)); }
 

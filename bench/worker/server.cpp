@@ -297,15 +297,20 @@ struct Channel {
   std::string unread{};
 };
 
-std::string answer(Server& server, const std::string& line) {
+struct Answer {
+  std::string line;
+  bool last = false;  ///< the process has to end behind it
+};
+
+Answer answer(Server& server, const std::string& line) {
   std::optional<std::int64_t> id;
   const auto error = [&](CallErrorKind kind, const char* message) {
-    return write_error(id, {kind, message});
+    return Answer{write_error(id, {kind, message})};
   };
   try {
     const Request request = read_request(line);
     id = request.id;
-    return write_answer(request.id, std::visit(server, request.call));
+    return {write_answer(request.id, std::visit(server, request.call))};
   } catch (const MessageError& wrong) {
     if (!id) id = wrong.id();
     return error(CallErrorKind::kInput, wrong.what());
@@ -317,6 +322,8 @@ std::string answer(Server& server, const std::string& line) {
     return error(CallErrorKind::kOutOfMemory, memory.what());
   } catch (const std::bad_alloc&) {
     return error(CallErrorKind::kOutOfMemory, "out of host memory");
+  } catch (const DeviceStuckError& stuck) {
+    return {write_error(id, {CallErrorKind::kFailed, stuck.what()}), true};
   } catch (const std::exception& failure) {
     return error(CallErrorKind::kFailed, failure.what());
   }
@@ -369,8 +376,12 @@ int serve(int argc, char** argv, const std::function<WorkerDescription(int devic
         id = wrong.id();
       }
       if (!channel.write_line(write_error(id, {CallErrorKind::kFailed, *failure}))) return 1;
-    } else if (!channel.write_line(answer(server, line))) {
-      return 1;
+    } else {
+      const Answer given = answer(server, line);
+      const bool written = channel.write_line(given.line);
+      // Destructors would wait for the device.
+      if (given.last) std::_Exit(1);
+      if (!written) return 1;
     }
   }
   return 0;

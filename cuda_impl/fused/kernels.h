@@ -237,9 +237,6 @@ template <class Format>
 struct Pair {
   static int fitting();
   static void launch(const PipelineArguments& arguments, int pairs, cudaStream_t stream);
-
- private:
-  static void allow_shared_bytes();
 };
 /// How many clusters, or pairs, the device holds at once.
 int fitting_clusters(Precision precision, const Plan& plan);

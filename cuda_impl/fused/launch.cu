@@ -87,7 +87,7 @@ void launch_cluster(Precision precision, const PipelineArguments& arguments, int
 void launch_gradients(Precision precision, const GradientBlock* blocks, int count, std::int64_t batch_bytes,
                       const StepState* state, float* partials, cudaStream_t stream) {
   const auto kernel = precision == Precision::kBf16 ? gradient_kernel<Bf16> : gradient_kernel<Fp16>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kGradientShared));
+  allow_shared_bytes(kernel, kGradientShared);
   const LaunchConfig launch(count, kChainThreads, kGradientShared, stream, kGradientPair);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, blocks, batch_bytes, state, partials));
 }

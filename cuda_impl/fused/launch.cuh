@@ -12,7 +12,7 @@ void Chain<Format, kWidth>::launch(const ChainArguments& arguments, int blocks, 
   const auto kernel =
       arguments.plan.class_rows == 16 ? chain_kernel<Format, kWidth, 16> : chain_kernel<Format, kWidth, 32>;
   const int bytes = arguments.layout.shared_bytes;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_shared_bytes(kernel, bytes);
   const LaunchConfig launch_config(blocks, kChainThreads, bytes, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch_config.config, kernel, arguments));
 }

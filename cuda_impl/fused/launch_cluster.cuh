@@ -15,7 +15,7 @@ void with_cluster_kernel(int hidden, const Work& work) {
   const auto of = [&]<int kHidden>(std::integral_constant<int, kHidden>) {
     const auto kernel = cluster_kernel<Format, kHidden>;
     constexpr int kBytes = ClusterMap<kHidden>::kSharedBytes;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    allow_shared_bytes(kernel, kBytes);
     work(kernel, kBytes);
   };
   switch (hidden) {

@@ -4,8 +4,25 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string>
+
+#include "core/error.h"
+#include "device/check.h"
+#include "device/device.h"
 
 namespace headroom::fused {
+
+/// Lets a kernel's thread blocks have so many bytes of shared memory. Throws UnsupportedError if the device has not as many.
+template <class Kernel>
+void allow_shared_bytes(Kernel* kernel, int bytes) {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const int there = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (bytes > there)
+    throw UnsupportedError("cuda-fused: a thread block needs " + std::to_string(bytes) +
+                           " bytes of shared memory; the device has " + std::to_string(there));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
 
 struct LaunchConfig {
   cudaLaunchConfig_t config{};

@@ -9,7 +9,7 @@ namespace headroom::fused {
 
 template <class Format>
 int Pair<Format>::fitting() {
-  allow_shared_bytes();
+  allow_shared_bytes(pair_kernel<Format>, PairMap::kSharedBytes);
   int pairs = 0;
   const LaunchConfig launch(2, kPairThreads, PairMap::kSharedBytes, nullptr, 2);
   CUDA_CHECK(cudaOccupancyMaxActiveClusters(&pairs, pair_kernel<Format>, &launch.config));
@@ -18,15 +18,9 @@ int Pair<Format>::fitting() {
 
 template <class Format>
 void Pair<Format>::launch(const PipelineArguments& arguments, int pairs, cudaStream_t stream) {
-  allow_shared_bytes();
+  allow_shared_bytes(pair_kernel<Format>, PairMap::kSharedBytes);
   const LaunchConfig launch(2 * pairs, kPairThreads, PairMap::kSharedBytes, stream, 2);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, pair_kernel<Format>, arguments));
-}
-
-template <class Format>
-void Pair<Format>::allow_shared_bytes() {
-  CUDA_CHECK(cudaFuncSetAttribute(pair_kernel<Format>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  PairMap::kSharedBytes));
 }
 
 }  // namespace headroom::fused

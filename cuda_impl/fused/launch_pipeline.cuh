@@ -13,7 +13,7 @@ template <class Format, int kHidden>
 void launch_pipeline_of(const PipelineArguments& arguments, int blocks, cudaStream_t stream) {
   constexpr int kBytes = PipelineMap<kHidden>::kSharedBytes;
   const auto kernel = pipeline_kernel<Format, kHidden>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  allow_shared_bytes(kernel, kBytes);
   const LaunchConfig launch(blocks, kHidden * kWarpgroup, kBytes, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }

@@ -9,12 +9,11 @@ namespace {
 
 int divide_up(int value, int by) { return (value + by - 1) / by; }
 
-/// Whether tiles' way apart from sums is faster than the pipeline. It takes two tiles a round on each of 132 SMs, the pipeline
-/// one after the other: so in up to four rounds, if most of the last one's tiles are there.
-bool is_faster_apart(int batch) {
-  constexpr int kRoundRows = 132 * 2 * kTileRows;
-  const int rounds = divide_up(batch, kRoundRows);
-  return rounds == 1 || (rounds <= 4 && rounds * kRoundRows - batch < kRoundRows / 2);
+/// Whether tiles' way apart from sums is faster than the pipeline. It takes two tiles a round on each SM, the pipeline one after
+/// the other: so in up to four rounds, if most of the last one's tiles are there.
+bool is_faster_apart(int batch, int sm_count) {
+  const int round_rows = sm_count * 2 * kTileRows, rounds = divide_up(batch, round_rows);
+  return rounds == 1 || (rounds <= 4 && rounds * round_rows - batch < round_rows / 2);
 }
 
 int widest_hidden(const Workload& workload) {
@@ -53,7 +52,7 @@ std::optional<std::string> shape_refusal(const Workload& workload, Precision pre
   return std::nullopt;
 }
 
-Plan make_plan(const Workload& workload, Precision precision) {
+Plan make_plan(const Workload& workload, Precision precision, const Limits& limits) {
   if (const auto refusal = shape_refusal(workload, precision))
     throw UnsupportedError("cuda-fused: " + *refusal);
   Plan plan{};
@@ -67,9 +66,11 @@ Plan make_plan(const Workload& workload, Precision precision) {
               : owners && features <= 64                     ? Form::kPipeline
               : owners && features <= 128 && plan.hidden > 1 ? Form::kCluster
                                                              : Form::kGeneral;
-  if (plan.form == Form::kCluster && plan.hidden == 4 && workload.batch_size >= kPairBatch)
+  if (plan.form == Form::kCluster && plan.hidden == 4 &&
+      is_faster_in_pairs(workload.batch_size, limits.sm_count))
     plan.form = Form::kPair;
-  if (plan.form == Form::kPipeline && is_faster_apart(workload.batch_size)) plan.form = Form::kApart;
+  if (plan.form == Form::kPipeline && is_faster_apart(workload.batch_size, limits.sm_count))
+    plan.form = Form::kApart;
   plan.pack = plan.form == Form::kWarps ? 2 : 1;
   plan.width = in_clusters(plan.form)                                      ? 128
                : plan.form == Form::kPipeline || plan.form == Form::kApart ? 64

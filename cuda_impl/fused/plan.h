@@ -51,8 +51,17 @@ FUSED_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form =
 /// Whether weights lie in the image as fragments, which owners hold in registers; else in panels.
 FUSED_BOTH bool in_fragments(Form form) { return form == Form::kPipeline || form == Form::kCluster; }
 
-/// Rows from which on pairs are faster than clusters: more of them fit the device, but a tile's way is longer.
-inline constexpr int kPairBatch = 32768;
+/// What a plan asks of the device: multiprocessors, and bytes of shared memory that a thread block may have.
+struct Limits {
+  int sm_count, shared_bytes;
+};
+
+/// Rows for each of a device's multiprocessors from which on pairs are faster than clusters, as measured: 32768 on 132 of them.
+/// More pairs fit the device, but a tile's way is longer.
+inline constexpr int kPairBatch = 32768, kPairBatchSms = 132;
+inline bool is_faster_in_pairs(int batch, int sm_count) {
+  return std::int64_t{batch} * kPairBatchSms >= std::int64_t{kPairBatch} * sm_count;
+}
 
 struct Plan {
   Form form;
@@ -151,6 +160,6 @@ FUSED_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.
 std::optional<std::string> shape_refusal(const Workload& workload, Precision precision);
 
 /// Throws UnsupportedError with shape_refusal()'s reason.
-Plan make_plan(const Workload& workload, Precision precision);
+Plan make_plan(const Workload& workload, Precision precision, const Limits& limits);
 
 }  // namespace headroom::fused

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "device/kept_losses.h"
 #include "device/memory.h"
+#include "device/step_watch.h"
 #include "device/stream.h"
 #include "fused/kernels.h"
 
@@ -20,18 +21,30 @@ using namespace fused;
 // A graph's first step begins on an idle device, 2 us and more later than those whose launch overlaps the step before. So graphs are
 // long, and there is one of every power of two up to this for what is left over.
 constexpr int kMostStepsOfGraph = 256;
-constexpr int kSharedLimit = 227 * 1024;  // of one thread block on compute capability 9.0
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-/// Inputs that the gradient kernel is to find in the L2, beside what a step writes.
-constexpr std::int64_t kKeptInputBytes = std::int64_t{12} << 20;
+/// The part of the L2 that inputs may take which the gradient kernel is to find there, beside what a step writes: 12 MB of an H200's.
+constexpr std::int64_t kKeptInputsShare = 5;
 
-/// Thread blocks, or clusters, that each take tiles.
-int workers(Precision precision, const Plan& plan, int device) {
-  if (in_clusters(plan.form)) return std::min(fitting_clusters(precision, plan), plan.tiles);
+Limits limits_of(int device) {
+  return {.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
+          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+}
+
+/// Thread blocks, or clusters, that each take tiles. Throws UnsupportedError if the device holds none.
+int workers(Precision precision, const Plan& plan, int sm_count) {
+  if (in_clusters(plan.form)) {
+    const int fitting = fitting_clusters(precision, plan);
+    if (fitting < 1)
+      throw UnsupportedError("cuda-fused: the device, with " + std::to_string(sm_count) +
+                             " multiprocessors, holds no cluster of " +
+                             std::to_string(plan.form == Form::kPair ? 2 : plan.hidden) +
+                             " thread blocks with all shared memory of a multiprocessor each");
+    return std::min(fitting, plan.tiles);
+  }
   const int at_most = plan.form == Form::kWarps      ? plan.tiles * kPiecesPerTile
                       : plan.form == Form::kPipeline ? plan.tiles
                                                      : (plan.tiles + 1) / 2;
-  return std::min(device_attribute(cudaDevAttrMultiProcessorCount, device), at_most);
+  return std::min(sm_count, at_most);
 }
 
 /// The weight gradients of one layer that a thread block sums: up to two panels of outputs by as many of inputs and the
@@ -139,16 +152,17 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
 class FusedTrainer : public Trainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-               const Parameters& initial, int device)
+               const Parameters& initial, int device, const Limits& limits)
       : widths_(workload.widths),
         precision_(precision),
-        plan_(make_plan(workload, precision)),
+        plan_(make_plan(workload, precision, limits)),
         batches_(data.batches(workload.batch_size)),
-        blocks_(workers(precision, plan_, device)) {
+        blocks_(workers(precision, plan_, limits.sm_count)),
+        watch_("cuda-fused", StepWatch::seconds_of_a_step(workload)) {
     DeviceMemory::reset_peak();
-    allocate(device_attribute(cudaDevAttrMultiProcessorCount, device));
+    allocate(limits.sm_count);
     upload(data);
-    set_arguments(workload);
+    set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device));
     set_parameters(initial);
     for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2)
       graphs_.push_back({steps, Graph::capture(stream_, [&] {
@@ -166,6 +180,7 @@ class FusedTrainer : public Trainer {
     for (StepsGraph& some : graphs_)
       for (; left >= some.steps; left -= some.steps) some.graph.launch(stream_);
     end_.record(stream_);
+    watch_.wait(end_, &state_.data()->step);
     const double device_seconds = seconds_between(begin_, end_);
     losses_.trained(first_step, count);
     next_step_ = first_step + count;
@@ -480,10 +495,10 @@ class FusedTrainer : public Trainer {
   }
   std::int64_t batch_bytes() const { return std::int64_t{plan_.tiles} * input_tile_bytes(plan_); }
 
-  void set_arguments(const Workload& workload) {
+  void set_arguments(const Workload& workload, const Limits& limits, std::int64_t l2_bytes) {
     const double scale = loss_scale(precision_, plan_.batch);
     chain_.plan = plan_;
-    chain_.layout = chain_layout(plan_, kSharedLimit);
+    chain_.layout = chain_layout(plan_, limits.shared_bytes);
     chain_.image = image_.data();
     chain_.inputs = inputs_.data();
     chain_.labels = labels_.data();
@@ -494,7 +509,7 @@ class FusedTrainer : public Trainer {
     chain_.output_partials = partials_.data() + output_partials_begin_;
     chain_.block_losses = block_losses_.data();
     chain_.passing_panels = static_cast<std::int32_t>(std::max<std::int64_t>(
-        0, plan_.input_panels - kKeptInputBytes / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
+        0, plan_.input_panels - l2_bytes / kKeptInputsShare / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
     chain_.gradient_scale = static_cast<float>(scale) / static_cast<float>(plan_.batch);
     pipeline_ = {.plan = plan_,
                  .image = image_.data(),
@@ -542,6 +557,7 @@ class FusedTrainer : public Trainer {
   const Plan plan_;
   const std::int64_t batches_;
   const int blocks_;  // of the chain
+  StepWatch watch_;
 
   Stream stream_;
   Event begin_, end_;
@@ -581,15 +597,16 @@ std::optional<std::string> fused_unavailable(int device) {
   return std::nullopt;
 }
 
-std::optional<std::string> fused_refusal(const Workload& workload, Precision precision) {
+std::optional<std::string> fused_refusal(const Workload& workload, Precision precision,
+                                         const Limits& limits) {
   if (auto refusal = shape_refusal(workload, precision)) return refusal;
-  const Plan plan = make_plan(workload, precision);
+  const Plan plan = make_plan(workload, precision, limits);
   if (plan.form != Form::kGeneral) return std::nullopt;
-  const ChainLayout layout = chain_layout(plan, kSharedLimit);
+  const ChainLayout layout = chain_layout(plan, limits.shared_bytes);
   if (layout.stages < 2)
     return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +
            " bytes of shared memory for weights and tiles, which leaves no room for a ring of inputs in " +
-           std::to_string(kSharedLimit);
+           std::to_string(limits.shared_bytes);
   return std::nullopt;
 }
 
@@ -597,11 +614,12 @@ std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision 
                                             const DatasetView& data, const Parameters& initial, int device) {
   validate(workload);
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
-  if (const auto refusal = fused_refusal(workload, precision))
+  const Limits limits = limits_of(device);
+  if (const auto refusal = fused_refusal(workload, precision, limits))
     throw UnsupportedError("cuda-fused: " + *refusal);
   require_data_for(workload, data, "cuda-fused");
   use_device(device);
-  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device);
+  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits);
 }
 
 }  // namespace headroom

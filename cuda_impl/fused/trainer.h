@@ -9,18 +9,21 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "fused/plan.h"
 
 namespace headroom {
 
 /// Why CUDA device `device` cannot run cuda-fused; nullopt if it can.
 std::optional<std::string> fused_unavailable(int device);
 
-/// Why cuda-fused does not train this workload in this precision; nullopt if it does, on a device that
-/// fused_unavailable() has nothing against.
-std::optional<std::string> fused_refusal(const Workload& workload, Precision precision);
+/// Why cuda-fused does not train this workload in this precision on a device with these limits that fused_unavailable() has
+/// nothing against; nullopt if it does.
+std::optional<std::string> fused_refusal(const Workload& workload, Precision precision,
+                                         const fused::Limits& limits);
 
-/// Throws UnsupportedError with the reason of one of these two, InputError if the data does not fit the workload,
-/// OutOfMemoryError.
+/// Throws UnsupportedError with the reason of one of these two, or with how many thread blocks or bytes the device lacks;
+/// InputError if the data does not fit the workload, OutOfMemoryError.
+/// No wait of its kernels has a bound. The host watches their steps instead, and train() throws DeviceStuckError.
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
                                             const DatasetView& data, const Parameters& initial, int device);
 

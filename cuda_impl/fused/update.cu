@@ -181,7 +181,7 @@ template <class Form>
 void launch_form(void (*kernel)(UpdateArguments), const UpdateArguments& arguments, cudaStream_t stream) {
   const int blocks = Form::kParts * arguments.row_blocks + 1;
   const int bytes = share_keeping_bytes(blocks, Form::kThreads, Form::kSharedBytes);
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_shared_bytes(kernel, bytes);
   const LaunchConfig launch(blocks, Form::kThreads, bytes, stream);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }

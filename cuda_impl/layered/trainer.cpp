@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "device/kept_losses.h"
 #include "device/memory.h"
+#include "device/step_watch.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
 #include "layered/narrow.h"
@@ -66,7 +67,8 @@ class LayeredTrainer : public Trainer {
         batches_(data.batches(workload.batch_size)),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
         loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
-        layers_(place_layers(workload.widths)) {
+        layers_(place_layers(workload.widths)),
+        watch_("cuda-layered", StepWatch::seconds_of_a_step(workload)) {
     DeviceMemory::reset_peak();
     allocate();
     data_ = upload<Format>(data, batches_ * batch_, stream_);
@@ -88,6 +90,7 @@ class LayeredTrainer : public Trainer {
       left -= many ? kStepsPerGraph : 1;
     }
     end_.record(stream_);
+    watch_.wait(end_, &state_.data()->step);
     const double device_seconds = seconds_between(begin_, end_);
     losses_.trained(first_step, count);
     next_step_ = first_step + count;
@@ -368,6 +371,7 @@ class LayeredTrainer : public Trainer {
   const std::int64_t batch_, batches_;
   const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
+  StepWatch watch_;
 
   Stream stream_, side_stream_;
   Event begin_, end_;

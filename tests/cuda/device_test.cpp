@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "device/check.h"
 #include "device/launch_pace.h"
 #include "device/memory.h"
+#include "device/step_watch.h"
 #include "device/stream.h"
 
 namespace headroom {
@@ -43,6 +47,54 @@ TEST(Check, ErrorShowsTheCallItsPlaceAndCudasWords) {
 
 TEST(Check, OutOfMemoryHasItsOwnType) {
   EXPECT_THROW(check_cuda(cudaErrorMemoryAllocation, "call", "file", 1), OutOfMemoryError);
+}
+
+/// Work that is in a stream's way until it is let go.
+class Obstacle {
+ public:
+  explicit Obstacle(const Stream& stream) { CUDA_CHECK(cudaLaunchHostFunc(stream.get(), wait, &gone_)); }
+  void remove() { gone_ = true; }
+
+ private:
+  static void wait(void* gone) {
+    while (!*static_cast<std::atomic<bool>*>(gone)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::atomic<bool> gone_ = false;
+};
+
+TEST(StepWatch, ThrowsWhereNoStepEndsForTooLong) {
+  HEADROOM_NEEDS_DEVICE();
+  DeviceBuffer<std::int64_t> counter(1);
+  counter.copy_from(std::vector<std::int64_t>{7});
+  Stream stream;
+  Event end;
+  StepWatch watch("cuda-fused", 0.1);
+  Obstacle obstacle(stream);
+  end.record(stream);
+  EXPECT_THAT(message_of<DeviceStuckError>([&] { watch.wait(end, counter.data()); }),
+              AllOf(StartsWith("cuda-fused: step 7 was not done after 0.1 s")));
+  obstacle.remove();
+  EXPECT_NO_THROW(watch.wait(end, counter.data()));
+}
+
+TEST(StepWatch, WaitsForManyStepsAsLongAsTheyGoOn) {
+  HEADROOM_NEEDS_DEVICE();
+  DeviceBuffer<std::int64_t> counter(1);
+  const std::vector<std::int64_t> numbers = {1, 2, 3, 4, 5, 6, 7, 8};
+  DeviceBuffer<std::int64_t> source(8);
+  source.copy_from(numbers);
+  Stream stream;
+  Event end;
+  for (int step = 0; step < 8; ++step) {
+    CUDA_CHECK(cudaLaunchHostFunc(
+        stream.get(), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }, nullptr));
+    CUDA_CHECK(cudaMemcpyAsync(counter.data(), source.data() + step, sizeof(std::int64_t),
+                               cudaMemcpyDeviceToDevice, stream.get()));
+  }
+  end.record(stream);
+  StepWatch watch("cuda-fused", 0.15);
+  EXPECT_NO_THROW(watch.wait(end, counter.data()));
+  EXPECT_EQ(counter.to_host()[0], 8);
 }
 
 TEST(DriverVersion, IsReadFromBothKindsOfText) {

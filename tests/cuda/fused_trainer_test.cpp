@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "core/dataset.h"
 #include "core/error.h"
@@ -22,6 +23,7 @@ namespace {
   if (const auto reason = fused_unavailable(0)) GTEST_SKIP() << *reason
 
 constexpr std::int64_t kSanitizedSteps = 3;
+constexpr fused::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 
 struct Problem : NamedProblem {
   using NamedProblem::NamedProblem;
@@ -207,9 +209,35 @@ TEST_P(FusedTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
   }
 }
 
+/// 132 multiprocessors are what the two rules were measured on.
+TEST(FusedPlan, TakesTheFormThatSuitsTheDevicesMultiprocessors) {
+  using fused::Form;
+  for (const auto& [name, sm_count, form] : {std::tuple{"mlp-64x64x64x64x64x16-b16384", 132, Form::kApart},
+                                             {"mlp-64x64x64x64x64x16-b16384", 114, Form::kPipeline},
+                                             {"mlp-64x64x64x64x64x16-b14592", 114, Form::kApart},
+                                             {"mlp-64x64x64x64x64x16-b131072", 132, Form::kPipeline},
+                                             {"mlp-64x64x64x64x64x16-b512", 4, Form::kApart},
+                                             {"mlp-64x64x64x64x64x16-b640", 4, Form::kPipeline},
+                                             {"mlp-128x128x128x128x128x16-b32767", 132, Form::kCluster},
+                                             {"mlp-128x128x128x128x128x16-b32768", 132, Form::kPair},
+                                             {"mlp-128x128x128x128x128x16-b32768", 144, Form::kCluster},
+                                             {"mlp-128x128x128x128x128x16-b28301", 114, Form::kPair},
+                                             {"mlp-32x32x32x32x32x16-b16384", 1, Form::kWarps}})
+    EXPECT_EQ(fused::make_plan(parse_workload_name(name), Precision::kFp16,
+                               {.sm_count = sm_count, .shared_bytes = kH200.shared_bytes})
+                  .form,
+              form)
+        << name << ", " << sm_count;
+}
+TEST(FusedPlan, SaysWhichBytesOfSharedMemoryAreMissing) {
+  const auto refusal = fused_refusal(parse_workload_name("mlp-1024x128x128x256-b256"), Precision::kFp16,
+                                     {.sm_count = 132, .shared_bytes = 101376})
+                           .value_or("");
+  EXPECT_NE(refusal.find("in 101376"), std::string::npos) << refusal;
+}
 TEST(FusedPlan, RefusesWithTheReason) {
   const auto refusal = [](const char* name, Precision precision = Precision::kFp16) {
-    return fused_refusal(parse_workload_name(name), precision).value_or("");
+    return fused_refusal(parse_workload_name(name), precision, kH200).value_or("");
   };
   EXPECT_EQ(refusal("mlp-64x64x10-b256"), "");
   EXPECT_EQ(refusal("mlp-1024x128x128x256-b256", Precision::kBf16), "");
@@ -225,7 +253,7 @@ TEST(FusedPlan, RefusesWithTheReason) {
 }
 TEST(FusedPlan, EveryWeightHasItsOwnPlaceInTheImage) {
   for (const char* name : {"mlp-70x64x33x16-b256", "mlp-3x100x128x200-b256", "mlp-5x7x2-b256"}) {
-    const auto plan = fused::make_plan(parse_workload_name(name), Precision::kFp16);
+    const auto plan = fused::make_plan(parse_workload_name(name), Precision::kFp16, kH200);
     std::vector<char> taken(static_cast<std::size_t>(plan.image_bytes), 0);
     const auto take = [&](int begin, int bytes) {
       for (int byte = begin; byte < begin + bytes; ++byte) {

@@ -145,6 +145,7 @@ def test_worker_that_misbehaves_costs_its_record_only(tmp_path):
         "fault-hangs": "within 2 s",
         "fault-rubbish": "not JSON",
         "fault-throws": "two lines",
+        "fault-stuck": "step 7 was not done after 10 s",
         "fault-times": "nan",
         "fault-out-of-memory": "1 TB",
         "fault-dies-in-prepare": "Aborted",

@@ -217,6 +217,10 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return *pointer = std::malloc(bytes), *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* pointer) { return std::free(pointer), cudaSuccess; }
 cudaError_t cudaMemset(void* pointer, int byte, size_t bytes) {
   if (emulated::outside_of_captures() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
   return std::memset(pointer, byte, bytes), cudaSuccess;
@@ -292,6 +296,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   *milliseconds = 1e-6f * static_cast<float>(*reinterpret_cast<std::uint64_t*>(end) -
                                              *reinterpret_cast<std::uint64_t*>(begin));

@@ -87,6 +87,18 @@ class DyingAtReleaseTrainer : public Trainer {
   std::unique_ptr<Trainer> honest_;
 };
 
+/// The device is stuck: whoever waits for it, as destructors do, waits for ever.
+class StuckTrainer : public EmptyTrainer {
+ public:
+  using EmptyTrainer::EmptyTrainer;
+  ~StuckTrainer() override {
+    while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  Timing train(std::int64_t, std::int64_t) override {
+    throw DeviceStuckError("step 7 was not done after 10 s");
+  }
+};
+
 class NonFiniteTimeTrainer : public EmptyTrainer {
  public:
   using EmptyTrainer::EmptyTrainer;
@@ -179,6 +191,7 @@ WorkerDescription describe(int) {
       {"fault-rubbish", misbehaving(write_rubbish)},
       {"fault-prints", misbehaving(print)},
       {"fault-throws", misbehaving([] { throw std::runtime_error("two\nlines"); })},
+      {"fault-stuck", [](const TrainerRequest& request) { return std::make_unique<StuckTrainer>(request); }},
       {"fault-times",
        [](const TrainerRequest& request) { return std::make_unique<NonFiniteTimeTrainer>(request); }},
       {"fault-out-of-memory",
