@@ -76,7 +76,7 @@ Traffic least_traffic(const Workload& workload, Precision precision, std::int64_
 
   const double parameters = static_cast<double>(workload.parameter_count());
   if (parameters * kMasterBytes <= on_chip_bytes) return traffic;
-  const double first = static_cast<double>(workload.widths[1]) * (workload.inputs() + 1.0);
+  const double first = static_cast<double>(workload.model.widths[1]) * (workload.inputs() + 1.0);
   const double others = parameters - first;
   const double others_in_l2 = std::min(others, l2 / kMasterBytes);
   const double first_in_l2 = std::min(first, l2 / kMasterBytes - others_in_l2);
@@ -100,8 +100,8 @@ std::vector<double> exchanged_values(const Workload& workload) {
   std::vector<double> values;
   for (int pair = 0; pair < workload.layers() / 2; ++pair) {
     const auto input = static_cast<std::size_t>(2 * pair);
-    values.push_back(batch * workload.widths[input + 2]);
-    if (pair > 0) values.push_back(batch * workload.widths[input]);
+    values.push_back(batch * workload.model.widths[input + 2]);
+    if (pair > 0) values.push_back(batch * workload.model.widths[input]);
   }
   return values;
 }

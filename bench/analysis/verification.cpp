@@ -148,8 +148,8 @@ StepBounds step_bounds(const Workload& workload, Contract contract, Precision pr
   std::int64_t hidden = 0;
   int narrowest = kMaxWidth;
   for (int layer = 1; layer < workload.layers(); ++layer) {
-    hidden += workload.widths[static_cast<std::size_t>(layer)];
-    narrowest = std::min(narrowest, workload.widths[static_cast<std::size_t>(layer)]);
+    hidden += workload.model.widths[static_cast<std::size_t>(layer)];
+    narrowest = std::min(narrowest, workload.model.widths[static_cast<std::size_t>(layer)]);
   }
   const bool few = hidden * workload.batch_size <= kFewActivations;
   const double flip = std::sqrt(2.0 / (static_cast<double>(workload.batch_size) * narrowest));
@@ -190,7 +190,7 @@ Check over_steps(const std::string& name, const TensorRange& range, std::size_t 
 std::vector<Check> step_update_checks(const Workload& workload, std::span<const StepErrors> steps,
                                       Contract contract, Precision precision) {
   if (steps.empty()) throw std::invalid_argument("step_update_checks: no steps");
-  const std::vector<TensorRange> ranges = tensor_ranges(workload.widths);
+  const std::vector<TensorRange> ranges = tensor_ranges(workload.model.widths);
   const StepBounds bounds = step_bounds(workload, contract, precision);
   std::vector<Check> checks;
   for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {

@@ -75,18 +75,21 @@ class Teacher {
   }
 
   std::int32_t label(const float* factors /* [kFactors] */) const {
-    float hidden[kTeacherHidden];
-    hidden_units(factors, hidden);
     std::int32_t best = 0;
     float best_logit = 0;
-    for (int class_index = 0; class_index < classes_; ++class_index) {
-      const float logit = (raw_logit(hidden, class_index) - shift_[class_index]) * scale_[class_index];
+    each_logit(factors, [&](int class_index, float logit) {
       if (class_index == 0 || logit > best_logit) {
         best = class_index;
         best_logit = logit;
       }
-    }
+    });
     return best;
+  }
+
+  void targets(Loss loss, const float* factors /* [kFactors] */, float* targets /* [outputs] */) const {
+    each_logit(factors, [&](int output, float logit) {
+      targets[output] = loss == Loss::kMeanSquaredError ? logit : logit > 0 ? 1.0f : 0.0f;
+    });
   }
 
   std::string description() const {
@@ -95,6 +98,14 @@ class Teacher {
   }
 
  private:
+  template <class Use>
+  void each_logit(const float* factors, const Use& use) const {
+    float hidden[kTeacherHidden];
+    hidden_units(factors, hidden);
+    for (int output = 0; output < classes_; ++output)
+      use(output, (raw_logit(hidden, output) - shift_[output]) * scale_[output]);
+  }
+
   void hidden_units(const float* factors, float* hidden) const {
     for (int unit = 0; unit < kTeacherHidden; ++unit) hidden[unit] = hidden_bias_[unit];
     for (int factor = 0; factor < factors_; ++factor) {
@@ -220,22 +231,31 @@ void expect_to_fit(const Workload& workload, double bytes) {
   throw OutOfMemoryError("workload '" + workload.name + text);
 }
 
+/// Of a sample's label or targets.
+double target_bytes(const Workload& workload) {
+  return 4.0 * (workload.loss == Loss::kCrossEntropy ? 1 : workload.outputs());
+}
+
 Dataset make_synthetic(const Workload& workload, std::int64_t least_train_bytes) {
   const std::int64_t feature_count = workload.inputs();
   const std::int64_t row_bytes = feature_count * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t train_samples = synthetic_train_samples(workload, least_train_bytes);
   const std::int64_t held_out_samples = (train_samples + 8) / 9;  // a tenth of all
-  expect_to_fit(workload,
-                static_cast<double>(train_samples + held_out_samples) * static_cast<double>(row_bytes));
+  expect_to_fit(workload, static_cast<double>(train_samples + held_out_samples) *
+                              (static_cast<double>(row_bytes) + target_bytes(workload)));
 
   Dataset dataset;
   dataset.train_features.resize(static_cast<std::size_t>(train_samples * feature_count));
-  dataset.train_labels.resize(static_cast<std::size_t>(train_samples));
+  const bool labelled = workload.loss == Loss::kCrossEntropy;
+  const std::int64_t outputs = workload.outputs();
+  dataset.train_labels.resize(static_cast<std::size_t>(labelled ? train_samples : 0));
+  dataset.train_targets.resize(static_cast<std::size_t>(labelled ? 0 : train_samples * outputs));
   dataset.held_out_features.resize(static_cast<std::size_t>(held_out_samples * feature_count));
-  dataset.held_out_labels.resize(static_cast<std::size_t>(held_out_samples));
+  dataset.held_out_labels.resize(static_cast<std::size_t>(labelled ? held_out_samples : 0));
+  dataset.held_out_targets.resize(static_cast<std::size_t>(labelled ? 0 : held_out_samples * outputs));
 
   const int factor_count = static_cast<int>(std::min<std::int64_t>(kFactors, feature_count));
-  const Teacher teacher(factor_count, workload.classes(), workload.seed);
+  const Teacher teacher(factor_count, workload.outputs(), workload.seed);
   const std::int64_t chunk = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / feature_count);
   parallel_for(train_samples + held_out_samples, chunk, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t sample = begin; sample < end; ++sample) {
@@ -246,7 +266,11 @@ Dataset make_synthetic(const Workload& workload, std::int64_t least_train_bytes)
       float factors[kFactors];
       teacher.factors_of(sample, factors);
       draw_features(workload.seed, sample, factors, factor_count, static_cast<int>(feature_count), features);
-      (held_out ? dataset.held_out_labels : dataset.train_labels)[row] = teacher.label(factors);
+      if (labelled)
+        (held_out ? dataset.held_out_labels : dataset.train_labels)[row] = teacher.label(factors);
+      else
+        teacher.targets(workload.loss, factors,
+                        (held_out ? dataset.held_out_targets : dataset.train_targets).data() + row * outputs);
     }
   });
   dataset.description = teacher.description();
@@ -266,6 +290,10 @@ std::vector<std::int64_t> permutation(std::int64_t count, std::uint64_t seed) {
 }
 
 Dataset make_from_idx(const Workload& workload) {
+  if (workload.loss != Loss::kCrossEntropy)
+    throw InputError(workload.dataset.folder + ": IDX files hold labels, and workload '" + workload.name +
+                     "' has loss " + std::string(to_string(workload.loss)) +
+                     ", which needs fp32 targets; only synthetic data has them");
   const IdxSamples idx =
       read_idx(workload.dataset.folder, workload.inputs(), workload.classes(), [&](std::int64_t samples) {
         constexpr double kBytesOfPixel = 1 + sizeof(float);  // as it is read and as it is trained on
@@ -311,15 +339,16 @@ Dataset make_from_idx(const Workload& workload) {
 
 }  // namespace
 
-DatasetView Dataset::train() const {
-  return {train_features.data(), train_labels.data(), static_cast<std::int64_t>(train_labels.size()),
-          feature_count};
+DatasetView Dataset::view(const std::vector<float>& features, const std::vector<std::int32_t>& labels,
+                          const std::vector<float>& targets) const {
+  const auto data_of = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
+  return {features.data(), data_of(labels), data_of(targets),
+          static_cast<std::int64_t>(features.size()) / feature_count, feature_count};
 }
 
-DatasetView Dataset::held_out() const {
-  return {held_out_features.data(), held_out_labels.data(), static_cast<std::int64_t>(held_out_labels.size()),
-          feature_count};
-}
+DatasetView Dataset::train() const { return view(train_features, train_labels, train_targets); }
+
+DatasetView Dataset::held_out() const { return view(held_out_features, held_out_labels, held_out_targets); }
 
 std::int64_t synthetic_train_samples(const Workload& workload, std::int64_t least_train_bytes) {
   const std::int64_t batch_bytes =
@@ -335,6 +364,10 @@ void require_data_for(const Workload& workload, const DatasetView& data, const s
   if (data.batches(workload.batch_size) < 1)
     throw InputError(trainer + ": batch size " + std::to_string(workload.batch_size) +
                      " is larger than the data set of " + std::to_string(data.samples) + " samples");
+  const bool labelled = workload.loss == Loss::kCrossEntropy;
+  if ((labelled ? static_cast<const void*>(data.labels) : data.targets) == nullptr)
+    throw InputError(trainer + ": loss " + std::string(to_string(workload.loss)) + " of '" + workload.name +
+                     "' needs " + (labelled ? "int32 labels" : "fp32 targets") + ", and the data has none");
 }
 
 Dataset make_dataset(const Workload& workload, std::int64_t least_train_bytes) try {
@@ -343,12 +376,16 @@ Dataset make_dataset(const Workload& workload, std::int64_t least_train_bytes) t
                         ? make_from_idx(workload)
                         : make_synthetic(workload, least_train_bytes);
   dataset.feature_count = workload.inputs();
-  dataset.classes = workload.classes();
+  dataset.outputs = workload.outputs();
   Digest digest;
   digest.add(dataset.train_features);
   digest.add(dataset.train_labels);
   digest.add(dataset.held_out_features);
   digest.add(dataset.held_out_labels);
+  if (workload.loss != Loss::kCrossEntropy) {  // else the digests of version 1 hold
+    digest.add(dataset.train_targets);
+    digest.add(dataset.held_out_targets);
+  }
   dataset.digest = digest.hex();
   return dataset;
 } catch (const std::bad_alloc&) {

@@ -17,12 +17,12 @@
 
 namespace headroom {
 
-/// One step trained by the oracle from `start`: update = parameters after the step - start, computed in double
-/// and rounded to fp32 only for storage (relative error 6e-8).
+/// One step trained by the oracle from `start`: update = what the step adds to parameters and slots, computed in double and
+/// rounded to fp32 only for storage (relative error 6e-8).
 struct ReferencePoint {
   std::int64_t step = 0;
-  Parameters start;
-  Parameters update;
+  State start;
+  State update;
   double loss = 0;  ///< before the update
 };
 
@@ -34,8 +34,8 @@ static_assert(std::size(kEarlyCheckSteps) == std::size(kCheckSteps));
 /// Free-running steps of the second check.
 inline constexpr std::int64_t kFreeSteps = 10;
 
-/// Follows the oracle's trajectory from `initial` and calls `point` at each of `steps` (ascending), with the
-/// parameters of the trajectory rounded to fp32 as `start`. `rounding` false gives plain double arithmetic.
+/// Follows the oracle's trajectory from `initial`, with slots of zeros, and calls `point` at each of `steps` (ascending), with the
+/// state of the trajectory rounded to fp32 as `start`. `rounding` false gives plain double arithmetic.
 /// If `steps` reach kFreeSteps - 1 the parameters after kFreeSteps steps are handed to `after_free_steps`.
 void follow_reference(const Workload& workload, Precision precision, bool rounding, const DatasetView& data,
                       const Parameters& initial, const std::vector<std::int64_t>& steps,
@@ -50,7 +50,10 @@ std::unique_ptr<Trainer> make_oracle_trainer(const Workload& workload, Precision
 std::vector<double> oracle_gradient(const Workload& workload, const DatasetView& data,
                                     const std::vector<double>& parameters, std::int64_t batch, double* loss);
 
-/// Fraction of samples whose largest logit is their label, plain fp32 arithmetic.
-double accuracy(const Parameters& parameters, const DatasetView& data);
+/// Fraction of samples whose largest logit is their label; plain fp32 arithmetic, as in r_squared().
+double accuracy(const Model& model, const Parameters& parameters, const DatasetView& data);
+/// For fp32 targets t: 1 - sum (y - t)^2 / sum (t - mean of t)^2 over all samples and outputs, the mean for each output; with binary
+/// cross-entropy y is the probability.
+double r_squared(const Workload& workload, const Parameters& parameters, const DatasetView& data);
 
 }  // namespace headroom

@@ -11,7 +11,9 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
+#include "core/error.h"
 #include "core/parallel.h"
 
 namespace headroom {
@@ -121,6 +123,14 @@ Parameters initial_parameters(const std::vector<int>& widths, std::uint64_t seed
         });
   }
   return parameters;
+}
+
+void require_slots(const std::vector<Parameters>& slots, const std::vector<int>& widths, int count) {
+  if (static_cast<int>(slots.size()) != count)
+    throw InputError("set_slots: " + std::to_string(slots.size()) + " slots, expected " +
+                     std::to_string(count));
+  for (const Parameters& slot : slots)
+    if (slot.widths() != widths) throw InputError("set_slots: slots of another network");
 }
 
 }  // namespace headroom

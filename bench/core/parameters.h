@@ -69,6 +69,22 @@ class Parameters {
   std::vector<float, BulkAllocator<float>> values_;
 };
 
+/// All that training changes: the parameters, and for each of the optimizer's slots as many values.
+struct State {
+  Parameters parameters;
+  std::vector<Parameters> slots;
+
+  /// The parameters at step 0, with `slots` slots of zeros.
+  static State initial(Parameters parameters, int slots) {
+    State state{std::move(parameters), {}};
+    for (int slot = 0; slot < slots; ++slot) state.slots.emplace_back(state.parameters.widths());
+    return state;
+  }
+};
+
+/// Throws InputError unless these are `count` slots of a network of these widths.
+void require_slots(const std::vector<Parameters>& slots, const std::vector<int>& widths, int count);
+
 /// A network whose values lie elsewhere, such as in a mapped file.
 struct ParametersView {
   ParametersView(const Parameters& parameters)  // NOLINT(google-explicit-constructor)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/parameters.h"
 
 namespace headroom {
@@ -24,12 +25,23 @@ class Trainer {
   /// device has finished them.
   virtual Timing train(std::int64_t first_step, std::int64_t count) = 0;
 
-  /// Mean cross-entropy over the batch before the update of each step. Kept for the last kKeptLosses trained steps.
+  /// The loss of the batch before the update of each step. Kept for the last kKeptLosses trained steps.
   virtual std::vector<float> losses(std::int64_t first_step, std::int64_t count) = 0;
   static constexpr std::int64_t kKeptLosses = std::int64_t{1} << 20;
 
   virtual Parameters parameters() = 0;
   virtual void set_parameters(const Parameters& parameters) = 0;
+  /// The optimizer's slots (core/workload.h). A trainer of an optimizer that has some says so in both.
+  virtual std::vector<Parameters> slots() { return {}; }
+  virtual void set_slots(const std::vector<Parameters>& slots) {
+    if (!slots.empty()) throw InputError("set_slots: this trainer's optimizer has no slots");
+  }
+  /// Between any two steps. train() says which step is next, so that training can go on from any state.
+  State state() { return {parameters(), slots()}; }
+  void set_state(const State& state) {
+    set_parameters(state.parameters);
+    set_slots(state.slots);
+  }
 
   /// Device bytes held by this trainer at its peak; -1 if not known.
   virtual std::int64_t peak_device_bytes() { return -1; }

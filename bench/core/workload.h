@@ -24,10 +24,51 @@ Precision parse_precision(std::string_view name);
 /// size, which the mean divides by; else 1.
 double loss_scale(Precision precision, int batch_size);
 
-/// Plain stochastic gradient descent: w -= learning_rate * dL/dw, where L is the mean loss over the batch.
+/// What hidden layers apply to each of their sums z: relu max(z, 0), tanh, silu z / (1 + exp(-z)), gelu
+/// z (1 + erf(z / sqrt(2))) / 2, elu z or exp(z) - 1 (alpha 1). The last layer applies nothing.
+enum class Activation { kRelu, kTanh, kSilu, kGelu, kElu };
+inline constexpr std::array<Activation, 5> kAllActivations = {
+    Activation::kRelu, Activation::kTanh, Activation::kSilu, Activation::kGelu, Activation::kElu};
+
+/// Of the outputs y against labels or targets t: softmax cross-entropy over int32 labels, a mean over the batch; mean squared
+/// error (y - t)^2 and binary cross-entropy with logits log(1 + exp(y)) - t y over fp32 targets, means over batch and outputs.
+enum class Loss { kCrossEntropy, kMeanSquaredError, kBinaryCrossEntropy };
+inline constexpr std::array<Loss, 3> kAllLosses = {Loss::kCrossEntropy, Loss::kMeanSquaredError,
+                                                   Loss::kBinaryCrossEntropy};
+
+/// How parameters w follow the gradient g of the loss, as torch.optim does it, in fp32; t = step + 1:
+///   sgd    b = momentum b + g;  w -= learning_rate b  (no b, and g in its place, without momentum)
+///   adam   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+///          w -= learning_rate / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+///   adamw  w *= 1 - learning_rate weight_decay, then as adam
+/// b, or m and v, are the slots: fp32 values for each parameter, zero at step 0.
 struct Optimizer {
+  enum class Kind { kSgd, kAdam, kAdamW };
+  Kind kind = Kind::kSgd;
   double learning_rate = 0.003;
+  double momentum = 0;                                ///< sgd
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  ///< adam, adamw
+  double weight_decay = 0.01;                         ///< adamw
+
+  int slots() const { return kind != Kind::kSgd ? 2 : momentum != 0 ? 1 : 0; }
   bool operator==(const Optimizer&) const = default;
+};
+inline constexpr std::array<Optimizer::Kind, 3> kAllOptimizers = {
+    Optimizer::Kind::kSgd, Optimizer::Kind::kAdam, Optimizer::Kind::kAdamW};
+
+std::string_view to_string(Activation activation);  ///< "relu", "tanh", "silu", "gelu", "elu"
+std::string_view to_string(Loss loss);              ///< "cross-entropy", "mse", "bce"
+std::string_view to_string(Optimizer::Kind kind);   ///< "sgd", "adam", "adamw"
+// These throw InputError with the nearest valid name.
+Activation parse_activation(std::string_view name);
+Loss parse_loss(std::string_view name);
+Optimizer::Kind parse_optimizer(std::string_view name);
+
+/// Fully connected layers with biases.
+struct Model {
+  std::vector<int> widths;  ///< inputs, hidden widths, outputs
+  Activation activation = Activation::kRelu;
+  bool operator==(const Model&) const = default;
 };
 
 /// Where the samples come from; see dataset.h.
@@ -41,33 +82,39 @@ struct DatasetSpec {
 inline constexpr int kMaxLayers = 16;
 inline constexpr int kMaxWidth = 65536;
 
-/// A multilayer perceptron with ReLU between layers and softmax cross-entropy at the end, and how it is trained.
+/// A multilayer perceptron and how it is trained.
 struct Workload {
-  std::string name;         ///< unique in a results file; default_name() unless a suite gives another
-  std::vector<int> widths;  ///< inputs, hidden widths, classes: layers() + 1 entries
+  std::string name;  ///< unique in a results file; default_name() unless a suite gives another
+  Model model;
+  Loss loss = Loss::kCrossEntropy;
   int batch_size = 0;
   Optimizer optimizer;
   DatasetSpec dataset;
   std::uint64_t seed = 1;  ///< initial parameters, synthetic data and the order of samples
 
-  int layers() const { return static_cast<int>(widths.size()) - 1; }  ///< weight matrices
-  int inputs() const { return widths.front(); }
-  int classes() const { return widths.back(); }
-  std::int64_t parameter_count() const;  ///< weights and biases
+  int layers() const { return static_cast<int>(model.widths.size()) - 1; }  ///< weight matrices
+  int inputs() const { return model.widths.front(); }
+  int outputs() const { return model.widths.back(); }
+  int classes() const { return outputs(); }  ///< with cross-entropy
+  std::int64_t parameter_count() const;      ///< weights and biases
   /// Operations (a multiply-add counts two) of the matrix products of one step:
   /// forward, weight gradient, and input gradient of every layer but the first.
   double flops_per_step() const;
 };
 
-/// "mlp-784x128x128x128x10-b32".
-std::string default_name(const std::vector<int>& widths, int batch_size);
+/// "mlp-784x128x10-b32", with what is no default behind it: "mlp-17x64x64x6-b64-tanh-mse-adam", "mlp-8x4-b2-momentum0.9".
+/// Of the optimizer's numbers only the momentum is in it.
+std::string default_name(const Workload& workload);
 
 /// Parses a name as written by default_name(). Throws InputError that shows the name and a right one.
 Workload parse_workload_name(std::string_view name);
 
-/// Throws InputError unless 1 to kMaxLayers layers, widths of 1 to kMaxWidth, batch of 1 or more,
-/// a learning rate that is finite and positive.
+/// Throws InputError unless 1 to kMaxLayers layers, widths of 1 to kMaxWidth, batch of 1 or more; a learning rate and an epsilon
+/// that are finite and positive; momentum, betas from 0 to below 1, a weight decay of 0 or more.
 void validate(const Workload& workload);
+
+/// Why a backend that trains nothing but ReLU, cross-entropy and plain sgd refuses `workload`; empty if it need not.
+std::string beyond_plain_training(const Workload& workload);
 
 /// The candidate with the smallest edit distance to `name`, for "did you mean"; empty if there are none.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);

@@ -104,7 +104,7 @@ Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_
     // Parameters, a point's start, the gradient and the weights as products read them; a point in fp32; activations
     // and their gradients.
     const std::int64_t units =
-        std::accumulate(workload.widths.begin(), workload.widths.end(), std::int64_t{0});
+        std::accumulate(workload.model.widths.begin(), workload.model.widths.end(), std::int64_t{0});
     need.memory += parameters * (4 * kDouble + 2 * kFloat) +
                    workload.batch_size * (2 * units - workload.inputs()) * kDouble;
   }

@@ -64,8 +64,7 @@ void compare_workloads(const NamedResults& base, const NamedResults& head) {
     const auto field = [&](const std::string& name, const std::string& in_base, const std::string& in_head) {
       compare_field(base, head, fmt::format("workload {}: {}", a.name, name), in_base, in_head);
     };
-    field("widths and batch_size", default_name(a.widths, a.batch_size),
-          default_name(b.widths, b.batch_size));
+    field("what is trained", default_name(a), default_name(b));
     field("learning_rate", fmt::format("{}", a.optimizer.learning_rate),
           fmt::format("{}", b.optimizer.learning_rate));
     field("seed", fmt::format("{}", a.seed), fmt::format("{}", b.seed));

@@ -48,7 +48,8 @@ LossCurve train_curve(WorkerClient& client, const std::string& backend, Precisio
   if (held_out.samples > 0 && operations <= kMostAccuracyOperations) {
     const std::filesystem::path trained = scratch / "trained.f32";
     client.parameters(trained);
-    const double fraction = accuracy(read_parameters(trained, files.workload.widths), held_out);
+    const double fraction =
+        accuracy(files.workload.model, read_parameters(trained, files.workload.model.widths), held_out);
     if (std::isfinite(fraction)) curve.held_out_accuracy = fraction;
     std::error_code ignored;
     std::filesystem::remove(trained, ignored);

@@ -117,7 +117,7 @@ json write(const WorkloadEntry& entry) {
   const Workload& workload = entry.workload;
   const bool idx = workload.dataset.kind == DatasetSpec::Kind::kIdx;
   return {{"name", workload.name},
-          {"widths", workload.widths},
+          {"widths", workload.model.widths},
           {"batch_size", workload.batch_size},
           {"optimizer", {{"kind", "sgd"}, {"learning_rate", workload.optimizer.learning_rate}}},
           {"dataset",
@@ -295,7 +295,7 @@ Ladder read_ladder(const Parsed& terms) {
 WorkloadEntry read_workload(const Parsed& workload) {
   WorkloadEntry entry;
   entry.workload.name = workload["name"];
-  entry.workload.widths = workload["widths"].get<std::vector<int>>();
+  entry.workload.model.widths = workload["widths"].get<std::vector<int>>();
   entry.workload.batch_size = workload["batch_size"];
   entry.workload.optimizer.learning_rate = workload["optimizer"]["learning_rate"];
   entry.workload.seed = workload["seed"];

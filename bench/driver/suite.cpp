@@ -112,7 +112,7 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
   SuiteWorkload entry{{}, precisions, backends};
   Workload& workload = entry.workload;
   for (const Node& width : node.at("widths").items()) {
-    workload.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
+    workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
   }
   workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
@@ -121,8 +121,7 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
     workload.dataset.kind = DatasetSpec::Kind::kIdx;
     workload.dataset.folder = (folder / node.at("data").string()).lexically_normal().string();
   }
-  workload.name =
-      node.has("name") ? node.at("name").string() : default_name(workload.widths, workload.batch_size);
+  workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
   check_name(node.where() + ": name", workload.name);
   if (node.has("precisions")) entry.precisions = read_precisions(node.at("precisions"));
   if (node.has("backends")) entry.backends = read_names(node.at("backends"));

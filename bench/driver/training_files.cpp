@@ -28,13 +28,13 @@ TrainingFiles write_training_files(const Workload& workload, std::int64_t least_
   std::filesystem::create_directories(folder);
   TrainingFiles files{workload, {}, folder / "initial.f32", make_dataset(workload, least_train_bytes), {}};
   Dataset& dataset = files.dataset;
-  const auto samples = static_cast<std::int64_t>(dataset.train_labels.size());
+  const auto samples = dataset.train().samples;
   files.data = {folder / "features.f32", folder / "labels.i32", samples, dataset.feature_count};
   write_floats(files.data.features, dataset.train_features);
   write_labels(files.data.labels, dataset.train_labels);
-  write_floats(files.parameters, initial_parameters(workload.widths, workload.seed).flat());
-  files.info = {dataset.description, dataset.digest, samples,
-                static_cast<std::int64_t>(dataset.held_out_labels.size()), samples / workload.batch_size};
+  write_floats(files.parameters, initial_parameters(workload.model.widths, workload.seed).flat());
+  files.info = {dataset.description, dataset.digest, samples, dataset.held_out().samples,
+                samples / workload.batch_size};
   if (!keep_training_samples) {
     dataset.train_features = {};
     dataset.train_labels = {};

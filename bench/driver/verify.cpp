@@ -59,7 +59,7 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision,
                         const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   Reference reference{folder, check_steps(files.workload, false)};
-  const Parameters initial = read_parameters(files.parameters, files.workload.widths);
+  const Parameters initial = read_parameters(files.parameters, files.workload.model.widths);
   follow_reference(
       files.workload, precision, true, files.dataset.train(), initial, reference.steps,
       [&](const ReferencePoint& point) {
@@ -96,7 +96,7 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
                                  Contract contract, Precision precision,
                                  const std::filesystem::path& trained_file,
                                  const std::function<void()>& between_steps) {
-  const std::vector<int>& widths = files.workload.widths;
+  const std::vector<int>& widths = files.workload.model.widths;
   // The oracle's points stay where they are. What the worker wrote is copied: were it to cut its file short while that
   // is mapped, this process would end.
   Parameters trained = Parameters::unset(widths);

@@ -171,7 +171,7 @@ Json arguments(const PrepareCall& call) {
   return {{"backend", call.backend},
           {"workload",
            {{"name", call.workload.name},
-            {"widths", call.workload.widths},
+            {"widths", call.workload.model.widths},
             {"batch_size", call.workload.batch_size},
             {"optimizer", {{"kind", "sgd"}, {"learning_rate", call.workload.optimizer.learning_rate}}},
             {"seed", call.workload.seed}}},
@@ -189,7 +189,7 @@ Workload read_workload(const Fields& fields) {
   Workload workload;
   workload.name = fields.checked_name("name");
   for (const Json& width : fields.array("widths")) {
-    workload.widths.push_back(
+    workload.model.widths.push_back(
         static_cast<int>(Fields::integer(width, fields.where("widths[]"), 1, kMaxWidth)));
   }
   workload.batch_size = static_cast<int>(fields.integer("batch_size", 1, std::numeric_limits<int>::max()));

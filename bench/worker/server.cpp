@@ -230,7 +230,7 @@ class Server {
   }
 
   static Parameters read_parameters(const Workload& workload, const std::filesystem::path& file) {
-    Parameters parameters = Parameters::unset(workload.widths);
+    Parameters parameters = Parameters::unset(workload.model.widths);
     read_floats(file, parameters.flat());
     return parameters;
   }

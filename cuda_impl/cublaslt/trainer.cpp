@@ -45,7 +45,7 @@ class CublasltTrainer : public Trainer {
 
   CublasltTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial,
                   std::optional<CublasltPlan> plan)
-      : widths_(workload.widths),
+      : widths_(workload.model.widths),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),

@@ -17,7 +17,7 @@ bool is_faster_apart(int batch, int sm_count) {
 }
 
 int widest_hidden(const Workload& workload) {
-  return *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  return *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
 }
 
 void place_image(Plan& plan) {
@@ -59,7 +59,7 @@ Plan make_plan(const Workload& workload, Precision precision, const Limits& limi
   plan.hidden = workload.layers() - 1;
   plan.inputs = workload.inputs();
   plan.classes = workload.classes();
-  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+  std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
   const int widest = widest_hidden(workload), features = std::max(widest, plan.inputs);
   const bool owners = plan.hidden <= kMaxOwners && plan.classes <= 16;
   plan.form = owners && features <= 32                       ? Form::kWarps

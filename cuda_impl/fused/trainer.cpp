@@ -153,7 +153,7 @@ class FusedTrainer : public Trainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                const Parameters& initial, int device, const Limits& limits)
-      : widths_(workload.widths),
+      : widths_(workload.model.widths),
         precision_(precision),
         plan_(make_plan(workload, precision, limits)),
         batches_(data.batches(workload.batch_size)),

@@ -62,12 +62,12 @@ class LayeredTrainer : public Trainer {
   static constexpr bool kCopiesWeights = sizeof(Value) == 2;
 
   LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial)
-      : widths_(workload.widths),
+      : widths_(workload.model.widths),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
         loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
-        layers_(place_layers(workload.widths)),
+        layers_(place_layers(workload.model.widths)),
         watch_("cuda-layered", StepWatch::seconds_of_a_step(workload)) {
     DeviceMemory::reset_peak();
     allocate();

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "core/training_rules.h"
 #include "device/check.h"
 #include "oracle/kernels.h"
 
@@ -125,14 +126,19 @@ __global__ void narrow_kernel(const double* from, float* to, std::int64_t count,
   if (i < count) to[i] = static_cast<float>(from[i] * factor);
 }
 
-__global__ void activate_kernel(double* values, std::int64_t count, Rounding rounding) {
+__global__ void activate_kernel(Activation activation, double* values, double* slopes, std::int64_t count,
+                                Rounding rounding) {
   const std::int64_t i = thread_index();
-  if (i < count) values[i] = rounded(values[i] < 0 ? 0 : values[i], rounding);
+  if (i >= count) return;
+  const Rounding stored = rounding == Rounding::kTf32 ? Rounding::kNone : rounding;
+  const double sum = values[i], output = rules::activated(activation, sum);
+  slopes[i] = rules::slope(activation, rounded(rules::slope_is_of_output(activation) ? output : sum, stored));
+  values[i] = rounded(output, rounding);
 }
 
-__global__ void mask_kernel(double* gradient, const double* activations, std::int64_t count) {
+__global__ void multiply_by_slopes_kernel(double* gradient, const double* slopes, std::int64_t count) {
   const std::int64_t i = thread_index();
-  if (i < count && !(activations[i] > 0)) gradient[i] = 0;
+  if (i < count) gradient[i] = slopes[i] == 0 ? 0 : gradient[i] * slopes[i];
 }
 
 /// A thread owns a sample.
@@ -148,6 +154,22 @@ __global__ void loss_kernel(const double* logits, const std::int32_t* labels, do
   for (std::int64_t i = 0; i < classes; ++i)
     gradient[row * classes + i] = (exp(logit[i] - highest) / sum - (i == labels[row] ? 1.0 : 0.0)) * scale;
   row_losses[row] = log(sum) - (logit[labels[row]] - highest);
+}
+
+__global__ void loss_of_targets_kernel(Loss loss, const double* values, const float* targets,
+                                       double* gradient, double* row_losses, std::int64_t batch,
+                                       std::int64_t outputs, double scale) {
+  const std::int64_t row = thread_index();
+  if (row >= batch) return;
+  double sum = 0;
+  for (std::int64_t i = row * outputs; i < (row + 1) * outputs; ++i) {
+    const rules::LossPart part = loss == Loss::kMeanSquaredError
+                                     ? rules::squared_error(values[i], targets[i])
+                                     : rules::binary_cross_entropy(values[i], targets[i]);
+    sum += part.loss;
+    gradient[i] = part.gradient * scale;
+  }
+  row_losses[row] = sum / static_cast<double>(outputs);
 }
 
 /// parts[blockIdx.y, column]: the sum over kRowsOfPart rows. A thread sums every eighth of them.
@@ -180,10 +202,22 @@ __global__ void add_parts_kernel(const double* parts, std::int64_t part_count, d
   to[i] = sum * scale + (bias != nullptr ? bias[i % columns] : 0.0);
 }
 
-__global__ void descend_kernel(double* parameters, const double* gradient, std::int64_t count,
-                               double learning_rate) {
+__global__ void update_kernel(Optimizer optimizer, double step, const double* gradient, double* parameters,
+                              double* first_slot, double* second_slot, std::int64_t count) {
   const std::int64_t i = thread_index();
-  if (i < count) parameters[i] -= learning_rate * gradient[i];
+  if (i >= count) return;
+  rules::Parameter one{.value = parameters[i]};
+  if (first_slot != nullptr) one.slots[0] = first_slot[i];
+  if (second_slot != nullptr) one.slots[1] = second_slot[i];
+  rules::update(optimizer, step, gradient[i], one);
+  parameters[i] = one.value;
+  if (first_slot != nullptr) first_slot[i] = one.slots[0];
+  if (second_slot != nullptr) second_slot[i] = one.slots[1];
+}
+
+__global__ void subtract_kernel(const double* other, double* values, std::int64_t count) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] -= other[i];
 }
 
 template <class... Parameters, class... Arguments>
@@ -228,11 +262,18 @@ void widen_and_round(const float* from, double* to, std::int64_t count, Rounding
 void narrow(const double* from, float* to, std::int64_t count, double factor, Stream& stream) {
   launch_elementwise(narrow_kernel, count, stream, from, to, count, factor);
 }
-void activate(double* values, std::int64_t count, Rounding rounding, Stream& stream) {
-  launch_elementwise(activate_kernel, count, stream, values, count, rounding);
+void activate(Activation activation, double* values, double* slopes, std::int64_t count, Rounding rounding,
+              Stream& stream) {
+  launch_elementwise(activate_kernel, count, stream, activation, values, slopes, count, rounding);
 }
-void mask(double* gradient, const double* activations, std::int64_t count, Stream& stream) {
-  launch_elementwise(mask_kernel, count, stream, gradient, activations, count);
+void multiply_by_slopes(double* gradient, const double* slopes, std::int64_t count, Stream& stream) {
+  launch_elementwise(multiply_by_slopes_kernel, count, stream, gradient, slopes, count);
+}
+void loss_of_targets(Loss loss, const double* values, const float* targets, double* gradient,
+                     double* row_losses, std::int64_t batch, std::int64_t outputs, double scale,
+                     Stream& stream) {
+  launch_elementwise(loss_of_targets_kernel, batch, stream, loss, values, targets, gradient, row_losses,
+                     batch, outputs, scale);
 }
 void loss(const double* logits, const std::int32_t* labels, double* gradient, double* row_losses,
           std::int64_t batch, std::int64_t classes, double scale, Stream& stream) {
@@ -248,9 +289,13 @@ void column_sums(const double* values, double* sums, std::int64_t rows, std::int
   launch_elementwise(add_parts_kernel, columns, stream, part_sums, parts, sums, columns, columns,
                      static_cast<const double*>(nullptr), scale);
 }
-void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
-             Stream& stream) {
-  launch_elementwise(descend_kernel, count, stream, parameters, gradient, count, learning_rate);
+void update(const Optimizer& optimizer, std::int64_t step, const double* gradient, double* parameters,
+            double* first_slot, double* second_slot, std::int64_t count, Stream& stream) {
+  launch_elementwise(update_kernel, count, stream, optimizer, static_cast<double>(step), gradient, parameters,
+                     first_slot, second_slot, count);
+}
+void subtract(const double* other, double* values, std::int64_t count, Stream& stream) {
+  launch_elementwise(subtract_kernel, count, stream, other, values, count);
 }
 
 }  // namespace headroom::oracle

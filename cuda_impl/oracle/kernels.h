@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/workload.h"
 #include "device/memory.h"
 #include "device/stream.h"
 
@@ -39,18 +40,26 @@ void product(Factor a, Factor b, double* c /* [rows, columns] */, std::int64_t r
 void round_values(const double* from, double* to, std::int64_t count, Rounding rounding, Stream& stream);
 void widen_and_round(const float* from, double* to, std::int64_t count, Rounding rounding, Stream& stream);
 void narrow(const double* from, float* to, std::int64_t count, double factor, Stream& stream);
-/// values = round(max(values, 0)); NaN stays.
-void activate(double* values, std::int64_t count, Rounding rounding, Stream& stream);
-/// gradient = 0 where the activation is not positive.
-void mask(double* gradient, const double* activations, std::int64_t count, Stream& stream);
+/// values = round(activation(values)), and the slopes there, from what is stored: in 16 bits rounded values, else unrounded ones.
+void activate(Activation activation, double* values, double* slopes, std::int64_t count, Rounding rounding,
+              Stream& stream);
+/// gradient *= slopes; a slope of 0 passes nothing on.
+void multiply_by_slopes(double* gradient, const double* slopes, std::int64_t count, Stream& stream);
 /// gradient = (softmax(logits) - one-hot) * scale; row_losses [batch].
 void loss(const double* logits /* [batch, classes] */, const std::int32_t* labels, double* gradient,
           double* row_losses, std::int64_t batch, std::int64_t classes, double scale, Stream& stream);
+/// The same for the losses of fp32 targets: gradient is that of the sum over the outputs times `scale`; a row's loss is the mean over
+/// its outputs.
+void loss_of_targets(Loss loss, const double* values /* [batch, outputs] */, const float* targets,
+                     double* gradient, double* row_losses, std::int64_t batch, std::int64_t outputs,
+                     double scale, Stream& stream);
 /// sums[column] = scale * sum over rows of values[row, column].
 void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
                  PartialSums& partial, Stream& stream);
-/// parameters -= learning_rate * gradient.
-void descend(double* parameters, const double* gradient, std::int64_t count, double learning_rate,
-             Stream& stream);
+/// What step `step` does to `count` parameters and their slots; a slot that the optimizer does not have is null.
+void update(const Optimizer& optimizer, std::int64_t step, const double* gradient, double* parameters,
+            double* first_slot, double* second_slot, std::int64_t count, Stream& stream);
+/// values -= other.
+void subtract(const double* other, double* values, std::int64_t count, Stream& stream);
 
 }  // namespace headroom::oracle

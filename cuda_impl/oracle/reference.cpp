@@ -18,7 +18,7 @@ using oracle::Rounding;
 /// What is rounded to what; the same table as in core/oracle.cpp.
 struct Roundings {
   Rounding input = Rounding::kNone, weight = Rounding::kNone;
-  bool bias_sums_rounded_gradient = false;
+  bool stores_rounded = false;
   double loss_scale = 1;
 };
 
@@ -31,10 +31,10 @@ Roundings roundings_of(Precision precision, int batch_size) {
     case Precision::kFp16:
       return {.input = Rounding::kFp16,
               .weight = Rounding::kFp16,
-              .bias_sums_rounded_gradient = true,
+              .stores_rounded = true,
               .loss_scale = loss_scale(precision, batch_size)};
     case Precision::kBf16:
-      return {.input = Rounding::kBf16, .weight = Rounding::kBf16Weight, .bias_sums_rounded_gradient = true};
+      return {.input = Rounding::kBf16, .weight = Rounding::kBf16Weight, .stores_rounded = true};
   }
   throw std::logic_error("oracle-cuda: not a Precision");
 }
@@ -43,22 +43,28 @@ Roundings roundings_of(Precision precision, int batch_size) {
 class GradientOfBatch {
  public:
   GradientOfBatch(const Workload& workload, Precision precision, const DatasetView& data)
-      : widths_(workload.widths),
+      : widths_(workload.model.widths),
+        activation_(workload.model.activation),
+        loss_(workload.loss),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         roundings_(roundings_of(precision, workload.batch_size)),
-        ranges_(tensor_ranges(workload.widths)) {
-    if (data.feature_count != workload.inputs() || batches_ < 1)
-      throw InputError("oracle-cuda: data of " + std::to_string(data.samples) + " samples with " +
-                       std::to_string(data.feature_count) + " features for workload '" + workload.name + "'");
+        ranges_(tensor_ranges(workload.model.widths)) {
+    require_data_for(workload, data, "oracle-cuda");
     features_ = DeviceBuffer<float>(batches_ * batch_ * data.feature_count);
     features_.copy_from({data.features, static_cast<std::size_t>(features_.size())});
-    labels_ = DeviceBuffer<std::int32_t>(batches_ * batch_);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(labels_.size())});
+    if (loss_ == Loss::kCrossEntropy) {
+      labels_ = DeviceBuffer<std::int32_t>(batches_ * batch_);
+      labels_.copy_from({data.labels, static_cast<std::size_t>(labels_.size())});
+    } else {
+      targets_ = DeviceBuffer<float>(batches_ * batch_ * workload.outputs());
+      targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
+    }
     for (const int width : widths_) values_.emplace_back(batch_ * width);
     std::int64_t largest_weight = 0;
     for (int layer = 0; layer < layers(); ++layer) {
       gradients_.emplace_back(batch_ * widths_[layer + 1]);
+      if (layer + 1 < layers()) slopes_.emplace_back(batch_ * widths_[layer + 1]);
       largest_weight = std::max(largest_weight, weight_range(layer).size);
     }
     weights_ = DeviceBuffer<double>(largest_weight);
@@ -77,11 +83,18 @@ class GradientOfBatch {
                       values_[layer + 1].data(), batch_, out, in, parameters + bias_range(layer).begin, 1,
                       partial_, stream);
       if (layer + 1 < layers())
-        oracle::activate(values_[layer + 1].data(), batch_ * out, roundings_.input, stream);
+        oracle::activate(activation_, values_[layer + 1].data(), slopes_[layer].data(), batch_ * out,
+                         roundings_.input, stream);
     }
-    oracle::loss(values_.back().data(), labels_.data() + first_row, gradients_.back().data(),
-                 row_losses_.data(), batch_, widths_.back(),
-                 roundings_.loss_scale / static_cast<double>(batch_), stream);
+    const std::int64_t outputs = widths_.back();
+    if (loss_ == Loss::kCrossEntropy)
+      oracle::loss(values_.back().data(), labels_.data() + first_row, gradients_.back().data(),
+                   row_losses_.data(), batch_, outputs, roundings_.loss_scale / static_cast<double>(batch_),
+                   stream);
+    else
+      oracle::loss_of_targets(loss_, values_.back().data(), targets_.data() + first_row * outputs,
+                              gradients_.back().data(), row_losses_.data(), batch_, outputs,
+                              roundings_.loss_scale / static_cast<double>(batch_ * outputs), stream);
     for (int layer = layers() - 1; layer >= 0; --layer) backward(parameters, layer, gradient, stream);
     stream.synchronize();
     double total = 0;
@@ -107,7 +120,7 @@ class GradientOfBatch {
     const double unscale = 1 / roundings_.loss_scale;
     const double* unrounded = gradients_[layer].data();
     oracle::round_values(unrounded, rounded_gradient_.data(), batch_ * out, roundings_.input, stream);
-    oracle::column_sums(roundings_.bias_sums_rounded_gradient ? rounded_gradient_.data() : unrounded,
+    oracle::column_sums(roundings_.stores_rounded ? rounded_gradient_.data() : unrounded,
                         gradient + bias_range(layer).begin, batch_, out, unscale, partial_, stream);
     oracle::product({rounded_gradient_.data(), 1, out}, {values_[layer].data(), 1, in},
                     gradient + weight_range(layer).begin, out, in, batch_, nullptr, unscale, partial_,
@@ -115,17 +128,21 @@ class GradientOfBatch {
     if (layer == 0) return;
     oracle::product({rounded_gradient_.data(), out, 1}, {product_weights(parameters, layer, stream), 1, in},
                     gradients_[layer - 1].data(), batch_, in, out, nullptr, 1, partial_, stream);
-    oracle::mask(gradients_[layer - 1].data(), values_[layer].data(), batch_ * in, stream);
+    oracle::multiply_by_slopes(gradients_[layer - 1].data(), slopes_[layer - 1].data(), batch_ * in, stream);
   }
 
   std::vector<int> widths_;
+  Activation activation_;
+  Loss loss_;
   std::int64_t batch_, batches_;
   Roundings roundings_;
   std::vector<TensorRange> ranges_;
   DeviceBuffer<float> features_;
   DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<float> targets_;
   std::vector<DeviceBuffer<double>> values_;     // inputs, hidden activations, logits: [batch, widths[layer]]
   std::vector<DeviceBuffer<double>> gradients_;  // of each layer's output, scaled, unrounded: [batch, out]
+  std::vector<DeviceBuffer<double>> slopes_;     // of hidden activations: [batch, out]
   DeviceBuffer<double> weights_;                 // one layer's, rounded
   DeviceBuffer<double> rounded_gradient_;        // one layer's
   DeviceBuffer<double> row_losses_;
@@ -147,10 +164,10 @@ class DeviceParameters {
     oracle::widen_and_round(narrow.data(), values_.data(), values_.size(), Rounding::kNone, stream);
     stream.synchronize();
   }
-  /// The values times `factor`, rounded to fp32.
-  Parameters rounded(double factor, Stream& stream) const {
+  /// The values rounded to fp32.
+  Parameters rounded(Stream& stream) const {
     DeviceBuffer<float> narrow(values_.size());
-    oracle::narrow(values_.data(), narrow.data(), values_.size(), factor, stream);
+    oracle::narrow(values_.data(), narrow.data(), values_.size(), 1, stream);
     stream.synchronize();
     Parameters result(widths_);
     narrow.copy_to(result.flat());
@@ -162,15 +179,45 @@ class DeviceParameters {
   DeviceBuffer<double> values_;
 };
 
+/// Parameters and slots.
+struct DeviceState {
+  DeviceParameters parameters;
+  std::vector<DeviceParameters> slots;
+
+  DeviceState(const std::vector<int>& widths, int slot_count) : parameters(widths) {
+    for (int slot = 0; slot < slot_count; ++slot) slots.emplace_back(widths);
+  }
+  void assign(const State& state, Stream& stream) {
+    parameters.assign(state.parameters, stream);
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) slots[slot].assign(state.slots[slot], stream);
+  }
+  State rounded(Stream& stream) const {
+    State state{parameters.rounded(stream), {}};
+    for (const DeviceParameters& slot : slots) state.slots.push_back(slot.rounded(stream));
+    return state;
+  }
+  void update(const Optimizer& optimizer, std::int64_t step, DeviceParameters& gradient, Stream& stream) {
+    const auto slot = [&](std::size_t index) { return index < slots.size() ? slots[index].data() : nullptr; };
+    oracle::update(optimizer, step, gradient.data(), parameters.data(), slot(0), slot(1), parameters.size(),
+                   stream);
+  }
+  void subtract(DeviceState& other, Stream& stream) {
+    oracle::subtract(other.parameters.data(), parameters.data(), parameters.size(), stream);
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      oracle::subtract(other.slots[slot].data(), slots[slot].data(), parameters.size(), stream);
+  }
+};
+
 class DeviceOracleTrainer : public Trainer {
  public:
   DeviceOracleTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                       const Parameters& initial)
-      : learning_rate_(workload.optimizer.learning_rate),
+      : widths_(workload.model.widths),
+        optimizer_(workload.optimizer),
         gradient_of_batch_(workload, precision, data),
-        parameters_(workload.widths),
-        gradient_(workload.widths) {
-    set_parameters(initial);
+        state_(widths_, optimizer_.slots()),
+        gradient_(widths_) {
+    state_.assign(State::initial(initial, optimizer_.slots()), stream_);
   }
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
@@ -181,8 +228,8 @@ class DeviceOracleTrainer : public Trainer {
     }
     for (std::int64_t step = first_step; step < first_step + count; ++step) {
       losses_.push_back(
-          static_cast<float>(gradient_of_batch_(parameters_.data(), step, gradient_.data(), stream_)));
-      oracle::descend(parameters_.data(), gradient_.data(), parameters_.size(), learning_rate_, stream_);
+          static_cast<float>(gradient_of_batch_(state_.parameters.data(), step, gradient_.data(), stream_)));
+      state_.update(optimizer_, step, gradient_, stream_);
     }
     stream_.synchronize();
     return clock.timing();
@@ -194,14 +241,23 @@ class DeviceOracleTrainer : public Trainer {
                        " are not among those just trained");
     return {losses_.begin() + first, losses_.begin() + first + count};
   }
-  Parameters parameters() override { return parameters_.rounded(1, stream_); }
-  void set_parameters(const Parameters& parameters) override { parameters_.assign(parameters, stream_); }
+  Parameters parameters() override { return state_.parameters.rounded(stream_); }
+  void set_parameters(const Parameters& parameters) override {
+    state_.parameters.assign(parameters, stream_);
+  }
+  std::vector<Parameters> slots() override { return state_.rounded(stream_).slots; }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, optimizer_.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) state_.slots[slot].assign(slots[slot], stream_);
+  }
 
  private:
-  double learning_rate_;
+  std::vector<int> widths_;
+  Optimizer optimizer_;
   Stream stream_;
   GradientOfBatch gradient_of_batch_;
-  DeviceParameters parameters_, gradient_;
+  DeviceState state_;
+  DeviceParameters gradient_;
   std::vector<float> losses_;
   std::int64_t kept_from_ = 0;
 };
@@ -220,24 +276,30 @@ void follow_reference_on_device(const Workload& workload, Precision precision, c
   if (steps.empty()) return;
   Stream stream;
   GradientOfBatch gradient_of_batch(workload, precision, data);
-  DeviceParameters parameters(workload.widths), start(workload.widths), gradient(workload.widths);
-  parameters.assign(initial, stream);
-  const double learning_rate = workload.optimizer.learning_rate;
+  const Optimizer& optimizer = workload.optimizer;
+  const std::vector<int>& widths = workload.model.widths;
+  DeviceState state(widths, optimizer.slots()), start(widths, optimizer.slots()),
+      end(widths, optimizer.slots());
+  DeviceParameters gradient(widths);
+  state.assign(State::initial(initial, optimizer.slots()), stream);
   auto next = steps.begin();
   for (std::int64_t step = 0;; ++step) {
-    if (step == free_steps && after_free_steps) after_free_steps(parameters.rounded(1, stream));
+    if (step == free_steps && after_free_steps) after_free_steps(state.parameters.rounded(stream));
     while (next != steps.end() && *next == step) {
-      ReferencePoint reference{.step = step, .start = parameters.rounded(1, stream), .update = {}};
+      ReferencePoint reference{.step = step, .start = state.rounded(stream), .update = {}};
       start.assign(reference.start, stream);
-      reference.loss = gradient_of_batch(start.data(), step, gradient.data(), stream);
-      reference.update = gradient.rounded(-learning_rate, stream);
+      end.assign(reference.start, stream);
+      reference.loss = gradient_of_batch(start.parameters.data(), step, gradient.data(), stream);
+      end.update(optimizer, step, gradient, stream);
+      end.subtract(start, stream);
+      reference.update = end.rounded(stream);
       point(reference);
       ++next;
     }
     const bool free_steps_are_due = after_free_steps && steps.back() >= free_steps - 1 && step < free_steps;
     if (next == steps.end() && !free_steps_are_due) return;
-    gradient_of_batch(parameters.data(), step, gradient.data(), stream);
-    oracle::descend(parameters.data(), gradient.data(), parameters.size(), learning_rate, stream);
+    gradient_of_batch(state.parameters.data(), step, gradient.data(), stream);
+    state.update(optimizer, step, gradient, stream);
   }
 }
 

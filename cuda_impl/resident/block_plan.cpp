@@ -24,7 +24,7 @@ BlockPlan make_block_plan(const Workload& workload, Precision precision, const L
   require(workload.classes() <= kBlockClasses, std::to_string(workload.classes()) + " classes, not up to 16");
   require(workload.inputs() <= kBlockRanks * kBlockInputs,
           std::to_string(workload.inputs()) + " inputs, not up to 896");
-  const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
   require(widest <= kBlockWidth, "a hidden layer of " + std::to_string(widest) + ", not up to 1024");
 
   BlockPlan plan{};
@@ -36,7 +36,7 @@ BlockPlan make_block_plan(const Workload& workload, Precision precision, const L
   plan.classes = workload.classes();
   plan.exchanges = kBlockExchanges;
   plan.rank_inputs = divide_up(workload.inputs(), kBlockRanks);
-  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+  std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
   place_parameters(plan, kBlockLayers);
   plan.shared_bytes = block_layout().bytes;
   require(plan.shared_bytes <= limits.shared_bytes, std::to_string(plan.shared_bytes) +

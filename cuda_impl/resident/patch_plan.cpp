@@ -29,7 +29,7 @@ PatchPlan make_patch_plan(const Workload& workload, Precision precision, const L
   require(workload.inputs() <= kPatchColumns * kPatchInputs,
           std::to_string(workload.inputs()) + " inputs, not up to " +
               std::to_string(kPatchColumns * kPatchInputs));
-  const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
   require(widest <= kPatchWidth,
           "a hidden layer of " + std::to_string(widest) + ", not up to " + std::to_string(kPatchWidth));
   require(
@@ -38,7 +38,7 @@ PatchPlan make_patch_plan(const Workload& workload, Precision precision, const L
   require(PatchLayout::kBytes <= limits.shared_bytes, std::to_string(PatchLayout::kBytes) +
                                                           " bytes of shared memory; there are " +
                                                           std::to_string(limits.shared_bytes));
-  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+  std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
   plan.column_inputs = (workload.inputs() + kPatchColumns - 1) / kPatchColumns;
   plan.shared_bytes = PatchLayout::kBytes;
   plan.exchange_bytes = 2 * PatchExchange::kParityBytes + PatchExchange::kLastMasterBytes;

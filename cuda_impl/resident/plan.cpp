@@ -33,7 +33,8 @@ class SharedLayout {
 int most_chunks(const Workload& workload) {
   int most = 0;
   for (int layer = 0; layer < workload.layers(); ++layer)
-    most = std::max(most, divide_up(workload.widths[static_cast<std::size_t>(layer) + 1], kChunkColumns));
+    most =
+        std::max(most, divide_up(workload.model.widths[static_cast<std::size_t>(layer) + 1], kChunkColumns));
   return most;
 }
 
@@ -80,8 +81,8 @@ Plan make_plan(const Workload& workload, Precision precision, Form form, const L
   std::int64_t parameter = 0;
   for (int index = 0; index < plan.layers; ++index) {
     LayerPlan& layer = plan.layer[index];
-    layer.in = workload.widths[static_cast<std::size_t>(index)];
-    layer.out = workload.widths[static_cast<std::size_t>(index) + 1];
+    layer.in = workload.model.widths[static_cast<std::size_t>(index)];
+    layer.out = workload.model.widths[static_cast<std::size_t>(index) + 1];
     layer.in_units = divide_up(layer.in, kUnitColumns);
     layer.out_units = divide_up(layer.out, kUnitColumns);
     layer.chunks = divide_up(layer.out, kChunkColumns);

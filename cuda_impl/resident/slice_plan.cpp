@@ -138,9 +138,9 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   require(plan.classes <= kMostClasses, std::to_string(plan.classes) + " classes, not up to 16");
   require(workload.inputs() <= 8 * kInputPairs * kPairColumns,
           std::to_string(workload.inputs()) + " inputs, not up to 896");
-  std::copy(workload.widths.begin(), workload.widths.end(), plan.widths);
+  std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
 
-  const int widest = *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
   if (in_pair_clusters(form, own) && precision == Precision::kTf32) {
     finish_wide_rows_plan(plan, widest, limits);
     return plan;

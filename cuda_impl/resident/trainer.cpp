@@ -149,7 +149,7 @@ bool in_sixteen_bits(Precision precision) {
   return precision == Precision::kFp16 || precision == Precision::kBf16;
 }
 int widest_hidden(const Workload& workload) {
-  return *std::max_element(workload.widths.begin() + 1, workload.widths.end() - 1);
+  return *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
 }
 
 /// One or four clusters whose thread blocks own two slices each (slice_whole_pair.cuh), in 16 bits.
@@ -205,7 +205,7 @@ std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precisi
 bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
   constexpr int kNarrowest = 600;  // at 520 slices are faster
   return options.form == ResidentOptions::Form::kAny && options.sharing.team == 0 &&
-         std::all_of(workload.widths.begin() + 1, workload.widths.end() - 1,
+         std::all_of(workload.model.widths.begin() + 1, workload.model.widths.end() - 1,
                      [](int width) { return width >= kNarrowest; });
 }
 
@@ -310,7 +310,7 @@ class ResidentTrainer : public Trainer {
  public:
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Program& program, const ResidentOptions& options)
-      : widths_(workload.widths), batches_(data.batches(workload.batch_size)), program_(program) {
+      : widths_(workload.model.widths), batches_(data.batches(workload.batch_size)), program_(program) {
     DeviceMemory::reset_peak();
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);

@@ -55,8 +55,8 @@ Plan make_plan(const Workload& workload, const Limits& limits) {
   std::int64_t parameter = 0;
   for (int index = 0; index < plan.layers; ++index) {
     LayerPlan& layer = plan.layer[index];
-    layer.in = workload.widths[static_cast<std::size_t>(index)];
-    layer.out = workload.widths[static_cast<std::size_t>(index) + 1];
+    layer.in = workload.model.widths[static_cast<std::size_t>(index)];
+    layer.out = workload.model.widths[static_cast<std::size_t>(index) + 1];
     layer.in_tiles = in_tiles;
     const int tiles = divided_up(layer.out, kTileSide);
     const bool narrow = index == plan.layers - 1 && plan.narrow != 0;
@@ -166,7 +166,8 @@ double weight_bytes_per_step(const Workload& workload, Precision precision) {
   double bytes = 0;
   for (int layer = 0; layer < workload.layers(); ++layer) {
     const auto index = static_cast<std::size_t>(layer);
-    const double weights = static_cast<double>(workload.widths[index]) * workload.widths[index + 1];
+    const double weights =
+        static_cast<double>(workload.model.widths[index]) * workload.model.widths[index + 1];
     bytes += weights * (layer == 0 ? 8 : 8 + forward);
   }
   return bytes;

@@ -44,7 +44,7 @@ class StreamedTrainer : public Trainer {
  public:
   StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options)
-      : widths_(workload.widths),
+      : widths_(workload.model.widths),
         precision_(precision),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),

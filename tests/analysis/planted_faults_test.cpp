@@ -34,7 +34,7 @@ class PlainTrainer {
         precision_(precision),
         data_(data),
         fault_(fault),
-        parameters_(workload.widths) {}
+        parameters_(workload.model.widths) {}
 
   void set_parameters(const Parameters& parameters) { parameters_ = parameters; }
   const Parameters& parameters() const { return parameters_; }
@@ -67,7 +67,7 @@ class PlainTrainer {
 
   void train_step(std::int64_t step) {
     const int batch = workload_.batch_size, layers = workload_.layers();
-    const std::vector<int>& widths = workload_.widths;
+    const std::vector<int>& widths = workload_.model.widths;
     const std::int64_t first_row = (step + fault_.batch_shift) % data_.batches(batch) * batch;
     std::vector<Matrix> values(static_cast<std::size_t>(layers) + 1),
         weights(static_cast<std::size_t>(layers));
@@ -91,7 +91,7 @@ class PlainTrainer {
   }
 
   void forward(int layer, const Matrix& x, const Matrix& weight, Matrix& out) {
-    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     const bool hidden = layer + 1 < workload_.layers();
     out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
     for (int row = 0; row < workload_.batch_size; ++row) {
@@ -129,7 +129,7 @@ class PlainTrainer {
   }
 
   Matrix input_gradient(int layer, const Matrix& gradient, const Matrix& weight, const Matrix& activation) {
-    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
     for (int row = 0; row < workload_.batch_size; ++row) {
       for (int o = width - 1; o >= 0; --o) {
@@ -143,7 +143,7 @@ class PlainTrainer {
 
   void update(int layer, const Matrix& gradient, const Matrix& summed, const Matrix& x, float scale) {
     if (layer == fault_.frozen_layer) return;
-    const int in = workload_.widths[layer], width = workload_.widths[layer + 1];
+    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     const double factor = (calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1) *
                           (layer == fault_.scaled_layer ? 1.05 : 1);
     const float rate = static_cast<float>(workload_.optimizer.learning_rate * factor);
@@ -175,7 +175,7 @@ struct Problem {
       : workload(parse_workload_name(name)) {
     workload.optimizer.learning_rate = learning_rate;
     data = make_dataset(workload, std::int64_t{64} << 20);
-    initial = initial_parameters(workload.widths, workload.seed);
+    initial = initial_parameters(workload.model.widths, workload.seed);
   }
   Workload workload;
   Dataset data;
@@ -201,9 +201,10 @@ Verification verify_against(const Reference& reference, const Problem& problem, 
   PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault);
   std::vector<StepErrors> steps;
   for (const ReferencePoint& point : reference.points) {
-    trainer.set_parameters(point.start);
+    trainer.set_state(point.start);
     trainer.train(point.step, 1);
-    steps.push_back(compare_step(point.step, point.start, trainer.parameters(), point.update));
+    steps.push_back(
+        compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));
   }
   trainer.set_parameters(problem.initial);
   trainer.train(0, kFreeSteps);

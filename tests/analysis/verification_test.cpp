@@ -70,7 +70,7 @@ TEST(UpdateErrors, OfDifferentNetworksAreRefused) {
 
 Workload with_widths(std::vector<int> widths, int batch_size = 32) {
   Workload workload;
-  workload.widths = std::move(widths);
+  workload.model.widths = std::move(widths);
   workload.batch_size = batch_size;
   return workload;
 }

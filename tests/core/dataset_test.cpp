@@ -86,18 +86,51 @@ TEST(SyntheticData, EverySmallShapeWorks) {
   }
 }
 
+TEST(SyntheticData, TargetsAreStandardisedOrBinary) {
+  Workload workload = parse_workload_name("mlp-20x8x3-b64-mse");
+  const Dataset data = make_dataset(workload, 4 * kMebibyte);
+  EXPECT_TRUE(data.train_labels.empty());
+  ASSERT_EQ(data.train().labels, nullptr);
+  for (int output = 0; output < 3; ++output) {
+    double sum = 0, squares = 0;
+    for (std::int64_t sample = 0; sample < data.train().samples; ++sample) {
+      const double target = data.train().targets[3 * sample + output];
+      sum += target;
+      squares += target * target;
+    }
+    const auto count = static_cast<double>(data.train().samples);
+    EXPECT_NEAR(sum / count, 0, 0.1) << output;
+    EXPECT_NEAR(squares / count, 1, 0.15) << output;
+  }
+  const Dataset binary = make_dataset(parse_workload_name("mlp-20x8x1-b64-bce"), 4 * kMebibyte);
+  const auto ones = std::count(binary.train_targets.begin(), binary.train_targets.end(), 1.0f);
+  const auto zeros = std::count(binary.train_targets.begin(), binary.train_targets.end(), 0.0f);
+  EXPECT_EQ(ones + zeros, binary.train().samples);
+  EXPECT_NEAR(static_cast<double>(ones) / static_cast<double>(binary.train().samples), 0.5, 0.2);
+}
+
+TEST(SyntheticData, RegressionTargetsCanBeLearned) {
+  const Workload workload = parse_workload_name("mlp-64x64x3-b64-tanh-mse-adam");
+  const Dataset data = make_dataset(workload, 4 * kMebibyte);
+  const auto trainer = make_oracle_trainer(workload, Precision::kFp32, true, data.train(),
+                                           initial_parameters(workload.model.widths, workload.seed));
+  trainer->train(0, 1000);
+  EXPECT_GT(r_squared(workload, trainer->parameters(), data.held_out()), 0.5);
+}
+
 TEST(SyntheticData, CanBeLearnedBySmallSteps) {
   const Workload workload = parse_workload_name("mlp-784x128x128x128x10-b32");
   const Dataset data = make_dataset(workload, 240 * kMebibyte);
   const auto trainer = make_oracle_trainer(workload, Precision::kFp32, true, data.train(),
-                                           initial_parameters(workload.widths, workload.seed));
+                                           initial_parameters(workload.model.widths, workload.seed));
   trainer->train(0, 5000);
   const auto mean = [&](std::int64_t first) {
     const std::vector<float> losses = trainer->losses(first, 312);
     return std::accumulate(losses.begin(), losses.end(), 0.0) / 312;
   };
   EXPECT_LT(mean(4688), 0.6 * mean(0));
-  EXPECT_GT(accuracy(trainer->parameters(), data.held_out()), 0.5);  // a guess is right one time in ten
+  EXPECT_GT(accuracy(workload.model, trainer->parameters(), data.held_out()),
+            0.5);  // a guess is right one time in ten
 }
 
 TEST(SyntheticData, TooLargeForMemoryIsSaidSo) {

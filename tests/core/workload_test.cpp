@@ -22,10 +22,10 @@ std::string message_of(const std::string& name) {
 TEST(Workload, NameReadsBack) {
   for (const std::string name : {"mlp-784x128x128x128x10-b32", "mlp-1x1-b1", "mlp-65536x7x65536-b1048576"}) {
     const Workload workload = parse_workload_name(name);
-    EXPECT_EQ(default_name(workload.widths, workload.batch_size), name);
+    EXPECT_EQ(default_name(workload), name);
     EXPECT_EQ(workload.name, name);
   }
-  EXPECT_EQ(parse_workload_name("mlp-784x300x10-b64").widths, (std::vector<int>{784, 300, 10}));
+  EXPECT_EQ(parse_workload_name("mlp-784x300x10-b64").model.widths, (std::vector<int>{784, 300, 10}));
 }
 
 TEST(Workload, MalformedNamesAreRefusedInOneLineThatShowsARightOne) {
@@ -39,6 +39,47 @@ TEST(Workload, MalformedNamesAreRefusedInOneLineThatShowsARightOne) {
     EXPECT_NE(message.find("mlp-784x128x10-b32"), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
+}
+
+TEST(Workload, NameSaysWhatIsNoDefault) {
+  for (const std::string name :
+       {"mlp-17x64x64x6-b64-tanh-mse-adam", "mlp-8x4-b2-momentum0.9", "mlp-8x4-b2-gelu-bce-adamw",
+        "mlp-8x4x2-b2-silu", "mlp-8x4x2-b2-adam", "mlp-8x4x2-b2-elu-momentum0.5"})
+    EXPECT_EQ(default_name(parse_workload_name(name)), name);
+  const Workload workload = parse_workload_name("mlp-17x64x64x6-b64-tanh-mse-adam");
+  EXPECT_EQ(workload.model, (Model{{17, 64, 64, 6}, Activation::kTanh}));
+  EXPECT_EQ(workload.loss, Loss::kMeanSquaredError);
+  EXPECT_EQ(workload.optimizer.kind, Optimizer::Kind::kAdam);
+  EXPECT_EQ(workload.optimizer.slots(), 2);
+  EXPECT_EQ(parse_workload_name("mlp-8x4-b2-momentum0.9").optimizer.slots(), 1);
+  EXPECT_EQ(parse_workload_name("mlp-8x4-b2").optimizer.slots(), 0);
+}
+
+TEST(Workload, APartOfANameThatIsNotKnownShowsTheNearestOne) {
+  EXPECT_NE(message_of("mlp-8x4-b2-tahn").find("'tanh'"), std::string::npos) << message_of("mlp-8x4-b2-tahn");
+  EXPECT_NE(message_of("mlp-8x4-b2-adamv").find("'adam"), std::string::npos);
+  EXPECT_NE(message_of("mlp-8x4-b2-momentum1").find("from 0 to below 1"), std::string::npos);
+  EXPECT_NE(message_of("mlp-8x4-b2-momentumx").find("'x' is not a momentum"), std::string::npos);
+  // One name for one workload: defaults left out, activation, loss, optimizer.
+  for (const std::string name : {"mlp-8x4-b2-adam-tanh", "mlp-8x4-b2-relu", "mlp-8x4-b2-sgd",
+                                 "mlp-8x4-b2-tanh-tanh", "mlp-8x4-b2-momentum0.90"})
+    EXPECT_NE(message_of(name).find("written as 'mlp-8x4-b2"), std::string::npos) << message_of(name);
+}
+
+TEST(Workload, NumbersOfTheOptimizerMustBeInTheirRanges) {
+  const auto refused = [](double Optimizer::* number, double value, Optimizer::Kind kind) {
+    Workload workload = parse_workload_name("mlp-784x10-b32");
+    workload.optimizer.kind = kind;
+    workload.optimizer.*number = value;
+    EXPECT_THROW(validate(workload), InputError) << value;
+  };
+  refused(&Optimizer::beta1, 1, Optimizer::Kind::kAdam);
+  refused(&Optimizer::beta2, 1, Optimizer::Kind::kAdamW);
+  refused(&Optimizer::beta2, std::nan(""), Optimizer::Kind::kAdam);
+  refused(&Optimizer::momentum, -0.1, Optimizer::Kind::kSgd);
+  refused(&Optimizer::momentum, 0.9, Optimizer::Kind::kAdam);
+  refused(&Optimizer::epsilon, 0, Optimizer::Kind::kAdam);
+  refused(&Optimizer::weight_decay, -1, Optimizer::Kind::kAdamW);
 }
 
 TEST(Workload, LearningRateMustBePositiveAndFinite) {

@@ -160,9 +160,10 @@ void check_updates(const Trained& trained, Precision precision, std::optional<Cu
   follow_reference(
       trained.workload, precision, true, trained.data.train(), trained.initial, steps,
       [&](const ReferencePoint& point) {
-        trainer->set_parameters(point.start);
+        trainer->set_state(point.start);
         trainer->train(point.step, 1);
-        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        errors.push_back(
+            compare_step(point.step, point.start.parameters, trainer->parameters(), point.update.parameters));
         EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * (1 + point.loss));
       },
       [](const Parameters&) {});

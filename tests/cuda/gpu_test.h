@@ -97,10 +97,10 @@ double product_input(double value) {
 
 inline Workload test_workload(std::vector<int> widths, int batch_size, std::uint64_t seed) {
   Workload workload;
-  workload.widths = std::move(widths);
+  workload.model.widths = std::move(widths);
   workload.batch_size = batch_size;
   workload.seed = seed;
-  workload.name = default_name(workload.widths, batch_size);
+  workload.name = default_name(workload);
   return workload;
 }
 

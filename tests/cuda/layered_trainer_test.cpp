@@ -24,10 +24,10 @@ struct Trained : Problem {
 void check_updates(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps,
                    double each_bound = 5e-2) {
   auto trainer = trained.trainer(precision);
-  const auto ranges = tensor_ranges(trained.workload.widths);
+  const auto ranges = tensor_ranges(trained.workload.model.widths);
   std::vector<std::vector<double>> errors(ranges.size());
   const auto check = [&](const ReferencePoint& point) {
-    trainer->set_parameters(point.start);
+    trainer->set_state(point.start);
     trainer->train(point.step, 1);
     const Parameters after = trainer->parameters();
     const float loss = trainer->losses(point.step, 1)[0];
@@ -37,7 +37,7 @@ void check_updates(const Trained& trained, Precision precision, const std::vecto
       double difference = 0, size = 0;
       for (std::int64_t i = ranges[tensor].begin; i < ranges[tensor].begin + ranges[tensor].size; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        const double start = point.start.flat()[at], expected = point.update.flat()[at];
+        const double start = point.start.parameters.flat()[at], expected = point.update.parameters.flat()[at];
         const double found = static_cast<double>(after.flat()[at]) - start;
         const double error = std::max(0.0, std::abs(found - expected) - 6e-8 * std::abs(start));
         difference += std::isnan(found) ? NAN : error * error;
@@ -146,7 +146,7 @@ TEST_P(LayeredTrainer, SmallLossesThatAreNotKeptAreAnInputError) {
 TEST_P(LayeredTrainer, SmallParametersComeBackAsTheyWereSet) {
   const Trained trained({33, 7, 5, 3}, 4);
   auto trainer = trained.trainer(GetParam());
-  const Parameters other = initial_parameters(trained.workload.widths, trained.workload.seed + 1);
+  const Parameters other = initial_parameters(trained.workload.model.widths, trained.workload.seed + 1);
   trainer->set_parameters(other);
   const Parameters found = trainer->parameters();
   EXPECT_TRUE(std::equal(other.flat().begin(), other.flat().end(), found.flat().begin()));

@@ -42,7 +42,7 @@ TEST_F(PlantedDelayTest, RefusesWhatIsNoPercentage) {
 struct Network {
   Workload workload = test_workload({784, 128, 128, 10}, 32, fresh_seed());
   Dataset data = make_dataset(workload, std::int64_t{1} << 20);
-  Parameters initial = initial_parameters(workload.widths, workload.seed);
+  Parameters initial = initial_parameters(workload.model.widths, workload.seed);
 
   std::unique_ptr<Trainer> trainer(const char* percent) const {
     percent == nullptr ? unsetenv(kVariable) : setenv(kVariable, percent, 1);

@@ -74,7 +74,7 @@ TEST(DeviceReferenceTrainer, TrainsAsTheCpuTrainer) {
   HEADROOM_NEEDS_DEVICE();
   const Workload workload = test_workload({20, 24, 10}, 8, fresh_seed());
   const Dataset data = make_dataset(workload, 1 << 16);
-  const Parameters initial = initial_parameters(workload.widths, workload.seed);
+  const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
   auto cpu = make_oracle_trainer(workload, Precision::kFp32, true, data.train(), initial);
   auto gpu = make_device_oracle_trainer(workload, Precision::kFp32, data.train(), initial, 0);
   cpu->train(0, 20);

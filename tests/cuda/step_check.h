@@ -32,7 +32,7 @@ struct NamedProblem {
     // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
     if (is_deep()) workload.optimizer.learning_rate = 0.5;
     dataset = make_dataset(workload, 0);
-    initial = initial_parameters(workload.widths, seed);
+    initial = initial_parameters(workload.model.widths, seed);
   }
   bool is_deep() const { return workload.layers() > 4; }
   std::string described(Precision precision) const {
@@ -73,11 +73,12 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
   follow_reference(
       problem.workload, precision, true, problem.dataset.train(), problem.initial, steps,
       [&](const ReferencePoint& point) {
-        trainer.set_parameters(point.start);
+        trainer.set_state(point.start);
         trainer.train(point.step, 1);
-        errors.push_back(compare_step(point.step, point.start, trainer.parameters(), point.update));
+        errors.push_back(
+            compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));
         EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss)) << point.step;
-        if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start);
+        if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start.parameters);
       },
       [&](const Parameters& end) { run_freely(kFreeSteps, end); });
   double worst = 0;

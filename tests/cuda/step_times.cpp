@@ -17,7 +17,7 @@ namespace {
 
 double step_microseconds(const Workload& workload, Precision precision, const Dataset& data,
                          double* first_loss, double* last_loss) {
-  const Parameters initial = initial_parameters(workload.widths, workload.seed);
+  const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
   auto trainer = HEADROOM_MAKE_TRAINER(workload, precision, data.train(), initial, 0);
   const double once = trainer->train(0, 16).device_seconds / 16;
   const std::int64_t steps = std::max<std::int64_t>(16, static_cast<std::int64_t>(0.02 / once));
@@ -38,7 +38,8 @@ int print_times(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) names.emplace_back(argv[i]);
   if (names.empty())
     for (const int width : {128, 256, 512, 1024, 2048, 4096, 8192})
-      names.push_back(default_name({784, width, width, width, 10}, 32));
+      names.push_back("mlp-784x" + std::to_string(width) + "x" + std::to_string(width) + "x" +
+                      std::to_string(width) + "x10-b32");
   for (const std::string& name : names) {
     const Workload workload = parse_workload_name(name);
     const Dataset data = make_dataset(workload, std::int64_t{1} << 28);

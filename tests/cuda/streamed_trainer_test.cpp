@@ -279,8 +279,8 @@ TEST(StreamedPlan, OwnersCoverEveryTileOnceAndTilesDoNotOverlap) {
     Workload workload;
     workload.batch_size = 1 + static_cast<int>(random() % streamed::kMaxBatch);
     const int layers = 2 + static_cast<int>(random() % 15);
-    for (int i = 0; i <= layers; ++i) workload.widths.push_back(1 + static_cast<int>(random() % 5000));
-    workload.name = default_name(workload.widths, workload.batch_size);
+    for (int i = 0; i <= layers; ++i) workload.model.widths.push_back(1 + static_cast<int>(random() % 5000));
+    workload.name = default_name(workload);
     const auto plan = streamed::make_plan(
         workload, {.sm_count = 1 + static_cast<int>(random() % 150), .shared_bytes = kH200.shared_bytes});
     std::int64_t tiles = 0, outputs = 0, biases = 0;

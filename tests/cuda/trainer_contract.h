@@ -22,7 +22,7 @@ struct Problem {
   Problem(std::vector<int> widths, int batch_size, std::int64_t data_bytes = std::int64_t{1} << 20)
       : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
         data(make_dataset(workload, data_bytes)),
-        initial(initial_parameters(workload.widths, workload.seed)) {}
+        initial(initial_parameters(workload.model.widths, workload.seed)) {}
 };
 
 inline void expect_a_non_finite_weight_in_the_loss(Trainer& trainer, const Problem& problem) {

@@ -533,12 +533,12 @@ void check_wide_network(const std::vector<int>& widths, int batch, Precision pre
   follow_reference_on_device(
       problem.workload, precision, data, problem.initial, 0, steps, 0,
       [&](const ReferencePoint& point) {
-        trainer->set_parameters(point.start);
+        trainer->set_state(point.start);
         trainer->train(point.step, 1);
         const Parameters after = trainer->parameters();
-        errors.push_back(compare_step(point.step, point.start, after, point.update));
+        errors.push_back(compare_step(point.step, point.start.parameters, after, point.update.parameters));
         EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * std::abs(point.loss));
-        trainer->set_parameters(point.start);
+        trainer->set_state(point.start);
         trainer->train(point.step, 1);
         const Parameters again = trainer->parameters();
         EXPECT_TRUE(std::equal(after.flat().begin(), after.flat().end(), again.flat().begin()))

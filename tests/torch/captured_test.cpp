@@ -44,8 +44,7 @@ TEST(LibtorchExpert, ObeysTheContractExceptForTf32) {
 
 TEST(LibtorchExpert, StepsLikeTheOracleOnTheCpu) {
   for (const Workload& workload : workloads()) {
-    SCOPED_TRACE(default_name(workload.widths, workload.batch_size) + " seed " +
-                 std::to_string(workload.seed));
+    SCOPED_TRACE(default_name(workload) + " seed " + std::to_string(workload.seed));
     const Scratch scratch(workload);
     WorkerClient worker(torch_worker(scratch), -1);
     scratch.prepare(worker, "libtorch-expert");
@@ -77,8 +76,7 @@ TEST_P(LibtorchCapturedOnGpu, StepsLikeTheOracle) {
   const OfferedPrecision offer = offered(worker.hello(), backend, precision);
   if (offer.unavailable) GTEST_SKIP() << *offer.unavailable;
   for (const Workload& workload : networks) {
-    SCOPED_TRACE(default_name(workload.widths, workload.batch_size) + " seed " +
-                 std::to_string(workload.seed));
+    SCOPED_TRACE(default_name(workload) + " seed " + std::to_string(workload.seed));
     const Scratch scratch(workload);
     // One ReLU that a 16-bit logit flips is a large part of a tiny network: its bounds are for real ones.
     if (offer.contract != Contract::kExact && workload.inputs() < 784) continue;

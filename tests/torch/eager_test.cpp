@@ -27,8 +27,7 @@ TEST(LibtorchEager, OffersFp32WithoutAGpuAndSaysWhyNotTheRest) {
 
 TEST(LibtorchEager, StepsLikeTheOracleOnTheCpu) {
   for (const Workload& workload : workloads()) {
-    SCOPED_TRACE(default_name(workload.widths, workload.batch_size) + " seed " +
-                 std::to_string(workload.seed));
+    SCOPED_TRACE(default_name(workload) + " seed " + std::to_string(workload.seed));
     const Scratch scratch(workload);
     WorkerClient worker(torch_worker(scratch), -1);
     scratch.prepare(worker, kBackend);
@@ -72,8 +71,7 @@ class LibtorchEagerOnGpu : public ::testing::TestWithParam<Precision> {};
 TEST_P(LibtorchEagerOnGpu, StepsLikeTheOracle) {
   const Precision precision = GetParam();
   for (const Workload& workload : workloads()) {
-    SCOPED_TRACE(default_name(workload.widths, workload.batch_size) + " seed " +
-                 std::to_string(workload.seed));
+    SCOPED_TRACE(default_name(workload) + " seed " + std::to_string(workload.seed));
     const Scratch scratch(workload);
     WorkerClient worker(torch_worker(scratch), 0);
     const OfferedPrecision offer = offered(worker.hello(), kBackend, precision);

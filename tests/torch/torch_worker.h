@@ -56,15 +56,15 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
   follow_reference(
       scratch.workload, precision, /*rounding=*/true, scratch.view(), scratch.initial, steps,
       [&](const ReferencePoint& point) {
-        write_floats(scratch.folder / "start", point.start.flat());
+        write_floats(scratch.folder / "start", point.start.parameters.flat());
         worker.set_parameters(scratch.folder / "start");
         worker.train(point.step, 1);
         worker.parameters(scratch.folder / "after");
-        Parameters after(scratch.workload.widths);
+        Parameters after(scratch.workload.model.widths);
         const std::vector<float> values =
             read_floats(scratch.folder / "after", scratch.workload.parameter_count());
         std::ranges::copy(values, after.flat().begin());
-        errors.push_back(compare_step(point.step, point.start, after, point.update));
+        errors.push_back(compare_step(point.step, point.start.parameters, after, point.update.parameters));
         if (contract == Contract::kExact) {
           const float loss = worker.losses(point.step, 1, scratch.folder / "losses").at(0);
           EXPECT_NEAR(loss, point.loss, 1e-5 * (1 + point.loss));

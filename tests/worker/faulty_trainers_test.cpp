@@ -19,9 +19,10 @@ Verification check(Fault fault, Precision precision, const Scratch& scratch) {
   follow_reference(
       scratch.workload, precision, /*rounding=*/true, scratch.view(), scratch.initial, steps,
       [&](const ReferencePoint& point) {
-        trainer->set_parameters(point.start);
+        trainer->set_state(point.start);
         trainer->train(point.step, 1);
-        errors.push_back(compare_step(point.step, point.start, trainer->parameters(), point.update));
+        errors.push_back(
+            compare_step(point.step, point.start.parameters, trainer->parameters(), point.update.parameters));
       },
       [](const Parameters&) {});
   return judge(step_update_checks(scratch.workload, errors, Contract::kExact, precision));

@@ -34,7 +34,7 @@ std::string request_refusal(const std::string& line) {
 Workload small() {
   Workload workload;
   workload.name = "small";
-  workload.widths = {2, 3};
+  workload.model.widths = {2, 3};
   workload.batch_size = 1;
   return workload;
 }
@@ -48,7 +48,7 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
   PrepareCall call;
   call.backend = "cuda-layered";
   call.workload.name = "mlp-7x5x3-b2";
-  call.workload.widths = {7, 5, 3};
+  call.workload.model.widths = {7, 5, 3};
   call.workload.batch_size = 2;
   call.workload.optimizer.learning_rate = 0.1;
   call.workload.seed = std::numeric_limits<std::uint64_t>::max();
@@ -60,7 +60,7 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
   const auto& read = std::get<PrepareCall>(request.call);
   EXPECT_EQ(read.backend, call.backend);
   EXPECT_EQ(read.workload.name, call.workload.name);
-  EXPECT_EQ(read.workload.widths, call.workload.widths);
+  EXPECT_EQ(read.workload.model.widths, call.workload.model.widths);
   EXPECT_EQ(read.workload.batch_size, call.workload.batch_size);
   EXPECT_EQ(read.workload.optimizer.learning_rate, call.workload.optimizer.learning_rate);
   EXPECT_EQ(read.workload.seed, call.workload.seed);

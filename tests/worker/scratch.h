@@ -45,7 +45,7 @@ class Scratch {
     write_floats(data.features, features);
     write_labels(labels);
     parameters_file = folder / "initial.f32";
-    initial = initial_parameters(workload.widths, workload.seed);
+    initial = initial_parameters(workload.model.widths, workload.seed);
     write_floats(parameters_file, initial.flat());
   }
   ~Scratch() {
@@ -78,7 +78,7 @@ inline Workload small_workload(std::vector<int> widths = {6, 5, 4, 3}, int batch
                                std::uint64_t seed = 1) {
   Workload workload;
   workload.name = "small";
-  workload.widths = std::move(widths);
+  workload.model.widths = std::move(widths);
   workload.batch_size = batch_size;
   workload.seed = seed;
   return workload;

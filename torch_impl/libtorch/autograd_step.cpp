@@ -55,7 +55,7 @@ double autocast_loss_scale(Precision precision, int batch_size) {
 }
 
 AutogradStep::AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device)
-    : network_(make_network(workload.widths)),
+    : network_(make_network(workload.model.widths)),
       device_(device),
       scale_(scale),
       learning_rate_(workload.optimizer.learning_rate / scale) {

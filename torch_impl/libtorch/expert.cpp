@@ -126,7 +126,7 @@ class ExpertTrainer : public GraphTrainer {
     std::int64_t largest = 0;
     for (std::size_t index = 0; index < layers_.size(); ++index) {
       Layer& layer = layers_[index];
-      layer.in = workload().widths[index], layer.out = workload().widths[index + 1];
+      layer.in = workload().model.widths[index], layer.out = workload().model.widths[index + 1];
       const std::int64_t in = padded(layer.in), out = padded(layer.out);
       const bool last = index + 1 == layers_.size();
       layer.weight = at::zeros({out, in}, fp32);

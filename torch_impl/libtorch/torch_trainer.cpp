@@ -121,7 +121,7 @@ std::vector<float> TorchTrainer::losses(std::int64_t first_step, std::int64_t co
 
 Parameters TorchTrainer::parameters() {
   return with_errors_of_ours([&] {
-    Parameters result(workload_.widths);
+    Parameters result(workload_.model.widths);
     float* next = result.flat().data();
     for (const at::Tensor& tensor : parameter_tensors()) {
       at::from_blob(next, tensor.sizes(), at::kFloat).copy_(tensor.detach());

@@ -1,0 +1,102 @@
+// What activations, losses and optimizers are, in double precision: the formulas of core/workload.h, each written once, for the
+// oracle on the CPU and on a GPU.
+//
+// Sources: torch.nn.functional (activations, losses), torch.optim.SGD, Adam and AdamW. No rounding happens here.
+#pragma once
+
+#include <cmath>
+
+#include "core/workload.h"
+
+#ifdef __CUDACC__
+#define HEADROOM_RULE __host__ __device__ inline
+#else
+#define HEADROOM_RULE inline
+#endif
+
+namespace headroom::rules {
+
+/// Of a hidden sum z. NaN stays NaN, so that a broken network is seen.
+HEADROOM_RULE double activated(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kRelu:
+      return z < 0 ? 0 : z;
+    case Activation::kTanh:
+      return std::tanh(z);
+    case Activation::kSilu:
+      return z / (1 + std::exp(-z));
+    case Activation::kGelu:
+      return 0.5 * z * (1 + std::erf(z * 0.70710678118654752440));
+    case Activation::kElu:
+      return z < 0 ? std::expm1(z) : z;
+  }
+  return z;
+}
+
+/// Whether the slope follows from the output that is stored, so that nothing else has to be kept for the way back.
+HEADROOM_RULE bool slope_is_of_output(Activation activation) {
+  return activation == Activation::kRelu || activation == Activation::kTanh || activation == Activation::kElu;
+}
+
+/// The derivative. `kept`: the output, as it is stored, where slope_is_of_output(); else the sum z.
+HEADROOM_RULE double slope(Activation activation, double kept) {
+  switch (activation) {
+    case Activation::kRelu:
+      return kept > 0 ? 1 : 0;
+    case Activation::kTanh:
+      return 1 - kept * kept;
+    case Activation::kElu:
+      return kept < 0 ? kept + 1 : 1;
+    case Activation::kSilu: {
+      const double sigmoid = 1 / (1 + std::exp(-kept));
+      return sigmoid * (1 + kept * (1 - sigmoid));
+    }
+    case Activation::kGelu: {
+      const double density = 0.39894228040143267794 * std::exp(-0.5 * kept * kept);
+      return 0.5 * (1 + std::erf(kept * 0.70710678118654752440)) + kept * density;
+    }
+  }
+  return 1;
+}
+
+/// One output's part of a loss that is a mean over batch and outputs, and its derivative, both before the mean.
+struct LossPart {
+  double loss, gradient;
+};
+HEADROOM_RULE LossPart squared_error(double output, double target) {
+  const double difference = output - target;
+  return {difference * difference, 2 * difference};
+}
+/// log(1 + exp(y)) - t y; of large |y| nothing overflows.
+HEADROOM_RULE LossPart binary_cross_entropy(double output, double target) {
+  const double small = std::exp(-std::fabs(output));
+  const double sigmoid = output < 0 ? small / (1 + small) : 1 / (1 + small);
+  return {(output < 0 ? 0 : output) - target * output + std::log1p(small), sigmoid - target};
+}
+
+/// One parameter with its slots, and what a step does to it.
+struct Parameter {
+  double value = 0;
+  double slots[2] = {};
+};
+HEADROOM_RULE void update(const Optimizer& optimizer, double step, double gradient, Parameter& parameter) {
+  const double rate = optimizer.learning_rate;
+  if (optimizer.kind == Optimizer::Kind::kSgd) {
+    if (optimizer.momentum == 0) {
+      parameter.value -= rate * gradient;
+      return;
+    }
+    parameter.slots[0] = optimizer.momentum * parameter.slots[0] + gradient;
+    parameter.value -= rate * parameter.slots[0];
+    return;
+  }
+  double &m = parameter.slots[0], &v = parameter.slots[1];
+  m = optimizer.beta1 * m + (1 - optimizer.beta1) * gradient;
+  v = optimizer.beta2 * v + (1 - optimizer.beta2) * gradient * gradient;
+  const double t = step + 1;
+  const double first = 1 - std::pow(optimizer.beta1, t), second = 1 - std::pow(optimizer.beta2, t);
+  if (optimizer.kind == Optimizer::Kind::kAdamW) parameter.value *= 1 - rate * optimizer.weight_decay;
+  parameter.value -= rate / first * m / (std::sqrt(v) / std::sqrt(second) + optimizer.epsilon);
+}
+
+}  // namespace headroom::rules
