@@ -8,8 +8,8 @@
 #include <cmath>
 #include <string>
 
-#include "core/dataset.h"
 #include "core/error.h"
+#include "data/dataset.h"
 #include "fused/plan.h"
 #include "fused/trainer.h"
 #include "not_finite.h"
