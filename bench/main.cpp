@@ -155,18 +155,17 @@ int run(const RunOptions& asked) {
 
   const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
   const Scratch files(temporary_bytes(plan));
-  RunContext context{options,  plan,           table,        pool,
-                     progress, files.folder(), cache_folder, std::int64_t{1} << 28,
-                     false,    false,          monitor.get()};
-  context.has_device = results.device.has_value();
-  if (context.has_device && results.device->l2_bytes > 0)
-    context.least_train_bytes = 4 * results.device->l2_bytes;
-  for (const BackendRow& row : table) {
-    if (row.name == "oracle-cuda") {
-      context.has_gpu_oracle =
-          pool.availability(row, Precision::kFp32).state == Availability::State::kAvailable;
-    }
-  }
+  const RunContext context{.options = options,
+                           .plan = plan,
+                           .table = table,
+                           .pool = pool,
+                           .progress = progress,
+                           .folder = files.folder(),
+                           .cache_folder = cache_folder,
+                           .least_train_bytes = least_train_bytes(results.device),
+                           .has_device = results.device.has_value(),
+                           .has_gpu_oracle = has_gpu_oracle(table, pool),
+                           .monitor = monitor.get()};
   refuse_too_large(context, results);
   const Outlook outlook = look_ahead(context, results);
   if (!options.compile_only) refuse_too_long(options, outlook);

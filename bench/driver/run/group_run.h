@@ -19,6 +19,9 @@
 
 namespace headroom {
 
+/// Synthetic training data outgrow the caches: so many bytes, or four times the device's L2.
+inline constexpr std::int64_t kLeastTrainBytes = std::int64_t{1} << 28;
+
 /// What all groups of a run share.
 struct RunContext {
   const RunOptions& options;
@@ -28,7 +31,7 @@ struct RunContext {
   Progress& progress;
   std::filesystem::path folder;  ///< for training files
   std::string cache_folder;      ///< for compiled code; empty: nowhere
-  std::int64_t least_train_bytes = 0;
+  std::int64_t least_train_bytes = kLeastTrainBytes;
   bool has_device = false;
   bool has_gpu_oracle = false;
   GpuMonitor* monitor = nullptr;  ///< null where NVML says nothing of the device

@@ -359,11 +359,20 @@ std::string choose_cache_folder(const RunOptions& options) {
   return writable(there) ? folder.string() : "";
 }
 
+std::int64_t least_train_bytes(const std::optional<DeviceInfo>& device) {
+  return device && device->l2_bytes > 0 ? 4 * device->l2_bytes : kLeastTrainBytes;
+}
+
+bool has_gpu_oracle(const std::vector<BackendRow>& table, const WorkerPool& pool) {
+  return pool.availability(row_of(table, "oracle-cuda"), Precision::kFp32).state ==
+         Availability::State::kAvailable;
+}
+
 std::int64_t temporary_bytes(const Plan& plan) {
   const auto seeds = static_cast<std::int64_t>(plan.loss_steps > 0 ? plan.loss_seeds.size() : 0);
   std::int64_t most = 0;
   for (const PlannedWorkload& planned : plan.workloads)
-    most = std::max(most, need_of(planned.workload, std::int64_t{1} << 28, false, seeds).scratch);
+    most = std::max(most, need_of(planned.workload, kLeastTrainBytes, false, seeds).scratch);
   return most;
 }
 

@@ -71,6 +71,12 @@ void note_floor(Results& results, const Workload& workload, std::vector<Record>&
 /// Where the time of the workload's step goes in this precision, from the records that are in the results; likewise.
 void note_ladder(Results& results, const Workload& workload, Precision precision, Progress& progress);
 
+/// Bytes of synthetic training data that the device needs for its caches to be no help.
+std::int64_t least_train_bytes(const std::optional<DeviceInfo>& device);
+
+/// Whether a worker that was greeted has the oracle on the GPU.
+bool has_gpu_oracle(const std::vector<BackendRow>& table, const WorkerPool& pool);
+
 /// Bytes of temporary files that the largest workload needs.
 std::int64_t temporary_bytes(const Plan& plan);
 
