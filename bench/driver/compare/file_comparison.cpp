@@ -48,17 +48,10 @@ void compare_machines(const NamedResults& base, const NamedResults& head) {
   if (!base.results.device) field("host.cpu", [](const Results& results) { return text(results.host.cpu); });
 }
 
-const WorkloadEntry* find_workload(const Results& results, const std::string& name) {
-  for (const WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name == name) return &entry;
-  }
-  return nullptr;
-}
-
 // A workload of the same name must be the same workload.
 void compare_workloads(const NamedResults& base, const NamedResults& head) {
   for (const WorkloadEntry& one : base.results.workloads) {
-    const WorkloadEntry* other = find_workload(head.results, one.workload.name);
+    const WorkloadEntry* other = head.results.find_workload(one.workload.name);
     if (other == nullptr) continue;
     const Workload &a = one.workload, &b = other->workload;
     const auto field = [&](const std::string& name, const std::string& in_base, const std::string& in_head) {

@@ -40,13 +40,6 @@ void mark_without_time(AnyRun& run, const Record& record) {
   }
 }
 
-const WorkloadEntry* entry_of(const Results& results, const Record& record) {
-  const auto found =
-      std::find_if(results.workloads.begin(), results.workloads.end(),
-                   [&](const WorkloadEntry& entry) { return entry.workload.name == record.workload; });
-  return found == results.workloads.end() ? nullptr : &*found;
-}
-
 // What follows from the time of a step; the same for every repetition where it was measured once.
 void add_counters(Run& run, const WorkloadEntry* entry, const Record& record, double step_seconds) {
   if (entry != nullptr && step_seconds > 0) {
@@ -114,7 +107,7 @@ std::vector<Run> runs_of(const Results& results) {
       mark_without_time(runs.emplace_back(like), record);
       continue;
     }
-    const WorkloadEntry* entry = entry_of(results, record);
+    const WorkloadEntry* entry = results.find_workload(record.workload);
     for (const Block& block : record.blocks) {
       Run& run = runs.emplace_back(like);
       run.repetition_index = &block - record.blocks.data();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "core/error.h"
 #include "driver/results/results_schema.h"
@@ -394,17 +395,10 @@ Record read_record(const Parsed& record) {
   return read;
 }
 
-const WorkloadEntry* find_workload(const Results& results, const std::string& name) {
-  for (const WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name == name) return &entry;
-  }
-  return nullptr;
-}
-
 // What no schema can say: names that are there once, and lists that belong together.
 
 void add_workload(Results& results, const WorkloadEntry& entry, const std::string& file) {
-  if (find_workload(results, entry.workload.name) != nullptr) {
+  if (results.find_workload(entry.workload.name) != nullptr) {
     throw InputError(fmt::format("{}: workloads[{}].name: {} is there twice", file, results.workloads.size(),
                                  entry.workload.name));
   }
@@ -413,7 +407,7 @@ void add_workload(Results& results, const WorkloadEntry& entry, const std::strin
 
 void add_record(Results& results, const Record& record, const std::string& file) {
   const std::string where = fmt::format("{}: records[{}]", file, results.records.size());
-  if (find_workload(results, record.workload) == nullptr) {
+  if (results.find_workload(record.workload) == nullptr) {
     throw InputError(
         fmt::format("{}.workload: expected the name of one of workloads, found {}", where, record.workload));
   }
@@ -444,6 +438,16 @@ const Record* Results::find(const std::string& workload, const std::string& back
       return &record;
   }
   return nullptr;
+}
+
+const WorkloadEntry* Results::find_workload(const std::string& name) const {
+  const auto found = std::find_if(workloads.begin(), workloads.end(),
+                                  [&](const WorkloadEntry& entry) { return entry.workload.name == name; });
+  return found == workloads.end() ? nullptr : &*found;
+}
+
+WorkloadEntry* Results::find_workload(const std::string& name) {
+  return const_cast<WorkloadEntry*>(std::as_const(*this).find_workload(name));
 }
 
 std::string to_json(const Results& results) {

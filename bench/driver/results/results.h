@@ -48,7 +48,10 @@ struct Results {
   std::vector<WorkloadEntry> workloads;
   std::vector<Record> records;
 
+  /// Null if there is none.
   const Record* find(const std::string& workload, const std::string& backend, Precision precision) const;
+  const WorkloadEntry* find_workload(const std::string& name) const;
+  WorkloadEntry* find_workload(const std::string& name);
 };
 
 /// The file's text. Never NaN or infinity: what is not finite becomes null. Losses have 7 significant digits.

@@ -20,12 +20,10 @@ std::string times(const std::optional<double>& factor) {
 }
 
 const Floor* floor_of(const Results& results, const Record& record) {
-  for (const WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name != record.workload) continue;
-    const auto found = entry.floors.find(record.precision);
-    return found == entry.floors.end() ? nullptr : &found->second;
-  }
-  return nullptr;
+  const WorkloadEntry* entry = results.find_workload(record.workload);
+  if (entry == nullptr) return nullptr;
+  const auto found = entry->floors.find(record.precision);
+  return found == entry->floors.end() ? nullptr : &found->second;
 }
 
 // "12 % bytes"

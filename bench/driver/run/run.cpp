@@ -312,25 +312,23 @@ void calibrate(Results& results, WorkerPool& pool, Progress& progress) {
 void note_floor(Results& results, const Workload& workload, std::vector<Record>& records, Precision precision,
                 Progress& progress) try {
   if (!results.device) return;
-  for (WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name != workload.name || !entry.dataset.samples) continue;
-    const auto floor = workload_floor(workload, precision, *entry.dataset.samples, results.calibration,
-                                      {results.device->sm_count, results.device->l2_bytes});
-    if (floor) entry.floors[precision] = *floor;
-    set_fractions(records, entry.floors);
-  }
+  WorkloadEntry* entry = results.find_workload(workload.name);
+  if (entry == nullptr || !entry->dataset.samples) return;
+  const auto floor = workload_floor(workload, precision, *entry->dataset.samples, results.calibration,
+                                    {results.device->sm_count, results.device->l2_bytes});
+  if (floor) entry->floors[precision] = *floor;
+  set_fractions(records, entry->floors);
 } catch (const std::exception& error) {
   progress.line(fmt::format("No floor of {} in {}: {}.", workload.name, to_string(precision), error.what()));
 }
 
 void note_ladder(Results& results, const Workload& workload, Precision precision, Progress& progress) try {
-  for (WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name != workload.name) continue;
-    const auto floor = entry.floors.find(precision);
-    entry.ladders[precision] =
-        make_ladder(results.records, workload.name, precision,
-                    floor == entry.floors.end() ? std::nullopt : std::optional(floor->second));
-  }
+  WorkloadEntry* entry = results.find_workload(workload.name);
+  if (entry == nullptr) return;
+  const auto floor = entry->floors.find(precision);
+  entry->ladders[precision] =
+      make_ladder(results.records, workload.name, precision,
+                  floor == entry->floors.end() ? std::nullopt : std::optional(floor->second));
 } catch (const std::exception& error) {
   progress.line(fmt::format("No ladder of {} in {}: {}.", workload.name, to_string(precision), error.what()));
 }
@@ -477,12 +475,12 @@ void refuse_too_long(const RunOptions& options, const Outlook& outlook) {
 }
 
 void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset) {
-  for (WorkloadEntry& entry : results.workloads) {
-    if (entry.workload.name != workload.name) continue;
-    if (dataset.digest) entry.dataset = dataset;
-    return;
+  WorkloadEntry* entry = results.find_workload(workload.name);
+  if (entry == nullptr) {
+    results.workloads.push_back({workload, dataset});
+  } else if (dataset.digest) {
+    entry->dataset = dataset;
   }
-  results.workloads.push_back({workload, dataset});
 }
 
 std::vector<LossCurve> eager_curves(const Results& results, const std::string& workload) {
