@@ -29,6 +29,7 @@
 #include "driver/system/standard_output.h"
 #include "driver/system/table.h"
 #include "driver/system/terminal.h"
+#include "driver/system/units.h"
 #include "worker/children.h"
 
 namespace headroom {

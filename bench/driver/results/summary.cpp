@@ -10,6 +10,7 @@
 #include "analysis/ladder.h"
 #include "analysis/speedup.h"
 #include "driver/system/table.h"
+#include "driver/system/units.h"
 
 namespace headroom {
 namespace {
@@ -84,13 +85,6 @@ std::string skipped_table(const std::vector<SpeedupRow>& rows) {
 }
 
 }  // namespace
-
-std::string step_text(double seconds) {
-  const auto digits = [](double value) { return value < 10 ? 2 : value < 100 ? 1 : 0; };
-  if (seconds < 1e-3) return fmt::format("{:.{}f} us", seconds * 1e6, digits(seconds * 1e6));
-  if (seconds < 1) return fmt::format("{:.{}f} ms", seconds * 1e3, digits(seconds * 1e3));
-  return fmt::format("{:.{}f} s", seconds, digits(seconds));
-}
 
 std::string summary_table(const Results& results, std::size_t width) {
   enum Column : std::size_t { kStep = 3, kInterval, kVsEager, kVsBest, kOfFloor };

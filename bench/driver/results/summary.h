@@ -9,9 +9,6 @@
 
 namespace headroom {
 
-/// "12.3 us", "1.45 ms": three digits.
-std::string step_text(double seconds);
-
 /// What ran, a line a record; then what was skipped, a line for each reason. `width`: of the terminal, see table.h.
 std::string summary_table(const Results& results, std::size_t width = kNoWidth);
 /// Where the time goes, a line for each (workload, precision) of which two terms or more are known; else empty.

@@ -16,21 +16,9 @@
 #include "driver/system/left_out.h"
 #include "driver/system/scratch.h"
 #include "driver/system/table.h"
+#include "driver/system/units.h"
 
 namespace headroom {
-
-std::string rate_text(double value, const std::string& unit) {
-  const auto scaled = [value](double scale, const char* name) {
-    const double number = value / scale;
-    return fmt::format("{:.{}f} {}", number, number < 10 ? 2 : number < 100 ? 1 : 0, name);
-  };
-  if (unit == "seconds")
-    return value < 1e-3 ? scaled(1e-6, "us") : value < 1 ? scaled(1e-3, "ms") : scaled(1, "s");
-  if (unit == "bytes_per_second") return value < 1e12 ? scaled(1e9, "GB/s") : scaled(1e12, "TB/s");
-  if (unit == "flops_per_second") return scaled(1e12, "TFLOP/s");
-  if (unit == "bytes") return scaled(1e6, "MB");
-  return fmt::format("{:g} {}", value, unit);
-}
 
 std::string calibration_text(const CalibrateOptions& options, std::size_t width) {
   RunOptions asked;

@@ -12,7 +12,4 @@ namespace headroom {
 /// std::runtime_error if nothing could be measured. `width`: of the terminal, for what is not JSON.
 std::string calibration_text(const CalibrateOptions& options, std::size_t width = kNoWidth);
 
-/// "4.27 TB/s", "0.93 us", "719 TFLOP/s": three digits.
-std::string rate_text(double value, const std::string& unit);
-
 }  // namespace headroom

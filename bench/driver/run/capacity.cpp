@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "data/dataset.h"
 #include "driver/run/verify.h"
+#include "driver/system/units.h"
 #include "oracle/oracle.h"
 
 namespace headroom {
@@ -83,10 +84,6 @@ std::int64_t free_in(const fs::path& folder, std::int64_t if_not_known) {
                : static_cast<std::int64_t>(std::min<std::uintmax_t>(space.available, kBoundless));
 }
 
-std::string bytes_text(std::int64_t bytes) {
-  return fmt::format("{:.3g} GB", static_cast<double>(bytes) / 1e9);
-}
-
 }  // namespace
 
 Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_oracle, std::int64_t seeds) {
@@ -131,21 +128,22 @@ Room room_here(const fs::path& root) {
 
 void refuse_too_large(const Workload& workload, const Need& need, const Room& room) {
   const std::string takes = fmt::format("workload '{}': data set, parameters and oracle take {} of memory",
-                                        workload.name, bytes_text(need.memory));
+                                        workload.name, gigabytes_text(need.memory));
   const std::string there = fmt::format("{} are free here ({}); choose a smaller one, or leave it out",
-                                        bytes_text(room.memory), room.memory_source);
+                                        gigabytes_text(room.memory), room.memory_source);
   if (need.memory > room.memory) throw InputError(takes + ", " + there);
   // As Scratch chooses.
   if (static_cast<double>(room.shared_memory) > 1.2 * static_cast<double>(need.scratch)) {
     if (need.scratch > room.memory - need.memory) {
       throw InputError(fmt::format("{} and its temporary files {} more in /dev/shm, {}", takes,
-                                   bytes_text(need.scratch), there));
+                                   gigabytes_text(need.scratch), there));
     }
   } else if (need.scratch > room.temporary) {
     throw InputError(fmt::format(
         "workload '{}': its temporary files take {}, {} are free in /dev/shm and {} in the temporary "
         "folder; choose a smaller one, or set TMPDIR to a folder with more room",
-        workload.name, bytes_text(need.scratch), bytes_text(room.shared_memory), bytes_text(room.temporary)));
+        workload.name, gigabytes_text(need.scratch), gigabytes_text(room.shared_memory),
+        gigabytes_text(room.temporary)));
   }
 }
 

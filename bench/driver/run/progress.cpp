@@ -9,15 +9,9 @@
 #include "core/names.h"
 #include "driver/system/table.h"
 #include "driver/system/terminal.h"
+#include "driver/system/units.h"
 
 namespace headroom {
-
-std::string duration_text(double seconds) {
-  if (seconds < 90) return fmt::format("{:.0f} s", std::max(1.0, seconds));
-  const long minutes = static_cast<long>(seconds / 60 + 0.5);
-  if (minutes < 90) return fmt::format("{} min", minutes);
-  return fmt::format("{} h {} min", minutes / 60, minutes % 60);
-}
 
 Progress::Progress()
     : last_line_(std::chrono::steady_clock::now()), one_line_(takes_escape_codes(STDERR_FILENO)) {}

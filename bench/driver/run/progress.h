@@ -34,7 +34,4 @@ class Progress {
   bool one_line_ = false, shown_ = false;
 };
 
-/// "40 s", "3 min", "1 h 20 min".
-std::string duration_text(double seconds);
-
 }  // namespace headroom

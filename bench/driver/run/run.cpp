@@ -14,6 +14,7 @@
 #include "driver/run/capacity.h"
 #include "driver/system/interruption.h"
 #include "driver/system/machine.h"
+#include "driver/system/units.h"
 #include "driver/system/version.h"
 
 namespace headroom {
