@@ -13,22 +13,23 @@
 
 #include "core/error.h"
 #include "core/names.h"
-#include "driver/benchmark_report.h"
-#include "driver/calibration_text.h"
-#include "driver/command_name.h"
-#include "driver/compare.h"
-#include "driver/comparison_formats.h"
-#include "driver/compile_ahead.h"
-#include "driver/interruption.h"
-#include "driver/left_out.h"
-#include "driver/list.h"
-#include "driver/options.h"
-#include "driver/run.h"
-#include "driver/scratch.h"
-#include "driver/standard_output.h"
-#include "driver/summary.h"
-#include "driver/table.h"
-#include "driver/terminal.h"
+#include "driver/compare/compare.h"
+#include "driver/compare/comparison_formats.h"
+#include "driver/plan/options.h"
+#include "driver/results/benchmark_report.h"
+#include "driver/results/summary.h"
+#include "driver/run/calibration_text.h"
+#include "driver/run/compile_ahead.h"
+#include "driver/run/list.h"
+#include "driver/run/run.h"
+#include "driver/system/command_name.h"
+#include "driver/system/interruption.h"
+#include "driver/system/left_out.h"
+#include "driver/system/scratch.h"
+#include "driver/system/standard_output.h"
+#include "driver/system/table.h"
+#include "driver/system/terminal.h"
+#include "driver/system/units.h"
 #include "worker/children.h"
 
 namespace headroom {
@@ -155,18 +156,17 @@ int run(const RunOptions& asked) {
 
   const std::unique_ptr<GpuMonitor> monitor = watch_device(results.device, progress);
   const Scratch files(temporary_bytes(plan));
-  RunContext context{options,  plan,           table,        pool,
-                     progress, files.folder(), cache_folder, std::int64_t{1} << 28,
-                     false,    false,          monitor.get()};
-  context.has_device = results.device.has_value();
-  if (context.has_device && results.device->l2_bytes > 0)
-    context.least_train_bytes = 4 * results.device->l2_bytes;
-  for (const BackendRow& row : table) {
-    if (row.name == "oracle-cuda") {
-      context.has_gpu_oracle =
-          pool.availability(row, Precision::kFp32).state == Availability::State::kAvailable;
-    }
-  }
+  const RunContext context{.options = options,
+                           .plan = plan,
+                           .table = table,
+                           .pool = pool,
+                           .progress = progress,
+                           .folder = files.folder(),
+                           .cache_folder = cache_folder,
+                           .least_train_bytes = least_train_bytes(results.device),
+                           .has_device = results.device.has_value(),
+                           .has_gpu_oracle = has_gpu_oracle(table, pool),
+                           .monitor = monitor.get()};
   refuse_too_large(context, results);
   const Outlook outlook = look_ahead(context, results);
   if (!options.compile_only) refuse_too_long(options, outlook);

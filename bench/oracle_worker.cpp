@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/oracle.h"
+#include "oracle/oracle.h"
 #include "worker/server.h"
 
 namespace {

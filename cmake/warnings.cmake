@@ -6,7 +6,7 @@ target_compile_options(headroom_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror,-Wno-restrict>)
 
 # headroom_library(NAME folder-sources... USES other headroom targets): a static library whose users see this
-# folder's headers as "folder/header.h" and those of what it uses, and no others.
+# folder's headers as "folder/header.h" ("driver/room/header.h" in a room of the driver) and those of what it uses, and no others.
 function(headroom_library name)
   cmake_parse_arguments(LIBRARY "" "" "SOURCES;USES;LINKS" ${ARGN})
   add_library(${name} STATIC ${LIBRARY_SOURCES})
@@ -22,9 +22,11 @@ endfunction()
 
 # Each target sees only its own folder: a link farm with one entry stands in for the common parent.
 function(headroom_view name visibility)
-  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX REPLACE "^[^/]+/(.*)$" "\\1" folder ${folder})  # without bench/ or cuda_impl/
   set(view ${CMAKE_BINARY_DIR}/include/${name})
-  file(MAKE_DIRECTORY ${view})
+  get_filename_component(parent ${view}/${folder} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
   file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${view}/${folder} SYMBOLIC)
   target_include_directories(${name} ${visibility} ${view})
 endfunction()

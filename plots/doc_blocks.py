@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,10 +57,6 @@ def cells_at(data: Published, width: int) -> list[Cell]:
         except Stale:
             continue
     return found
-
-
-def files_at(data: Published, width: int) -> str:
-    return ", ".join(dict.fromkeys(Path(cell.file).name for cell in cells_at(data, width)))
 
 
 def times_block(data: Published, arguments: list[str]) -> list[str]:
@@ -124,47 +121,51 @@ def against_block(data: Published, arguments: list[str]) -> list[str]:
             except Stale:
                 fields.append("")
         if any(fields):
-            rows.append([str(width), *fields, files_at(data, width)])
+            rows.append([str(width), *fields])
     if not rows:
         return [f"The published files hold no row of {title} with a result beside one of ours."]
-    return table([f"H, against {title}", *PRECISIONS, "files"], rows)
+    return table([f"H, against {title}", *PRECISIONS], rows)
 
 
-def best_block(data: Published, arguments: list[str]) -> list[str]:
-    """Which PyTorch row was the best, a column a precision."""
-    rows = []
-    for width in widths_of(data, arguments):
-        cells = {cell.precision: cell for cell in cells_at(data, width)}
-        bests = [cells[name].best if name in cells else None for name in PRECISIONS]
-        rows.append(
-            [
-                str(width),
-                *[f"{row.backend} {_time(row)}" if row else "" for row in bests],
-                files_at(data, width),
-            ]
-        )
-    return table(["H", *PRECISIONS, "files"], rows)
+def summary_block(data: Published, arguments: list[str]) -> list[str]:
+    """A line a width and precision: the best of PyTorch, the fastest of ours, both ratios, and the floor."""
+    cells = [cell for width in widths_of(data, arguments) for cell in cells_at(data, width) if cell.ours]
+    if not cells:
+        return ["The published files hold no result of ours in this series."]
+    titles = ["H", "precision", "best PyTorch, µs", "fastest of ours, µs", "against best PyTorch"]
+    return table(
+        [*titles, "against pytorch-eager", "floor", "of its speed"], [_summary(cell) for cell in cells]
+    )
 
 
-def floors_block(data: Published, arguments: list[str]) -> list[str]:
-    rows = []
-    for width in widths_of(data, arguments):
-        cells = {cell.precision: cell for cell in cells_at(data, width)}
-        rows.append([str(width), *[_floor(cells.get(name)) for name in PRECISIONS]])
-    if not any(any(row[1:]) for row in rows):
-        return [
-            "The published files hold no floors: how far a step is from the hardware's limit is not known."
-        ]
-    return table(["H: floor, fastest of ours", *PRECISIONS], rows)
+def _summary(cell: Cell) -> list[str]:
+    floor = cell.workload.floors.get(cell.precision)
+    reached = cell.ours.fraction_of_floor
+    return [
+        str(cell.workload.widths[1]),
+        cell.precision,
+        f"{_time(cell.best)} {cell.best.backend}" if cell.best else "",
+        f"{_time(cell.ours)} {cell.ours.backend}",
+        _ratio(cell.against_best),
+        _ratio(cell.against_eager),
+        f"{1e6 * floor.seconds:.3g} µs ({floor.bound})" if floor else "",
+        format_percent(reached) if floor and reached else "",
+    ]
 
 
-def _floor(cell: Cell | None) -> str:
-    floor = cell and cell.workload.floors.get(cell.precision)
-    if not floor:
-        return ""
-    reached = cell.ours.fraction_of_floor if cell.ours else None
-    share = f", {format_percent(reached)} of it by {cell.ours.backend}" if reached else ""
-    return f"{1e6 * floor.seconds:.3g} µs ({floor.bound}){share}"
+def outcomes_block(data: Published, arguments: list[str]) -> list[str]:
+    """How many records there are, and what became of them."""
+    counts = Counter(row.state for row in data.results.rows)
+    titles = {
+        "ok": "passed every check",
+        "failed": "failed",
+        "unverified": "not checked",
+        "skipped": "skipped",
+    }
+    return table(
+        ["records", *titles.values()],
+        [[str(len(data.results.rows)), *[str(counts[state]) for state in titles]]],
+    )
 
 
 def ladder_block(data: Published, arguments: list[str]) -> list[str]:
@@ -261,19 +262,25 @@ def spread_block(data: Published, arguments: list[str]) -> list[str]:
 
 
 def sources_block(data: Published, arguments: list[str]) -> list[str]:
+    """The results files: what each holds, and what of its host and its build bears on the numbers."""
     lines = []
     for source in data.results.sources:
         rows = [row for row in data.results.rows if row.file == source.file]
-        names = list(dict.fromkeys(row.workload.name for row in rows))
-        precisions = [name for name in PRECISIONS if any(row.precision == name for row in rows)]
-        state = "" if source.complete else ", not finished"
-        losses = ", loss curves" if any(row.losses for row in rows) else ""
-        day = str(source.run.get("started_utc"))[:10]
+        launch = source.calibration.get("launch")
         lines.append(
-            f"- `{Path(source.file).relative_to(ROOT)}`: {', '.join(names)}; {', '.join(precisions)};"
-            f" {len(rows)} records{losses}; {day}{state}"
+            [
+                f"`{Path(source.file).name}`",
+                "<br>".join(dict.fromkeys(row.workload.name for row in rows)),
+                ", ".join(name for name in PRECISIONS if any(row.precision == name for row in rows)),
+                str(len(rows)),
+                "yes" if any(row.losses for row in rows) else "",
+                str(source.run.get("started_utc"))[:10] + ("" if source.complete else ", not finished"),
+                format_seconds(float(launch["value"])) if launch else "",
+                str(source.run.get("source_digest")).rpartition(":")[2][:7],
+            ]
         )
-    return lines
+    titles = ["file", "networks", "precisions", "records", "loss curves", "measured", "a launch"]
+    return table([*titles, "source"], lines)
 
 
 def trials_block(data: Published, arguments: list[str]) -> list[str]:
@@ -388,8 +395,8 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "times": times_block,
     "regimes": regimes_block,
     "against": against_block,
-    "best": best_block,
-    "floors": floors_block,
+    "summary": summary_block,
+    "outcomes": outcomes_block,
     "calibration": calibration_block,
     "ladder": ladder_block,
     "witness": witness_block,

@@ -1,6 +1,6 @@
 """JSON files that somebody else may have made: read within limits, checked against a schema, then trusted.
 
-The limits are those of bench/driver/json_file.cpp: what one side reads, the other reads too.
+The limits are those of bench/driver/system/json_file.cpp: what one side reads, the other reads too.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "core/oracle.h"
 #include "core/parallel.h"
+#include "oracle/oracle.h"
 
 namespace headroom {
 namespace {

@@ -30,7 +30,7 @@ std::string_view to_string(SetupCache cache);   ///< "cold", "warm"
 struct GpuState {
   std::int64_t samples = 0;
   std::optional<double> sm_clock_megahertz, memory_clock_megahertz, power_watts, temperature_celsius;
-  std::optional<std::vector<std::string>> throttle_reasons;  ///< seen in any sample, as in driver/nvml.h
+  std::optional<std::vector<std::string>> throttle_reasons;  ///< seen in any sample, as in driver/gpu/nvml.h
   std::optional<std::int64_t> uncorrected_ecc_errors;        ///< since the driver was loaded
   std::optional<std::int64_t> other_processes;  ///< on this GPU, that are neither the driver nor a worker
 };

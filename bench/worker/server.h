@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "core/dataset.h"
-#include "core/oracle.h"
+#include "core/dataset_view.h"
 #include "core/record.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "oracle/oracle.h"
 
 namespace headroom {
 

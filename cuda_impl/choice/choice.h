@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"

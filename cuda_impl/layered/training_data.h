@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "layered/kernels.h"

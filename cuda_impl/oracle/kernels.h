@@ -10,7 +10,7 @@
 
 namespace headroom::oracle {
 
-/// What a value is rounded to on its way into a product (core/precision_rounding.h).
+/// What a value is rounded to on its way into a product (bench/oracle/precision_rounding.h).
 enum class Rounding { kNone, kTf32, kFp16, kBf16, kBf16Weight };
 
 /// A factor of a product: element (outer, inner) lies at outer * outer_stride + inner * inner_stride.

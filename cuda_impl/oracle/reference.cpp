@@ -15,7 +15,7 @@ namespace {
 
 using oracle::Rounding;
 
-/// What is rounded to what; the same table as in core/oracle.cpp.
+/// What is rounded to what; the same table as in bench/oracle/oracle.cpp.
 struct Roundings {
   Rounding input = Rounding::kNone, weight = Rounding::kNone;
   bool stores_rounded = false;

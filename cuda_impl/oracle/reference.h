@@ -1,4 +1,4 @@
-// `oracle-cuda`: the double-precision reference of core/oracle.h on a GPU, for workloads too large for the
+// `oracle-cuda`: the double-precision reference of bench/oracle/oracle.h on a GPU, for workloads too large for the
 // CPU.
 //
 // Same arithmetic, same roundings, same points; only the order of sums differs. Never a competitor.
@@ -9,15 +9,15 @@
 #include <memory>
 #include <vector>
 
-#include "core/dataset.h"
-#include "core/oracle.h"
+#include "core/dataset_view.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "oracle/oracle.h"
 
 namespace headroom {
 
-/// follow_reference() of core/oracle.h on CUDA device `device`. Throws UnsupportedError without one.
+/// follow_reference() of bench/oracle/oracle.h on CUDA device `device`. Throws UnsupportedError without one.
 void follow_reference_on_device(const Workload& workload, Precision precision, const DatasetView& data,
                                 const Parameters& initial, int device, const std::vector<std::int64_t>& steps,
                                 std::int64_t free_steps,

@@ -10,9 +10,9 @@
 #include <limits>
 
 #include "analysis/verification.h"
-#include "core/dataset.h"
-#include "core/oracle.h"
-#include "core/precision_rounding.h"
+#include "data/dataset.h"
+#include "oracle/oracle.h"
+#include "oracle/precision_rounding.h"
 
 namespace headroom {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "analysis/verification.h"
 #include "core/error.h"
-#include "core/oracle.h"
 #include "cublaslt/kernels.h"
 #include "cublaslt/library.h"
 #include "cublaslt/matrix_rates.h"
 #include "cublaslt/trainer.h"
 #include "gpu_test.h"
+#include "oracle/oracle.h"
 #include "scratch.h"
 #include "trainer_contract.h"
 #include "worker/client.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <tuple>
 
-#include "core/dataset.h"
 #include "core/error.h"
+#include "data/dataset.h"
 #include "fused/plan.h"
 #include "fused/trainer.h"
 #include "not_finite.h"

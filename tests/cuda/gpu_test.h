@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "core/dataset.h"
-#include "core/precision_rounding.h"
 #include "core/workload.h"
+#include "data/dataset.h"
 #include "device/device.h"
 #include "device/memory.h"
 #include "fresh_seed.h"
 #include "layered/formats.h"
 #include "layered/matrix.h"
+#include "oracle/precision_rounding.h"
 
 #define HEADROOM_NEEDS_DEVICE() \
   if (const auto missing = device_missing(0)) GTEST_SKIP() << *missing

@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/oracle.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
 #include "not_finite.h"
+#include "oracle/oracle.h"
 #include "trainer_contract.h"
 
 namespace headroom {

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dataset.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
+#include "data/dataset.h"
 #include "fresh_seed.h"
 #include "step_check.h"
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/dataset.h"
 #include "core/error.h"
+#include "data/dataset.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
 #include "planted/delay.h"

@@ -2,8 +2,8 @@
 #include "oracle/reference.h"
 
 #include "core/error.h"
-#include "core/oracle.h"
 #include "gpu_test.h"
+#include "oracle/oracle.h"
 
 namespace headroom {
 namespace {

@@ -17,13 +17,13 @@
 #include <tuple>
 
 #include "analysis/verification.h"
-#include "core/dataset.h"
 #include "core/error.h"
-#include "core/oracle.h"
+#include "data/dataset.h"
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/stream.h"
 #include "not_finite.h"
+#include "oracle/oracle.h"
 #include "resident/patch_plan.h"
 #include "resident/plan.h"
 #include "resident/slice_arguments.h"

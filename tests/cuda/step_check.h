@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "analysis/verification.h"
-#include "core/dataset.h"
-#include "core/oracle.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "data/dataset.h"
 #include "fresh_seed.h"
+#include "oracle/oracle.h"
 #include "sanitizer.h"
 #include "shortened.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dataset.h"
 #include "core/error.h"
 #include "core/workload.h"
+#include "data/dataset.h"
 #include HEADROOM_TRAINER_HEADER
 
 namespace headroom {

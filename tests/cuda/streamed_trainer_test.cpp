@@ -17,8 +17,8 @@
 #include <tuple>
 #include <vector>
 
-#include "core/dataset.h"
 #include "core/error.h"
+#include "data/dataset.h"
 #include "not_finite.h"
 #include "sanitizer.h"
 #include "step_check.h"

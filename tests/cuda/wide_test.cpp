@@ -12,11 +12,11 @@
 #include <tuple>
 
 #include "analysis/verification.h"
-#include "core/oracle.h"
 #include "gpu_test.h"
 #include "layered/narrow.h"
 #include "layered/trainer.h"
 #include "not_finite.h"
+#include "oracle/oracle.h"
 #include "oracle/reference.h"
 #include "sanitizer.h"
 #include "trainer_contract.h"

@@ -1,5 +1,5 @@
 // The records in Google Benchmark's formats.
-#include "driver/benchmark_report.h"
+#include "driver/results/benchmark_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

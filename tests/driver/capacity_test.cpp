@@ -1,11 +1,11 @@
 // What a workload takes, what a machine says that it has, and what is refused.
-#include "driver/capacity.h"
+#include "driver/run/capacity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/dataset.h"
 #include "core/error.h"
+#include "data/dataset.h"
 #include "temporary_folder.h"
 
 namespace headroom {

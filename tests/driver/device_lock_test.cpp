@@ -1,5 +1,5 @@
 // The lock of a device among users, and with something else in its place.
-#include "driver/device_lock.h"
+#include "driver/system/device_lock.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // NVML through a made-up library: what is read, what is missing, what is sampled during a block, and energy.
-#include "driver/gpu_monitor.h"
+#include "driver/gpu/gpu_monitor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "driver/energy.h"
-#include "driver/nvml.h"
+#include "driver/gpu/nvml.h"
+#include "driver/run/energy.h"
 
 namespace headroom {
 namespace {

@@ -1,5 +1,5 @@
 // Timing through Google Benchmark, with a worker that trains nothing and takes 10 microseconds a step.
-#include "driver/measurement.h"
+#include "driver/run/measurement.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <chrono>
 #include <set>
 
-#include "driver/options.h"
-#include "driver/training_files.h"
+#include "driver/plan/options.h"
+#include "driver/run/training_files.h"
 #include "temporary_folder.h"
 
 namespace headroom {

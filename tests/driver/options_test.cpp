@@ -1,5 +1,5 @@
 // The command line: what is understood, and that every mistake is one line that names it.
-#include "driver/options.h"
+#include "driver/plan/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

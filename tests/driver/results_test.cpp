@@ -1,5 +1,5 @@
 // Results files: what is written is read back, is always whole, and is refused with the place of the mistake.
-#include "driver/results.h"
+#include "driver/results/results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "driver/loss_runs.h"
-#include "driver/whole_file.h"
+#include "driver/run/loss_runs.h"
+#include "driver/system/whole_file.h"
 #include "temporary_folder.h"
 
 namespace headroom {

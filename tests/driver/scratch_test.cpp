@@ -1,5 +1,5 @@
 // Scratch folders: whose they are, and which of them are leftovers.
-#include "driver/scratch.h"
+#include "driver/system/scratch.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

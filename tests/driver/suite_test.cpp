@@ -1,11 +1,11 @@
 // Suite files and what a run makes of them.
-#include "driver/suite.h"
+#include "driver/plan/suite.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "driver/plan.h"
+#include "driver/plan/plan.h"
 #include "temporary_folder.h"
 
 namespace headroom {

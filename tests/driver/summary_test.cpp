@@ -1,5 +1,5 @@
 // What a run prints at its end about floors and about where the time goes.
-#include "driver/summary.h"
+#include "driver/results/summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

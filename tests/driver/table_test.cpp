@@ -1,5 +1,5 @@
 // Tables and prose that fit a terminal.
-#include "driver/table.h"
+#include "driver/system/table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

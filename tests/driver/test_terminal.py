@@ -191,7 +191,7 @@ def test_the_front_doors_progress_fits_and_leaves_nothing_behind(columns):
         f"front_door={ROOT}/cmake/front_door; "
         'for part in say attended; do [ ! -f "$front_door/$part.sh" ] || . "$front_door/$part.sh"; done; '
         'step "building what is needed" log bash -c "for i in 1 2 3; do echo [\\$i/3] Building CXX object '
-        'bench/driver/CMakeFiles/headroom_driver.dir/options.cpp.o; sleep 0.3; done"'
+        'bench/driver/plan/CMakeFiles/headroom_driver_plan.dir/options.cpp.o; sleep 0.3; done"'
     )
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

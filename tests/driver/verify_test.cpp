@@ -1,5 +1,5 @@
 // Which steps of the oracle's trajectory are checked, and who follows it.
-#include "driver/verify.h"
+#include "driver/run/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Files that are whole at every moment: what is there when writing fails, and who may write.
-#include "driver/whole_file.h"
+#include "driver/system/whole_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -68,9 +68,10 @@ def verdict_lines(gate):
     seconds, visible = aa["seconds_a_comparison"], aa["visible_slowdown"]
     lines = [
         *paragraph(
-            f"{device['name']}, driver {device['driver']}, {between['sessions']}",
-            "sessions; in brackets the 95 %",
-            "interval of the rate (Clopper and Pearson). Source: `results/h200/gate.json`.",
+            f"Measured on an {device['name']} (driver {device['driver']})",
+            f"on {between['sessions']} occasions.",
+            "In brackets is the 95 % interval of the rate (Clopper and Pearson).",
+            "Source: `results/h200/gate.json`.",
         ),
         "",
         "| planted | cells | called a regression | inconclusive | equivalent | delay as made |",
@@ -87,28 +88,22 @@ def verdict_lines(gate):
     alarms = suites_with_alarm(gate)
     lines += [
         "",
+        "A slowdown of 2 % is the tolerance itself and may go either way.",
+        "",
+        "| beyond single cells | |",
+        "| --- | --- |",
+        f"| comparisons of a build with itself that had a false alarm | {rate(alarms, aa['suite_runs'])} |",
+        f"| time of a comparison, with everything | median {seconds['median']:.1f} s, "
+        f"most {seconds['most']:.1f} s |",
+        "| smallest slowdown that would have been a regression, where nothing was planted "
+        f"| median {100 * (visible['median'] - 1):.1f} %, most {100 * (visible['most'] - 1):.1f} % |",
+        "| how far a cell of the same build moved between comparisons "
+        f"| at most {100 * between['largest']:.1f} %, on one occasion at most "
+        f"{100 * between['largest_within_session']:.1f} % |",
+        "",
         *paragraph(
-            f"- A build against itself: of {aa['suite_runs']} comparisons {alarms} had a false alarm;",
-            f"{rate(alarms, aa['suite_runs'])}. A slowdown of 2 % is the tolerance",
-            "itself and may go either way.",
-        ),
-        *paragraph(
-            f"- A comparison took {seconds['median']:.1f} s in the median and",
-            f"{seconds['most']:.1f} s at the most,",
-            f"with everything; all of them together {gate['seconds']:.0f} s.",
-        ),
-        *paragraph(
-            "- The smallest slowdown that would have been a regression, cell by",
-            "cell where nothing was planted:",
-            f"{100 * (visible['median'] - 1):.1f} % in the median,",
-            f"{100 * (visible['most'] - 1):.1f} % at the most.",
-        ),
-        *paragraph(
-            "- Between comparisons the same cell of the same build moved by up to",
-            f"{100 * between['largest']:.1f} %, within a session by up to",
-            f"{100 * between['largest_within_session']:.1f} %. By the former,",
-            "rounded up, the tolerance is widened",
-            "where files are compared.",
+            "Where two files are compared, the tolerance is widened by how far a cell moved",
+            "between comparisons, rounded up.",
         ),
     ]
     return lines
@@ -117,9 +112,8 @@ def verdict_lines(gate):
 def noise_lines(gate):
     lines = [
         *paragraph(
-            "The noise, as standard deviations in percent of a step; the last",
-            "column is the mean of the process",
-            "pair that was furthest off:",
+            "The noise, as standard deviations in percent of a step. The last column is the mean",
+            "of the process pair that was furthest off.",
         ),
         "",
         "| cell | between processes | between blocks | second block of a pair over the first | furthest |",
@@ -137,11 +131,10 @@ def simulation_lines(gate):
     simulated = gate["simulation"]
     lines = [
         *paragraph(
-            f"The whole rule in simulation, {simulated['suites']} suites of",
-            f"{simulated['shape']['cells']} cells a",
-            "row: the noise of the noisiest cell in all of them, drift under both",
-            "sides, and a block in a hundred",
-            "that something else makes 5 % longer (`tests/analysis/gate_simulation.h`):",
+            f"The whole rule was simulated with {simulated['suites']} suites of",
+            f"{simulated['shape']['cells']} cells for each line (`tests/analysis/gate_simulation.h`).",
+            "Every cell has the noise of the noisiest one.",
+            "Both sides drift, and something else makes one block in a hundred 5 % longer.",
         ),
         "",
         "| between processes | true slowdown | suites with a regression | cells called one | inconclusive |",

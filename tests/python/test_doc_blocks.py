@@ -46,6 +46,41 @@ def test_calibration_is_shown_from_lowest_to_highest(tmp_path):
     assert "no calibration" in doc_blocks.made_block(published(tmp_path, document()), "calibration")
 
 
+def test_a_summary_has_the_best_of_both_sides_and_the_floor(tmp_path):
+    assert "no result of ours" in doc_blocks.made_block(published(tmp_path, document()), "summary")
+    results = document()
+    (entry,) = results["workloads"]
+    entry["floors"] = {"fp32": made_up.floor(5e-6, "exchanges")}
+    results["records"] += [
+        made_up.record(entry["name"], "pytorch-graph", "fp32", 1e-4),
+        made_up.record(entry["name"], "cuda-layered", "fp32", 4e-5),
+        made_up.record(entry["name"], "cuda-resident", "fp32", 1e-5, fraction_of_floor=0.5),
+    ]
+    text = doc_blocks.made_block(published(tmp_path, results), "summary")
+    ours = "100 pytorch-graph | 10 cuda-resident | 10× | 100×"
+    assert f"| 128 | fp32 | {ours} | 5 µs (exchanges) | 50 % |" in text
+    assert text.count("\n") == 3
+
+
+def test_every_record_is_among_the_outcomes(tmp_path):
+    results = document()
+    name = results["workloads"][0]["name"]
+    results["records"] += [
+        made_up.record(name, "cuda-layered", seconds=None),
+        made_up.record(name, "cuda-resident", seconds=None, outcome="failed", message="fell"),
+    ]
+    text = doc_blocks.made_block(published(tmp_path, results), "outcomes")
+    assert text.splitlines()[-1] == "| 3 | 1 | 1 | 0 | 1 |"
+
+
+def test_a_results_file_is_a_line_of_a_table(tmp_path):
+    results = document("fp16", copy=4e12)
+    results["run"] |= {"source_digest": "fnv1a64:0123456789", "complete": False}
+    (line,) = doc_blocks.made_block(published(tmp_path, results), "sources").splitlines()[2:]
+    name = results["workloads"][0]["name"]
+    assert line == f"| `0.json` | {name} | fp16 | 1 |  | 2026-01-01, not finished | 2.50 µs | 0123456 |"
+
+
 def test_regimes_are_the_workloads_outside_the_seed_suite(tmp_path):
     seed = document()
     assert "no other workload" in doc_blocks.made_block(published(tmp_path, seed), "regimes")

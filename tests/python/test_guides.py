@@ -170,7 +170,7 @@ def test_the_guide_to_kernels_of_your_own(checkout, tmp_path):
     cuda = checkout / "cmake/cuda.cmake"
     cuda.write_text(re.sub(r"(?<=HEADROOM_PORTABLE_TARGETS )[^)]+", "80-real", cuda.read_text()))
     worker = "cuda_impl/CMakeFiles/headroom-cuda-worker.dir/worker_main.cpp.o"
-    driver = "bench/driver/CMakeFiles/headroom_driver.dir/backends.cpp.o"
+    driver = "bench/driver/plan/CMakeFiles/headroom_driver_plan.dir/backends.cpp.o"
     objects = (worker, driver) if tool("ninja") else ()
     options = (f"-DCMAKE_CUDA_COMPILER={nvcc()}", "-DHEADROOM_CUDA=ON")
     configure_and_build(checkout, tmp_path / "build", "headroom_mine", *objects, options=options)

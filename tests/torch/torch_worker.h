@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "analysis/verification.h"
-#include "core/oracle.h"
+#include "oracle/oracle.h"
 #include "scratch.h"
 
 namespace headroom {

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <thread>
 
-#include "core/oracle.h"
+#include "oracle/oracle.h"
 #include "scratch.h"
 #include "worker/children.h"
 

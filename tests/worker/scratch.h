@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "core/parameters.h"
 #include "core/workload.h"
 #include "worker/client.h"

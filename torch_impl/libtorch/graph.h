@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "core/trainer.h"
 #include "core/workload.h"
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/dataset.h"
+#include "core/dataset_view.h"
 #include "core/error.h"
 #include "core/trainer.h"
 #include "core/workload.h"

@@ -1,0 +1,290 @@
+#include "driver/compare/compare.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "core/error.h"
+#include "driver/compare/baselines.h"
+#include "driver/compare/comparison_formats.h"
+#include "driver/compare/file_comparison.h"
+#include "driver/compare/paired_run.h"
+#include "driver/run/capacity.h"
+#include "driver/run/run.h"
+#include "driver/system/left_out.h"
+#include "driver/system/machine.h"
+#include "driver/system/scratch.h"
+
+namespace headroom {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What cuda_impl/'s trainers read: the percentage of a step that they wait on the device.
+constexpr const char* kPlantVariable = "HEADROOM_PLANTED_DELAY_PERCENT";
+constexpr const char* kPlantedNote = "planted delay";
+
+GateRule rule_of(const CompareOptions& options) {
+  GateRule rule;
+  rule.tolerance = options.tolerance_percent / 100;
+  return rule;
+}
+
+NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
+
+// The names of the worker programs that the plan needs.
+std::set<std::string> needed_workers(const Plan& plan, const std::vector<BackendRow>& table) {
+  std::set<std::string> workers;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    for (const Group& group : planned.groups) {
+      for (const std::string& backend : group.backends) {
+        workers.insert(std::find_if(table.begin(), table.end(), [&](const auto& row) {
+                         return row.name == backend;
+                       })->worker);
+      }
+    }
+  }
+  return workers;
+}
+
+// The worker programs of a build folder. Those that the plan needs must be there.
+std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder,
+                                       const std::set<std::string>& needed) {
+  Installation build = find_installation();
+  if (!fs::is_directory(folder)) {
+    throw InputError(
+        fmt::format("{} {}: there is no such build folder; git revisions are built by ./headroom compare",
+                    option, folder.string()));
+  }
+  build.program_folder = fs::absolute(folder) / "bin";
+  std::vector<WorkerProgram> programs = worker_programs(build, {});
+  for (const WorkerProgram& program : programs) {
+    if (needed.count(program.name) == 0 || !program.missing) continue;
+    throw InputError(fmt::format("{} {}: there is no bin/{} in it; expected a build folder of ./headroom",
+                                 option, folder.string(),
+                                 fs::path(program.command.front()).filename().string()));
+  }
+  return programs;
+}
+
+std::string label(const std::string& given, const std::string& folder) {
+  return given.empty() ? fs::path(folder).lexically_normal().string() : given;
+}
+
+// A plan of the suite with what was asked for; cells that the suite limits to GPUs are measured anyway.
+Plan plan_of(const CompareOptions& options, const std::vector<BackendRow>& table) {
+  return make_plan(options.measured, find_installation(), table);
+}
+
+void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SideWorkers& workers,
+                 DeviceLock& held, Progress& progress) {
+  std::optional<DeviceInfo> device;
+  for (const std::string& worker : needed) {
+    workers.start(worker);
+    for (const Side side : kSides) {
+      if (workers.hello(side, worker) && workers.hello(side, worker)->device)
+        device = workers.hello(side, worker)->device;
+    }
+  }
+  lock_device(options.measured, device, held, progress);
+}
+
+// A delay that was asked for and not made would pass for a slowdown that was not seen.
+void check_planted(const Comparison& comparison) {
+  for (const ComparedCell& cell : comparison.cells) {
+    if (cell.state == CellState::kJudged && cell.message.find(kPlantedNote) == std::string::npos) {
+      throw InputError(
+          fmt::format("--plant: {} does not know how to wait inside a step; leave it out with --backend",
+                      cell.head_backend));
+    }
+  }
+}
+
+Comparison compare_once(const CompareOptions& options, const Plan& plan, const std::vector<BackendRow>& table,
+                        SideWorkers& workers, ComparedFiles& files, Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  PairedRun run(options, plan, table, workers, files, progress, std::random_device{}());
+  Comparison& comparison = run.comparison();
+  comparison.kind = options.self_check ? "self-check" : "builds";
+  comparison.started_utc = utc_now();
+  comparison.rule = rule_of(options);
+  comparison.planted_percent = options.plant_percent;
+  comparison.head = label(options.head_label, options.head);
+  comparison.base = options.self_check ? comparison.head : label(options.base_label, options.base);
+  if (options.plant_percent > 0)
+    comparison.head += fmt::format(" with {:g} % planted", options.plant_percent);
+  run.measure_round(1);
+  judge(comparison);
+  if (std::any_of(comparison.cells.begin(), comparison.cells.end(),
+                  [](const ComparedCell& cell) { return cell.inconclusive(); })) {
+    run.measure_round(2);
+    judge(comparison, /*second_look=*/true);
+  }
+  if (options.plant_percent > 0) check_planted(comparison);
+  comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return comparison;
+}
+
+// A pipe or a device is written to as it is; a file is replaced. /dev/stdout may lead to a file that the shell has opened.
+bool is_stream(const fs::path& output) {
+  std::error_code error;
+  const std::string name = fs::absolute(output, error).lexically_normal().string();
+  return (name.starts_with("/dev/") && !name.starts_with("/dev/shm/")) || name.starts_with("/proc/") ||
+         (fs::exists(output, error) && !fs::is_regular_file(output, error));
+}
+
+// What a symbolic link leads to, as the link stays.
+fs::path replaced_by(const fs::path& output) {
+  std::error_code error;
+  const fs::path file = fs::weakly_canonical(fs::absolute(output, error), error);
+  return error ? output : file;
+}
+
+// Whatever the comparison reads, and all that belongs to it.
+std::vector<fs::path> files_read(const CompareOptions& options) {
+  std::vector<fs::path> files = options.files;
+  files.push_back(options.within);
+  if (measures(options) && options.measured.workload_names.empty())
+    files.push_back(find_suite(options.measured.suite, find_installation().root / "bench" / "suites"));
+  for (const fs::path& folder : {options.baselines, fs::path(options.measured.data_folder)}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) files.push_back(entry.path());
+  }
+  return files;
+}
+
+// So that nothing is built only to find that none of it can run.
+void refuse_without_device(const std::set<std::string>& workers) {
+  const std::set<std::string> need_device = {"cuda", "cublaslt"};
+  if (std::includes(need_device.begin(), need_device.end(), workers.begin(), workers.end()))
+    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
+}
+
+}  // namespace
+
+bool measures(const CompareOptions& options) { return options.self_check || !options.base.empty(); }
+
+std::string targets_text(const CompareOptions& options) {
+  const std::vector<BackendRow> table = backend_table();
+  const std::set<std::string> needed = needed_workers(plan_of(options, table), table);
+  if (choose_device(options.measured) < 0) refuse_without_device(needed);
+  std::string text;
+  for (const WorkerProgram& program : worker_programs(find_installation(), {})) {
+    if (needed.count(program.name) == 0) continue;
+    const std::string name = fs::path(program.command.front()).filename().string();
+    if (!name.starts_with("headroom-"))
+      throw InputError(fmt::format("compare: worker '{}' is not a program of a build; leave out its backends",
+                                   program.name));
+    text += name + "\n";
+  }
+  return text;
+}
+
+std::string stored_text(const CompareOptions& options) {
+  const fs::path stored = save_baseline(options.files.front(), options.baselines, options.save_baseline);
+  return fmt::format("Stored as {}\n", shown(stored));
+}
+
+Comparison read_comparison(const CompareOptions& options) {
+  Comparison comparison;
+  if (!options.within.empty()) {
+    comparison =
+        compare_within(named(options.within), options.base_backend, options.head_backend, rule_of(options));
+  } else {
+    // In the order in which they are named, so that of two that cannot be read the first is told.
+    std::optional<NamedResults> base;
+    if (options.baseline.empty()) base = named(options.files.front());
+    const NamedResults head = named(options.files.back());
+    if (!base) base = named(find_baseline(head.results, options.baselines, options.baseline));
+    comparison = compare_files(*base, head, rule_of(options));
+  }
+  judge(comparison);
+  return comparison;
+}
+
+void compare_builds(const CompareOptions& asked, const std::function<void(const Comparison&)>& report) {
+  CompareOptions options = asked;
+  if (options.head.empty()) options.head = find_installation().program_folder.parent_path().string();
+  if (options.self_check) options.base = options.head;
+  const std::vector<BackendRow> table = backend_table();
+  const Plan plan = plan_of(options, table);
+  const std::set<std::string> needed = needed_workers(plan, table);
+  std::array<std::vector<WorkerProgram>, 2> programs = {programs_of("--base", options.base, needed),
+                                                        programs_of("--head", options.head, needed)};
+  if (options.plant_percent > 0) {
+    for (WorkerProgram& program : programs[1])
+      program.environment[kPlantVariable] = fmt::format("{}", options.plant_percent);
+  }
+  Progress progress;
+  const Scratch logs(0);
+  TimeLimits limits;
+  limits.prepare = limits.train = limits.reference = limits.other =
+      std::chrono::seconds(options.measured.time_limit_seconds);
+  limits.hello = std::min(limits.hello, limits.other);
+  if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
+  const int device = choose_device(options.measured);
+  SideWorkers workers(std::move(programs), device, limits, logs.folder());
+  DeviceLock held;
+  hold_device(options, needed, workers, held, progress);
+  const Room room = room_here();
+  for (const PlannedWorkload& planned : plan.workloads)
+    refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);
+  const Scratch scratch(temporary_bytes(plan));
+  ComparedFiles files(scratch.folder());
+  for (int i = 0; i < options.repeat; ++i) {
+    const Comparison comparison = compare_once(options, plan, table, workers, files, progress);
+    progress.clear();
+    report(comparison);
+  }
+}
+
+void check_output(const CompareOptions& options) {
+  if (options.output.empty()) return;
+  const auto refuse = [&](const std::string& reason) {
+    throw InputError(fmt::format("--output {}: {}; name another file", options.output.string(), reason));
+  };
+  std::error_code error;
+  for (const fs::path& input : files_read(options)) {
+    if (fs::equivalent(options.output, input, error))
+      refuse(fmt::format("is what is read as {}", input.string()));
+  }
+  if (fs::is_directory(options.output, error)) refuse("is a folder");
+  if (is_stream(options.output)) {
+    if (access(options.output.c_str(), W_OK) != 0)
+      refuse(std::string("cannot be written: ") + std::strerror(errno));
+    return;
+  }
+  if (fs::equivalent(options.output, "/proc/self/fd/1", error)) refuse("is where standard output goes");
+  // Asking the mode bits would be wrong for root and for mounts.
+  const fs::path folder = replaced_by(options.output).parent_path();
+  std::string probe = (folder / ".headroom-XXXXXX").string();
+  const int descriptor = mkostemp(probe.data(), O_CLOEXEC);
+  if (descriptor < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
+  close(descriptor);
+  unlink(probe.c_str());
+}
+
+void write_output(const std::string& comparisons, const CompareOptions& options) {
+  if (options.output.empty()) return;
+  if (!is_stream(options.output)) return write_whole(comparisons, replaced_by(options.output));
+  std::ofstream stream(options.output, std::ios::app);
+  stream << comparisons << std::flush;
+  if (!stream)
+    throw OutputError(
+        fmt::format("{}: cannot be written: {}", options.output.string(), std::strerror(errno)));
+}
+
+int worse(int one, int other) { return one == 1 || other == 1 ? 1 : std::max(one, other); }
+
+}  // namespace headroom

@@ -1,0 +1,196 @@
+#include "driver/plan/plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <regex>
+#include <tuple>
+
+#include "core/error.h"
+#include "data/dataset.h"
+#include "driver/system/command_name.h"
+
+namespace headroom {
+namespace {
+
+constexpr const char* kAll = "all";
+
+std::vector<std::string> names_of(const std::vector<BackendRow>& table) {
+  std::vector<std::string> names;
+  for (const BackendRow& row : table) names.push_back(row.name);
+  return names;
+}
+
+// `asked` may hold "all", and "-NAME" for what is left out of it; the result is in the table's order, each once.
+std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
+                                         const std::vector<BackendRow>& table, const std::string& where) {
+  std::vector<std::string> known = names_of(table);
+  for (const std::string& word : asked) {
+    const std::string name = word.starts_with('-') ? word.substr(1) : word;
+    if (word != kAll && std::find(known.begin(), known.end(), name) == known.end()) {
+      throw InputError(fmt::format("{}: unknown backend '{}'; did you mean '{}'? `{} list` shows them", where,
+                                   name, nearest_name(name, known), command_name()));
+    }
+  }
+  const auto is_asked = [&](const std::string& word) {
+    return std::find(asked.begin(), asked.end(), word) != asked.end();
+  };
+  std::vector<std::string> chosen;
+  for (const BackendRow& row : table) {
+    const bool competes = row.family != Family::kReference && row.family != Family::kOther && !row.repeats;
+    if ((is_asked(row.name) || (is_asked(kAll) && competes)) && !is_asked("-" + row.name))
+      chosen.push_back(row.name);
+  }
+  return chosen;
+}
+
+// Keeps what is in `wanted`; every name there must exist.
+void keep_workloads(std::vector<SuiteWorkload>& workloads, const std::vector<std::string>& wanted,
+                    const std::string& suite) {
+  std::vector<std::string> known;
+  for (const SuiteWorkload& entry : workloads) known.push_back(entry.workload.name);
+  for (const std::string& name : wanted) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw InputError(fmt::format("--workloads: suite {} has no workload '{}'; did you mean '{}'?", suite,
+                                   name, nearest_name(name, known)));
+    }
+  }
+  std::erase_if(workloads, [&](const SuiteWorkload& entry) {
+    return !wanted.empty() && std::find(wanted.begin(), wanted.end(), entry.workload.name) == wanted.end();
+  });
+}
+
+// Workload `index` of `count` belongs to the shard that takes every N-th one, so that sizes spread.
+void keep_shard(std::vector<SuiteWorkload>& workloads, int shard_index, int shard_count) {
+  std::vector<SuiteWorkload> kept;
+  for (std::size_t i = 0; i < workloads.size(); ++i) {
+    if (static_cast<int>(i % static_cast<std::size_t>(shard_count)) == shard_index - 1)
+      kept.push_back(workloads[i]);
+  }
+  if (kept.empty()) {
+    throw InputError(fmt::format("--shard {}/{}: there are only {} workloads; expected N of at most that",
+                                 shard_index, shard_count, workloads.size()));
+  }
+  workloads = kept;
+}
+
+// Google Benchmark's rule: the extended expression is found anywhere in the name, a leading '-' negates.
+class Filter {
+ public:
+  explicit Filter(std::string text) {
+    if (text.empty() || text == "all") return;
+    negated_ = text.front() == '-';
+    if (negated_) text.erase(0, 1);
+    try {
+      pattern_.emplace(text, std::regex::extended | std::regex::nosubs);
+    } catch (const std::regex_error&) {
+      throw InputError(fmt::format("--benchmark_filter={}: not a regular expression", text));
+    }
+  }
+  bool matches(const std::string& name) const {
+    return !pattern_ || std::regex_search(name, *pattern_) != negated_;
+  }
+
+ private:
+  std::optional<std::regex> pattern_;
+  bool negated_ = false;
+};
+
+// IDX files are the user's: they are read once before anything is measured, so that a bad one ends the
+// program.
+void check_data(const std::vector<PlannedWorkload>& workloads) {
+  std::vector<std::tuple<std::string, int, int, int>> checked;
+  for (const PlannedWorkload& planned : workloads) {
+    const Workload& workload = planned.workload;
+    if (workload.dataset.kind != DatasetSpec::Kind::kIdx) continue;
+    const auto key =
+        std::make_tuple(workload.dataset.folder, workload.inputs(), workload.classes(), workload.batch_size);
+    if (std::find(checked.begin(), checked.end(), key) != checked.end()) continue;
+    checked.push_back(key);
+    make_dataset(workload, 0);
+  }
+}
+
+}  // namespace
+
+std::int64_t Plan::cells() const {
+  std::int64_t count = 0;
+  for (const PlannedWorkload& planned : workloads) {
+    for (const Group& group : planned.groups) count += static_cast<std::int64_t>(group.backends.size());
+  }
+  return count;
+}
+
+std::string cell_name(const std::string& workload, const std::string& backend, Precision precision) {
+  return fmt::format("{}/{}/{}", workload, backend, to_string(precision));
+}
+
+Plan make_plan(const RunOptions& options, const Installation& installation,
+               const std::vector<BackendRow>& table) {
+  Plan plan;
+  std::vector<SuiteWorkload> entries;
+  std::string where = "--workload";
+  if (options.workload_names.empty()) {
+    const std::filesystem::path file = find_suite(options.suite, installation.root / "bench" / "suites");
+    Suite suite = read_suite(file);
+    where = file.string();
+    plan.suite = suite.name;
+    plan.precisions_without_gpu = suite.precisions_without_gpu;
+    plan.loss_steps = suite.loss_steps;
+    plan.loss_seeds = suite.loss_seeds;
+    entries = std::move(suite.workloads);
+    keep_workloads(entries, options.suite_workloads, suite.name);
+  } else {
+    for (const std::string& name : options.workload_names) {
+      SuiteWorkload entry{parse_workload_name(name), {Precision::kFp32}, {kAll}};
+      for (const SuiteWorkload& other : entries) {
+        if (other.workload.name == entry.workload.name) {
+          throw InputError(fmt::format("--workload {}: it is there twice", entry.workload.name));
+        }
+      }
+      entries.push_back(std::move(entry));
+    }
+  }
+  keep_shard(entries, options.shard_index, options.shard_count);
+
+  if (!options.precisions.empty()) plan.precisions_without_gpu.reset();
+  if (options.loss_steps) plan.loss_steps = *options.loss_steps;
+  if (!options.loss_seeds.empty()) plan.loss_seeds = options.loss_seeds;
+  if (plan.loss_seeds.empty()) plan.loss_seeds = {1, 2, 3, 4, 5};
+
+  const Filter filter(options.google_benchmark.filter);
+  for (SuiteWorkload& entry : entries) {
+    PlannedWorkload planned{entry.workload, {}};
+    Workload& workload = planned.workload;
+    if (options.seed) workload.seed = *options.seed;
+    if (options.learning_rate) workload.optimizer.learning_rate = *options.learning_rate;
+    if (!options.data_folder.empty()) workload.dataset = {DatasetSpec::Kind::kIdx, options.data_folder};
+    validate(workload);
+    const bool asked = !options.backends.empty();
+    const std::vector<std::string> backends =
+        expand_backends(asked ? options.backends : entry.backends, table, asked ? "--backend" : where);
+    const std::vector<Precision>& precisions =
+        options.precisions.empty() ? entry.precisions : options.precisions;
+    for (const Precision precision : kAllPrecisions) {
+      if (std::find(precisions.begin(), precisions.end(), precision) == precisions.end()) continue;
+      Group group{precision, {}};
+      for (const std::string& backend : backends) {
+        if (filter.matches(cell_name(workload.name, backend, precision))) group.backends.push_back(backend);
+      }
+      if (!group.backends.empty()) planned.groups.push_back(std::move(group));
+    }
+    if (!planned.groups.empty()) plan.workloads.push_back(std::move(planned));
+  }
+  if (plan.cells() == 0) {
+    throw InputError(
+        options.google_benchmark.filter.empty()
+            ? std::string("nothing to measure: no backend is chosen")
+            : fmt::format("--benchmark_filter={}: matches no WORKLOAD/BACKEND/PRECISION of this run; "
+                          "--benchmark_list_tests shows them",
+                          options.google_benchmark.filter));
+  }
+  check_data(plan.workloads);
+  return plan;
+}
+
+}  // namespace headroom

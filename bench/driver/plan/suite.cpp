@@ -1,0 +1,204 @@
+#include "driver/plan/suite.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/names.h"
+#include "driver/system/command_name.h"
+#include "driver/system/json_file.h"
+
+namespace headroom {
+namespace {
+
+using nlohmann::json;
+
+// A JSON value that knows where it stands, so that every complaint says `file: where: what`.
+class Node {
+ public:
+  Node(const json& value, std::string where) : value_(value), where_(std::move(where)) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InputError(fmt::format("{}: {}", where_, what));
+  }
+
+  void expect_keys(const std::set<std::string>& required, const std::set<std::string>& optional) const {
+    if (!value_.is_object()) fail(fmt::format("expected an object, found {}", value_.type_name()));
+    std::vector<std::string> known(required.begin(), required.end());
+    known.insert(known.end(), optional.begin(), optional.end());
+    for (const auto& [key, value] : value_.items()) {
+      if (required.count(key) + optional.count(key) == 0) {
+        fail(fmt::format("unknown key '{}'; did you mean '{}'?", key, nearest_name(key, known)));
+      }
+    }
+    for (const std::string& key : required) {
+      if (!value_.contains(key)) fail(fmt::format("key '{}' is missing", key));
+    }
+  }
+  bool has(const std::string& key) const { return value_.contains(key); }
+  Node at(const std::string& key) const { return {value_.at(key), where_ + "." + key}; }
+
+  std::vector<Node> items() const {
+    if (!value_.is_array() || value_.empty())
+      fail(fmt::format("expected a list that is not empty, found {}", shown_value(value_)));
+    std::vector<Node> nodes;
+    for (std::size_t i = 0; i < value_.size(); ++i)
+      nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
+    return nodes;
+  }
+  std::string string() const {
+    if (!value_.is_string()) fail(fmt::format("expected a string, found {}", shown_value(value_)));
+    return value_.get<std::string>();
+  }
+  double number() const {
+    if (!value_.is_number()) fail(fmt::format("expected a number, found {}", shown_value(value_)));
+    return value_.get<double>();
+  }
+  std::int64_t integer(std::int64_t low, std::int64_t high) const {
+    const bool fits =
+        value_.is_number_integer() &&
+        !(value_.is_number_unsigned() && value_.get<std::uint64_t>() > static_cast<std::uint64_t>(high));
+    if (!fits || value_.get<std::int64_t>() < low || value_.get<std::int64_t>() > high) {
+      fail(fmt::format("expected a whole number from {} to {}, found {}", low, high, shown_value(value_)));
+    }
+    return value_.get<std::int64_t>();
+  }
+  std::uint64_t seed() const {
+    if (!value_.is_number_unsigned())
+      fail(fmt::format("expected a whole number from 0, found {}", shown_value(value_)));
+    return value_.get<std::uint64_t>();
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  const json& value_;
+  std::string where_;
+};
+
+std::vector<Precision> read_precisions(const Node& node) {
+  std::vector<Precision> precisions;
+  for (const Node& item : node.items()) {
+    Precision precision;
+    try {
+      precision = parse_precision(item.string());
+    } catch (const InputError& error) {
+      item.fail(error.what());
+    }
+    if (std::find(precisions.begin(), precisions.end(), precision) != precisions.end())
+      item.fail("is there twice");
+    precisions.push_back(precision);
+  }
+  return precisions;
+}
+
+std::vector<std::string> read_names(const Node& node) {
+  std::vector<std::string> names;
+  for (const Node& item : node.items()) {
+    if (std::find(names.begin(), names.end(), item.string()) != names.end()) {
+      item.fail(fmt::format("'{}' is there twice", item.string()));
+    }
+    names.push_back(item.string());
+  }
+  return names;
+}
+
+SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vector<Precision>& precisions,
+                            const std::vector<std::string>& backends, const std::filesystem::path& folder) {
+  node.expect_keys({"widths", "batch_size"},
+                   {"name", "seed", "learning_rate", "data", "precisions", "backends"});
+  SuiteWorkload entry{{}, precisions, backends};
+  Workload& workload = entry.workload;
+  for (const Node& width : node.at("widths").items()) {
+    workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
+  }
+  workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
+  if (node.has("seed")) workload.seed = node.at("seed").seed();
+  if (node.has("learning_rate")) workload.optimizer.learning_rate = node.at("learning_rate").number();
+  if (node.has("data")) {
+    workload.dataset.kind = DatasetSpec::Kind::kIdx;
+    workload.dataset.folder = (folder / node.at("data").string()).lexically_normal().string();
+  }
+  workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
+  check_name(node.where() + ": name", workload.name);
+  if (node.has("precisions")) entry.precisions = read_precisions(node.at("precisions"));
+  if (node.has("backends")) entry.backends = read_names(node.at("backends"));
+  try {
+    validate(workload);
+  } catch (const InputError& error) {
+    node.fail(error.what());
+  }
+  for (const SuiteWorkload& other : suite.workloads) {
+    if (other.workload.name == workload.name) {
+      node.fail(fmt::format("there is a workload '{}' already; give this one a \"name\" of its own",
+                            workload.name));
+    }
+  }
+  return entry;
+}
+
+}  // namespace
+
+Suite read_suite(const std::filesystem::path& file) {
+  const json parsed = read_json(file, "a suite file");
+  const Node root(parsed, file.string());
+  root.expect_keys({"description", "precisions", "backends", "workloads"},
+                   {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
+  Suite suite;
+  suite.name = file.stem().string();
+  check_name(file.string() + ": the file's name without .json", suite.name);
+  suite.description = root.at("description").string();
+  const std::vector<Precision> precisions = read_precisions(root.at("precisions"));
+  const std::vector<std::string> backends = read_names(root.at("backends"));
+  if (root.has("precisions_without_gpu")) {
+    suite.precisions_without_gpu = read_precisions(root.at("precisions_without_gpu"));
+  }
+  if (root.has("loss_steps")) suite.loss_steps = root.at("loss_steps").integer(0, std::int64_t{1} << 20);
+  if (root.has("loss_seeds")) {
+    for (const Node& seed : root.at("loss_seeds").items()) {
+      suite.loss_seeds.push_back(seed.seed());
+      if (std::count(suite.loss_seeds.begin(), suite.loss_seeds.end(), suite.loss_seeds.back()) > 1) {
+        seed.fail("is there twice");
+      }
+    }
+  }
+  if (root.has("python_worker_arguments"))
+    suite.python_worker_arguments = read_names(root.at("python_worker_arguments"));
+  for (const Node& node : root.at("workloads").items()) {
+    suite.workloads.push_back(read_workload(node, suite, precisions, backends, file.parent_path()));
+  }
+  return suite;
+}
+
+std::vector<std::string> suite_names(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::filesystem::path find_suite(const std::string& name_or_file, const std::filesystem::path& folder) {
+  if (name_or_file.find('/') != std::string::npos || name_or_file.ends_with(".json")) {
+    if (!std::filesystem::exists(name_or_file)) {
+      throw InputError(fmt::format("--suite {}: there is no such file", name_or_file));
+    }
+    return name_or_file;
+  }
+  const std::vector<std::string> names = suite_names(folder);
+  if (std::find(names.begin(), names.end(), name_or_file) == names.end()) {
+    if (names.empty()) {
+      throw InputError(fmt::format("--suite {}: no suites in {}; set HEADROOM_ROOT to the checkout",
+                                   name_or_file, folder.string()));
+    }
+    throw InputError(fmt::format("unknown suite '{}'; did you mean '{}'? `{} list` shows them", name_or_file,
+                                 nearest_name(name_or_file, names), command_name()));
+  }
+  return folder / (name_or_file + ".json");
+}
+
+}  // namespace headroom

@@ -1,0 +1,63 @@
+// The results file: what it holds in memory, and how it is written and read back. Its contract is
+// results/schema.json.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/record.h"
+#include "core/workload.h"
+#include "driver/system/machine.h"
+
+namespace headroom {
+
+struct RunInfo {
+  std::string id, started_utc;
+  std::optional<std::string> finished_utc;
+  std::vector<std::string> argv;
+  std::optional<std::string> suite, git_sha;
+  std::optional<bool> git_dirty;
+  std::optional<std::string> source_digest;
+  std::map<std::string, std::string> settings;  ///< options as given; what --resume compares
+  bool complete = false;
+};
+
+/// Unknown until the data was built.
+struct DatasetInfo {
+  std::string description;
+  std::optional<std::string> digest;
+  std::optional<std::int64_t> samples, held_out_samples, batches;
+};
+
+struct WorkloadEntry {
+  Workload workload;
+  DatasetInfo dataset;
+  std::map<Precision, Ladder> ladders = {};  ///< of the precisions that were measured
+  std::map<Precision, Floor> floors = {};    ///< empty where nothing is known of the device
+};
+
+struct Results {
+  RunInfo run;
+  HostInfo host;
+  std::optional<DeviceInfo> device;
+  std::map<std::string, std::string> software;
+  Calibration calibration;
+  std::vector<WorkloadEntry> workloads;
+  std::vector<Record> records;
+
+  /// Null if there is none.
+  const Record* find(const std::string& workload, const std::string& backend, Precision precision) const;
+  const WorkloadEntry* find_workload(const std::string& name) const;
+  WorkloadEntry* find_workload(const std::string& name);
+};
+
+/// The file's text. Never NaN or infinity: what is not finite becomes null. Losses have 7 significant digits.
+std::string to_json(const Results& results);
+
+/// Throws InputError (`file: records[3].backend: expected a string, found null`).
+Results read_results(const std::filesystem::path& file);
+
+}  // namespace headroom

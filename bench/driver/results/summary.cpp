@@ -1,0 +1,223 @@
+#include "driver/results/summary.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "analysis/floors.h"
+#include "analysis/gpu_state.h"
+#include "analysis/ladder.h"
+#include "analysis/speedup.h"
+#include "driver/system/table.h"
+#include "driver/system/units.h"
+
+namespace headroom {
+namespace {
+
+std::string times(const std::optional<double>& factor) {
+  if (!factor) return "";
+  return fmt::format("{:.{}f} x", *factor, *factor >= 100 ? 0 : 2);
+}
+
+const Floor* floor_of(const Results& results, const Record& record) {
+  const WorkloadEntry* entry = results.find_workload(record.workload);
+  if (entry == nullptr) return nullptr;
+  const auto found = entry->floors.find(record.precision);
+  return found == entry->floors.end() ? nullptr : &found->second;
+}
+
+// "12 % bytes"
+std::string fraction_text(const Results& results, const Record& record) {
+  const Floor* floor = floor_of(results, record);
+  if (!record.fraction_of_floor || floor == nullptr) return "";
+  const double percent = 100 * *record.fraction_of_floor;
+  return fmt::format("{:.{}f} % {}", percent, percent < 10 ? 1 : 0, floor->bound);
+}
+
+std::string verdict_text(const Record& record) {
+  if (record.outcome == Outcome::kFailed) return "FAILED: " + record.message;
+  const std::string verdict = record.verification.verdict == Verdict::kPass
+                                  ? "verified"
+                                  : std::string(to_string(record.verification.verdict));
+  const std::string slowdown = slowdown_message(record.blocks);
+  return verdict + (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
+         (slowdown.empty() ? "" : ", " + slowdown);
+}
+
+// What was skipped: a line for each reason, with whom it met and where.
+std::string skipped_table(const std::vector<SpeedupRow>& rows) {
+  struct Skipped {
+    std::string reason;
+    std::size_t count = 0;
+    std::vector<std::string> backends = {}, workloads = {}, precisions = {};
+  };
+  std::vector<Skipped> skipped;
+  const auto add = [](std::vector<std::string>& names, std::string_view name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  };
+  for (const SpeedupRow& row : rows) {
+    const Record& record = *row.record;
+    if (record.outcome != Outcome::kSkipped) continue;
+    auto same = std::find_if(skipped.begin(), skipped.end(),
+                             [&](const Skipped& other) { return other.reason == record.message; });
+    if (same == skipped.end()) same = skipped.insert(skipped.end(), {record.message});
+    ++same->count;
+    add(same->backends, record.backend);
+    add(same->workloads, record.workload);
+    add(same->precisions, to_string(record.precision));
+  }
+  if (skipped.empty()) return "";
+  Table table{{"skipped", "reason"}, {}, {0}};
+  const auto joined = [](const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+  };
+  for (const Skipped& one : skipped) {
+    const std::string workloads =
+        one.workloads.size() == 1 ? one.workloads.front() : fmt::format("{} workloads", one.workloads.size());
+    table.rows.push_back(
+        {fmt::format("{}", one.count), fmt::format("{} ({}; {}; {})", one.reason, joined(one.backends),
+                                                   workloads, joined(one.precisions))});
+  }
+  return "\n" + table_text(table);
+}
+
+}  // namespace
+
+std::string summary_table(const Results& results, std::size_t width) {
+  enum Column : std::size_t { kStep = 3, kInterval, kVsEager, kVsBest, kOfFloor };
+  Table table{{"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "of floor",
+               "result"},
+              {},
+              {kStep, kInterval, kVsEager, kVsBest, kOfFloor},
+              2,
+              {kInterval, kOfFloor, kVsBest}};
+  const std::vector<SpeedupRow> rows = speedup_rows(results.records);
+  for (const SpeedupRow& row : rows) {
+    const Record& record = *row.record;
+    if (record.outcome == Outcome::kSkipped) continue;
+    std::string step, interval;
+    if (record.step_seconds && record.outcome == Outcome::kOk) {
+      step = step_text(record.step_seconds->median);
+      interval =
+          fmt::format("{} .. {}", step_text(record.step_seconds->low), step_text(record.step_seconds->high));
+    }
+    table.rows.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
+                          interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
+                          fraction_text(results, record), verdict_text(record)});
+  }
+  std::string text;
+  if (!table.rows.empty())
+    text = table_text(table, width) +
+           "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
+  if (std::any_of(results.records.begin(), results.records.end(),
+                  [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
+    text += "of floor: the least time the device could take over the measured one, and what sets it\n";
+  }
+  for (const Record& record : results.records) {
+    if (is_faster_than_floor(record)) text += floor_defect(record) + "\n";
+  }
+  return wrapped(text + skipped_table(rows), width);
+}
+
+std::string ladder_table(const Results& results, std::size_t width) {
+  const std::vector<std::pair<const char*, const char*>> terms = {
+      {"python", "Python"}, {"dispatch", "dispatch"}, {"fusion", "fusion"},
+      {"choice", "choice"}, {"kernels", "kernels"},   {"left", "left"}};
+  constexpr std::size_t kBetween = 10;
+  Table table{{"workload", "precision", "pytorch-eager"}, {}, {2, 3, 4, 5, 6, 7, 8, 9}, 2, {kBetween}};
+  for (const auto& [name, title] : terms) table.header.push_back(title);
+  table.header.insert(table.header.end(), {"floor", "between"});
+  for (const WorkloadEntry& entry : results.workloads) {
+    for (const auto& [precision, ladder] : entry.ladders) {
+      const Record* eager = results.find(entry.workload.name, "pytorch-eager", precision);
+      const auto floor = entry.floors.find(precision);
+      Table::Row line = {entry.workload.name, std::string(to_string(precision)),
+                         eager != nullptr && counts(*eager) ? step_text(eager->step_seconds->median) : ""};
+      std::string between;
+      int known = 0;
+      for (const auto& [name, title] : terms) {
+        line.emplace_back();
+        for (const LadderTerm& term : ladder) {
+          if (term.name != name || !term.seconds) continue;
+          line.back() = term_text(term);
+          ++known;
+          if (term.to != "floor") between += (between.empty() ? "" : ", ") + term.to;
+        }
+      }
+      line.push_back(floor == entry.floors.end() ? "" : step_text(floor->second.seconds));
+      line.push_back(between);
+      if (known >= 2) table.rows.push_back(std::move(line));
+    }
+  }
+  if (table.rows.empty()) return "";
+  return wrapped(
+      "Where the time of a step goes: what is saved from one row to the next\n" + table_text(table, width) +
+          "Python: eager in Python less eager in C++; dispatch: that less the whole step in a CUDA graph; "
+          "fusion: that less\n"
+          "the expert or compiled graph; choice: that less the best PyTorch, where it is another row; "
+          "kernels: best\n"
+          "PyTorch less the best of ours; left: that less the floor\n"
+          "(noise): the intervals overlap; (negative): the second row is the slower one\n\n",
+      width);
+}
+
+std::string summary_sentence(const Results& results) {
+  const auto count = [&](auto&& of) {
+    return std::count_if(results.records.begin(), results.records.end(), of);
+  };
+  const auto ran = count([](const Record& record) { return record.outcome == Outcome::kOk; });
+  const auto verified = count([](const Record& record) { return counts(record); });
+  const auto skipped = count([](const Record& record) { return record.outcome == Outcome::kSkipped; });
+  const auto failed = count([](const Record& record) { return record.outcome == Outcome::kFailed; });
+  std::string text = finding(results.records);
+  const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; };
+  if (ran > 0) {
+    const bool one = ran == 1;
+    std::string records = one ? "record" : fmt::format("{} records", ran);
+    if (verified < ran) {
+      records = fmt::format("{} of {} that ran", verified, one ? "1 record" : records);
+    } else if (failed > 0) {
+      records = "The other " + records;
+    } else {
+      records = (one ? "The one " : "All ") + records + " that ran";
+    }
+    add(fmt::format("{} {} verified{}.", records, one ? "is" : "are",
+                    skipped > 0 ? fmt::format("; {} skipped", skipped) : ""));
+  } else if (failed == 0) {
+    add("Nothing could run here: see the reasons above.");
+  }
+  if (!results.device) add("No CUDA device was found: only CPU rows ran.");
+  return text;
+}
+
+std::string summary_json(const Results& results, const std::filesystem::path& file) {
+  using json = nlohmann::ordered_json;
+  const auto or_null = [](const auto& value) { return value ? json(*value) : json(nullptr); };
+  json rows = json::array();
+  for (const SpeedupRow& row : speedup_rows(results.records)) {
+    const Record& record = *row.record;
+    rows.push_back({{"workload", record.workload},
+                    {"precision", to_string(record.precision)},
+                    {"backend", record.backend},
+                    {"outcome", to_string(record.outcome)},
+                    {"verdict", to_string(record.verification.verdict)},
+                    {"message", record.message},
+                    {"step_seconds", record.step_seconds ? json(record.step_seconds->median) : json(nullptr)},
+                    {"speedup_over_pytorch_eager", or_null(row.over_pytorch_eager)},
+                    {"speedup_over_best_pytorch", or_null(row.over_best_pytorch)},
+                    {"fraction_of_floor", or_null(record.fraction_of_floor)},
+                    {"faster_than_floor", is_faster_than_floor(record)},
+                    {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)}});
+  }
+  const json summary = {{"results_file", file.string()},
+                        {"complete", results.run.complete},
+                        {"device", results.device ? json(results.device->name) : json(nullptr)},
+                        {"finding", summary_sentence(results)},
+                        {"records", rows}};
+  return summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace headroom

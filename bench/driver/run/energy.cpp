@@ -1,0 +1,96 @@
+#include "driver/run/energy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "driver/system/interruption.h"
+
+namespace headroom {
+namespace {
+
+// Before the counter is read the clocks must be those of steady work, not of the pause before.
+constexpr double kWarmupFraction = 0.1;
+
+using Clock = std::chrono::steady_clock;
+
+// Watches the counter from a thread of its own while the main one trains.
+class EnergyMeter {
+ public:
+  explicit EnergyMeter(const Nvml& nvml) : thread_([this, &nvml] { watch(nvml); }) {}
+  ~EnergyMeter() { stop(); }
+  EnergyMeter(const EnergyMeter&) = delete;
+  EnergyMeter& operator=(const EnergyMeter&) = delete;
+
+  /// Mean power between the first and the last time the counter moved; nullopt if it did so less than twice.
+  std::optional<double> watts() {
+    stop();
+    if (moves_.size() < 2) return std::nullopt;
+    const auto& [first_time, first_joules] = moves_.front();
+    const auto& [last_time, last_joules] = moves_.back();
+    return (last_joules - first_joules) / std::chrono::duration<double>(last_time - first_time).count();
+  }
+
+ private:
+  void watch(const Nvml& nvml) {
+    std::optional<double> before = nvml.energy_joules();
+    while (!stopping_ && before) {
+      std::this_thread::sleep_for(kInterval);
+      const std::optional<double> now = nvml.energy_joules();
+      if (now && *now > *before) moves_.emplace_back(Clock::now(), *now);
+      before = now;
+    }
+  }
+  void stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  static constexpr std::chrono::milliseconds kInterval{2};
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::pair<Clock::time_point, double>> moves_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds) {
+  if (!nvml.energy_joules()) return std::nullopt;
+  EnergyMeter meter(nvml);
+  const Clock::time_point start = Clock::now();
+  while (std::chrono::duration<double>(Clock::now() - start).count() < seconds) {
+    interruption::throw_if_requested();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return meter.watts();
+}
+
+std::optional<Energy> measure_energy(TimedTrainer& trainer, double wall_step_seconds, double seconds,
+                                     const Nvml& nvml, std::optional<double> idle_watts) {
+  if (!nvml.energy_joules()) return std::nullopt;
+  const auto train = [&](double length) {
+    const auto steps =
+        std::max(std::int64_t{1}, static_cast<std::int64_t>(std::ceil(length / wall_step_seconds)));
+    const Timing timing = trainer.client->train(trainer.next_step, steps);
+    trainer.next_step += steps;
+    return std::pair(steps, timing.wall_seconds);
+  };
+  train(kWarmupFraction * seconds);
+  Energy energy{.steps = 0, .seconds = 0, .joules = 0, .idle_watts = idle_watts};
+  EnergyMeter meter(nvml);
+  while (energy.seconds < seconds) {  // once more where the steps were faster than in the blocks
+    const auto [steps, wall_seconds] = train(seconds - energy.seconds);
+    energy.steps += steps;
+    energy.seconds += wall_seconds;
+  }
+  const std::optional<double> watts = meter.watts();
+  if (!watts || !(*watts > 0)) return std::nullopt;
+  energy.joules = *watts * energy.seconds;
+  return energy;
+}
+
+}  // namespace headroom

@@ -1,0 +1,23 @@
+// Energy of a step: an untimed stretch of steps between two readings of the GPU's energy counter.
+//
+// Apart from the timed blocks, because the counter of an H200 moves every 100 ms and a block lasts 30. For the same reason
+// the readings that count are those at which it moves, the first and the last inside the stretch.
+#pragma once
+
+#include <optional>
+
+#include "core/record.h"
+#include "driver/gpu/nvml.h"
+#include "driver/run/measurement.h"
+
+namespace headroom {
+
+/// Mean power over `seconds` in which nothing runs; nullopt if it cannot be read.
+std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds);
+
+/// Trains for at least `seconds` by what a step took in the blocks. nullopt if the counter cannot be read or moved less
+/// than twice. Throws what the worker's client throws.
+std::optional<Energy> measure_energy(TimedTrainer& trainer, double wall_step_seconds, double seconds,
+                                     const Nvml& nvml, std::optional<double> idle_watts);
+
+}  // namespace headroom

@@ -1,0 +1,51 @@
+#include "driver/run/training_files.h"
+
+#include <fmt/core.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace headroom {
+namespace {
+
+void write_labels(const std::filesystem::path& file, const std::vector<std::int32_t>& labels) {
+  std::ofstream stream(file, std::ios::binary);
+  stream.write(reinterpret_cast<const char*>(labels.data()),
+               static_cast<std::streamsize>(labels.size() * sizeof labels[0]));
+  stream.close();
+  if (!stream)
+    throw OutputError(
+        fmt::format("{}: cannot be written: {}", file.filename().string(), std::strerror(errno)));
+}
+
+}  // namespace
+
+TrainingFiles write_training_files(const Workload& workload, std::int64_t least_train_bytes,
+                                   const std::filesystem::path& folder, bool keep_training_samples) {
+  std::filesystem::create_directories(folder);
+  TrainingFiles files{workload, {}, folder / "initial.f32", make_dataset(workload, least_train_bytes), {}};
+  Dataset& dataset = files.dataset;
+  const auto samples = dataset.train().samples;
+  files.data = {folder / "features.f32", folder / "labels.i32", samples, dataset.feature_count};
+  write_floats(files.data.features, dataset.train_features);
+  write_labels(files.data.labels, dataset.train_labels);
+  write_floats(files.parameters, initial_parameters(workload.model.widths, workload.seed).flat());
+  files.info = {dataset.description, dataset.digest, samples, dataset.held_out().samples,
+                samples / workload.batch_size};
+  if (!keep_training_samples) {
+    dataset.train_features = {};
+    dataset.train_labels = {};
+  }
+  return files;
+}
+
+Parameters read_parameters(const std::filesystem::path& file, const std::vector<int>& widths) {
+  Parameters parameters = Parameters::unset(widths);
+  read_floats(file, parameters.flat());
+  return parameters;
+}
+
+}  // namespace headroom

@@ -1,0 +1,135 @@
+#include "driver/run/verify.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "analysis/verification.h"
+#include "core/parallel.h"
+#include "driver/system/interruption.h"
+
+namespace headroom {
+namespace {
+
+// Operations above which a GPU is asked, if there is one, and above which the oracle's trajectory is cut short.
+constexpr double kMostCpuOperations = 1e11;
+constexpr double kMostOperationsOnCpu = 1e12, kMostOperationsOnGpu = 2e13;
+
+// Each checked step costs the oracle two: one of the trajectory, in double, and one from its fp32 rounding.
+double operations(const Workload& workload, std::int64_t last_step) {
+  return workload.flops_per_step() * static_cast<double>(last_step + 1 + std::ssize(kCheckSteps));
+}
+
+// Once for all backends: a mapping's pages take as long to find as to compare.
+void map_points(Reference& reference, std::int64_t count) {
+  for (const std::int64_t step : reference.steps) {
+    reference.starts.push_back(std::make_unique<MappedFile<float>>(reference.start(step), count));
+    reference.updates.push_back(std::make_unique<MappedFile<float>>(reference.update(step), count));
+  }
+  reference.end = std::make_unique<MappedFile<float>>(reference.free(), count);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu) {
+  if (operations(workload, std::end(kCheckSteps)[-1]) >
+      (on_gpu ? kMostOperationsOnGpu : kMostOperationsOnCpu))
+    return {std::begin(kEarlyCheckSteps), std::end(kEarlyCheckSteps)};
+  return {std::begin(kCheckSteps), std::end(kCheckSteps)};
+}
+
+double reference_operations(const Workload& workload, bool on_gpu) {
+  return operations(workload, check_steps(workload, on_gpu).back());
+}
+
+std::filesystem::path Reference::start(std::int64_t step) const {
+  return folder / fmt::format("start-{}.f32", step);
+}
+std::filesystem::path Reference::update(std::int64_t step) const {
+  return folder / fmt::format("update-{}.f32", step);
+}
+
+bool wants_gpu_oracle(const Workload& workload) {
+  return operations(workload, std::end(kCheckSteps)[-1]) > kMostCpuOperations;
+}
+
+Reference cpu_reference(const TrainingFiles& files, Precision precision,
+                        const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  Reference reference{folder, check_steps(files.workload, false)};
+  const Parameters initial = read_parameters(files.parameters, files.workload.model.widths);
+  follow_reference(
+      files.workload, precision, true, files.dataset.train(), initial, reference.steps,
+      [&](const ReferencePoint& point) {
+        interruption::throw_if_requested();
+        write_floats(reference.start(point.step), point.start.flat());
+        write_floats(reference.update(point.step), point.update.flat());
+        reference.largest_loss = std::max(reference.largest_loss, point.loss);
+      },
+      [&](const Parameters& after) { write_floats(reference.free(), after.flat()); });
+  map_points(reference, files.workload.parameter_count());
+  return reference;
+}
+
+Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
+                        const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  Reference reference{folder, check_steps(files.workload, true)};
+  client.prepare("oracle-cuda", files.workload, precision, files.data, files.parameters, "");
+  for (const double loss : client.reference(reference.steps, kFreeSteps, folder)) {
+    reference.largest_loss = std::max(reference.largest_loss, loss);
+  }
+  client.release();
+  map_points(reference, files.workload.parameter_count());
+  return reference;
+}
+
+int checks_side_by_side(const Workload& workload) {
+  constexpr std::int64_t kMost = 4, kParameters = 2'000'000'000;
+  return static_cast<int>(std::clamp<std::int64_t>(
+      std::min<std::int64_t>(kParameters / workload.parameter_count(), parallel_threads() / 2), 1, kMost));
+}
+
+std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
+                                 Contract contract, Precision precision,
+                                 const std::filesystem::path& trained_file,
+                                 const std::function<void()>& between_steps) {
+  const std::vector<int>& widths = files.workload.model.widths;
+  // The oracle's points stay where they are. What the worker wrote is copied: were it to cut its file short while that
+  // is mapped, this process would end.
+  Parameters trained = Parameters::unset(widths);
+  const auto read_trained = [&] {
+    client.parameters(trained_file);
+    read_floats(trained_file, trained.flat());
+  };
+  const auto train = [&](std::int64_t first_step, std::int64_t count) {
+    // Kernels that occupy the whole device do not take turns well with those of another process.
+    static std::mutex device;
+    const std::lock_guard alone(device);
+    client.train(first_step, count);
+  };
+  std::vector<StepErrors> errors;
+  for (std::size_t i = 0; i < reference.steps.size(); ++i) {
+    const std::int64_t step = reference.steps[i];
+    between_steps();
+    client.set_parameters(reference.start(step));
+    train(step, 1);
+    read_trained();
+    errors.push_back(compare_step(step, {widths, reference.starts[i]->values()}, trained,
+                                  {widths, reference.updates[i]->values()}));
+  }
+  client.set_parameters(files.parameters);
+  train(0, kFreeSteps);
+  read_trained();
+  const MappedFile<float> initial(files.parameters, files.workload.parameter_count());
+  const std::vector<double> free_errors =
+      update_errors_from_end({widths, initial.values()}, trained, {widths, reference.end->values()});
+  client.set_parameters(files.parameters);
+  std::vector<Check> checks = step_update_checks(files.workload, errors, contract, precision);
+  checks.push_back(ten_steps_check(free_errors));
+  return checks;
+}
+
+}  // namespace headroom

@@ -1,0 +1,100 @@
+// The run's worker processes: one for each program to learn what it offers, one for each backend to train.
+//
+// A program may serve several backends but holds one trainer at a time, and the blocks of all backends are
+// interleaved: so every backend gets a process of its own. One that is lost is started again when it is next
+// needed.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/plan/backends.h"
+#include "worker/client.h"
+
+namespace headroom {
+
+/// What became of one worker program's hello.
+struct Greeting {
+  std::string worker;
+  std::optional<WorkerHello> hello;
+  bool asked = false;
+  std::string problem;     ///< why there is no hello
+  bool not_built = false;  ///< the program is not there, as opposed to one that failed
+};
+
+/// Whether a (backend, precision) runs here.
+struct Availability {
+  enum class State { kAvailable, kSkipped, kFailed } state = State::kAvailable;
+  std::string reason;
+  Contract contract = Contract::kExact;
+};
+
+class WorkerPool {
+ public:
+  WorkerPool(std::vector<WorkerProgram> programs, int device, TimeLimits limits,
+             std::filesystem::path log_folder);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  /// Starts those of the programs in `wanted` that were not greeted yet, at the same time, and asks each what
+  /// it offers.
+  void greet(const std::vector<std::string>& wanted);
+  void greet_all();
+  const std::vector<Greeting>& greetings() const { return greetings_; }
+
+  /// Adds rows for the backends of programs that the table does not know (--worker). Throws InputError if one
+  /// offers a backend that another worker has already.
+  void add_rows(std::vector<BackendRow>& table) const;
+
+  Availability availability(const BackendRow& row, Precision precision) const;
+  std::optional<DeviceInfo> device() const;
+  std::map<std::string, std::string> software() const;
+
+  /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
+  /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
+  Calibration calibrate(const std::function<void(const std::string&)>& complain);
+
+  /// Starts at the same time the processes that client() would start one by one for these rows. A greeted process
+  /// serves the first row of its program; one that fails here is started again, and complained of, by client().
+  void start_ahead(const std::vector<BackendRow>& rows);
+
+  /// The process that serves `row`, started if need be. Throws WorkerLostError or WorkerCallError.
+  WorkerClient& client(const BackendRow& row);
+  /// One more process of `row`'s program, for as long as it is held; `environment` is added to the program's. It dies with
+  /// the thread that calls. Throws as client() does.
+  std::shared_ptr<WorkerClient> start_aside(const BackendRow& row, const std::string& purpose,
+                                            const std::map<std::string, std::string>& environment);
+  /// Ends the process of a backend, so that the next client() starts a new one.
+  void end(const std::string& backend);
+  /// Ends all processes, at the same time: one that holds a CUDA context takes a second.
+  void end_all();
+  /// Kills every process; safe to call from another thread.
+  void kill_all();
+
+ private:
+  /// What starts for the same purpose appends to the same log.
+  std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& purpose);
+  const Greeting* greeting(const std::string& worker) const;
+  /// Throws WorkerLostError if there is none.
+  const WorkerProgram& program_of(const BackendRow& row) const;
+
+  std::vector<WorkerProgram> programs_;
+  int device_;
+  TimeLimits limits_;
+  std::filesystem::path log_folder_;
+  std::vector<Greeting> greetings_;
+  std::mutex mutex_;                                            // guards what follows
+  std::map<std::string, std::shared_ptr<WorkerClient>> spare_;  // by program: greeted, serving no backend yet
+  std::map<std::string, std::shared_ptr<WorkerClient>> serving_;  // by backend
+  std::vector<std::weak_ptr<WorkerClient>> aside_;
+  std::map<std::string, std::size_t> logs_;  // numbers of the files, by purpose
+};
+
+}  // namespace headroom
