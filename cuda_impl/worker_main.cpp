@@ -88,7 +88,8 @@ WorkerDescription describe(int device) {
               const std::function<void(const Parameters&)>& after_free_steps) {
              follow_reference_on_device(request.workload, request.precision, request.data, request.initial,
                                         request.device, steps, free_steps, point, after_free_steps);
-           }},
+           },
+       .trains_everything = true},
   };
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
   return description;

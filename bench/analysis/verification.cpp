@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "core/parallel.h"
+#include "core/training_rules.h"
 #include "oracle/oracle.h"
 
 namespace headroom {
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kMasterRounding = 6e-8;  // half a unit of fp32, relative
 constexpr double kRoundingDeviations = 4;
-constexpr double kTenStepsBound = 5e-2, kCurveBound = 5e-3;
+constexpr double kTenStepsBound = 5e-2, kCurveBound = 5e-3, kRuleBound = 1e-5;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct SquaredNorms {
@@ -123,6 +124,28 @@ StepErrors compare_step(std::int64_t step, const ParametersView& start, const Pa
   return {step, std::move(errors.distance), std::move(errors.scale)};
 }
 
+StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const StateView& start,
+                        const StateView& trained, const StateView& oracle_update) {
+  const std::size_t slots = start.slots.size();
+  if (trained.slots.size() != slots || oracle_update.slots.size() != slots ||
+      slots != static_cast<std::size_t>(optimizer.slots()))
+    throw std::invalid_argument("compare_step: states of different optimizers");
+  if (slots == 0) return compare_step(step, start.parameters, trained.parameters, oracle_update.parameters);
+  StepErrors errors{.step = step, .errors = {}, .scale_errors = {}};
+  for (std::size_t slot = 0; slot < slots; ++slot) {
+    const StepErrors one = compare_step(step, start.slots[slot], trained.slots[slot], oracle_update.slots[slot]);
+    errors.errors.insert(errors.errors.end(), one.errors.begin(), one.errors.end());
+    errors.scale_errors.insert(errors.scale_errors.end(), one.scale_errors.begin(), one.scale_errors.end());
+  }
+  const std::span<const float> before = start.parameters.flat, first = trained.slots.front().flat,
+                               second = trained.slots.back().flat;
+  errors.rule_errors =
+      errors_by_tensor(start.parameters, trained.parameters, [&](std::int64_t i) {
+        return rules::increment(optimizer, static_cast<double>(step), before[i], first[i], second[i]);
+      }).distance;
+  return errors;
+}
+
 std::vector<double> update_errors_from_end(const ParametersView& start, const ParametersView& trained,
                                            const ParametersView& oracle_end) {
   expect_same_network(start, trained);
@@ -162,12 +185,17 @@ StepBounds step_bounds(const Workload& workload, Contract contract, Precision pr
 
 namespace {
 
+struct Compared {
+  std::string tensor;
+  double factor;  ///< of its bounds
+};
+
 // One check of a tensor over the steps; `values(step)` are the step's errors of all tensors.
 template <typename Values>
-Check over_steps(const std::string& name, const TensorRange& range, std::size_t tensor, std::size_t tensors,
+Check over_steps(const std::string& name, const std::string& tensor_name, std::size_t tensor, std::size_t tensors,
                  std::span<const StepErrors> steps, double median_bound, double each_bound,
                  const Values& values) {
-  Check check{.name = name, .tensor = range.name, .steps = {}};
+  Check check{.name = name, .tensor = tensor_name, .steps = {}};
   std::vector<double> errors;
   for (const StepErrors& step : steps) {
     if (values(step).size() != tensors) {
@@ -192,14 +220,27 @@ std::vector<Check> step_update_checks(const Workload& workload, std::span<const 
   if (steps.empty()) throw std::invalid_argument("step_update_checks: no steps");
   const std::vector<TensorRange> ranges = tensor_ranges(workload.model.widths);
   const StepBounds bounds = step_bounds(workload, contract, precision);
+  std::vector<Compared> compared;
+  const std::vector<std::string> slots = slot_names(workload.optimizer);
+  for (const std::string& slot : slots)
+    for (const TensorRange& range : ranges)
+      compared.push_back({range.name + " " + slot, slot == "exp_avg_sq" ? 2.0 : 1.0});
+  if (slots.empty())
+    for (const TensorRange& range : ranges) compared.push_back({range.name, 1.0});
   std::vector<Check> checks;
-  for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
-    checks.push_back(over_steps("step_update", ranges[tensor], tensor, ranges.size(), steps, bounds.median,
-                                bounds.each, [](const StepErrors& step) { return std::span(step.errors); }));
-    checks.push_back(over_steps("step_scale", ranges[tensor], tensor, ranges.size(), steps, bounds.scale,
+  for (std::size_t tensor = 0; tensor < compared.size(); ++tensor) {
+    const auto& [name, factor] = compared[tensor];
+    checks.push_back(over_steps("step_update", name, tensor, compared.size(), steps, factor * bounds.median,
+                                factor * bounds.each,
+                                [](const StepErrors& step) { return std::span(step.errors); }));
+    checks.push_back(over_steps("step_scale", name, tensor, compared.size(), steps, factor * bounds.scale,
                                 kInfinity,
                                 [](const StepErrors& step) { return std::span(step.scale_errors); }));
   }
+  for (std::size_t tensor = 0; !slots.empty() && tensor < ranges.size(); ++tensor)
+    checks.push_back(over_steps("update_rule", ranges[tensor].name, tensor, ranges.size(), steps, kRuleBound,
+                                kRuleBound,
+                                [](const StepErrors& step) { return std::span(step.rule_errors); }));
   return checks;
 }
 
@@ -276,6 +317,7 @@ std::string failure_message(const Verification& verification) {
   } else {
     const std::string what = worst->name == "ten_steps"    ? "ten free steps are"
                              : worst->name == "step_scale" ? worst->tensor + "'s scale is"
+                             : worst->name == "update_rule" ? worst->tensor + ", by its own slots, is"
                                                            : worst->tensor + " is";
     const bool by_median = !(worst->error <= worst->bound);
     std::snprintf(text, sizeof text, "%s %.1e off the oracle's update in the %s (median at most %.1e)",

@@ -36,11 +36,18 @@ struct StepErrors {
   /// |<dW, dW_oracle> / <dW_oracle, dW_oracle> - 1|, less what the rounding of the fp32 masters can make of it:
   /// 4 * 6e-8 |W dW_oracle| / |dW_oracle|^2, element by element, since these errors are independent.
   std::vector<double> scale_errors;
+  /// With slots the two above are those of each slot's tensors, one slot after the other, and this is the distance of each
+  /// parameter's tensor from what the optimizer makes of the trainer's own new slots.
+  std::vector<double> rule_errors{};
 };
 /// Compares one step. The scale error is 0 or infinite where the oracle's update is zero. Throws if the
 /// networks differ.
 StepErrors compare_step(std::int64_t step, const ParametersView& start, const ParametersView& trained,
                         const ParametersView& oracle_update);
+/// The same for any optimizer. Which gradient a step came from shows in the slots; what became of it (learning rate, bias
+/// correction, epsilon, weight decay), in the parameters.
+StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const StateView& start, const StateView& trained,
+                        const StateView& oracle_update);
 
 /// How far a correct backend may be off.
 ///
@@ -96,7 +103,8 @@ inline constexpr std::int64_t kFewActivations = 20000;
 double depth_factor(int hidden_layers, Precision precision);
 
 /// Two checks a tensor, "step_update" (distance) and "step_scale": error is the median over the steps, worst the
-/// largest.
+/// largest. With slots they are of each slot's tensors ("weight1 exp_avg"), and a square's bounds are twice the others'; the
+/// parameters' own check is "update_rule", bound 1e-5.
 std::vector<Check> step_update_checks(const Workload& workload, std::span<const StepErrors> steps,
                                       Contract contract, Precision precision);
 

@@ -74,6 +74,12 @@ struct State {
   Parameters parameters;
   std::vector<Parameters> slots;
 
+  /// For values that are read next.
+  static State unset(const std::vector<int>& widths, int slots) {
+    State state{Parameters::unset(widths), {}};
+    for (int slot = 0; slot < slots; ++slot) state.slots.push_back(Parameters::unset(widths));
+    return state;
+  }
   /// The parameters at step 0, with `slots` slots of zeros.
   static State initial(Parameters parameters, int slots) {
     State state{std::move(parameters), {}};
@@ -94,6 +100,22 @@ struct ParametersView {
 
   const std::vector<int>& widths;
   std::span<const float> flat;
+};
+
+/// The same of a state.
+struct StateView {
+  StateView(const State& state)  // NOLINT(google-explicit-constructor)
+      : parameters(state.parameters), slots(state.slots.begin(), state.slots.end()) {}
+  /// `values`: the parameters, and each slot behind them.
+  StateView(const std::vector<int>& network, std::span<const float> values, int slot_count)
+      : parameters(network, values.first(values.size() / static_cast<std::size_t>(slot_count + 1))) {
+    for (int slot = 1; slot <= slot_count; ++slot)
+      slots.emplace_back(network, values.subspan(static_cast<std::size_t>(slot) * parameters.flat.size(),
+                                                 parameters.flat.size()));
+  }
+
+  ParametersView parameters;
+  std::vector<ParametersView> slots;
 };
 
 /// Uniform in [-1/sqrt(in), 1/sqrt(in)] for weights and biases, the distribution of torch.nn.Linear

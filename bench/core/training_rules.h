@@ -79,24 +79,25 @@ struct Parameter {
   double value = 0;
   double slots[2] = {};
 };
-HEADROOM_RULE void update(const Optimizer& optimizer, double step, double gradient, Parameter& parameter) {
+/// What the step adds to a parameter of `value`, from its slots behind the step; `first` is the gradient where there are none.
+HEADROOM_RULE double increment(const Optimizer& optimizer, double step, double value, double first, double second) {
   const double rate = optimizer.learning_rate;
-  if (optimizer.kind == Optimizer::Kind::kSgd) {
-    if (optimizer.momentum == 0) {
-      parameter.value -= rate * gradient;
-      return;
-    }
-    parameter.slots[0] = optimizer.momentum * parameter.slots[0] + gradient;
-    parameter.value -= rate * parameter.slots[0];
-    return;
-  }
-  double &m = parameter.slots[0], &v = parameter.slots[1];
-  m = optimizer.beta1 * m + (1 - optimizer.beta1) * gradient;
-  v = optimizer.beta2 * v + (1 - optimizer.beta2) * gradient * gradient;
+  if (optimizer.kind == Optimizer::Kind::kSgd) return -rate * first;
   const double t = step + 1;
-  const double first = 1 - std::pow(optimizer.beta1, t), second = 1 - std::pow(optimizer.beta2, t);
-  if (optimizer.kind == Optimizer::Kind::kAdamW) parameter.value *= 1 - rate * optimizer.weight_decay;
-  parameter.value -= rate / first * m / (std::sqrt(v) / std::sqrt(second) + optimizer.epsilon);
+  const double bias1 = 1 - std::pow(optimizer.beta1, t), bias2 = 1 - std::pow(optimizer.beta2, t);
+  const double decay = optimizer.kind == Optimizer::Kind::kAdamW ? rate * optimizer.weight_decay * value : 0;
+  return -decay - rate / bias1 * first / (std::sqrt(second) / std::sqrt(bias2) + optimizer.epsilon);
+}
+HEADROOM_RULE void update(const Optimizer& optimizer, double step, double gradient, Parameter& parameter) {
+  double &first = parameter.slots[0], &second = parameter.slots[1];
+  if (optimizer.kind != Optimizer::Kind::kSgd) {
+    first = optimizer.beta1 * first + (1 - optimizer.beta1) * gradient;
+    second = optimizer.beta2 * second + (1 - optimizer.beta2) * gradient * gradient;
+  } else if (optimizer.momentum != 0) {
+    first = optimizer.momentum * first + gradient;
+  }
+  const bool has_slots = optimizer.kind != Optimizer::Kind::kSgd || optimizer.momentum != 0;
+  parameter.value += increment(optimizer, step, parameter.value, has_slots ? first : gradient, second);
 }
 
 }  // namespace headroom::rules

@@ -147,6 +147,11 @@ std::string_view to_string(Optimizer::Kind kind) {
   throw std::logic_error("to_string: not an Optimizer::Kind");
 }
 
+std::vector<std::string> slot_names(const Optimizer& optimizer) {
+  if (optimizer.kind != Optimizer::Kind::kSgd) return {"exp_avg", "exp_avg_sq"};
+  return optimizer.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
+}
+
 Activation parse_activation(std::string_view name) { return parse_kind(kAllActivations, "activation", name); }
 Loss parse_loss(std::string_view name) { return parse_kind(kAllLosses, "loss", name); }
 Optimizer::Kind parse_optimizer(std::string_view name) {

@@ -59,6 +59,8 @@ inline constexpr std::array<Optimizer::Kind, 3> kAllOptimizers = {
 std::string_view to_string(Activation activation);  ///< "relu", "tanh", "silu", "gelu", "elu"
 std::string_view to_string(Loss loss);              ///< "cross-entropy", "mse", "bce"
 std::string_view to_string(Optimizer::Kind kind);   ///< "sgd", "adam", "adamw"
+/// What torch.optim calls the slots: "momentum_buffer", or "exp_avg" and "exp_avg_sq".
+std::vector<std::string> slot_names(const Optimizer& optimizer);
 // These throw InputError with the nearest valid name.
 Activation parse_activation(std::string_view name);
 Loss parse_loss(std::string_view name);

@@ -442,19 +442,19 @@ std::vector<float> WorkerClient::losses(std::int64_t first_step, std::int64_t co
   }
 }
 
-void WorkerClient::parameters(const std::filesystem::path& file) {
+void WorkerClient::state(const std::filesystem::path& file) {
   remove_unless_regular(file);
-  const ValueCount written = call<ValueCount>(ParametersCall{file}, limits_.other);
+  const ValueCount written = call<ValueCount>(StateCall{file}, limits_.other);
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(file, error);
   if (error || bytes != static_cast<std::uintmax_t>(written.count) * sizeof(float)) {
-    lose("gave a wrong answer to 'parameters' and was ended: it says that it wrote " +
+    lose("gave a wrong answer to 'state' and was ended: it says that it wrote " +
          std::to_string(written.count) + " values to " + file.string() + ", which are not there");
   }
 }
 
-void WorkerClient::set_parameters(const std::filesystem::path& file) {
-  call<Nothing>(SetParametersCall{file}, limits_.other);
+void WorkerClient::set_state(const std::filesystem::path& file) {
+  call<Nothing>(SetStateCall{file}, limits_.other);
 }
 
 std::vector<double> WorkerClient::reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,

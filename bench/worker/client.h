@@ -78,8 +78,9 @@ class WorkerClient {
   /// `scratch` is a file that this call may write; it is removed again.
   std::vector<float> losses(std::int64_t first_step, std::int64_t count,
                             const std::filesystem::path& scratch);
-  void parameters(const std::filesystem::path& file);
-  void set_parameters(const std::filesystem::path& file);
+  /// Parameters and, behind them, each of the optimizer's slots: flat fp32 files (write_state()).
+  void state(const std::filesystem::path& file);
+  void set_state(const std::filesystem::path& file);
   std::vector<double> reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
                                 const std::filesystem::path& folder);
   /// Rates of the device itself; only of a worker whose hello says that it calibrates.

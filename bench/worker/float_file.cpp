@@ -93,39 +93,79 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
   });
 }
 
-}  // namespace
 
-void write_floats(const std::filesystem::path& file, std::span<const float> values) try {
+template <typename Value>
+std::size_t bytes_of(std::span<const std::span<Value>> parts) {
+  std::size_t bytes = 0;
+  for (const auto& part : parts) bytes += part.size_bytes();
+  return bytes;
+}
+
+void write_parts(const std::filesystem::path& file, std::span<const std::span<const float>> parts) try {
   constexpr const char* kWhat = "cannot be written";
+  const std::size_t bytes = bytes_of(parts);
   // Not emptied first: a file in memory that is written again would have to find its pages anew.
   OpenFile out(file, O_RDWR | O_CREAT, kWhat);
-  if (::ftruncate(out.descriptor(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
-  const FileInMemory in_memory(out.descriptor(), values.size_bytes());
-  transfer_all(file, kWhat, reinterpret_cast<const char*>(values.data()),
-               static_cast<std::int64_t>(values.size_bytes()),
-               [&](const char* bytes, std::size_t size, std::int64_t offset) {
-                 if (in_memory.write(bytes, size, offset)) return static_cast<ssize_t>(size);
-                 return ::pwrite(out.descriptor(), bytes, size, offset);
-               });
+  if (::ftruncate(out.descriptor(), static_cast<off_t>(bytes)) != 0) fail(file, kWhat, errno);
+  const FileInMemory in_memory(out.descriptor(), bytes);
+  std::int64_t begin = 0;
+  for (const std::span<const float> part : parts) {
+    const auto size = static_cast<std::int64_t>(part.size_bytes());
+    transfer_all(file, kWhat, reinterpret_cast<const char*>(part.data()), size,
+                 [&](const char* from, std::size_t count, std::int64_t offset) {
+                   if (in_memory.write(from, count, begin + offset)) return static_cast<ssize_t>(count);
+                   return ::pwrite(out.descriptor(), from, count, begin + offset);
+                 });
+    begin += size;
+  }
   if (!out.close()) fail(file, kWhat, errno);
 } catch (const std::runtime_error& error) {
   throw OutputError(error.what());
 }
 
-void read_floats(const std::filesystem::path& file, std::span<float> values) {
+void read_parts(const std::filesystem::path& file, std::span<const std::span<float>> parts) {
   constexpr const char* kWhat = "cannot be read";
+  const std::size_t bytes = bytes_of(parts);
   const OpenFile in(file, O_RDONLY, kWhat);
   struct stat status{};
   if (::fstat(in.descriptor(), &status) != 0) fail(file, kWhat, errno);
-  if (static_cast<std::size_t>(status.st_size) != values.size_bytes()) {
-    throw std::runtime_error(file.string() + ": expected " + std::to_string(values.size()) +
+  if (static_cast<std::size_t>(status.st_size) != bytes) {
+    throw std::runtime_error(file.string() + ": expected " + std::to_string(bytes / sizeof(float)) +
                              " fp32 values, found " + std::to_string(status.st_size) + " bytes");
   }
-  transfer_all(file, kWhat, reinterpret_cast<char*>(values.data()),
-               static_cast<std::int64_t>(values.size_bytes()),
-               [&in](char* into, std::size_t size, std::int64_t offset) {
-                 return ::pread(in.descriptor(), into, size, offset);
-               });
+  std::int64_t begin = 0;
+  for (const std::span<float> part : parts) {
+    const auto size = static_cast<std::int64_t>(part.size_bytes());
+    transfer_all(file, kWhat, reinterpret_cast<char*>(part.data()), size,
+                 [&](char* into, std::size_t count, std::int64_t offset) {
+                   return ::pread(in.descriptor(), into, count, begin + offset);
+                 });
+    begin += size;
+  }
+}
+
+}  // namespace
+
+void write_floats(const std::filesystem::path& file, std::span<const float> values) {
+  write_parts(file, {&values, 1});
+}
+
+void read_floats(const std::filesystem::path& file, std::span<float> values) { read_parts(file, {&values, 1}); }
+
+void write_state(const std::filesystem::path& file, const State& state) {
+  std::vector<std::span<const float>> parts = {state.parameters.flat()};
+  for (const Parameters& slot : state.slots) parts.push_back(slot.flat());
+  write_parts(file, parts);
+}
+
+void read_state(const std::filesystem::path& file, State& state) {
+  std::vector<std::span<float>> parts = {state.parameters.flat()};
+  for (Parameters& slot : state.slots) parts.push_back(slot.flat());
+  read_parts(file, parts);
+}
+
+std::int64_t value_count(const State& state) {
+  return std::ssize(state.parameters.flat()) * (1 + std::ssize(state.slots));
 }
 
 std::vector<float> read_floats(const std::filesystem::path& file, std::int64_t count) {

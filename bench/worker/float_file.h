@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "core/parameters.h"
+
 namespace headroom {
 
 /// Writes over what the file holds, if there is one. Throws std::runtime_error that names the file.
@@ -13,5 +15,11 @@ void write_floats(const std::filesystem::path& file, std::span<const float> valu
 /// Throws std::runtime_error that names the file, also if it holds another number of values than `count`.
 void read_floats(const std::filesystem::path& file, std::span<float> values);
 std::vector<float> read_floats(const std::filesystem::path& file, std::int64_t count);
+
+/// The same of the parameters, and each slot behind them.
+void write_state(const std::filesystem::path& file, const State& state);
+void read_state(const std::filesystem::path& file, State& state);
+/// How many values these are.
+std::int64_t value_count(const State& state);
 
 }  // namespace headroom

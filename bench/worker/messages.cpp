@@ -45,6 +45,12 @@ class Fields {
     return *found;
   }
   bool has(const char* key) const { return json_.contains(key); }
+  /// Throws MessageError for a field that is none of `keys`.
+  void expect_only(std::initializer_list<std::string_view> keys) const {
+    for (const auto& [key, value] : json_.items())
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        throw MessageError(where(one_line(key, kQuoted)) + ": not a field of this version of the protocol");
+  }
   bool is_null(const char* key) const { return at(key).is_null(); }
   /// Of a field that a worker may leave out.
   bool has_value(const char* key) const { return json_.contains(key) && !is_null(key); }
@@ -167,18 +173,62 @@ std::string_view kind_name(CallErrorKind kind) {
 
 // Calls.
 
+/// Only what the kind has: a worker refuses fields that it does not know.
+Json to_json(const Optimizer& optimizer) {
+  Json json = {{"kind", to_string(optimizer.kind)}, {"learning_rate", optimizer.learning_rate}};
+  if (optimizer.kind == Optimizer::Kind::kSgd) {
+    json["momentum"] = optimizer.momentum;
+    return json;
+  }
+  json["beta1"] = optimizer.beta1;
+  json["beta2"] = optimizer.beta2;
+  json["epsilon"] = optimizer.epsilon;
+  if (optimizer.kind == Optimizer::Kind::kAdamW) json["weight_decay"] = optimizer.weight_decay;
+  return json;
+}
+
+/// Throws MessageError for a name that is none.
+template <class Parse>
+auto kind_of(const Fields& fields, const char* key, const Parse& parse) {
+  try {
+    return parse(fields.text(key));
+  } catch (const InputError& error) {
+    throw MessageError(fields.where(key) + ": " + error.what());
+  }
+}
+
+Optimizer read_optimizer(const Fields& fields) {
+  Optimizer optimizer;
+  optimizer.kind = kind_of(fields, "kind", parse_optimizer);
+  optimizer.learning_rate = fields.number("learning_rate", 0);
+  if (optimizer.kind == Optimizer::Kind::kSgd) {
+    fields.expect_only({"kind", "learning_rate", "momentum"});
+    optimizer.momentum = fields.number("momentum", 0);
+    return optimizer;
+  }
+  const bool decays = optimizer.kind == Optimizer::Kind::kAdamW;
+  fields.expect_only({"kind", "learning_rate", "beta1", "beta2", "epsilon", decays ? "weight_decay" : "epsilon"});
+  optimizer.beta1 = fields.number("beta1", 0);
+  optimizer.beta2 = fields.number("beta2", 0);
+  optimizer.epsilon = fields.number("epsilon", 0);
+  if (decays) optimizer.weight_decay = fields.number("weight_decay", 0);
+  return optimizer;
+}
+
 Json arguments(const PrepareCall& call) {
   return {{"backend", call.backend},
           {"workload",
            {{"name", call.workload.name},
             {"widths", call.workload.model.widths},
+            {"activation", to_string(call.workload.model.activation)},
+            {"loss", to_string(call.workload.loss)},
             {"batch_size", call.workload.batch_size},
-            {"optimizer", {{"kind", "sgd"}, {"learning_rate", call.workload.optimizer.learning_rate}}},
+            {"optimizer", to_json(call.workload.optimizer)},
             {"seed", call.workload.seed}}},
           {"precision", std::string(to_string(call.precision))},
           {"data",
            {{"features_file", call.data.features.string()},
-            {"labels_file", call.data.labels.string()},
+            {"targets_file", call.data.targets.string()},
             {"samples", call.data.samples},
             {"feature_count", call.data.feature_count}}},
           {"parameters_file", call.parameters_file.string()},
@@ -187,15 +237,16 @@ Json arguments(const PrepareCall& call) {
 
 Workload read_workload(const Fields& fields) {
   Workload workload;
+  fields.expect_only({"name", "widths", "activation", "loss", "batch_size", "optimizer", "seed"});
   workload.name = fields.checked_name("name");
   for (const Json& width : fields.array("widths")) {
     workload.model.widths.push_back(
         static_cast<int>(Fields::integer(width, fields.where("widths[]"), 1, kMaxWidth)));
   }
   workload.batch_size = static_cast<int>(fields.integer("batch_size", 1, std::numeric_limits<int>::max()));
-  const Fields optimizer = fields.object("optimizer");
-  if (optimizer.text("kind") != "sgd") Fields::fail(optimizer.where("kind"), "sgd", optimizer.at("kind"));
-  workload.optimizer.learning_rate = optimizer.number("learning_rate", 0);
+  workload.model.activation = kind_of(fields, "activation", parse_activation);
+  workload.loss = kind_of(fields, "loss", parse_loss);
+  workload.optimizer = read_optimizer(fields.object("optimizer"));
   workload.seed = fields.seed("seed");
   return workload;
 }
@@ -207,7 +258,7 @@ PrepareCall read_prepare(const Fields& fields) {
   call.precision = fields.precision("precision");
   const Fields data = fields.object("data");
   call.data.features = data.name("features_file");
-  call.data.labels = data.name("labels_file");
+  call.data.targets = data.name("targets_file");
   call.data.samples = data.integer("samples", 1);
   call.data.feature_count = static_cast<int>(data.integer("feature_count", 1, kMaxWidth));
   call.parameters_file = fields.name("parameters_file");
@@ -237,8 +288,8 @@ Call read_call(const std::string& name, const Fields& fields) {
     return LossesCall{fields.integer("first_step", 0, most), fields.integer("count", 1, most),
                       fields.name("file")};
   }
-  if (name == "parameters") return ParametersCall{fields.name("file")};
-  if (name == "set_parameters") return SetParametersCall{fields.name("file")};
+  if (name == "state") return StateCall{fields.name("file")};
+  if (name == "set_state") return SetStateCall{fields.name("file")};
   if (name == "reference") return read_reference(fields);
   if (name == "release") return ReleaseCall{};
   if (name == "calibrate") return CalibrateCall{};
@@ -425,9 +476,8 @@ CallError read_error(const Fields& fields) {
 }  // namespace
 
 std::string_view name_of(const Call& call) {
-  static constexpr std::string_view kNames[] = {"hello",     "prepare",    "train",
-                                                "losses",    "parameters", "set_parameters",
-                                                "reference", "release",    "calibrate"};
+  static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",   "losses",   "state",
+                                                "set_state", "reference", "release", "calibrate"};
   static_assert(std::size(kNames) == std::variant_size_v<Call>);
   return kNames[call.index()];
 }
@@ -441,8 +491,8 @@ std::string write_request(const Request& request) {
           [](const LossesCall& call) {
             return Json{{"first_step", call.first_step}, {"count", call.count}, {"file", call.file.string()}};
           },
-          [](const ParametersCall& call) { return Json{{"file", call.file.string()}}; },
-          [](const SetParametersCall& call) { return Json{{"file", call.file.string()}}; },
+          [](const StateCall& call) { return Json{{"file", call.file.string()}}; },
+          [](const SetStateCall& call) { return Json{{"file", call.file.string()}}; },
           [](const ReferenceCall& call) {
             return Json{
                 {"steps", call.steps}, {"free_steps", call.free_steps}, {"folder", call.folder.string()}};

@@ -20,7 +20,7 @@
 
 namespace headroom {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 /// A longer line is not an answer and not a request.
 inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
@@ -45,7 +45,8 @@ struct WorkerHello {
 /// Files that hold one data set, as prepare() wants them.
 struct DataFiles {
   std::filesystem::path features;  ///< fp32 [samples, feature_count]
-  std::filesystem::path labels;    ///< int32 [samples]
+  /// int32 [samples], or fp32 [samples, outputs], as the workload's loss has it.
+  std::filesystem::path targets;
   std::int64_t samples = 0;
   int feature_count = 0;
 };
@@ -76,10 +77,10 @@ struct LossesCall {
   std::int64_t count = 0;
   std::filesystem::path file;
 };
-struct ParametersCall {
+struct StateCall {
   std::filesystem::path file;
 };
-struct SetParametersCall {
+struct SetStateCall {
   std::filesystem::path file;
 };
 struct ReferenceCall {
@@ -89,7 +90,7 @@ struct ReferenceCall {
 };
 struct ReleaseCall {};
 struct CalibrateCall {};
-using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, ParametersCall, SetParametersCall,
+using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, StateCall, SetStateCall,
                           ReferenceCall, ReleaseCall, CalibrateCall>;
 
 struct Request {

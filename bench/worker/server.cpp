@@ -51,7 +51,8 @@ struct Preparation {
   Workload workload;
   Precision precision = Precision::kFp32;
   std::unique_ptr<MappedFile<float>> features;
-  std::unique_ptr<MappedFile<std::int32_t>> labels;
+  std::unique_ptr<MappedFile<std::int32_t>> labels;  // with cross-entropy, else targets
+  std::unique_ptr<MappedFile<float>> targets;
   DatasetView data;
   Parameters initial;
   std::string cache_folder;
@@ -112,6 +113,10 @@ class Server {
     auto next = std::make_unique<Preparation>();
     next->backend = &available_backend(call.backend, call.precision);
     validate(call.workload);
+    if (!next->backend->trains_everything) {
+      if (const std::string beyond = beyond_plain_training(call.workload); !beyond.empty())
+        throw UnsupportedError(beyond);
+    }
     next->workload = call.workload;
     next->precision = call.precision;
     next->cache_folder = call.cache_folder;
@@ -126,9 +131,16 @@ class Server {
     }
     next->features =
         std::make_unique<MappedFile<float>>(call.data.features, call.data.samples * call.data.feature_count);
-    next->labels = std::make_unique<MappedFile<std::int32_t>>(call.data.labels, call.data.samples);
-    next->data = {next->features->data(), next->labels->data(), call.data.samples, call.data.feature_count};
-    check_labels(next->data, call.workload.classes(), call.data.labels);
+    next->data = {next->features->data(), nullptr, nullptr, call.data.samples, call.data.feature_count};
+    if (call.workload.loss == Loss::kCrossEntropy) {
+      next->labels = std::make_unique<MappedFile<std::int32_t>>(call.data.targets, call.data.samples);
+      next->data.labels = next->labels->data();
+      check_labels(next->data, call.workload.classes(), call.data.targets);
+    } else {
+      next->targets = std::make_unique<MappedFile<float>>(call.data.targets,
+                                                          call.data.samples * call.workload.outputs());
+      next->data.targets = next->targets->data();
+    }
     next->initial = read_parameters(call.workload, call.parameters_file);
 
     Prepared prepared;
@@ -163,15 +175,17 @@ class Server {
     return ValueCount{static_cast<std::int64_t>(losses.size())};
   }
 
-  Result operator()(const ParametersCall& call) {
-    const Parameters parameters = trainer().parameters();
-    write_floats(call.file, parameters.flat());
-    return ValueCount{static_cast<std::int64_t>(parameters.flat().size())};
+  Result operator()(const StateCall& call) {
+    const State state = trainer().state();
+    write_state(call.file, state);
+    return ValueCount{value_count(state)};
   }
 
-  Result operator()(const SetParametersCall& call) {
+  Result operator()(const SetStateCall& call) {
     Trainer& network = trainer();
-    network.set_parameters(read_parameters(held_->workload, call.file));
+    State state = State::unset(held_->workload.model.widths, held_->workload.optimizer.slots());
+    read_state(call.file, state);
+    network.set_state(state);
     return Nothing{};
   }
 
@@ -184,8 +198,8 @@ class Server {
         held_->request(device_), call.steps, call.free_steps,
         [&](const ReferencePoint& point) {
           const std::string ending = "-" + std::to_string(point.step) + ".f32";
-          write_floats(call.folder / ("start" + ending), point.start.flat());
-          write_floats(call.folder / ("update" + ending), point.update.flat());
+          write_state(call.folder / ("start" + ending), point.start);
+          write_state(call.folder / ("update" + ending), point.update);
           result.losses.push_back(point.loss);
         },
         [&](const Parameters& parameters) { write_floats(call.folder / "free.f32", parameters.flat()); });

@@ -48,6 +48,9 @@ struct Backend {
   /// failure. Null for a backend that only answers `reference`.
   std::function<std::unique_ptr<Trainer>(const TrainerRequest&)> make_trainer;
   ReferenceFunction reference = nullptr;  ///< only `oracle-cuda` has one
+  /// Whether it trains every activation, loss and optimizer. The server refuses for the others what is beyond
+  /// ReLU, cross-entropy and plain sgd.
+  bool trains_everything = false;
 };
 
 struct WorkerDescription {

@@ -110,7 +110,7 @@ TEST_P(LibtorchCapturedOnGpu, AnySplitOfTheStepsTrainsTheSame) {
   scratch.prepare(worker, backend, precision);
   worker.train(0, 60);
   const std::vector<float> whole = worker.losses(0, 60, scratch.folder / "losses");
-  worker.set_parameters(scratch.parameters_file);
+  worker.set_state(scratch.parameters_file);
   std::vector<float> pieces;
   for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 33}, {41, 3}, {44, 16}}) {
     worker.train(first, count);
@@ -131,7 +131,7 @@ TEST_P(LibtorchCapturedOnGpu, StepNumbersChooseTheBatch) {
   const std::int64_t batches = scratch.view().batches(8);
   for (const std::int64_t step :
        {std::int64_t{0}, batches - 1, batches, 3 * batches + 5, std::int64_t{1} << 40}) {
-    worker.set_parameters(scratch.parameters_file);
+    worker.set_state(scratch.parameters_file);
     worker.train(step, 1);
     const auto oracle =
         make_oracle_trainer(scratch.workload, precision, true, scratch.view(), scratch.initial);

@@ -62,7 +62,7 @@ TEST(LibtorchEager, TakesAnotherWorkloadAfterTheFirst) {
   second.prepare(worker, kBackend);
   worker.train(0, 3);
   EXPECT_EQ(worker.losses(0, 3, second.folder / "losses").size(), 3u);
-  worker.parameters(second.folder / "after");
+  worker.state(second.folder / "after");
   EXPECT_EQ(std::filesystem::file_size(second.folder / "after"), 4u * second.workload.parameter_count());
 }
 
@@ -100,7 +100,7 @@ TEST(LibtorchEagerMemoryOnGpu, RunningOutIsItsOwnKindOfErrorAndTheWorkerGoesOn) 
   large.data.samples = hello.device->memory_bytes / (60000 * 4) + 1;
   std::filesystem::resize_file(large.data.features,
                                static_cast<std::uintmax_t>(large.data.samples) * 60000 * 4);
-  std::filesystem::resize_file(large.data.labels, static_cast<std::uintmax_t>(large.data.samples) * 4);
+  std::filesystem::resize_file(large.data.targets, static_cast<std::uintmax_t>(large.data.samples) * 4);
   try {
     large.prepare(worker, kBackend);
     ADD_FAILURE() << "prepared";

@@ -57,9 +57,9 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
       scratch.workload, precision, /*rounding=*/true, scratch.view(), scratch.initial, steps,
       [&](const ReferencePoint& point) {
         write_floats(scratch.folder / "start", point.start.parameters.flat());
-        worker.set_parameters(scratch.folder / "start");
+        worker.set_state(scratch.folder / "start");
         worker.train(point.step, 1);
-        worker.parameters(scratch.folder / "after");
+        worker.state(scratch.folder / "after");
         Parameters after(scratch.workload.model.widths);
         const std::vector<float> values =
             read_floats(scratch.folder / "after", scratch.workload.parameter_count());

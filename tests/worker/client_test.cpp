@@ -123,11 +123,11 @@ TEST_F(Client, TrainsReadsAndSetsParameters) {
   EXPECT_GT(losses[0], 0);
   EXPECT_FALSE(std::filesystem::exists(scratch_.folder / "losses"));
 
-  worker.parameters(scratch_.folder / "after");
+  worker.state(scratch_.folder / "after");
   const std::int64_t count = scratch_.workload.parameter_count();
   EXPECT_NE(read_floats(scratch_.folder / "after", count), read_floats(scratch_.parameters_file, count));
-  worker.set_parameters(scratch_.parameters_file);
-  worker.parameters(scratch_.folder / "again");
+  worker.set_state(scratch_.parameters_file);
+  worker.state(scratch_.folder / "again");
   EXPECT_EQ(read_floats(scratch_.folder / "again", count), read_floats(scratch_.parameters_file, count));
   EXPECT_EQ(worker.release(), std::nullopt);
 }
@@ -494,7 +494,7 @@ TEST_F(Client, WhatAWorkerLeftInTheWayDoesNotHoldUpTheNext) {
     make(kind);
     EXPECT_EQ(worker.losses(0, 2, file).size(), 2u) << kind;
     make(kind);
-    worker.parameters(file);
+    worker.state(file);
     EXPECT_EQ(read_floats(file, scratch_.workload.parameter_count()),
               read_floats(scratch_.parameters_file, scratch_.workload.parameter_count()))
         << kind;

@@ -66,7 +66,7 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
   EXPECT_EQ(read.workload.seed, call.workload.seed);
   EXPECT_EQ(read.precision, call.precision);
   EXPECT_EQ(read.data.features, call.data.features);
-  EXPECT_EQ(read.data.labels, call.data.labels);
+  EXPECT_EQ(read.data.targets, call.data.targets);
   EXPECT_EQ(read.data.samples, call.data.samples);
   EXPECT_EQ(read.parameters_file, call.parameters_file);
   EXPECT_EQ(read.cache_folder, "");

@@ -35,7 +35,7 @@ class Scratch {
     data.samples = samples > 0 ? samples : workload.batch_size * 12 + 1;  // the odd one out fills no batch
     data.feature_count = workload.inputs();
     data.features = folder / "features.f32";
-    data.labels = folder / "labels.i32";
+    data.targets = folder / "labels.i32";
     std::mt19937 random(static_cast<std::mt19937::result_type>(workload.seed));
     features.resize(static_cast<std::size_t>(data.samples * data.feature_count));
     for (float& value : features) value = std::uniform_real_distribution<float>(0, 1)(random);
@@ -56,11 +56,11 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
 
   void write_labels(const std::vector<std::int32_t>& values) const {
-    std::ofstream(data.labels, std::ios::binary)
+    std::ofstream(data.targets, std::ios::binary)
         .write(reinterpret_cast<const char*>(values.data()),
                static_cast<std::streamsize>(values.size() * sizeof(std::int32_t)));
   }
-  DatasetView view() const { return {features.data(), labels.data(), data.samples, data.feature_count}; }
+  DatasetView view() const { return {features.data(), labels.data(), nullptr, data.samples, data.feature_count}; }
   Prepared prepare(WorkerClient& worker, const std::string& backend,
                    Precision precision = Precision::kFp32) const {
     return worker.prepare(backend, workload, precision, data, parameters_file, "");

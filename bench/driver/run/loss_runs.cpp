@@ -47,10 +47,13 @@ LossCurve train_curve(WorkerClient& client, const std::string& backend, Precisio
       2.0 * static_cast<double>(files.workload.parameter_count()) * static_cast<double>(held_out.samples);
   if (held_out.samples > 0 && operations <= kMostAccuracyOperations) {
     const std::filesystem::path trained = scratch / "trained.f32";
-    client.parameters(trained);
-    const double fraction =
-        accuracy(files.workload.model, read_parameters(trained, files.workload.model.widths), held_out);
-    if (std::isfinite(fraction)) curve.held_out_accuracy = fraction;
+    client.state(trained);
+    State state = State::unset(files.workload.model.widths, files.workload.optimizer.slots());
+    read_state(trained, state);
+    const bool labelled = files.workload.loss == Loss::kCrossEntropy;
+    const double share = labelled ? accuracy(files.workload.model, state.parameters, held_out)
+                                  : r_squared(files.workload, state.parameters, held_out);
+    if (std::isfinite(share)) (labelled ? curve.held_out_accuracy : curve.held_out_r_squared) = share;
     std::error_code ignored;
     std::filesystem::remove(trained, ignored);
   }

@@ -11,10 +11,10 @@
 namespace headroom {
 namespace {
 
-void write_labels(const std::filesystem::path& file, const std::vector<std::int32_t>& labels) {
+void write_values(const std::filesystem::path& file, const auto& values) {
   std::ofstream stream(file, std::ios::binary);
-  stream.write(reinterpret_cast<const char*>(labels.data()),
-               static_cast<std::streamsize>(labels.size() * sizeof labels[0]));
+  stream.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof values[0]));
   stream.close();
   if (!stream)
     throw OutputError(
@@ -26,18 +26,31 @@ void write_labels(const std::filesystem::path& file, const std::vector<std::int3
 TrainingFiles write_training_files(const Workload& workload, std::int64_t least_train_bytes,
                                    const std::filesystem::path& folder, bool keep_training_samples) {
   std::filesystem::create_directories(folder);
-  TrainingFiles files{workload, {}, folder / "initial.f32", make_dataset(workload, least_train_bytes), {}};
+  TrainingFiles files{workload, {}, folder / "initial.f32", folder / "initial.f32",
+                      make_dataset(workload, least_train_bytes), {}};
   Dataset& dataset = files.dataset;
   const auto samples = dataset.train().samples;
-  files.data = {folder / "features.f32", folder / "labels.i32", samples, dataset.feature_count};
+  const bool labelled = workload.loss == Loss::kCrossEntropy;
+  files.data = {folder / "features.f32", folder / (labelled ? "labels.i32" : "targets.f32"), samples,
+                dataset.feature_count};
   write_floats(files.data.features, dataset.train_features);
-  write_labels(files.data.labels, dataset.train_labels);
-  write_floats(files.parameters, initial_parameters(workload.model.widths, workload.seed).flat());
+  if (labelled)
+    write_values(files.data.targets, dataset.train_labels);
+  else
+    write_floats(files.data.targets, dataset.train_targets);
+  const State initial =
+      State::initial(initial_parameters(workload.model.widths, workload.seed), workload.optimizer.slots());
+  write_floats(files.parameters, initial.parameters.flat());
+  if (!initial.slots.empty()) {
+    files.initial_state = folder / "initial-state.f32";
+    write_state(files.initial_state, initial);
+  }
   files.info = {dataset.description, dataset.digest, samples, dataset.held_out().samples,
                 samples / workload.batch_size};
   if (!keep_training_samples) {
     dataset.train_features = {};
     dataset.train_labels = {};
+    dataset.train_targets = {};
   }
   return files;
 }

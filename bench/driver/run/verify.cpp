@@ -23,10 +23,11 @@ double operations(const Workload& workload, std::int64_t last_step) {
 }
 
 // Once for all backends: a mapping's pages take as long to find as to compare.
-void map_points(Reference& reference, std::int64_t count) {
+void map_points(Reference& reference, const Workload& workload) {
+  const std::int64_t count = workload.parameter_count(), state_count = count * (1 + workload.optimizer.slots());
   for (const std::int64_t step : reference.steps) {
-    reference.starts.push_back(std::make_unique<MappedFile<float>>(reference.start(step), count));
-    reference.updates.push_back(std::make_unique<MappedFile<float>>(reference.update(step), count));
+    reference.starts.push_back(std::make_unique<MappedFile<float>>(reference.start(step), state_count));
+    reference.updates.push_back(std::make_unique<MappedFile<float>>(reference.update(step), state_count));
   }
   reference.end = std::make_unique<MappedFile<float>>(reference.free(), count);
 }
@@ -64,12 +65,12 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision,
       files.workload, precision, true, files.dataset.train(), initial, reference.steps,
       [&](const ReferencePoint& point) {
         interruption::throw_if_requested();
-        write_floats(reference.start(point.step), point.start.flat());
-        write_floats(reference.update(point.step), point.update.flat());
+        write_state(reference.start(point.step), point.start);
+        write_state(reference.update(point.step), point.update);
         reference.largest_loss = std::max(reference.largest_loss, point.loss);
       },
       [&](const Parameters& after) { write_floats(reference.free(), after.flat()); });
-  map_points(reference, files.workload.parameter_count());
+  map_points(reference, files.workload);
   return reference;
 }
 
@@ -82,7 +83,7 @@ Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precis
     reference.largest_loss = std::max(reference.largest_loss, loss);
   }
   client.release();
-  map_points(reference, files.workload.parameter_count());
+  map_points(reference, files.workload);
   return reference;
 }
 
@@ -97,12 +98,14 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
                                  const std::filesystem::path& trained_file,
                                  const std::function<void()>& between_steps) {
   const std::vector<int>& widths = files.workload.model.widths;
+  const Optimizer& optimizer = files.workload.optimizer;
+  const int slots = optimizer.slots();
   // The oracle's points stay where they are. What the worker wrote is copied: were it to cut its file short while that
   // is mapped, this process would end.
-  Parameters trained = Parameters::unset(widths);
+  State trained = State::unset(widths, slots);
   const auto read_trained = [&] {
-    client.parameters(trained_file);
-    read_floats(trained_file, trained.flat());
+    client.state(trained_file);
+    read_state(trained_file, trained);
   };
   const auto train = [&](std::int64_t first_step, std::int64_t count) {
     // Kernels that occupy the whole device do not take turns well with those of another process.
@@ -114,19 +117,19 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
   for (std::size_t i = 0; i < reference.steps.size(); ++i) {
     const std::int64_t step = reference.steps[i];
     between_steps();
-    client.set_parameters(reference.start(step));
+    client.set_state(reference.start(step));
     train(step, 1);
     read_trained();
-    errors.push_back(compare_step(step, {widths, reference.starts[i]->values()}, trained,
-                                  {widths, reference.updates[i]->values()}));
+    errors.push_back(compare_step(step, optimizer, {widths, reference.starts[i]->values(), slots}, trained,
+                                  {widths, reference.updates[i]->values(), slots}));
   }
-  client.set_parameters(files.parameters);
+  client.set_state(files.initial_state);
   train(0, kFreeSteps);
   read_trained();
   const MappedFile<float> initial(files.parameters, files.workload.parameter_count());
   const std::vector<double> free_errors =
-      update_errors_from_end({widths, initial.values()}, trained, {widths, reference.end->values()});
-  client.set_parameters(files.parameters);
+      update_errors_from_end({widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
+  client.set_state(files.initial_state);
   std::vector<Check> checks = step_update_checks(files.workload, errors, contract, precision);
   checks.push_back(ten_steps_check(free_errors));
   return checks;
