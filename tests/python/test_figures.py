@@ -161,7 +161,9 @@ def test_skips_that_differ_in_a_name_or_a_number_share_a_line(tmp_path):
             size = len(record["workload"]) * 1000
             why = f"'{record['workload']}' in fp16 needs {size} bytes"
             record.update(nothing, outcome="skipped", message=why)
-    for text in drawn(tmp_path, document).values():
+    texts = drawn(tmp_path, document)
+    del texts[f"step-time-in-short-{SERIES}"]  # it shows no row by name
+    for text in texts.values():
         (line,) = (line for line in text.splitlines() if "Skipped: cuda-layered" in line)
         assert "fp16 (H 256, 512" in line
         assert "such reasons" in text

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 pytest.importorskip("jinja2", reason="Jinja2 is not installed")
 
 sys.path.insert(0, str(ROOT / "plots"))
-from report import escape_markdown  # noqa: E402
+from rendering import escape_markdown  # noqa: E402
 
 MOST_BYTES = 3_000_000
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -142,7 +142,7 @@ def test_the_ladder_is_shown_when_it_is_there(tmp_path):
     results["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
     document, markdown = reported(tmp_path, results)
     assert "figure-ladder-mlp-784x128x10-b32" in document.ids
-    assert "figures/ladder-mlp-784x128x10-b32.png" in markdown
+    assert "figures/ladder-mlp-784x128x10-b32.svg" in markdown
     assert "(ladder)" not in document.text
 
 
@@ -342,7 +342,7 @@ def test_what_does_not_fit_is_named_instead_of_drawn(tmp_path, monkeypatch):
     left_out = re.findall(r"figures/(\S+)\.svg has it", html)
     assert left_out == ["loss-mlp-784x128x10-b32"]  # of the last section
     assert (folder / f"figures/{left_out[0]}.svg").exists()
-    assert f"figures/{left_out[0]}.png" in (folder / "report.md").read_text()
+    assert f"figures/{left_out[0]}.svg" in (folder / "report.md").read_text()
 
 
 def test_the_published_files_are_reported(tmp_path):
@@ -386,6 +386,8 @@ def test_bad_combinations_and_files_without_a_complete_workload(tmp_path):
     ("arguments", "words"),
     [
         (["x.json"], "-o/--output"),
+        (["-o", "report"], "FILE and -o/--output are required, or --published"),
+        (["x.json", "--published"], "--published takes no FILE"),
         (["x.json", "-o", ""], "-o/--output: expected a folder, found an empty name"),
         (["x.json", "-o", "report", "--doc"], "unrecognized arguments: --doc"),
     ],
