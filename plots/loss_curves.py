@@ -145,7 +145,7 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
         title,
         subtitle,
         notes,
-        panel_width=5.6 if columns == 1 else 4.1,
+        panel_width=4.8 if columns == 1 else 4.1,
         row_heights=block * -(-len(precisions) // columns),
         columns=columns,
         left=1.0,
