@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -238,10 +237,3 @@ class Page:
     def parts(self) -> list[list[Axes]]:
         """What a narrow page may show below each other instead of side by side."""
         return self.panels or [[axes] for axes in self.figure.axes]
-
-    def save(self, folder: Path, name: str) -> list[Path]:
-        """Writes NAME.svg and NAME.png without dates or versions: the same input gives the same bytes."""
-        svg, png = folder / f"{name}.svg", folder / f"{name}.png"
-        self.figure.savefig(svg, metadata={"Date": None, "Creator": None})
-        self.figure.savefig(png, dpi=150, metadata={"Software": None})
-        return [svg, png]
