@@ -12,8 +12,8 @@ SWITCHES = ("JAX_", "XLA_", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUBLAS_EMUL
 def main() -> int:
     requests, answers = become_worker(SWITCHES)
     arguments = argument_parser("headroom_jax", "JAX").parse_args()
-    # By default a process takes three quarters of the GPU's memory when it starts. Here a process for each backend
-    # shares it.
+    # By default a process takes three quarters of the GPU's memory when it starts; here each backend has a
+    # process.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_PLATFORMS"] = "cpu" if arguments.device < 0 else "cuda,cpu"
 

@@ -25,13 +25,21 @@ SLOW_STEP_SECONDS = 0.02  # what unrolling saves is microseconds
 LONGEST_SECONDS = 0.1
 LONGEST_STEPS = 256  # or that many, where they take longer
 
+# What was found for a shape, so that a run of losses with other seeds need not find it again.
+_choices: dict[tuple, tuple[int, int, str]] = {}
+
 
 class ScanTrainer(JaxTrainer):
     def __init__(self, request: TrainerRequest, device: jax.Device):
         super().__init__(request, device)
-        self._programs = {}  # by length
+        self._programs: dict[int, jax.stages.Compiled] = {}  # by length
         self._outputs: list[jax.Array] = []  # losses of the block just run
-        self._unroll, self.note = 1, self.notes(self._choose_unroll())
+        self._programs[1] = self._program(1, unroll=1)
+        shape = (request.widths, request.batch_size, self.batches, request.precision)
+        if shape not in _choices:
+            _choices[shape] = self._choose_unroll()
+        self._unroll, self._longest, measured = _choices[shape]
+        self.note = self.notes(measured)
         self.set_parameters(request.parameters)
 
     def _scan(
@@ -51,34 +59,28 @@ class ScanTrainer(JaxTrainer):
 
         return lax.scan(step, parameters, order, unroll=min(unroll, length))
 
-    def _program(self, length: int, unroll: int):
+    def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
         """Compiled, and run once: a first run loads kernels and builds graphs of launches."""
         scan = functools.partial(self._scan, length=length, unroll=unroll)
         program = self.compiled(scan, self.parameters_, np.int32(0), self.features, self.labels)
         jax.block_until_ready(program(copies(self.parameters_), np.int32(0), self.features, self.labels))
         return program
 
-    def _choose_unroll(self) -> str:
-        """Sets `_unroll` and `_longest`; returns what was measured."""
-        self._programs[1] = self._program(1, 1)
+    def _choose_unroll(self) -> tuple[int, int, str]:
+        """The fastest unroll, the steps of the longest scan, and what was measured."""
         step_seconds = self._seconds(self._programs[1], repeats=2)
         if step_seconds > SLOW_STEP_SECONDS:
-            measured = f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
-        else:
-            times, programs = {}, {}
-            for unroll in UNROLLS:
-                programs[unroll] = self._program(TRIAL_STEPS, unroll)
-                repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * TRIAL_STEPS))))
-                times[unroll] = self._seconds(programs[unroll], repeats) / TRIAL_STEPS
-            self._unroll = min(times, key=times.get)
-            self._programs[TRIAL_STEPS] = programs[self._unroll]
-            step_seconds = times[self._unroll]
-            tried = ", ".join(f"{unroll}: {seconds * 1e6:.1f}" for unroll, seconds in times.items())
-            measured = f"unroll {self._unroll} of {tried} us a step"
-        self._longest = max(LONGEST_STEPS, int(LONGEST_SECONDS / step_seconds))
-        return measured
+            return 1, LONGEST_STEPS, f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
+        repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * TRIAL_STEPS))))
+        times = {}
+        for unroll in UNROLLS:
+            times[unroll] = self._seconds(self._program(TRIAL_STEPS, unroll), repeats) / TRIAL_STEPS
+        fastest = min(times, key=times.get)
+        measured = ", ".join(f"{unroll}: {seconds * 1e6:.1f}" for unroll, seconds in times.items())
+        longest = max(LONGEST_STEPS, int(LONGEST_SECONDS / times[fastest]))
+        return fastest, longest, f"unroll {fastest} (us a step with {measured})"
 
-    def _seconds(self, program, repeats: int) -> float:
+    def _seconds(self, program: jax.stages.Compiled, repeats: int) -> float:
         """Of the fastest of some runs, which go on training."""
         fastest = float("inf")
         for _ in range(repeats):
