@@ -39,9 +39,6 @@ ARITHMETICS = {
     "fp16": Arithmetic(jnp.float16, lax.DotAlgorithmPreset.F16_F16_F32),
 }
 
-# By default XLA may leave out a rounding to 16 bits whose result is widened again.
-COMPILER_OPTIONS = {"xla_allow_excess_precision": False}
-
 
 def loss_scale(precision: str, batch_size: int) -> float:
     """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by."""
@@ -55,6 +52,9 @@ class Network:
         self.arithmetic = ARITHMETICS[precision]
         # The CPU has no algorithms to choose from; its highest precision is fp32 for all of them.
         self.product_precision = self.arithmetic.on_gpu if platform == "cuda" else lax.Precision.HIGHEST
+        # By default XLA may leave out a rounding to 16 bits whose result is widened again.
+        is_rounded = self.arithmetic.type != jnp.float32
+        self.compiler_options = {"xla_allow_excess_precision": False} if is_rounded else {}
         self.scale = loss_scale(precision, batch_size)
         self.learning_rate = learning_rate
         self.activation = ACTIVATIONS["relu"]

@@ -14,7 +14,7 @@ from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
 from headroom_protocol.server import Timing, TrainerRequest
 from jax import lax
 
-from headroom_jax.network import COMPILER_OPTIONS, Network, Parameters
+from headroom_jax.network import Network, Parameters
 
 EMPTY_PROGRAMS = 50
 
@@ -50,7 +50,7 @@ class JaxTrainer:
 
     def compiled(self, function, *arguments):
         """`function` compiled for these arguments, the first of which it gets to keep."""
-        program = jax.jit(function, donate_argnums=0, compiler_options=COMPILER_OPTIONS)
+        program = jax.jit(function, donate_argnums=0, compiler_options=self.network.compiler_options)
         program = program.lower(*arguments).compile()
         memory = program.memory_analysis()
         if memory is not None:
