@@ -94,6 +94,8 @@ LOOKS = {
     "libtorch-eager": Look("#009e73", "o"),
     "libtorch-graph": Look("#44aa99", "s", line="--", size=4.0),
     "libtorch-expert": Look("#117733", "^"),
+    "jax-jit": Look("#b5894a", "d"),
+    "jax-scan": Look("#7a4b1e", "H"),
     "cublaslt-graph": Look("#999933", "P"),
     "cuda-layered": Look("#d55e00", "o", 2.2),
     "cuda-resident": Look("#e69f00", "s", 2.2),

@@ -1,7 +1,7 @@
 """The worker's end of the protocol (bench/worker/PROTOCOL.md): JSON lines in and out, one trainer at a time.
 
-Knows nothing of PyTorch and starts without NumPy, so that a Python without them can still say so. What it
-serves has `hello()`, `prepare(request)`, `error_kind(exception)` and `free_memory()`; a trainer has
+Knows no framework and starts without NumPy, so that a Python without them can still say so. What it serves
+has `hello()`, `prepare(request)`, `error_kind(exception)` and `free_memory()`; a trainer has
 the calls of bench/core/trainer.h.
 """
 
