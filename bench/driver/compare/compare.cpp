@@ -17,7 +17,6 @@
 
 #include "core/error.h"
 #include "driver/compare/baselines.h"
-#include "driver/compare/comparison_formats.h"
 #include "driver/compare/file_comparison.h"
 #include "driver/compare/paired_run.h"
 #include "driver/run/capacity.h"
