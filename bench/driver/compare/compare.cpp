@@ -24,6 +24,7 @@
 #include "driver/system/left_out.h"
 #include "driver/system/machine.h"
 #include "driver/system/scratch.h"
+#include "worker/descriptor.h"
 
 namespace headroom {
 namespace {
@@ -268,9 +269,8 @@ void check_output(const CompareOptions& options) {
   // Asking the mode bits would be wrong for root and for mounts.
   const fs::path folder = replaced_by(options.output).parent_path();
   std::string probe = (folder / ".headroom-XXXXXX").string();
-  const int descriptor = mkostemp(probe.data(), O_CLOEXEC);
-  if (descriptor < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
-  close(descriptor);
+  const Descriptor descriptor(mkostemp(probe.data(), O_CLOEXEC));
+  if (!descriptor) refuse(std::string("cannot be written: ") + std::strerror(errno));
   unlink(probe.c_str());
 }
 
