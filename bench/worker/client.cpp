@@ -129,6 +129,7 @@ class WorkerClient::Process {
   void kill_group() const;
   /// Kills the group, reaps the worker, and says how it ended: "died with signal 11 (Segmentation fault)".
   std::string end();
+  bool died_with_signal() const { return died_with_signal_; }  ///< after end()
   std::string log_tail() const;
 
  private:
@@ -141,7 +142,7 @@ class WorkerClient::Process {
   Descriptor log_;              // what it is called may be another file by now
   std::int64_t log_start_ = 0;  // a restarted worker appends; its messages begin here
   mutable std::mutex reaping_;  // a pid must not be signalled once it is reaped: it may be somebody else's
-  bool reaped_ = false;
+  bool reaped_ = false, died_with_signal_ = false;
   std::string fate_;
 };
 
@@ -312,7 +313,8 @@ std::string WorkerClient::Process::end() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFSIGNALED(status)) {
+  died_with_signal_ = WIFSIGNALED(status);
+  if (died_with_signal_) {
     const int signal = WTERMSIG(status);
     fate_ = "died with signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
   } else {
@@ -382,8 +384,11 @@ Answer WorkerClient::call(Call request, std::chrono::milliseconds limit) {
                                " and was ended");
     }
     // Its output ends a moment before it does.
-    if (process_->exits_within(std::chrono::milliseconds(1000)))
-      lose(process_->end() + " during '" + name + "'");
+    if (process_->exits_within(std::chrono::milliseconds(1000))) {
+      const std::string fate = process_->end() + " during '" + name + "'";
+      if (process_->died_with_signal()) lose<WorkerKilledError>(fate);
+      lose(fate);
+    }
     lose(error.what + " during '" + name + "' and was ended");
   } catch (const MessageError& error) {
     lose("gave a wrong answer to '" + name + "' and was ended: " + error.what());
