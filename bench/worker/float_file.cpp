@@ -15,7 +15,6 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -30,24 +29,11 @@ constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
   throw std::runtime_error(file.string() + ": " + what + ": " + std::strerror(error));
 }
 
-class OpenFile {
- public:
-  OpenFile(const std::filesystem::path& file, int flags, const char* what)
-      : descriptor_(open_regular_file(file, flags)) {
-    if (descriptor_ < 0) throw std::runtime_error(file.string() + ": " + what + ": " + open_failure(errno));
-  }
-  ~OpenFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor() const { return descriptor_; }
-  /// Some file systems report a full disk only here.
-  bool close() { return ::close(std::exchange(descriptor_, -1)) == 0; }
-
- private:
-  int descriptor_;
-};
+Descriptor opened(const std::filesystem::path& file, int flags, const char* what) {
+  Descriptor descriptor = open_regular_file(file, flags);
+  if (!descriptor) throw std::runtime_error(file.string() + ": " + what + ": " + open_failure(errno));
+  return descriptor;
+}
 
 /// An open file in memory, to be filled by many threads; write() says no where it is none, or a small one.
 class FileInMemory {
@@ -98,14 +84,14 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
 void write_floats(const std::filesystem::path& file, std::span<const float> values) try {
   constexpr const char* kWhat = "cannot be written";
   // Not emptied first: a file in memory that is written again would have to find its pages anew.
-  OpenFile out(file, O_RDWR | O_CREAT, kWhat);
-  if (::ftruncate(out.descriptor(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
-  const FileInMemory in_memory(out.descriptor(), values.size_bytes());
+  Descriptor out = opened(file, O_RDWR | O_CREAT, kWhat);
+  if (::ftruncate(out.number(), static_cast<off_t>(values.size_bytes())) != 0) fail(file, kWhat, errno);
+  const FileInMemory in_memory(out.number(), values.size_bytes());
   transfer_all(file, kWhat, reinterpret_cast<const char*>(values.data()),
                static_cast<std::int64_t>(values.size_bytes()),
                [&](const char* bytes, std::size_t size, std::int64_t offset) {
                  if (in_memory.write(bytes, size, offset)) return static_cast<ssize_t>(size);
-                 return ::pwrite(out.descriptor(), bytes, size, offset);
+                 return ::pwrite(out.number(), bytes, size, offset);
                });
   if (!out.close()) fail(file, kWhat, errno);
 } catch (const std::runtime_error& error) {
@@ -114,9 +100,9 @@ void write_floats(const std::filesystem::path& file, std::span<const float> valu
 
 void read_floats(const std::filesystem::path& file, std::span<float> values) {
   constexpr const char* kWhat = "cannot be read";
-  const OpenFile in(file, O_RDONLY, kWhat);
+  const Descriptor in = opened(file, O_RDONLY, kWhat);
   struct stat status{};
-  if (::fstat(in.descriptor(), &status) != 0) fail(file, kWhat, errno);
+  if (::fstat(in.number(), &status) != 0) fail(file, kWhat, errno);
   if (static_cast<std::size_t>(status.st_size) != values.size_bytes()) {
     throw std::runtime_error(file.string() + ": expected " + std::to_string(values.size()) +
                              " fp32 values, found " + std::to_string(status.st_size) + " bytes");
@@ -124,7 +110,7 @@ void read_floats(const std::filesystem::path& file, std::span<float> values) {
   transfer_all(file, kWhat, reinterpret_cast<char*>(values.data()),
                static_cast<std::int64_t>(values.size_bytes()),
                [&in](char* into, std::size_t size, std::int64_t offset) {
-                 return ::pread(in.descriptor(), into, size, offset);
+                 return ::pread(in.number(), into, size, offset);
                });
 }
 

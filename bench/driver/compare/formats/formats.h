@@ -1,4 +1,4 @@
-// A comparison as text for people and in the formats that other tools read.
+// A comparison written out: a file here for each format, and one table that names them (formats.cpp).
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace headroom {
 
-/// What it comes to, in a sentence: "No regression: 8 cells are equivalent (within 2 %)."
-std::string verdict_sentence(const Comparison& comparison);
+/// The comparison in a format of --format. Only text for people is made to fit a terminal of `width` columns.
+std::string formatted(const Comparison& comparison, CompareFormat format, std::size_t width = kNoWidth);
 
-/// `width`: of the terminal, see table.h.
+/// A table and a verdict, for a terminal of `width` columns.
 std::string comparison_text(const Comparison& comparison, std::size_t width = kNoWidth);
 /// For a pull-request comment or $GITHUB_STEP_SUMMARY.
 std::string comparison_markdown(const Comparison& comparison);
@@ -25,8 +25,5 @@ std::string comparison_google_benchmark(const Comparison& comparison);
 std::string comparison_bencher(const Comparison& comparison);
 /// github-action-benchmark's customSmallerIsBetter.
 std::string comparison_github_action(const Comparison& comparison);
-
-/// Only text for people is made to fit a terminal of `width` columns.
-std::string formatted(const Comparison& comparison, CompareFormat format, std::size_t width = kNoWidth);
 
 }  // namespace headroom
