@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/names.h"
 #include "driver/compare/compare.h"
-#include "driver/compare/comparison_formats.h"
+#include "driver/compare/formats/formats.h"
 #include "driver/plan/options.h"
 #include "driver/results/benchmark_report.h"
 #include "driver/results/summary.h"

@@ -24,10 +24,12 @@ from style import (
     format_seconds,
     look_of,
     shortened,
+    text_inches,
     write_beside,
 )
 
 BAR_INCHES = 0.3
+PANEL_INCHES = 6.0  # with names and words: a phone shows it whole, in letters that can be read
 MOST_ALIKE = 2  # rows of a panel that were skipped for one reason; more of them are a note
 
 
@@ -53,18 +55,23 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     notes += [
         note for note in record_notes(results, _inside(panels), lambda row: "") if not note.startswith("Skip")
     ]
+    texts = {precision: [_bar_text(results, row) for row in panel] for precision, panel in panels.items()}
+    meanings = "\n".join(meaning for panel in texts.values() for _, meaning, _ in panel)
+    if " vs " in meanings:
+        notes.append("vs best: over the fastest PyTorch row; vs eager: over pytorch-eager; same precision.")
     names = [row.backend for panel in panels.values() for row in panel]
     title = f"Time of a training step: {shortened(workload.name, 90)}"
     shape = f"{'-'.join(map(str, workload.widths))}, batch {workload.batch_size}"
     subtitle = f"{results.device} · {', '.join(precisions)} · {shape} · shorter is faster"
+    left = 0.3 + max(text_inches(shortened(name, 32), TEXT_SIZE) for name in names)
     page = Page(
         title,
         subtitle,
         _unique(notes),
-        panel_width=7.2,
+        panel_width=PANEL_INCHES - left - 0.25,
         row_heights=[BAR_INCHES * len(panel) + 0.08 for panel in panels.values()],
         columns=1,
-        left=0.4 + max(len(shortened(name, 32)) for name in names) * TEXT_SIZE * 0.6 / 72,
+        left=left,
         right=0.25,
         gap=0.68,
         foot=0.62,
@@ -73,7 +80,6 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     competing = [row.median for row in shown if row.timed and not is_oracle(row.backend)]
     longest = max(competing, default=max((row.median for row in shown if row.timed), default=1.0))
     all_axes = [row[0] for row in page.axes]
-    texts = {precision: [_bar_text(results, row) for row in panel] for precision, panel in panels.items()}
     words = [(row, text) for name in panels for row, text in zip(panels[name], texts[name], strict=True)]
     limit = _limit(all_axes[0], words, longest)
     for axes, (precision, panel) in zip(all_axes, panels.items(), strict=True):
@@ -114,20 +120,16 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
     base = results.baselines(row)
     if not is_oracle(row.backend):
         if "best" in base and not is_pytorch(row.backend):
-            parts.append(f"{format_ratio(base['best'].median / row.median)} vs best PyTorch")
+            parts.append(f"{format_ratio(base['best'].median / row.median)} vs best")
         if base.get("best") is row:
             parts.append("best PyTorch")
         if "eager" in base and base["eager"] is not row:
-            parts.append(f"{format_ratio(base['eager'].median / row.median)} vs pytorch-eager")
+            parts.append(f"{format_ratio(base['eager'].median / row.median)} vs eager")
     else:
         parts.append("reference of the checks")
     if row.state == "unverified":
         parts.append("not verified")
     return format_seconds(row.median), ", ".join(parts), INK
-
-
-def _text_inches(text: str) -> float:
-    return len(text) * TEXT_SIZE * 0.6 / 72
 
 
 def _has_bar(row: Row, longest: float) -> bool:
@@ -140,7 +142,7 @@ def _limit(axes: Axes, bars: list[tuple[Row, tuple[str, str, str]]], longest: fl
     limit = longest * 1.02
     for row, (time, meaning, _) in bars:
         if _has_bar(row, longest):
-            words = min(_text_inches(f"{time} · {meaning}") + 0.2, 0.62 * width)
+            words = min(text_inches(f"{time} · {meaning}", TEXT_SIZE) + 0.2, 0.7 * width)
             limit = max(limit, row.high * width / (width - words))
     return limit
 
@@ -179,7 +181,8 @@ def _draw_panel(
         words = " · ".join(part for part in (time, meaning) if part)  # a page takes several blanks for one
         if row.timed and not length:
             words += " (no bar: too long)"
-        words = shortened(words, max(12, int(room / _text_inches("0"))))
+        letters = int(len(words) * room / max(text_inches(words, TEXT_SIZE), 0.01))
+        words = shortened(words, max(12, letters))
         write_beside(axes, words, end, place, color)
     axes.set_yticks(range(len(rows)), [shortened(row.backend, 32) for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
@@ -187,7 +190,7 @@ def _draw_panel(
         label.set_fontsize(TEXT_SIZE)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=3)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, limit)))
     axes.grid(True, axis="x")
     axes.set_axisbelow(True)

@@ -6,13 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
 from published import ROOT, SHAPES, TRIALS, Published, Stale, claimed, row_of
-from results_file import EAGER, PRECISIONS, TERMS, Results, Row, Workload, is_oracle, read_results
+from results_file import EAGER, PRECISIONS, TERMS, Results, Row, Source, Workload, is_oracle, read_results
 from spread import spreads
 from style import backend_order, format_percent, format_ratio, format_seconds
 
@@ -283,6 +284,31 @@ def sources_block(data: Published, arguments: list[str]) -> list[str]:
     return table([*titles, "source"], lines)
 
 
+def costs_block(data: Published, arguments: list[str]) -> list[str]:
+    """What the published runs of each suite took: time, and the GPU memory of the row that takes the most."""
+    lines = []
+    for suite in sorted({str(source.run.get("suite")) for source in data.results.sources} - {"None"}):
+        sources = [one for one in data.results.sources if one.run.get("suite") == suite and seconds_of(one)]
+        runs = {str(one.run.get("id")): seconds_of(one) for one in sources}  # some files are parts of a run
+        files = {one.file for one in sources}
+        rows = [row for row in data.results.rows if row.file in files and row.state != "skipped"]
+        most = max((row.peak_device_bytes or 0 for row in rows), default=0)
+        count, minutes = str(len(rows)), f"{sum(runs.values()) / 60:.0f} min"
+        lines.append([f"`{suite}`", count, minutes, f"{most / 1e9:.1f} GB"])
+    if not lines:
+        return ["No run of a suite is published."]
+    return table(["suite", "results", "time of the runs", "GPU memory, at most"], lines)
+
+
+def seconds_of(source: Source) -> float | None:
+    """From the run's begin to its end; None if it did not finish."""
+    ends = [source.run.get("started_utc"), source.run.get("finished_utc")]
+    if None in ends:
+        return None
+    begin, end = (datetime.fromisoformat(str(one).replace("Z", "+00:00")) for one in ends)
+    return (end - begin).total_seconds()
+
+
 def trials_block(data: Published, arguments: list[str]) -> list[str]:
     """Microseconds a step of the named backends in the files of what was tried, a column a cell."""
     files = sorted((ROOT / TRIALS).glob("*.json"))
@@ -402,6 +428,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "witness": witness_block,
     "spread": spread_block,
     "sources": sources_block,
+    "costs": costs_block,
     "trials": trials_block,
     "message": message_block,
     "setup": setup_block,

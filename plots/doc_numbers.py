@@ -29,6 +29,7 @@ from results_file import InputError
 # Pages whose numbers are results. The logs of the kernels hold what was tried on the way, and say so.
 PAGES = (
     "README.md",
+    "docs/usage.md",
     "docs/how-it-measures.md",
     "docs/results.md",
     "docs/rivals.md",

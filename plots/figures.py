@@ -44,6 +44,7 @@ def file_name(text: str, taken: set[str]) -> str:
 def plan(results: Results) -> dict:
     """Name of each figure and how it is drawn: width series as lines, what is left as bars, then losses."""
     import bars
+    import in_short
     import ladder
     import loss_curves
     import quantities
@@ -64,6 +65,7 @@ def plan(results: Results) -> dict:
     in_series = {name for one in series for name in one.widths}
     alone = [workload for workload in workloads if workload.name not in in_series]
     for one in series:
+        add(f"step-time-in-short-{one.slug}", in_short.draw_in_short, one)
         add(f"step-time-{one.slug}", scaling.draw_step_time, one)
         add(f"speedup-best-pytorch-{one.slug}", scaling.draw_speedup, one, "best")
         add(f"speedup-pytorch-eager-{one.slug}", scaling.draw_speedup, one, "eager")
@@ -94,13 +96,15 @@ def plan(results: Results) -> dict:
 
 def draw(results: Results, folder: Path) -> list[str]:
     """Names of the files that it made."""
+    from svg import save
+
     names = []
     for name, draw_one in plan(results).items():
         page = draw_one()
         if page is None:
             print(f"figures.py: {name}: not drawn, no record has what it shows", file=sys.stderr)
             continue
-        names += [path.name for path in page.save(folder, name)]
+        names += [path.name for path in save(page, folder, name)]
     return names
 
 

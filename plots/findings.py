@@ -16,11 +16,11 @@ from width_series import find_series
 
 # What takes overhead from the eager step and leaves its operations, the most thorough first.
 EAGER_WITHOUT_OVERHEAD = {
-    "Capturing the eager step in a CUDA graph, so without Python, dispatch and launches,": (
+    "A CUDA graph of the eager step does without Python, dispatch and launches": (
         "pytorch-graph",
         "libtorch-graph",
     ),
-    "Running the eager step from C++, so without Python,": ("libtorch-eager",),
+    "The eager step from C++ does without Python": ("libtorch-eager",),
 }
 
 
@@ -134,15 +134,16 @@ def speed(results: Results, cells: list[Cell]) -> Sentence:
         here = sorted(
             (cell for cell in compared if cell.workload.name == name), key=lambda cell: cell.against_best
         )
+        subject = "it" if any(isinstance(part, list) for part in parts) else "the fastest of our kernels"
         if not here:
             parts.append(f"at {label} there is nothing to compare")
         elif str(_ratio(here[0])) == str(_ratio(here[-1])):
             precisions = ", ".join(cell.precision for cell in here)
-            parts.append([f"at {label} ", _ratio(here[0]), f" in {precisions}"])
+            parts.append([f"at {label} {subject} is ", _ratio(here[0]), f" as fast ({precisions})"])
         else:
             low, high = here[0], here[-1]
-            between = f" in {low.precision} to ", _ratio(high), f" in {high.precision}"
-            parts.append([f"at {label} ", _ratio(low), *between])
+            between = f" ({low.precision}) to ", _ratio(high), f" ({high.precision}) as fast"
+            parts.append([f"at {label} {subject} is ", _ratio(low), *between])
     rivals = sorted({row.backend for cell in compared for row in cell.rivals}, key=backend_order)
     against = (
         f"the best of {len(rivals)} PyTorch rows"
@@ -150,9 +151,9 @@ def speed(results: Results, cells: list[Cell]) -> Sentence:
         else f"{rivals[0]}, the only PyTorch row,"
     )
     return [
-        f"Against {against} in the same precision, the fastest of our kernels reaches ",
+        f"Against {against} in the same precision, ",
         *joined(parts, "; ", "; "),
-        " (below 1× it is slower).",
+        " (below 1×: slower)." if any(cell.against_best < 1 for cell in compared) else ".",
     ]
 
 
@@ -192,7 +193,7 @@ def eager_time(results: Results, cells: list[Cell]) -> Sentence:
                 break
     if not parts:
         return [f"Where the time of an eager step goes is not known: no row was measured beside {EAGER}."]
-    clauses = [[f"{how} saves ", *joined(found)] for how, found in parts.items()]
+    clauses = [[f"{how}, which saves ", *joined(found)] for how, found in parts.items()]
     return [*joined(clauses, "; ", "; "), "."]
 
 
@@ -229,10 +230,10 @@ def floor(results: Results, cells: list[Cell]) -> Sentence:
     ]
     bottom = min(bottoms, key=lambda row: (row.fraction_of_floor, row.workload.name, row.precision))
     best = max(known, key=lambda row: row.fraction_of_floor)
-    sentence = [f"Of the speed that the floor allows, the fastest of {whose} reaches "]
+    sentence = [f"The fastest of {whose} reaches "]
     if bottom is not top:
-        sentence += [*_fraction(results, bottom), " at its worst and "]
-    sentence += [*_fraction(results, top), " at its best" if bottom is not top else ""]
+        sentence += ["between ", *_fraction(results, bottom), " and "]
+    sentence += [*_fraction(results, top), " of the speed that the floor allows"]
     if best is not top:
         sentence += ["; nothing comes closer than ", *_fraction(results, best)]
     return [*sentence, "."]
@@ -281,9 +282,8 @@ def verification(results: Results) -> Sentence:
         state: [row for row in results.rows if row.state == state]
         for state in ("ok", "failed", "unverified", "skipped")
     }
-    sentence: Sentence = [
-        f"{len(count['ok'])} of {len(ran)} records that ran passed every check against the oracle"
-    ]
+    passed = f"All {len(ran)}" if len(count["ok"]) == len(ran) else f"{len(count['ok'])} of the {len(ran)}"
+    sentence: Sentence = [f"{passed} records that ran passed every check against the oracle"]
     if count["failed"]:
         names = sorted(
             {f"{row.backend} {row.precision} at {place_of(results, row)}" for row in count["failed"]}
@@ -321,8 +321,8 @@ def warnings(results: Results, cells: list[Cell]) -> list[str]:
     builds = {source.run.get("source_digest") for source in results.sources}
     if len(builds) > 1:
         said.append(
-            f"The files are from {len(builds)} versions of Headroom's source: a kernel of one file may be"
-            " older than that of another (the source digest of each is in the report's list of files)."
+            f"The files come from {len(builds)} versions of Headroom's source, so a kernel of one file may be"
+            " older than that of another. The report's list of files has the source digest of each."
         )
     return said
 

@@ -1,4 +1,4 @@
-"""`gate.py GATE.json -o DIR`: the proof of the regression gate as a figure, SVG and PNG.
+"""The proof of the regression gate (results/h200/gate.json) as a figure.
 
 One row for each slowdown that was planted, none included: every estimate with its interval and verdict.
 The grey band is the tolerance: what lies in it is as good as the same.
@@ -6,15 +6,7 @@ The grey band is the tolerance: what lies in it is as good as the same.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
-import json_file
 from matplotlib.axes import Axes
-from output_folder import filled
-from program import BAD_INPUT, end_with, show
-from results_file import InputError
 from style import ALARM, INK, MUTED, Page
 
 COLORS = {"regression": ALARM, "inconclusive": "#e69f00", "equivalent": "#0072b2", "improvement": "#009e73"}
@@ -96,26 +88,3 @@ def draw_row(axes: Axes, percent: float, rows: list[dict], tolerance: float) -> 
     for i, count in enumerate(counts):
         color = COLORS[count.split()[1]]
         axes.text(-0.02, 0.5 - 0.2 * i, count, transform=axes.transAxes, ha="right", va="center", color=color)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="gate.py", description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, metavar="GATE.json")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
-    arguments = parser.parse_args()
-    try:
-        gate = json_file.read(arguments.file, "a gate.json", "gate.schema.json")
-        page = draw_gate(gate)
-        with filled(arguments.output) as made:
-            names = [path.name for path in page.save(made, "gate")]
-    except InputError as error:
-        print(f"gate.py: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"gate.py: {arguments.output}: cannot be written: {error.strerror or error}", file=sys.stderr)
-        return BAD_INPUT
-    return show("gate.py", [arguments.output / name for name in names])
-
-
-if __name__ == "__main__":
-    end_with("gate.py", main)

@@ -1,7 +1,8 @@
 """Where the time of an eager step goes: a workload's ladder as bars in microseconds, a panel a precision.
 
 The terms come from the results file and are not computed here. One that is negative or inside the noise keeps
-its bar, hatched or hollow, and is called so; one that is missing says why.
+its bar, hatched or hollow, and is called so; one that is missing says why. The two rows of a term
+stand below its bar.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from results_file import PRECISIONS, Results, Term, Workload
 from style import ALARM, INK, MUTED, TEXT_SIZE, Page, shortened, text_inches, write_beside
 
-BAR_INCHES = 0.3
+ROW_INCHES = 0.42
 TITLES = {
     "python": "Python",
     "dispatch": "dispatch and launches",
@@ -74,8 +75,8 @@ def draw_ladder(results: Results, workload: Workload) -> Page | None:
         f"Where the time of a step goes: {shortened(workload.name, 90)}",
         f"{results.device} · {', '.join(title for title, _ in panels)} · batch {workload.batch_size}",
         notes,
-        panel_width=6.6,
-        row_heights=[BAR_INCHES * len(terms) + 0.08 for _, terms in panels],
+        panel_width=4.0,
+        row_heights=[ROW_INCHES * len(terms) + 0.08 for _, terms in panels],
         columns=1,
         left=0.3 + max(text_inches(name, TEXT_SIZE) for name in names),
         right=0.25,
@@ -101,7 +102,7 @@ def term_text(term: Term) -> str:
 def _words(term: Term) -> str:
     if term.seconds is None:
         return f"not known: {term.message}"
-    return f"{term_text(term)} · {term.start} to {term.end}"
+    return term_text(term)
 
 
 def _common_scale(axes: Axes, panels: list[tuple[Term, ...]]) -> tuple[float, float]:
@@ -124,7 +125,7 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...], scale: tuple[float, float])
     width = axes.get_position().width * axes.figure.get_figwidth()
     lowest, limit = scale
     axes.set_xlim(lowest, limit)
-    axes.set_ylim(len(terms) - 0.45, -0.55)
+    axes.set_ylim(len(terms) - 0.25, -0.45)
     for place, term in enumerate(terms):
         end = 0.0
         if term.seconds is not None:
@@ -132,7 +133,7 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...], scale: tuple[float, float])
             axes.barh(
                 place,
                 1e6 * term.seconds,
-                height=0.62,
+                height=0.44,
                 facecolor="white" if term.verdict != "positive" else color,
                 edgecolor=ALARM if term.verdict == "negative" else color,
                 hatch="////" if term.verdict == "negative" else None,
@@ -143,6 +144,7 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...], scale: tuple[float, float])
                 [1e6 * term.low, 1e6 * term.high], [place, place], color="#000000", linewidth=1.4, zorder=4
             )
             end = 1e6 * max(0.0, term.high)
+            write_beside(axes, f"{term.start} to {term.end}", 0.0, place + 0.44, MUTED, gap=3)
         room = width * (limit - end) / (limit - lowest) - 0.1
         words = _words(term)
         letters = int(len(words) * room / text_inches(words, TEXT_SIZE))
@@ -150,7 +152,7 @@ def _draw_panel(axes: Axes, terms: tuple[Term, ...], scale: tuple[float, float])
         write_beside(axes, shortened(words, max(12, letters)), end, place, color)
     axes.set_yticks(range(len(terms)), [TITLES[term.name] for term in terms])
     axes.tick_params(axis="y", length=0, labelsize=TEXT_SIZE)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
     axes.axvline(0, color=MUTED, linewidth=0.8, zorder=2)
     axes.grid(True, axis="x")

@@ -145,7 +145,7 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
         title,
         subtitle,
         notes,
-        panel_width=5.6 if columns == 1 else 4.1,
+        panel_width=4.8 if columns == 1 else 4.1,
         row_heights=block * -(-len(precisions) // columns),
         columns=columns,
         left=1.0,
@@ -190,7 +190,8 @@ def _nested_width(place: int, count: int) -> float:
 def _draw_band(axes: Axes, band: Band, row: Row, names: list[str], width: float) -> None:
     look = look_of(row.backend, names)
     line = (0, (3, 2)) if row.state == "failed" else "-"
-    axes.fill_between(band.steps, band.low, band.high, color=look.color, alpha=0.14, linewidth=0)
+    if (band.high > band.low).any():  # of one seed nobody would see it
+        axes.fill_between(band.steps, band.low, band.high, color=look.color, alpha=0.14, linewidth=0)
     axes.plot(band.steps, band.mean, color=look.color, linewidth=width, linestyle=line)
 
 

@@ -157,7 +157,7 @@ def draw_bars(results: Results, workload: Workload, quantity: Quantity) -> Page 
         f"{quantity.title}: {shortened(workload.name, 90)}",
         subtitle,
         [quantity.note],
-        panel_width=4.4,
+        panel_width=4.0,
         row_heights=[BAR_INCHES * len(panel) + 0.08 for panel in by_precision.values()],
         columns=1,
         left=0.3 + max(text_inches(shortened(name, 32), TEXT_SIZE) for name in names),

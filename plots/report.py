@@ -1,4 +1,5 @@
 """`report.py FILES... -o DIR`: results files as report.html, report.md and figures/ (SVG and PNG).
+`report.py --published`: what the repository keeps of results/h200 (published_report.py), written anew.
 
 The HTML file holds everything, figures included, and needs nothing beside it. All text from results files
 passes through Jinja's escaping; only our own SVG is inserted as it is. manifest.json lists what was made: the
@@ -11,51 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from output_folder import filled
 from program import BAD_INPUT, end_with, show
+from rendering import ReportFigure, renderer
 from results_file import InputError, Results, read_results
 
 NO_PACKAGE = 3
-TEMPLATES = Path(__file__).parent / "templates"
-TRUSTED = ("report.css", "report.js")  # ours, inserted as they are
-SECTIONS = {  # by the beginning of a figure's name
-    "step-time": "Time of a step",
-    "speedup": "Speed-up",
-    "ladder": "Where the time goes",
-    "floor": "Share of the floor",
-    "energy": "Energy",
-    "spread": "Spread of the blocks",
-    "loss": "Training loss",
-}
-
-
 MOST_BYTES = 2_900_000  # of report.html, so that it can be mailed and opens on a phone
-
-
-@dataclass(frozen=True)
-class ReportFigure:
-    name: str
-    title: str
-    subtitle: str
-    notes: list[str]
-    skips: bool  # rows that it lacks were skipped
-    panels: list
-
-    @property
-    def expendable(self) -> tuple[bool, int, int]:
-        """More is less missed: figures of late sections, among them large ones."""
-        section = next((place for place, one in enumerate(SECTIONS) if self.name.startswith(f"{one}-")), 0)
-        return bool(self.panels), section, sum(len(panel.svg) for panel in self.panels)
-
-    def left_out(self) -> ReportFigure:
-        note = f"Not drawn here, to keep this file small: figures/{self.name}.svg has it."
-        return replace(self, panels=[], notes=[note])
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -76,17 +43,21 @@ def parse_arguments() -> argparse.Namespace:
         description="Write report.html, report.md and figures (SVG and PNG) from results files.",
     )
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="results files of one device model"
+        "files", nargs="*", type=Path, metavar="FILE", help="results files of one device model"
     )
+    parser.add_argument("-o", "--output", type=folder_name, metavar="DIR", help="folder of the report")
     parser.add_argument(
-        "-o", "--output", type=folder_name, required=True, metavar="DIR", help="folder of the report"
-    )
-    parser.add_argument(
-        "--docs",
+        "--published",
         action="store_true",
-        help="also write the measured numbers of README.md and docs/ anew, from results/h200",
+        help="write anew what the repository keeps of results/h200: report.md, its figures, and the"
+        " measured numbers of README.md and docs/",
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.published and (arguments.files or arguments.output):
+        parser.error("--published takes no FILE and no -o/--output")
+    if not arguments.published and not (arguments.files and arguments.output):
+        parser.error("FILE and -o/--output are required, or --published")
+    return arguments
 
 
 def readable_results(paths: list[Path]) -> Results:
@@ -101,37 +72,18 @@ def readable_results(paths: list[Path]) -> Results:
 
 def draw_figures(results: Results, folder: Path) -> Iterator[ReportFigure]:
     from figures import plan
-    from inline_svg import panels_of
     from notes import SKIPPED
+    from svg import panels_of, save
 
     for number, (name, draw) in enumerate(plan(results).items()):
         page = draw()
         if page is None:
             continue  # the report's list of what is missing says why
-        page.save(folder, name)
+        save(page, folder, name)
         # Skips are listed once in a report, and not below each figure.
         notes = [note for note in page.notes if not note.startswith(f"{SKIPPED}: ")]
         skips = len(notes) < len(page.notes)
         yield ReportFigure(name, page.title, page.subtitle, notes, skips, panels_of(page, f"f{number}"))
-
-
-def sections_of(figures: list[ReportFigure]) -> dict[str, list[ReportFigure]]:
-    """Title of a section to its figures; those of no section come last."""
-    sections = {
-        title: [figure for figure in figures if figure.name.startswith(f"{prefix}-")]
-        for prefix, title in SECTIONS.items()
-    }
-    sections["More figures"] = [
-        figure for figure in figures if not figure.name.startswith(tuple(f"{prefix}-" for prefix in SECTIONS))
-    ]
-    return {title: found for title, found in sections.items() if found}
-
-
-def escape_markdown(value: object) -> str:
-    """Text that Markdown shows as it is, on one line, also inside a table. Spaces at the ends stay."""
-    text = re.sub(r"\s+", " ", str(value))
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -148,33 +100,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 def rendered_documents(results: Results, figures: list[ReportFigure]) -> tuple[bytes, bytes]:
     """report.html, without its least missed figures where it would be too large, and report.md."""
-    import jinja2
-    import markupsafe
-    import report_view
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES, encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        autoescape=lambda template: template is not None and template.endswith(".html"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["md"] = escape_markdown
-    view = report_view.view_of(results)
-    if not any(figure.name.startswith("ladder-") for figure in figures):
-        view["missing"].append("No figure of where the time goes (ladder) was drawn from these files.")
-    values = {
-        "view": view,
-        "trusted": {
-            name: markupsafe.Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in TRUSTED
-        },
-        "svg": markupsafe.Markup,
-    }
-
-    def rendered(name: str) -> bytes:
-        text = environment.get_template(name).render(values, sections=sections_of(figures))
-        return text.encode("utf-8", "replace")
-
+    rendered = renderer(results, figures)
     html = rendered("report.html")
     while len(html) > MOST_BYTES and any(figure.panels for figure in figures):
         least_missed = max(range(len(figures)), key=lambda index: figures[index].expendable)
@@ -183,21 +109,15 @@ def rendered_documents(results: Results, figures: list[ReportFigure]) -> tuple[b
     return html, rendered("report.md")
 
 
-def refresh_docs() -> None:
-    """Numbers and tables; what the words around them say is for a person to read again."""
-    import doc_numbers
-
-    for line in doc_numbers.check([doc_numbers.ROOT / page for page in doc_numbers.PAGES], write=True):
-        print(line, file=sys.stderr)
-
-
 def main() -> int:
     arguments = parse_arguments()
     try:
-        results = readable_results(arguments.files)
-        paths = write_report(results, arguments.output)
-        if arguments.docs:
-            refresh_docs()
+        if arguments.published:
+            import published_report
+
+            paths = published_report.write()
+        else:
+            paths = write_report(readable_results(arguments.files), arguments.output)
     except InputError as error:
         print(f"headroom report: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -206,7 +126,8 @@ def main() -> int:
         return NO_PACKAGE
     except OSError as error:
         reason = error.strerror or error
-        print(f"headroom report: {arguments.output}: cannot be written: {reason}", file=sys.stderr)
+        where = arguments.output or error.filename
+        print(f"headroom report: {where}: cannot be written: {reason}", file=sys.stderr)
         return BAD_INPUT
     return show("headroom report", paths)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -95,6 +94,8 @@ LOOKS = {
     "libtorch-eager": Look("#009e73", "o"),
     "libtorch-graph": Look("#44aa99", "s", line="--", size=4.0),
     "libtorch-expert": Look("#117733", "^"),
+    "jax-jit": Look("#b5894a", "d"),
+    "jax-scan": Look("#7a4b1e", "H"),
     "cublaslt-graph": Look("#999933", "P"),
     "cuda-layered": Look("#d55e00", "o", 2.2),
     "cuda-resident": Look("#e69f00", "s", 2.2),
@@ -238,10 +239,3 @@ class Page:
     def parts(self) -> list[list[Axes]]:
         """What a narrow page may show below each other instead of side by side."""
         return self.panels or [[axes] for axes in self.figure.axes]
-
-    def save(self, folder: Path, name: str) -> list[Path]:
-        """Writes NAME.svg and NAME.png without dates or versions: the same input gives the same bytes."""
-        svg, png = folder / f"{name}.svg", folder / f"{name}.png"
-        self.figure.savefig(svg, metadata={"Date": None, "Creator": None})
-        self.figure.savefig(png, dpi=150, metadata={"Software": None})
-        return [svg, png]

@@ -69,7 +69,7 @@ def series_page(
         title,
         subtitle,
         notes,
-        panel_width=4.4 if columns == 1 else 3.4,
+        panel_width=4.2 if columns == 1 else 3.2,
         row_heights=[3.6 if len(labels) <= 6 else 4.2] * -(-len(precisions) // columns),
         columns=columns,
         left=0.78,

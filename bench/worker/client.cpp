@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "worker/children.h"
+#include "worker/descriptor.h"
 #include "worker/environment.h"
 #include "worker/regular_file.h"
 
@@ -38,26 +39,6 @@ struct LineError {
   enum class Kind { kClosed, kTimeout, kOther };
   std::string what;
   Kind kind = Kind::kOther;
-};
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  int number() const { return number_; }
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_ = -1;
 };
 
 struct Pipe {
@@ -148,6 +129,7 @@ class WorkerClient::Process {
   void kill_group() const;
   /// Kills the group, reaps the worker, and says how it ended: "died with signal 11 (Segmentation fault)".
   std::string end();
+  bool died_with_signal() const { return died_with_signal_; }  ///< after end()
   std::string log_tail() const;
 
  private:
@@ -160,7 +142,7 @@ class WorkerClient::Process {
   Descriptor log_;              // what it is called may be another file by now
   std::int64_t log_start_ = 0;  // a restarted worker appends; its messages begin here
   mutable std::mutex reaping_;  // a pid must not be signalled once it is reaped: it may be somebody else's
-  bool reaped_ = false;
+  bool reaped_ = false, died_with_signal_ = false;
   std::string fate_;
 };
 
@@ -171,8 +153,8 @@ WorkerClient::Process::Process(const WorkerCommand& command, int device) {
   Pipe report = make_pipe();  // the child's errno, if it cannot become the program
   if (!command.log_file.empty()) {
     remove_unless_regular(command.log_file);
-    log_ = Descriptor(open_regular_file(command.log_file, O_RDWR | O_CREAT | O_APPEND));
-    if (log_.number() < 0) {
+    log_ = open_regular_file(command.log_file, O_RDWR | O_CREAT | O_APPEND);
+    if (!log_) {
       throw LineError{"cannot be started: its log " + command.log_file.string() + ": " + open_failure(errno)};
     }
     log_start_ = size_of(log_);
@@ -186,7 +168,7 @@ WorkerClient::Process::Process(const WorkerCommand& command, int device) {
   const std::vector<char*> argument_pointers = pointers(arguments);
   const std::vector<char*> environment_pointers = pointers(environment);
   const pid_t parent = ::getpid();
-  const int error = log_.number() >= 0 ? log_.number() : STDERR_FILENO;
+  const int error = log_ ? log_.number() : STDERR_FILENO;
 
   pid_ = children::start([] { return ::fork(); });
   if (pid_ < 0) throw LineError{std::string("cannot be started: ") + std::strerror(errno)};
@@ -331,7 +313,8 @@ std::string WorkerClient::Process::end() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFSIGNALED(status)) {
+  died_with_signal_ = WIFSIGNALED(status);
+  if (died_with_signal_) {
     const int signal = WTERMSIG(status);
     fate_ = "died with signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
   } else {
@@ -343,7 +326,7 @@ std::string WorkerClient::Process::end() {
 }
 
 std::string WorkerClient::Process::log_tail() const {
-  const std::int64_t size = log_.number() < 0 ? 0 : size_of(log_);
+  const std::int64_t size = log_ ? size_of(log_) : 0;
   const std::int64_t begin = std::max(log_start_, size - kLogBytes);
   if (size <= begin) return {};
   std::string text(static_cast<std::size_t>(size - begin), '\0');
@@ -401,8 +384,11 @@ Answer WorkerClient::call(Call request, std::chrono::milliseconds limit) {
                                " and was ended");
     }
     // Its output ends a moment before it does.
-    if (process_->exits_within(std::chrono::milliseconds(1000)))
-      lose(process_->end() + " during '" + name + "'");
+    if (process_->exits_within(std::chrono::milliseconds(1000))) {
+      const std::string fate = process_->end() + " during '" + name + "'";
+      if (process_->died_with_signal()) lose<WorkerKilledError>(fate);
+      lose(fate);
+    }
     lose(error.what + " during '" + name + "' and was ended");
   } catch (const MessageError& error) {
     lose("gave a wrong answer to '" + name + "' and was ended: " + error.what());

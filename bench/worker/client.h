@@ -46,6 +46,12 @@ class WorkerTimeoutError : public WorkerLostError {
   using WorkerLostError::WorkerLostError;
 };
 
+/// A worker that died with a signal: somebody, or the system, has killed it, or it crashed.
+class WorkerKilledError : public WorkerLostError {
+ public:
+  using WorkerLostError::WorkerLostError;
+};
+
 struct WorkerCommand {
   std::string name;                                ///< for messages: "cuda", "libtorch", "python"
   std::vector<std::string> arguments;              ///< program first; `--device N` is appended
@@ -71,6 +77,8 @@ class WorkerClient {
 
   /// Every call throws WorkerCallError or WorkerLostError.
   WorkerHello hello();
+  /// Waits until the process has loaded and set up what it needs, by a hello whose answer is known already.
+  void wait_until_ready() { hello(); }
   Prepared prepare(const std::string& backend, const Workload& workload, Precision precision,
                    const DataFiles& data, const std::filesystem::path& parameters_file,
                    const std::string& cache_folder);

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -30,24 +29,11 @@ constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
   throw std::runtime_error(file.string() + ": " + what + ": " + std::strerror(error));
 }
 
-class OpenFile {
- public:
-  OpenFile(const std::filesystem::path& file, int flags, const char* what)
-      : descriptor_(open_regular_file(file, flags)) {
-    if (descriptor_ < 0) throw std::runtime_error(file.string() + ": " + what + ": " + open_failure(errno));
-  }
-  ~OpenFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor() const { return descriptor_; }
-  /// Some file systems report a full disk only here.
-  bool close() { return ::close(std::exchange(descriptor_, -1)) == 0; }
-
- private:
-  int descriptor_;
-};
+Descriptor opened(const std::filesystem::path& file, int flags, const char* what) {
+  Descriptor descriptor = open_regular_file(file, flags);
+  if (!descriptor) throw std::runtime_error(file.string() + ": " + what + ": " + open_failure(errno));
+  return descriptor;
+}
 
 /// An open file in memory, to be filled by many threads; write() says no where it is none, or a small one.
 class FileInMemory {
@@ -105,16 +91,16 @@ void write_parts(const std::filesystem::path& file, std::span<const std::span<co
   constexpr const char* kWhat = "cannot be written";
   const std::size_t bytes = bytes_of(parts);
   // Not emptied first: a file in memory that is written again would have to find its pages anew.
-  OpenFile out(file, O_RDWR | O_CREAT, kWhat);
-  if (::ftruncate(out.descriptor(), static_cast<off_t>(bytes)) != 0) fail(file, kWhat, errno);
-  const FileInMemory in_memory(out.descriptor(), bytes);
+  Descriptor out = opened(file, O_RDWR | O_CREAT, kWhat);
+  if (::ftruncate(out.number(), static_cast<off_t>(bytes)) != 0) fail(file, kWhat, errno);
+  const FileInMemory in_memory(out.number(), bytes);
   std::int64_t begin = 0;
   for (const std::span<const float> part : parts) {
     const auto size = static_cast<std::int64_t>(part.size_bytes());
     transfer_all(file, kWhat, reinterpret_cast<const char*>(part.data()), size,
                  [&](const char* from, std::size_t count, std::int64_t offset) {
                    if (in_memory.write(from, count, begin + offset)) return static_cast<ssize_t>(count);
-                   return ::pwrite(out.descriptor(), from, count, begin + offset);
+                   return ::pwrite(out.number(), from, count, begin + offset);
                  });
     begin += size;
   }
@@ -126,9 +112,9 @@ void write_parts(const std::filesystem::path& file, std::span<const std::span<co
 void read_parts(const std::filesystem::path& file, std::span<const std::span<float>> parts) {
   constexpr const char* kWhat = "cannot be read";
   const std::size_t bytes = bytes_of(parts);
-  const OpenFile in(file, O_RDONLY, kWhat);
+  const Descriptor in = opened(file, O_RDONLY, kWhat);
   struct stat status{};
-  if (::fstat(in.descriptor(), &status) != 0) fail(file, kWhat, errno);
+  if (::fstat(in.number(), &status) != 0) fail(file, kWhat, errno);
   if (static_cast<std::size_t>(status.st_size) != bytes) {
     throw std::runtime_error(file.string() + ": expected " + std::to_string(bytes / sizeof(float)) +
                              " fp32 values, found " + std::to_string(status.st_size) + " bytes");
@@ -138,7 +124,7 @@ void read_parts(const std::filesystem::path& file, std::span<const std::span<flo
     const auto size = static_cast<std::int64_t>(part.size_bytes());
     transfer_all(file, kWhat, reinterpret_cast<char*>(part.data()), size,
                  [&](char* into, std::size_t count, std::int64_t offset) {
-                   return ::pread(in.descriptor(), into, count, begin + offset);
+                   return ::pread(in.number(), into, count, begin + offset);
                  });
     begin += size;
   }

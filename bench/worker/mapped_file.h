@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -25,20 +24,17 @@ class MappedFile {
  public:
   MappedFile(const std::filesystem::path& file, std::int64_t count)
       : bytes_(static_cast<std::size_t>(count) * sizeof(Element)) {
-    const int descriptor = open_regular_file(file, O_RDONLY);
-    if (descriptor < 0) throw InputError(file.string() + ": cannot be read: " + open_failure(errno));
+    const Descriptor descriptor = open_regular_file(file, O_RDONLY);
+    if (!descriptor) throw InputError(file.string() + ": cannot be read: " + open_failure(errno));
     struct stat status{};
-    const bool known = ::fstat(descriptor, &status) == 0;
+    const bool known = ::fstat(descriptor.number(), &status) == 0;
     if (!known || static_cast<std::size_t>(status.st_size) != bytes_) {
-      ::close(descriptor);
       throw InputError(file.string() + ": expected " + std::to_string(bytes_) + " bytes, found " +
                        std::to_string(status.st_size));
     }
-    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, descriptor, 0);
-    const int error = errno;
-    ::close(descriptor);
+    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, descriptor.number(), 0);
     if (memory_ == MAP_FAILED)
-      throw std::runtime_error(file.string() + ": cannot be mapped: " + std::strerror(error));
+      throw std::runtime_error(file.string() + ": cannot be mapped: " + std::strerror(errno));
   }
   ~MappedFile() { ::munmap(memory_, bytes_); }
   MappedFile(const MappedFile&) = delete;

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/error.h"
 #include "core/names.h"
+#include "json/reader.h"
 
 namespace headroom {
 namespace {
@@ -14,10 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 // What results/schema.json allows, so that no worker can make a results file that is refused later.
-constexpr std::int64_t kLargest = (std::int64_t{1} << 53) - 1;
 constexpr double kLargestNumber = 1e300;
 constexpr double kMostSeconds = 1e12;
-constexpr int kMostDepth = 64;       // brackets in brackets; what handles the values afterwards recurses
 constexpr std::size_t kQuoted = 80;  // bytes of a wrong line or value that a message shows
 
 template <typename... Handlers>
@@ -32,143 +32,42 @@ std::string dump(const Json& json) {
                    Json::error_handler_t::replace);  // never throws on bytes that are not UTF-8
 }
 
-/// One JSON object under scrutiny; `path` is where it is, for messages.
-class Fields {
- public:
-  Fields(const Json& json, std::string path) : json_(json), path_(std::move(path)) {
-    if (!json.is_object()) fail(path_, "an object", json);
-  }
-
-  const Json& at(const char* key) const {
-    const auto found = json_.find(key);
-    if (found == json_.end()) throw MessageError(where(key) + ": missing");
-    return *found;
-  }
-  bool has(const char* key) const { return json_.contains(key); }
-  /// Throws MessageError for a field that is none of `keys`.
-  void expect_only(std::initializer_list<std::string_view> keys) const {
-    for (const auto& [key, value] : json_.items())
-      if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        throw MessageError(where(one_line(key, kQuoted)) + ": not a field of this version of the protocol");
-  }
-  bool is_null(const char* key) const { return at(key).is_null(); }
-  /// Of a field that a worker may leave out.
-  bool has_value(const char* key) const { return json_.contains(key) && !is_null(key); }
-  Fields object(const char* key) const { return Fields(at(key), where(key)); }
-  const Json& array(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_array()) fail(where(key), "an array", value);
-    return value;
-  }
-  std::string text(const char* key) const { return text(at(key), where(key)); }
-  std::string name(const char* key) const {
-    std::string value = text(key);
-    if (value.empty()) throw MessageError(where(key) + ": expected a name, found an empty text");
-    return value;
-  }
-  /// What somebody else has called a workload, a backend or a worker.
-  std::string checked_name(const char* key) const {
-    const std::string value = text(key);
-    if (!is_name(value)) fail(where(key), kNameRule, value);
-    return value;
-  }
-  /// A text that ends up in front of a reader.
-  std::string shown_text(const char* key) const { return one_line(text(key)); }
-  bool boolean(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_boolean()) fail(where(key), "true or false", value);
-    return value.get<bool>();
-  }
-  std::int64_t integer(const char* key, std::int64_t least, std::int64_t most = kLargest) const {
-    return integer(at(key), where(key), least, most);
-  }
-  std::uint64_t seed(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_number_unsigned()) fail(where(key), "a whole number from 0", value);
-    return value.get<std::uint64_t>();
-  }
-  double number(const char* key, double least, double most = kLargestNumber) const {
-    return number(at(key), where(key), least, most);
-  }
-  Precision precision(const char* key) const { return precision(text(key), where(key)); }
-  std::string where(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
-
-  static std::string text(const Json& value, const std::string& where) {
-    if (!value.is_string()) fail(where, "a text", value);
-    return value.get<std::string>();
-  }
-  static std::int64_t integer(const Json& value, const std::string& where, std::int64_t least,
-                              std::int64_t most) {
-    const bool whole = value.is_number_unsigned()
-                           ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest)
-                           : value.is_number_integer();
-    if (!whole || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most) {
-      const std::string range = most == kLargest ? " or more" : " to " + std::to_string(most);
-      fail(where, "a whole number, " + std::to_string(least) + range, value);
-    }
-    return value.get<std::int64_t>();
-  }
-  static double number(const Json& value, const std::string& where, double least,
-                       double most = kLargestNumber) {
-    if (!value.is_number()) fail(where, "a number", value);
-    const double number = value.get<double>();
-    if (!std::isfinite(number) || !(number >= least)) fail(where, "a finite number, not negative", value);
-    if (number > most) throw MessageError(where + ": " + dump(value) + " is out of range");
-    return number;
-  }
-  static Precision precision(const std::string& name, const std::string& where) {
-    for (const Precision precision : kAllPrecisions) {
-      if (to_string(precision) == name) return precision;
-    }
-    fail(where, "fp32, tf32, fp16 or bf16", name);
-  }
-
-  [[noreturn]] static void fail(const std::string& where, const std::string& expected, const Json& found) {
-    throw MessageError(where + ": expected " + expected + ", found " + one_line(dump(found), kQuoted));
-  }
-
- private:
-  const Json& json_;
-  std::string path_;
-};
-
 Json parse(std::string_view line) {
   if (line.size() > kLongestLine)
     throw MessageError("a line of more than " + std::to_string(kLongestLine) + " bytes");
-  const Json::parser_callback_t watch = [](int depth, Json::parse_event_t event, Json&) {
-    const bool opens =
-        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (opens && depth >= kMostDepth)
-      throw MessageError("a line with brackets more than " + std::to_string(kMostDepth) + " deep");
-    return true;
-  };
   try {
-    return Json::parse(line, watch);
-  } catch (const Json::exception&) {  // its own text speaks of tokens and bytes; the line itself says more
-    throw MessageError("not JSON: '" + one_line(line, kQuoted) + "'");
+    return parse_json(line, /*unique_keys=*/false);
+  } catch (const JsonSyntaxError& error) {
+    if (error.too_deep()) throw MessageError(std::string("a line with ") + error.what());
+    throw MessageError("not JSON: '" + one_line(line, kQuoted) + "'");  // the line itself says most
   }
 }
 
-Contract read_contract(const Fields& fields) {
-  const std::string name = fields.text("contract");
-  for (const Contract contract : {Contract::kExact, Contract::kAutocast, Contract::kLibrary}) {
-    if (to_string(contract) == name) return contract;
-  }
-  Fields::fail(fields.where("contract"), "exact, autocast or library", name);
+// A string that is not empty.
+std::string read_name(const JsonReader& field) {
+  std::string value = field.string();
+  if (value.empty()) field.fail("expected a name, found an empty text");
+  return value;
 }
 
-std::string_view kind_name(CallErrorKind kind) {
-  switch (kind) {
-    case CallErrorKind::kUnsupported:
-      return "unsupported";
-    case CallErrorKind::kOutOfMemory:
-      return "out_of_memory";
-    case CallErrorKind::kInput:
-      return "input";
-    case CallErrorKind::kFailed:
-      break;
-  }
-  return "failed";
+// What somebody else has called a workload, a backend or a worker.
+std::string read_checked_name(const JsonReader& field) {
+  std::string value = field.string();
+  if (!is_name(value)) field.fail_expected(kNameRule);
+  return value;
+}
+
+// A string that ends up in front of a reader.
+std::string read_shown(const JsonReader& field) { return one_line(field.string()); }
+
+double read_number(const JsonReader& field) { return field.number(0, kLargestNumber); }
+
+double read_seconds(const JsonReader& field) { return field.number(0, kMostSeconds); }
+
+// A key that names a precision.
+Precision read_precision(const std::string& key, const JsonReader& member) {
+  const Json name = key;
+  return JsonReader(name, member.where()).one_of(kAllPrecisions);
 }
 
 // Calls.
@@ -187,31 +86,28 @@ Json to_json(const Optimizer& optimizer) {
   return json;
 }
 
-/// Throws MessageError for a name that is none.
-template <class Parse>
-auto kind_of(const Fields& fields, const char* key, const Parse& parse) {
-  try {
-    return parse(fields.text(key));
-  } catch (const InputError& error) {
-    throw MessageError(fields.where(key) + ": " + error.what());
-  }
+/// A worker that trained without what it does not know would train something else.
+void expect_only(const JsonReader& fields, std::initializer_list<std::string_view> keys) {
+  for (const auto& [key, value] : fields.members())
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      value.fail("not a field of version " + std::to_string(kProtocolVersion) + " of the worker protocol");
 }
 
-Optimizer read_optimizer(const Fields& fields) {
+Optimizer read_optimizer(const JsonReader& fields) {
   Optimizer optimizer;
-  optimizer.kind = kind_of(fields, "kind", parse_optimizer);
-  optimizer.learning_rate = fields.number("learning_rate", 0);
+  optimizer.kind = fields.at("kind").one_of(kAllOptimizers);
+  optimizer.learning_rate = read_number(fields.at("learning_rate"));
   if (optimizer.kind == Optimizer::Kind::kSgd) {
-    fields.expect_only({"kind", "learning_rate", "momentum"});
-    optimizer.momentum = fields.number("momentum", 0);
+    expect_only(fields, {"kind", "learning_rate", "momentum"});
+    optimizer.momentum = read_number(fields.at("momentum"));
     return optimizer;
   }
   const bool decays = optimizer.kind == Optimizer::Kind::kAdamW;
-  fields.expect_only({"kind", "learning_rate", "beta1", "beta2", "epsilon", decays ? "weight_decay" : "epsilon"});
-  optimizer.beta1 = fields.number("beta1", 0);
-  optimizer.beta2 = fields.number("beta2", 0);
-  optimizer.epsilon = fields.number("epsilon", 0);
-  if (decays) optimizer.weight_decay = fields.number("weight_decay", 0);
+  expect_only(fields, {"kind", "learning_rate", "beta1", "beta2", "epsilon", decays ? "weight_decay" : "epsilon"});
+  optimizer.beta1 = read_number(fields.at("beta1"));
+  optimizer.beta2 = read_number(fields.at("beta2"));
+  optimizer.epsilon = read_number(fields.at("epsilon"));
+  if (decays) optimizer.weight_decay = read_number(fields.at("weight_decay"));
   return optimizer;
 }
 
@@ -235,61 +131,60 @@ Json arguments(const PrepareCall& call) {
           {"cache_folder", call.cache_folder.empty() ? Json() : Json(call.cache_folder)}};
 }
 
-Workload read_workload(const Fields& fields) {
+Workload read_workload(const JsonReader& fields) {
   Workload workload;
-  fields.expect_only({"name", "widths", "activation", "loss", "batch_size", "optimizer", "seed"});
-  workload.name = fields.checked_name("name");
-  for (const Json& width : fields.array("widths")) {
-    workload.model.widths.push_back(
-        static_cast<int>(Fields::integer(width, fields.where("widths[]"), 1, kMaxWidth)));
-  }
-  workload.batch_size = static_cast<int>(fields.integer("batch_size", 1, std::numeric_limits<int>::max()));
-  workload.model.activation = kind_of(fields, "activation", parse_activation);
-  workload.loss = kind_of(fields, "loss", parse_loss);
-  workload.optimizer = read_optimizer(fields.object("optimizer"));
-  workload.seed = fields.seed("seed");
+  expect_only(fields, {"name", "widths", "activation", "loss", "batch_size", "optimizer", "seed"});
+  workload.name = read_checked_name(fields.at("name"));
+  for (const JsonReader& width : fields.at("widths").items())
+    workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
+  workload.batch_size = static_cast<int>(fields.at("batch_size").integer(1, std::numeric_limits<int>::max()));
+  workload.model.activation = fields.at("activation").one_of(kAllActivations);
+  workload.loss = fields.at("loss").one_of(kAllLosses);
+  workload.optimizer = read_optimizer(fields.at("optimizer"));
+  workload.seed = fields.at("seed").seed();
   return workload;
 }
 
-PrepareCall read_prepare(const Fields& fields) {
+PrepareCall read_prepare(const JsonReader& fields) {
   PrepareCall call;
-  call.backend = fields.checked_name("backend");
-  call.workload = read_workload(fields.object("workload"));
-  call.precision = fields.precision("precision");
-  const Fields data = fields.object("data");
-  call.data.features = data.name("features_file");
-  call.data.targets = data.name("targets_file");
-  call.data.samples = data.integer("samples", 1);
-  call.data.feature_count = static_cast<int>(data.integer("feature_count", 1, kMaxWidth));
-  call.parameters_file = fields.name("parameters_file");
-  call.cache_folder = fields.is_null("cache_folder") ? std::string() : fields.text("cache_folder");
+  call.backend = read_checked_name(fields.at("backend"));
+  call.workload = read_workload(fields.at("workload"));
+  call.precision = fields.at("precision").one_of(kAllPrecisions);
+  const JsonReader data = fields.at("data");
+  call.data.features = read_name(data.at("features_file"));
+  call.data.targets = read_name(data.at("targets_file"));
+  call.data.samples = data.at("samples").integer(1);
+  call.data.feature_count = static_cast<int>(data.at("feature_count").integer(1, kMaxWidth));
+  call.parameters_file = read_name(fields.at("parameters_file"));
+  const JsonReader cache_folder = fields.at("cache_folder");
+  call.cache_folder = cache_folder.is_null() ? std::string() : cache_folder.string();
   return call;
 }
 
-ReferenceCall read_reference(const Fields& fields) {
+ReferenceCall read_reference(const JsonReader& fields) {
   ReferenceCall call;
-  for (const Json& step : fields.array("steps")) {
+  for (const JsonReader& step : fields.at("steps").items()) {
     const std::int64_t least = call.steps.empty() ? 0 : call.steps.back() + 1;  // ascending
-    call.steps.push_back(Fields::integer(step, fields.where("steps[]"), least, kLargest));
+    call.steps.push_back(step.integer(least));
   }
-  call.free_steps = fields.integer("free_steps", 0);
-  call.folder = fields.name("folder");
+  call.free_steps = fields.at("free_steps").integer(0);
+  call.folder = read_name(fields.at("folder"));
   return call;
 }
 
-Call read_call(const std::string& name, const Fields& fields) {
-  if (name == "hello") return HelloCall{fields.integer("protocol", 0)};
+Call read_call(const std::string& name, const JsonReader& fields) {
+  if (name == "hello") return HelloCall{fields.at("protocol").integer(0)};
   if (name == "prepare") return read_prepare(fields);
   // A step's number stays far from overflow however many are added to it.
-  constexpr std::int64_t most = kLargest / 4;
+  constexpr std::int64_t most = JsonReader::kLargest / 4;
   if (name == "train")
-    return TrainCall{fields.integer("first_step", 0, most), fields.integer("count", 1, most)};
+    return TrainCall{fields.at("first_step").integer(0, most), fields.at("count").integer(1, most)};
   if (name == "losses") {
-    return LossesCall{fields.integer("first_step", 0, most), fields.integer("count", 1, most),
-                      fields.name("file")};
+    return LossesCall{fields.at("first_step").integer(0, most), fields.at("count").integer(1, most),
+                      read_name(fields.at("file"))};
   }
-  if (name == "state") return StateCall{fields.name("file")};
-  if (name == "set_state") return SetStateCall{fields.name("file")};
+  if (name == "state") return StateCall{read_name(fields.at("file"))};
+  if (name == "set_state") return SetStateCall{read_name(fields.at("file"))};
   if (name == "reference") return read_reference(fields);
   if (name == "release") return ReleaseCall{};
   if (name == "calibrate") return CalibrateCall{};
@@ -310,17 +205,17 @@ Json to_json(const DeviceInfo& device) {
           {"l2_bytes", device.l2_bytes}};
 }
 
-DeviceInfo read_device(const Fields& fields) {
+DeviceInfo read_device(const JsonReader& fields) {
   DeviceInfo device;
-  device.index = static_cast<int>(fields.integer("index", 0, 1024));
-  device.name = one_line(fields.name("name"));
-  device.uuid = fields.shown_text("uuid");
-  device.driver = fields.shown_text("driver");
-  device.sm_count = static_cast<int>(fields.integer("sm_count", 1, 65536));
-  device.compute_major = static_cast<int>(fields.integer("compute_major", 1, 99));
-  device.compute_minor = static_cast<int>(fields.integer("compute_minor", 0, 99));
-  device.memory_bytes = fields.integer("memory_bytes", 1);
-  device.l2_bytes = fields.integer("l2_bytes", 0);
+  device.index = static_cast<int>(fields.at("index").integer(0, 1024));
+  device.name = one_line(read_name(fields.at("name")));
+  device.uuid = read_shown(fields.at("uuid"));
+  device.driver = read_shown(fields.at("driver"));
+  device.sm_count = static_cast<int>(fields.at("sm_count").integer(1, 65536));
+  device.compute_major = static_cast<int>(fields.at("compute_major").integer(1, 99));
+  device.compute_minor = static_cast<int>(fields.at("compute_minor").integer(0, 99));
+  device.memory_bytes = fields.at("memory_bytes").integer(1);
+  device.l2_bytes = fields.at("l2_bytes").integer(0);
   return device;
 }
 
@@ -383,97 +278,98 @@ Json to_json(const Result& result) {
 
 // One overload for each result; the second argument only selects it.
 
-WorkerHello read(const Fields& fields, const WorkerHello*) {
-  const std::int64_t protocol = fields.integer("protocol", 0);
+WorkerHello read(const JsonReader& fields, const WorkerHello*) {
+  const std::int64_t protocol = fields.at("protocol").integer(0);
   if (protocol != kProtocolVersion) {
     throw MessageError("it speaks version " + std::to_string(protocol) +
                        " of the worker protocol, this program version " + std::to_string(kProtocolVersion) +
                        "; build both from the same sources");
   }
   WorkerHello hello;
-  hello.worker = fields.checked_name("worker");
-  const Fields software = fields.object("software");
-  for (const auto& [name, version] : fields.at("software").items()) {
-    hello.software[one_line(name)] = one_line(Fields::text(version, software.where(name)));
-  }
-  if (!fields.is_null("device")) hello.device = read_device(fields.object("device"));
-  for (const Json& row : fields.array("backends")) {
-    const Fields backend_fields(row, fields.where("backends[]"));
-    OfferedBackend backend;
-    backend.name = backend_fields.checked_name("name");
-    const Fields precisions = backend_fields.object("precisions");
-    for (const auto& [name, value] : backend_fields.at("precisions").items()) {
-      const Fields offer(value, precisions.where(name));
-      OfferedPrecision offered;
-      offered.contract = read_contract(offer);
-      if (!offer.is_null("unavailable")) offered.unavailable = one_line(offer.text("unavailable"));
-      backend.precisions[Fields::precision(name, precisions.where(name))] = offered;
+  hello.worker = read_checked_name(fields.at("worker"));
+  for (const auto& [name, version] : fields.at("software").members())
+    hello.software[one_line(name)] = read_shown(version);
+  if (const JsonReader device = fields.at("device"); !device.is_null()) hello.device = read_device(device);
+  for (const JsonReader& row : fields.at("backends").items()) {
+    OfferedBackend& backend = hello.backends.emplace_back();
+    backend.name = read_checked_name(row.at("name"));
+    for (const auto& [name, offer] : row.at("precisions").members()) {
+      OfferedPrecision& offered = backend.precisions[read_precision(name, offer)];
+      offered.contract =
+          offer.at("contract").one_of({Contract::kExact, Contract::kAutocast, Contract::kLibrary});
+      if (const JsonReader reason = offer.at("unavailable"); !reason.is_null())
+        offered.unavailable = read_shown(reason);
     }
-    hello.backends.push_back(std::move(backend));
   }
-  if (fields.has("calibrates")) hello.calibrates = fields.boolean("calibrates");
+  if (fields.has("calibrates")) hello.calibrates = fields.at("calibrates").boolean();
   return hello;
 }
 
-std::optional<SetupCache> read_setup_cache(const Fields& fields) {
-  if (!fields.has_value("setup_cache")) return std::nullopt;
-  const std::string name = fields.text("setup_cache");
-  for (const SetupCache cache : {SetupCache::kCold, SetupCache::kWarm}) {
-    if (to_string(cache) == name) return cache;
-  }
-  Fields::fail(fields.where("setup_cache"), "cold, warm or null", name);
+Prepared read(const JsonReader& fields, const Prepared*) {
+  Prepared prepared{read_seconds(fields.at("setup_seconds")), read_shown(fields.at("note"))};
+  if (const auto cache = fields.find("setup_cache"))
+    prepared.setup_cache = cache->one_of({SetupCache::kCold, SetupCache::kWarm}, /*or_null=*/true);
+  return prepared;
 }
 
-Prepared read(const Fields& fields, const Prepared*) {
-  return {fields.number("setup_seconds", 0, kMostSeconds), fields.shown_text("note"),
-          read_setup_cache(fields)};
+Timing read(const JsonReader& fields, const Timing*) {
+  return {read_seconds(fields.at("device_seconds")), read_seconds(fields.at("wall_seconds")),
+          read_seconds(fields.at("cpu_seconds"))};
 }
 
-Timing read(const Fields& fields, const Timing*) {
-  return {fields.number("device_seconds", 0, kMostSeconds), fields.number("wall_seconds", 0, kMostSeconds),
-          fields.number("cpu_seconds", 0, kMostSeconds)};
-}
+ValueCount read(const JsonReader& fields, const ValueCount*) { return {fields.at("count").integer(0)}; }
 
-ValueCount read(const Fields& fields, const ValueCount*) { return {fields.integer("count", 0)}; }
+Nothing read(const JsonReader&, const Nothing*) { return {}; }
 
-Nothing read(const Fields&, const Nothing*) { return {}; }
-
-ReferenceLosses read(const Fields& fields, const ReferenceLosses*) {
+ReferenceLosses read(const JsonReader& fields, const ReferenceLosses*) {
   ReferenceLosses result;
-  for (const Json& loss : fields.array("losses")) {
-    result.losses.push_back(Fields::number(loss, fields.where("losses[]"), 0));
-  }
+  for (const JsonReader& loss : fields.at("losses").items()) result.losses.push_back(read_number(loss));
   return result;
 }
 
-PeakMemory read(const Fields& fields, const PeakMemory*) {
-  if (fields.is_null("peak_device_bytes")) return {};
-  return {fields.integer("peak_device_bytes", 0)};
+PeakMemory read(const JsonReader& fields, const PeakMemory*) {
+  const JsonReader bytes = fields.at("peak_device_bytes");
+  if (bytes.is_null()) return {};
+  return {bytes.integer(0)};
 }
 
-Calibration read(const Fields& fields, const Calibration*) {
+Calibration read(const JsonReader& fields, const Calibration*) {
   Calibration calibration;
-  const Fields rates = fields.object("rates");
-  for (const auto& [name, value] : fields.at("rates").items()) {
-    const Fields rate(value, rates.where(name));
-    if (!is_name(name)) Fields::fail("rates", kNameRule, name);
-    calibration[name] = {rate.number("value", 0), one_line(rate.name("unit")), one_line(rate.name("how"))};
-    if (!(calibration[name].value > 0))
-      Fields::fail(rate.where("value"), "a number over 0", rate.at("value"));
+  for (const auto& [name, rate] : fields.at("rates").members()) {
+    if (!is_name(name)) {
+      const Json wrong = name;
+      JsonReader(wrong, "rates").fail_expected(kNameRule);
+    }
+    const JsonReader value = rate.at("value");
+    calibration[name] = {read_number(value), one_line(read_name(rate.at("unit"))),
+                         one_line(read_name(rate.at("how")))};
+    if (!(calibration[name].value > 0)) value.fail_expected("a number over 0");
   }
   return calibration;
 }
 
-CallError read_error(const Fields& fields) {
-  const std::string name = fields.text("kind");
-  for (const CallErrorKind kind : {CallErrorKind::kUnsupported, CallErrorKind::kOutOfMemory,
-                                   CallErrorKind::kInput, CallErrorKind::kFailed}) {
-    if (kind_name(kind) == name) return {kind, one_line(fields.text("message"))};
-  }
-  Fields::fail(fields.where("kind"), "unsupported, out_of_memory, input or failed", name);
+CallError read_error(const JsonReader& fields) {
+  const CallErrorKind kind =
+      fields.at("kind").one_of({CallErrorKind::kUnsupported, CallErrorKind::kOutOfMemory,
+                                CallErrorKind::kInput, CallErrorKind::kFailed});
+  return {kind, read_shown(fields.at("message"))};
 }
 
 }  // namespace
+
+std::string_view to_string(CallErrorKind kind) {
+  switch (kind) {
+    case CallErrorKind::kUnsupported:
+      return "unsupported";
+    case CallErrorKind::kOutOfMemory:
+      return "out_of_memory";
+    case CallErrorKind::kInput:
+      return "input";
+    case CallErrorKind::kFailed:
+      break;
+  }
+  return "failed";
+}
 
 std::string_view name_of(const Call& call) {
   static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",   "losses",   "state",
@@ -507,10 +403,13 @@ std::string write_request(const Request& request) {
 
 Request read_request(std::string_view line) {
   const Json json = parse(line);
-  const Fields fields(json, "");
-  const std::int64_t id = fields.integer("id", 0);
+  const JsonReader fields(json);
+  std::optional<std::int64_t> id;
   try {
-    return {id, read_call(fields.text("call"), fields)};
+    id = fields.at("id").integer(0);
+    return {*id, read_call(fields.at("call").string(), fields)};
+  } catch (const JsonError& error) {
+    throw MessageError(error.what(), id);
   } catch (const MessageError& error) {
     throw MessageError(error.what(), id);
   }
@@ -524,18 +423,22 @@ std::string write_error(std::optional<std::int64_t> id, const CallError& error) 
   return dump(
       {{"id", id ? Json(*id) : Json()},
        {"ok", false},
-       {"error", {{"kind", std::string(kind_name(error.kind))}, {"message", one_line(error.message)}}}});
+       {"error", {{"kind", std::string(to_string(error.kind))}, {"message", one_line(error.message)}}}});
 }
 
 template <typename Answer>
 std::variant<Answer, CallError> read_answer(std::string_view line, std::int64_t id) {
   const Json json = parse(line);
-  const Fields fields(json, "");
-  if (!fields.at("id").is_number_integer() || fields.at("id") != id) {
-    Fields::fail("id", std::to_string(id), fields.at("id"));
+  const JsonReader fields(json);
+  try {
+    fields.at("id");
+    if (!json["id"].is_number_integer() || json["id"] != id)
+      fields.at("id").fail_expected(std::to_string(id));
+    if (!fields.at("ok").boolean()) return read_error(fields.at("error").object());
+    return read(fields.at("result").object(), static_cast<const Answer*>(nullptr));
+  } catch (const JsonError& error) {
+    throw MessageError(error.what());
   }
-  if (!fields.boolean("ok")) return read_error(fields.object("error"));
-  return read(fields.object("result"), static_cast<const Answer*>(nullptr));
 }
 
 template std::variant<WorkerHello, CallError> read_answer<WorkerHello>(std::string_view, std::int64_t);

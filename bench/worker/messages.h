@@ -112,6 +112,7 @@ using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, 
                             Calibration>;
 
 enum class CallErrorKind { kUnsupported, kOutOfMemory, kInput, kFailed };
+std::string_view to_string(CallErrorKind kind);  ///< "unsupported", "out_of_memory", "input", "failed"
 struct CallError {
   CallErrorKind kind = CallErrorKind::kFailed;
   std::string message;  ///< one line

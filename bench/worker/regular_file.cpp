@@ -2,20 +2,20 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 namespace headroom {
 
-int open_regular_file(const std::filesystem::path& file, int flags) {
-  const int descriptor = ::open(file.c_str(), flags | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC, 0666);
+Descriptor open_regular_file(const std::filesystem::path& file, int flags) {
+  Descriptor descriptor(::open(file.c_str(), flags | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC, 0666));
   struct stat status{};
-  if (descriptor < 0 || (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode))) return descriptor;
-  ::close(descriptor);
+  if (!descriptor || (::fstat(descriptor.number(), &status) == 0 && S_ISREG(status.st_mode)))
+    return descriptor;
+  descriptor.close();
   errno = EINVAL;
-  return -1;
+  return descriptor;
 }
 
 std::string open_failure(int error) {

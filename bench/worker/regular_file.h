@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <string>
 
+#include "worker/descriptor.h"
+
 namespace headroom {
 
-/// A descriptor of the regular file (closed on exec), or -1 with the reason in errno: EINVAL where something else is there,
-/// ELOOP where it is a link. Never waits, as a FIFO would make it.
-int open_regular_file(const std::filesystem::path& file, int flags);
+/// The regular file, opened (closed on exec), or no descriptor and the reason in errno: EINVAL where something else is
+/// there, ELOOP where it is a link. Never waits, as a FIFO would make it.
+Descriptor open_regular_file(const std::filesystem::path& file, int flags);
 
 /// The system's words for it, or that it is no regular file.
 std::string open_failure(int error);

@@ -109,6 +109,6 @@ read_build_record() {
 export_for_programs() {
   export HEADROOM_COMMAND=$called
   export HEADROOM_ROOT=$root HEADROOM_BUILD=$build HEADROOM_PYTHON=$python
-  export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path
+  export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path HEADROOM_JAX_PYTHON=${jax_python:-}
   export HEADROOM_BUILD_GIT_SHA=${build_git_sha:-} HEADROOM_BUILD_GIT_DIRTY=${build_git_dirty:-}
 }

@@ -6,23 +6,25 @@
 # shellcheck shell=bash
 
 requirements=$root/cmake/requirements
-choice=(level python python_asked inputs toolkit torch_folder torch_version torch_library_path cmake ninja clang_format ruff)
+choice=(level python python_asked jax_python jax_python_asked inputs toolkit torch_folder torch_version torch_library_path
+  cmake ninja clang_format ruff)
 
 # What a choice depends on; a saved choice is used while this stays the same.
 set_up_inputs() {
-  local asked=${HEADROOM_PYTHON:-}
-  # Inside a run our own choice is in the variable.
+  local asked=${HEADROOM_PYTHON:-} jax_asked=${HEADROOM_JAX_PYTHON:-}
+  # Inside a run our own choices are in the variables.
   [ "$asked" != "${python:-}" ] || asked=${python_asked:-}
-  printf '%s|' "$asked" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}" "${CUDA_HOME:-}" "$cache" \
+  [ "$jax_asked" != "${jax_python:-}" ] || jax_asked=${jax_python_asked:-}
+  printf '%s|' "$asked" "$jax_asked" "$(gpu_devices)" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}" "${CUDA_HOME:-}" "$cache" \
     "$(command -v python3)" "$(command -v nvcc)" "$(cat "$requirements"/*.txt | sha256sum)"
 }
 
-# set_up driver|all: sets python, cmake, ninja, clang_format, ruff, torch_version, torch_folder, torch_library_path
-# and toolkit, from the saved choice when it still holds. `driver` needs no PyTorch and no CUDA.
+# set_up driver|all: sets python, jax_python, cmake, ninja, clang_format, ruff, torch_version, torch_folder, torch_library_path
+# and toolkit, from the saved choice when it still holds. `driver` needs no PyTorch, no JAX and no CUDA.
 set_up() {
   local needed=$1 saved=$build/set-up
   if [ -f "$saved" ]; then read_values "${choice[@]}" <"$saved"; else read_values "${choice[@]}" </dev/null; fi
-  if [ "$inputs" = "$(set_up_inputs)" ] && [ -x "$python" ] && [ -x "$cmake" ] &&
+  if [ "$inputs" = "$(set_up_inputs)" ] && [ -x "$python" ] && [ -x "$cmake" ] && [[ -z $jax_python || -x $jax_python ]] &&
     { [ "$level" = all ] || [ "$needed" = driver ]; }; then
     return
   fi
@@ -30,7 +32,7 @@ set_up() {
   need_packages build
   if [ "$needed" = all ]; then choose_everything; else choose_build_tools; fi
   level=$needed
-  python_asked=${HEADROOM_PYTHON:-}
+  python_asked=${HEADROOM_PYTHON:-} jax_python_asked=${HEADROOM_JAX_PYTHON:-}
   inputs=$(set_up_inputs)
   mkdir -p "$build" 2>/dev/null && { write_choice >"$saved.new"; } 2>/dev/null || fail "$build cannot be written"
   mv "$saved.new" "$saved"
@@ -64,7 +66,7 @@ inspect_python() {
   local facts
   facts=$("$1" "$front_door/inspect_python.py" "$requirements/tools.txt" </dev/null) || fail "$1 does not run as a Python"
   read_values base_executable base_version base_is_new_enough base_draws_reports base_sites missing_tools \
-    torch_folder torch_version torch_cuda torch_problem torch_library_path <<<"$facts"
+    torch_folder torch_version torch_cuda torch_problem torch_library_path base_jax_version base_jax_cuda <<<"$facts"
   # Another program may end well too.
   [[ $base_version =~ ^[0-9]+(\.[0-9]+)+$ && -x $base_executable ]] || fail "$1 does not run as a Python"
 }
@@ -100,6 +102,7 @@ toolkit_candidates() {
 # PyTorch, toolkit and tools: those that are there, the rest from PyPI.
 choose_everything() {
   choose_base_python
+  find_jax
   local why=$torch_problem
   if [ -z "$why" ]; then
     choose_toolkit "${torch_cuda%%.*}"
@@ -116,6 +119,37 @@ choose_everything() {
     install_pytorch
   fi
   find_build_tools
+  [ -n "$jax_python" ] || install_jax
+}
+
+# The files of NVIDIA's driver for its GPUs; nothing where there are none.
+gpu_devices() { compgen -G '/dev/nvidia[0-9]*' | tr '\n' ' ' || true; }
+
+# A Python that has JAX, in jax_python: HEADROOM_JAX_PYTHON, else the base Python; nothing where that has none, or none for
+# the GPU that is there.
+find_jax() {
+  local version
+  jax_python=''
+  if [ -n "${HEADROOM_JAX_PYTHON:-}" ]; then
+    version=$(inspect_python "$HEADROOM_JAX_PYTHON" && echo "${base_jax_version:-(none, so its rows are skipped)}") || exit 2
+    jax_python=$(command -v "$HEADROOM_JAX_PYTHON")
+    say "JAX $version: $jax_python (HEADROOM_JAX_PYTHON)"
+  elif [ -n "$base_jax_version" ] && [[ -z $(gpu_devices) || -n $base_jax_cuda ]]; then
+    jax_python=$base_python
+    say "JAX $base_jax_version: $base_python ($base_why)"
+  fi
+}
+
+# No JAX there: an environment of its own, as its pinned NumPy and CUDA libraries are not PyTorch's. `python` stays.
+install_jax() {
+  local chosen=$python
+  if [ -n "$(gpu_devices)" ]; then
+    make_environment "$(cat "$requirements/jax_cuda.txt")" '' 8 "JAX and its CUDA libraries (downloads about 2.5 GB)"
+  else
+    make_environment "$(cat "$requirements/jax.txt")" '' 1 "JAX (downloads about 0.2 GB)"
+  fi
+  if [ "$environment_made" = yes ]; then jax_python=$python; else say "goes on without JAX: its rows are skipped"; fi
+  python=$chosen
 }
 
 pinned() { sed -n "s/^$1\(\[.*\]\)\?==//p" "$requirements"/*.txt; }
@@ -155,6 +189,7 @@ names_of() { printf '%s\n' "$1" | sed '/^$/d; s/[=[].*//' | tr '\n' ' '; }
 # For list and report: cmake and ninja that are there, else those of any finished environment, else a small one.
 choose_build_tools() {
   choose_base_python
+  find_jax
   torch_folder='' torch_version='' torch_library_path=''
   python=$base_python
   if grep -q -E '^(cmake|ninja)=' <<<"$missing_tools"; then
@@ -271,6 +306,7 @@ set_up_plots() {
 use_existing_python() {
   choose_base_python
   [ -n "$torch_folder" ] || fail "$base_python ($base_why): $torch_problem; HEADROOM_PYTHON names another Python"
+  find_jax
   python=$base_python cmake='' ninja='' toolkit=''
   find_formatters
 }

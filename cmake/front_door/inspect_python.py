@@ -49,6 +49,12 @@ def torch_facts():
     return folder, version, cuda, problem
 
 
+def jax_facts():
+    """JAX's version, and whether it has its CUDA part."""
+    plugins = [version_of(f"jax-cuda{major}-plugin") for major in (12, 13)]
+    return version_of("jax"), "yes" if any(plugins) else ""
+
+
 def library_folders(torch_folder):
     """torch/lib and the nvidia packages beside it: where a program linked to LibTorch finds its libraries."""
     folders = [os.path.join(torch_folder, "lib")] if torch_folder else []
@@ -70,6 +76,13 @@ def program_version(name):
     return numbers(found.group()) if found else []
 
 
+def version_of(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def is_missing(requirement):
     """Libraries and build tools may be any recent version; formatters must be the pinned one."""
     name, version = re.match(r"([\w-]+)==([\w.]+)", requirement).groups()
@@ -79,11 +92,7 @@ def is_missing(requirement):
         return program_version(name) < [3, 28]
     if name == "ninja":
         return not program_version(name)
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return True
-    return False
+    return not version_of(name)
 
 
 def applies(line):
@@ -95,6 +104,7 @@ def main():
     with open(sys.argv[1]) as tools:
         wanted = [line.strip() for line in tools if line.strip() and applies(line)]
     folder, version, cuda, problem = torch_facts()
+    jax, jax_cuda = jax_facts()
     print_values(
         base_executable=os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
         base_version="{}.{}.{}".format(*sys.version_info[:3]),
@@ -106,6 +116,8 @@ def main():
         torch_cuda=cuda,
         torch_problem=problem,
         torch_library_path=":".join(library_folders(folder)),
+        base_jax_version=jax,
+        base_jax_cuda=jax_cuda,
         missing_tools="\n".join(line for line in wanted if is_missing(line)),
     )
 

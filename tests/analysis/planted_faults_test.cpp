@@ -201,7 +201,7 @@ Verification verify_against(const Reference& reference, const Problem& problem, 
   PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault);
   std::vector<StepErrors> steps;
   for (const ReferencePoint& point : reference.points) {
-    trainer.set_state(point.start);
+    trainer.set_parameters(point.start.parameters);
     trainer.train(point.step, 1);
     steps.push_back(
         compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));

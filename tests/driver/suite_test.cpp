@@ -61,7 +61,7 @@ TEST(Suite, MistakesSayWhereTheyAre) {
   EXPECT_THAT(complaint(suite_text(R"({"widths": [4, 0, 3], "batch_size": 2})")), HasSubstr("workloads[0]"));
   EXPECT_THAT(complaint(suite_text(R"({"widths": [4, 3], "batch_size": 0})")), HasSubstr("workloads[0]"));
   EXPECT_THAT(complaint(suite_text(R"({"widths": [4, -3], "batch_size": 2})")),
-              HasSubstr("widths[1]: expected a whole number from 1 to 65536, found -3"));
+              HasSubstr("widths[1]: expected a whole number, 1 to 65536, found -3"));
   EXPECT_THAT(complaint(suite_text(R"({"widths": [4, 3.5], "batch_size": 2})")), HasSubstr("widths[1]"));
   EXPECT_THAT(complaint(suite_text(R"({"widths": "4x3", "batch_size": 2})")),
               HasSubstr("widths: expected a list"));

@@ -583,8 +583,8 @@ def test_calibrate_without_a_device_is_refused():
 COMPILING_WORKER = """
 import os, sys, time, types
 sys.path.insert(0, sys.argv[1])
-from headroom_worker import __main__ as program
-from headroom_worker.protocol import WorkerError, serve
+from headroom_protocol import process
+from headroom_protocol.server import WorkerError, serve
 
 class Backends:
     def hello(self):
@@ -604,7 +604,7 @@ class Backends:
     def free_memory(self):
         pass
 
-serve(*program.reserve_protocol_descriptors(), Backends())
+serve(*process.reserve_protocol_descriptors(), Backends())
 """
 
 

@@ -97,6 +97,19 @@ def tamper(request):
     assert_refused(done, "gave no answer to 'hello' within 1 s")
 
 
+def test_a_worker_that_is_killed_before_its_hello_costs_its_own_rows_only(tmp_path):
+    tamper = """
+def tamper(request):
+    os.kill(os.getpid(), 9)
+"""
+    done = headroom(*run_words(tmp_path / "a.json", proxy(tmp_path, tamper), "honest,oracle"))
+    assert done.returncode == 1, done.stderr
+    records = records_of(tmp_path / "a.json")
+    assert records["honest"]["outcome"] == "failed"
+    assert "died with signal 9 (Killed) during 'hello'" in records["honest"]["message"]
+    assert records["oracle"]["outcome"] == "ok", records["oracle"]["message"]
+
+
 DAEMON = """
 def tamper(request):
     if request["call"] == "train" and not os.path.exists({pid!r}):

@@ -14,6 +14,7 @@ BUILD = Path(os.environ.get("HEADROOM_BUILD", REPOSITORY / "build"))
 ALLOWED = [
     ("bench/worker", "core/trainer.h"),
     ("bench/data", "core/workload.h"),
+    ("bench/worker", "json/reader.h"),
     ("bench/driver/run", "worker/client.h"),
     ("bench/driver/plan", "driver/system/json_file.h"),
     ("bench/driver/results", "driver/plan/options.h"),
@@ -25,6 +26,7 @@ ALLOWED = [
 ]
 FORBIDDEN = [
     ("bench/core", "worker/client.h"),
+    ("bench/core", "json/reader.h"),
     ("bench/core", "data/dataset.h"),
     ("bench/core", "oracle/oracle.h"),
     ("bench/core", "driver/run/run.h"),

@@ -241,11 +241,7 @@ def write(arguments):
         "simulation": simulation(arguments.simulator, noise, shape),
         "estimates": estimates(comparisons),
     }
-    text = json.dumps(document, indent=1)
-    # One line an estimate.
-    head, rows = text.split('"estimates": ')
-    rows = ",\n  ".join(json.dumps(row) for row in document["estimates"])
-    arguments.output.write_text(f'{head}"estimates": [\n  {rows}\n ]\n}}\n')
+    arguments.output.write_text(json.dumps(document, separators=(",", ":")) + "\n")
     if arguments.docs:
         arguments.docs.write_text(with_tables(arguments.docs.read_text(), document))
     if arguments.samples:

@@ -6,7 +6,7 @@ from worker_process import problems_of_a_fresh_seed, relative_error
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from headroom_worker.protocol import Arguments, read_request  # noqa: E402
+from headroom_protocol.server import Arguments, read_request  # noqa: E402
 from headroom_worker.pytorch_eager import make_trainer  # noqa: E402
 from headroom_worker.torch_trainer import loss_scale  # noqa: E402
 

@@ -20,9 +20,10 @@ from worker_process import Problem, problems_of_a_fresh_seed, relative_error
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from headroom_worker import backends, protocol, trials  # noqa: E402
+from headroom_protocol import server  # noqa: E402
+from headroom_protocol.server import Arguments, read_request  # noqa: E402
+from headroom_worker import backends, trials  # noqa: E402
 from headroom_worker.compilation import Compilation  # noqa: E402
-from headroom_worker.protocol import Arguments, read_request  # noqa: E402
 from headroom_worker.pytorch_compile import CompiledTrainer  # noqa: E402
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer  # noqa: E402
 from headroom_worker.pytorch_graph import GraphedEagerTrainer  # noqa: E402
@@ -153,7 +154,7 @@ class BackendsWithABrokenCompiler(backends.PyTorchBackends):
 
 def test_a_compile_that_fails_costs_one_answer(tmp_path):
     (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
-    session = protocol.Session(BackendsWithABrokenCompiler(-1))
+    session = server.Session(BackendsWithABrokenCompiler(-1))
 
     def prepare(backend: str) -> dict:
         request = {"id": 1, "call": "prepare", **problem.request(backend=backend)}

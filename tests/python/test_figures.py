@@ -84,9 +84,9 @@ def test_a_single_workload_gives_bars_with_times_and_ratios_of_the_same_precisio
         record["step_seconds"] = {"median": 1e-5, "low": 1e-5, "high": 1e-5}
         document["records"].append(record)
     (text,) = drawn(tmp_path, document).values()
-    assert all(word in text for word in ("40.0 µs", "20× vs best PyTorch", "25× vs pytorch-eager", "1.00 ms"))
-    assert text.count("1.00× vs pytorch-eager") == 2  # tf32, where all are equal
-    assert "40.0 µs · 20× vs best PyTorch" in text
+    assert all(word in text for word in ("40.0 µs", "20× vs best", "25× vs eager", "1.00 ms"))
+    assert text.count("1.00× vs eager") == 2  # tf32, where all are equal
+    assert "40.0 µs · 20× vs best, 25× vs eager" in text
     assert text.count("0.5 ms") == 2  # both panels have their ticks named
 
 
@@ -121,14 +121,14 @@ def test_a_failed_verification_is_drawn_as_failed_and_has_no_speed_up(tmp_path, 
     (text,) = drawn(tmp_path, document).values()
     assert "FAILED: step_update of weight1" in text
     assert "Failed" in text
-    assert "vs best PyTorch" not in text
+    assert "× vs best" not in text
 
 
 def test_a_failed_pytorch_row_is_no_baseline(tmp_path):
     document = small()
     document["records"][1] = made_up.failed(document["records"][1])
     (text,) = drawn(tmp_path, document).values()
-    assert "25× vs best PyTorch" in text
+    assert "25× vs best" in text
 
 
 def test_failures_in_a_series_are_named_with_their_width(tmp_path):
@@ -161,7 +161,9 @@ def test_skips_that_differ_in_a_name_or_a_number_share_a_line(tmp_path):
             size = len(record["workload"]) * 1000
             why = f"'{record['workload']}' in fp16 needs {size} bytes"
             record.update(nothing, outcome="skipped", message=why)
-    for text in drawn(tmp_path, document).values():
+    texts = drawn(tmp_path, document)
+    del texts[f"step-time-in-short-{SERIES}"]  # it shows no row by name
+    for text in texts.values():
         (line,) = (line for line in text.splitlines() if "Skipped: cuda-layered" in line)
         assert "fp16 (H 256, 512" in line
         assert "such reasons" in text
@@ -205,8 +207,8 @@ def test_a_ladder_says_what_is_negative_noise_or_missing(tmp_path):
     document["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
     text = drawn(tmp_path, document)["ladder-mlp-784x128x10-b32"]
     assert "Where the time of a step goes: mlp-784x128x10-b32" in text
-    assert "480 µs · libtorch-eager to libtorch-graph" in text
-    assert "1.00 µs, inside the noise · libtorch-graph to libtorch-expert" in text
+    assert "libtorch-eager to libtorch-graph" in text
+    assert all(words in text for words in ("480 µs", "1.00 µs, inside the noise"))
     assert "-12.0 µs, NEGATIVE" in text
     assert "not known: no floor was computed" in text
     assert "Hollow" in text

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 pytest.importorskip("jinja2", reason="Jinja2 is not installed")
 
 sys.path.insert(0, str(ROOT / "plots"))
-from report import escape_markdown  # noqa: E402
+from rendering import escape_markdown  # noqa: E402
 
 MOST_BYTES = 3_000_000
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -98,9 +98,9 @@ def test_the_first_screen_answers_with_numbers_that_lead_to_their_records(tmp_pa
     best = re.search(r"Best against best PyTorch ([\d.]+)×", document.text)
     worst = re.search(r"Worst against best PyTorch ([\d.]+)×", document.text)
     assert float(best.group(1)) > float(worst.group(1)) > 0
-    assert "Capturing the eager step in a CUDA graph" in document.text
+    assert "A CUDA graph of the eager step does without Python" in document.text
     assert "these files hold no floors" in document.text
-    assert "56 of 56 records that ran passed every check" in document.text
+    assert "All 56 records that ran passed every check" in document.text
     assert sum(link.startswith("#record-1-") for link in document.links) > 10
     assert best.group(1) in markdown
     assert "run0.json · mlp-784x128x128x128x10-b32 · cuda-layered · fp32" in markdown
@@ -108,7 +108,7 @@ def test_the_first_screen_answers_with_numbers_that_lead_to_their_records(tmp_pa
 
 def test_speed_ups_are_those_of_the_records(tmp_path):
     document, markdown = reported(tmp_path, small())
-    assert "at mlp-784x128x10-b32 20× in fp32" in document.text
+    assert "at mlp-784x128x10-b32 the fastest of our kernels is 20× as fast (fp32)" in document.text
     assert (
         "| mlp-784x128x10-b32 | fp32 | 1000 | libtorch-eager | 800 | cuda-layered | 40.0 | 20× | 25× |"
         in markdown
@@ -127,7 +127,7 @@ def test_floors_energy_and_the_state_of_the_gpu_are_shown_when_they_are_there(tm
         "copy": {"value": 4.2e12, "unit": "bytes_per_second", "how": "device to device"}
     }
     document, _ = reported(tmp_path, results)
-    for words in ("Of the speed that the floor allows", "Share of the floor", "Energy of a training step"):
+    for words in ("of the speed that the floor allows", "Share of the floor", "Energy of a training step"):
         assert words in document.text
     for words in ("1980 MHz", "310.5 W", "power_cap", "4.2e+12", "bytes per second", "device to device"):
         assert words in document.text
@@ -142,7 +142,7 @@ def test_the_ladder_is_shown_when_it_is_there(tmp_path):
     results["workloads"][0]["ladders"] = {"fp32": made_up.ladder()}
     document, markdown = reported(tmp_path, results)
     assert "figure-ladder-mlp-784x128x10-b32" in document.ids
-    assert "figures/ladder-mlp-784x128x10-b32.png" in markdown
+    assert "figures/ladder-mlp-784x128x10-b32.svg" in markdown
     assert "(ladder)" not in document.text
 
 
@@ -243,7 +243,7 @@ def test_ratios_stay_inside_a_precision_and_a_file(tmp_path):
         "No speed-up for tf32 at mlp-784x128x10-b32: no PyTorch row of it has a result in run1.json."
         in document.text
     )
-    assert "20× in fp32" in document.text
+    assert "20× as fast (fp32)" in document.text
 
 
 def test_an_interrupted_run_gives_a_report_that_says_what_is_missing(tmp_path):
@@ -263,7 +263,7 @@ def test_files_of_different_versions_are_said_to_differ(tmp_path):
     first["run"]["source_digest"], second["run"]["source_digest"] = "fnv1a64:1", "fnv1a64:2"
     document, markdown = reported(tmp_path, first, second)
     assert "The files differ in torch: 2.11.0, 2.6.0." in document.text
-    assert "The files are from 2 versions of Headroom's source" in document.text
+    assert "The files come from 2 versions of Headroom's source" in document.text
     assert all(f"source digest: fnv1a64:{n}" in markdown for n in (1, 2))
 
 
@@ -342,7 +342,7 @@ def test_what_does_not_fit_is_named_instead_of_drawn(tmp_path, monkeypatch):
     left_out = re.findall(r"figures/(\S+)\.svg has it", html)
     assert left_out == ["loss-mlp-784x128x10-b32"]  # of the last section
     assert (folder / f"figures/{left_out[0]}.svg").exists()
-    assert f"figures/{left_out[0]}.png" in (folder / "report.md").read_text()
+    assert f"figures/{left_out[0]}.svg" in (folder / "report.md").read_text()
 
 
 def test_the_published_files_are_reported(tmp_path):
@@ -386,6 +386,8 @@ def test_bad_combinations_and_files_without_a_complete_workload(tmp_path):
     ("arguments", "words"),
     [
         (["x.json"], "-o/--output"),
+        (["-o", "report"], "FILE and -o/--output are required, or --published"),
+        (["x.json", "--published"], "--published takes no FILE"),
         (["x.json", "-o", ""], "-o/--output: expected a folder, found an empty name"),
         (["x.json", "-o", "report", "--doc"], "unrecognized arguments: --doc"),
     ],

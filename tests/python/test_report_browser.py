@@ -113,6 +113,28 @@ def text_sizes(browser) -> list[float]:
     )
 
 
+def test_on_a_phone_nothing_is_cut_off(browser, page):
+    opened(browser, page, "phone")
+    cut = browser.execute_script(
+        """for (const part of document.querySelectorAll("details")) part.open = true;
+           return [...document.querySelectorAll(".panel, .table")]
+             .filter((box) => box.scrollWidth > box.clientWidth + 1)
+             .map((box) => box.className + " " + box.closest("section").id + " " + box.scrollWidth);"""
+    )
+    assert cut == []
+
+
+def test_on_a_phone_each_field_of_a_table_stands_behind_its_columns_title(browser, page):
+    opened(browser, page, "phone")
+    titles, labels = browser.execute_script(
+        """const table = document.getElementById("records-table");
+           const label = (cell) => getComputedStyle(cell, "::before").content.slice(1, -1);
+           return [[...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim()),
+                   [...table.tBodies[0].rows[0].cells].map(label)];"""
+    )
+    assert labels == titles
+
+
 def test_text_in_figures_can_be_read_on_a_phone(browser, page):
     opened(browser, page, "phone")
     assert min(abs(size) for size in text_sizes(browser)) > 7

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "torch_impl" / "pyt
 
 np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
-from headroom_worker.protocol import Timing, serve  # noqa: E402
+from headroom_protocol.server import Timing, serve  # noqa: E402
 
 
 class Backends:

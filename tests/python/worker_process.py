@@ -12,22 +12,37 @@ import numpy as np
 PACKAGE = Path(__file__).resolve().parents[2] / "torch_impl" / "python"
 
 
+def jax_python() -> str | None:
+    """A Python that has JAX, as the driver finds it; None where that has none."""
+    python = os.environ.get("HEADROOM_JAX_PYTHON") or sys.executable
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
+    return python if subprocess.run([python, "-c", find]).returncode == 0 else None
+
+
 class Worker:
-    """Starts `python -m headroom_worker`; `prelude` is Python that runs in its process before it.
+    """Starts `PYTHON -m MODULE`; `prelude` is Python that runs in its process before it.
 
     Sees no CUDA device unless told to, so that the CPU tests do the same everywhere.
     """
 
-    def __init__(self, log: Path, prelude: str = "", device: int = -1, sees_cuda: bool = False):
+    def __init__(
+        self,
+        log: Path,
+        prelude: str = "",
+        device: int = -1,
+        sees_cuda: bool = False,
+        module: str = "headroom_worker",
+        python: str = sys.executable,
+    ):
         start = f"import runpy, sys; sys.argv[1:] = ['--device', '{device}']\n"
-        start += f"{prelude}\nrunpy.run_module('headroom_worker', run_name='__main__')"
+        start += f"{prelude}\nrunpy.run_module('{module}', run_name='__main__')"
         environment = dict(os.environ, PYTHONPATH=str(PACKAGE), OMP_NUM_THREADS="1")
         if not sees_cuda:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         self.log_path = log
         with log.open("w") as log_file:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", start],
+                [python, "-c", start],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,

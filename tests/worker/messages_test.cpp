@@ -129,10 +129,10 @@ TEST(Messages, ANameThatIsNoneIsRefusedAtBothEnds) {
   };
   EXPECT_EQ(hello("w", "b"), "accepted");
   EXPECT_THAT(hello("w", "/some/folder/x"),
-              HasSubstr("backends[].name: expected a name of letters, digits, '.', '-' and '_'"));
+              HasSubstr("backends[0].name: expected a name of letters, digits, '.', '-' and '_'"));
   EXPECT_THAT(hello("w", "\x1b[31m"), Not(HasSubstr("\x1b")));
   for (const char* name : {"", ".", "..", "a/b", "a b", "-b"}) {
-    EXPECT_THAT(hello("w", name), HasSubstr("backends[].name: expected a name")) << name;
+    EXPECT_THAT(hello("w", name), HasSubstr("backends[0].name: expected a name")) << name;
     EXPECT_THAT(hello(name, "b"), HasSubstr("worker: expected a name")) << name;
     PrepareCall call;
     call.backend = name;
@@ -223,7 +223,7 @@ TEST(Messages, ARequestThatIsNotWholeIsRefusedByField) {
             "count: expected a whole number, 1 to 2251799813685247, found 0");
   EXPECT_EQ(
       request_refusal(R"({"id": 1, "call": "reference", "steps": [0, 0], "free_steps": 0, "folder": "x"})"),
-      "steps[]: expected a whole number, 1 or more, found 0");
+      "steps[1]: expected a whole number, 1 or more, found 0");
 }
 
 TEST(Messages, ALineOfDeepBracketsIsRefused) {

@@ -98,8 +98,8 @@ def traced_step(workload: dict, precision: str, device_index: int) -> tuple[floa
     """Device-busy seconds and launches of one eager step, and the device's name."""
     import numpy as np
     import torch
+    from headroom_protocol.server import TrainerRequest
     from headroom_worker.backends import PyTorchBackends
-    from headroom_worker.protocol import TrainerRequest
 
     random = np.random.default_rng(1)
     widths, batch = tuple(workload["widths"]), workload["batch_size"]

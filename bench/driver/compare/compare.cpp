@@ -17,14 +17,15 @@
 
 #include "core/error.h"
 #include "driver/compare/baselines.h"
-#include "driver/compare/comparison_formats.h"
 #include "driver/compare/file_comparison.h"
 #include "driver/compare/paired_run.h"
+#include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
 #include "driver/run/run.h"
 #include "driver/system/left_out.h"
 #include "driver/system/machine.h"
 #include "driver/system/scratch.h"
+#include "worker/descriptor.h"
 
 namespace headroom {
 namespace {
@@ -87,14 +88,14 @@ Plan plan_of(const CompareOptions& options, const std::vector<BackendRow>& table
   return make_plan(options.measured, find_installation(), table);
 }
 
-void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SideWorkers& workers,
+void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SidePools& pools,
                  DeviceLock& held, Progress& progress) {
   std::optional<DeviceInfo> device;
   for (const std::string& worker : needed) {
-    workers.start(worker);
-    for (const Side side : kSides) {
-      if (workers.hello(side, worker) && workers.hello(side, worker)->device)
-        device = workers.hello(side, worker)->device;
+    start_on_both(pools, worker);
+    for (const WorkerPool& pool : pools) {
+      const std::optional<WorkerHello>& hello = pool.greeting(worker).hello;
+      if (hello && hello->device) device = hello->device;
     }
   }
   lock_device(options.measured, device, held, progress);
@@ -112,9 +113,9 @@ void check_planted(const Comparison& comparison) {
 }
 
 Comparison compare_once(const CompareOptions& options, const Plan& plan, const std::vector<BackendRow>& table,
-                        SideWorkers& workers, ComparedFiles& files, Progress& progress) {
+                        SidePools& pools, ComparedFiles& files, Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
-  PairedRun run(options, plan, table, workers, files, progress, std::random_device{}());
+  PairedRun run(options, plan, table, pools, files, progress, std::random_device{}());
   Comparison& comparison = run.comparison();
   comparison.kind = options.self_check ? "self-check" : "builds";
   comparison.started_utc = utc_now();
@@ -234,16 +235,22 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   limits.hello = std::min(limits.hello, limits.other);
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   const int device = choose_device(options.measured);
-  SideWorkers workers(std::move(programs), device, limits, logs.folder());
+  const auto log_folder = [&](Side side) {
+    const fs::path folder = logs.folder() / to_string(side);
+    fs::create_directory(folder);
+    return folder;
+  };
+  SidePools pools{WorkerPool(std::move(programs[0]), device, limits, log_folder(Side::kBase)),
+                  WorkerPool(std::move(programs[1]), device, limits, log_folder(Side::kHead))};
   DeviceLock held;
-  hold_device(options, needed, workers, held, progress);
+  hold_device(options, needed, pools, held, progress);
   const Room room = room_here();
   for (const PlannedWorkload& planned : plan.workloads)
     refuse_too_large(planned.workload, need_of(planned.workload, 0, device >= 0, 0), room);
   const Scratch scratch(temporary_bytes(plan));
   ComparedFiles files(scratch.folder());
   for (int i = 0; i < options.repeat; ++i) {
-    const Comparison comparison = compare_once(options, plan, table, workers, files, progress);
+    const Comparison comparison = compare_once(options, plan, table, pools, files, progress);
     progress.clear();
     report(comparison);
   }
@@ -269,9 +276,8 @@ void check_output(const CompareOptions& options) {
   // Asking the mode bits would be wrong for root and for mounts.
   const fs::path folder = replaced_by(options.output).parent_path();
   std::string probe = (folder / ".headroom-XXXXXX").string();
-  const int descriptor = mkostemp(probe.data(), O_CLOEXEC);
-  if (descriptor < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
-  close(descriptor);
+  const Descriptor descriptor(mkostemp(probe.data(), O_CLOEXEC));
+  if (!descriptor) refuse(std::string("cannot be written: ") + std::strerror(errno));
   unlink(probe.c_str());
 }
 

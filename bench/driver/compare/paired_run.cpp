@@ -55,8 +55,8 @@ const Reference& ComparedFiles::reference(const Workload& workload, Precision pr
 }
 
 PairedRun::PairedRun(const CompareOptions& options, const Plan& plan, const std::vector<BackendRow>& table,
-                     SideWorkers& workers, ComparedFiles& files, Progress& progress, std::uint64_t seed)
-    : options_(options), workers_(workers), files_(files), progress_(progress), random_(seed) {
+                     SidePools& pools, ComparedFiles& files, Progress& progress, std::uint64_t seed)
+    : options_(options), pools_(pools), files_(files), progress_(progress), random_(seed) {
   for (const PlannedWorkload& planned : plan.workloads) {
     for (const Group& group : planned.groups) {
       for (const std::string& backend : group.backends) {
@@ -79,7 +79,7 @@ void PairedRun::measure_round(int round) {
     progress_.status(fmt::format("round {}, processes {} of {}", round, launch + 1, options_.launches),
                      launch == 0);
     measure_launch(round, (round - 1) * options_.launches + launch);
-    workers_.end_all();
+    end_on_both(pools_);
   }
 }
 
@@ -144,7 +144,7 @@ bool PairedRun::attempt(Side side, Cell& cell, const std::string& what, Work&& w
     fail(side, cell, fmt::format("{}: {}", what, error.what()));
   }
   // A worker that failed a call may hold a broken CUDA context: the next cell starts in a fresh one.
-  workers_.end(side, cell.row.worker);
+  pool(side).end_greeted(cell.row.worker);
   return false;
 }
 
@@ -164,11 +164,11 @@ bool PairedRun::offered(Cell& cell) {
   bool both = true;
   for (const Side side : kSides) {
     std::string missing;
-    if (!attempt(side, cell, "starting", [&] { workers_.client(side, cell.row.worker); })) {
+    if (!attempt(side, cell, "starting", [&] { client(side, cell); })) {
       both = false;
       continue;
     }
-    const WorkerHello& hello = *workers_.hello(side, cell.row.worker);
+    const WorkerHello& hello = this->hello(side, cell);
     if (side == Side::kHead || !comparison_.device) comparison_.device = hello.device;
     if (side == Side::kHead) comparison_.software.insert(hello.software.begin(), hello.software.end());
     const auto offer = std::find_if(hello.backends.begin(), hello.backends.end(),
@@ -191,7 +191,7 @@ bool PairedRun::offered(Cell& cell) {
 void PairedRun::prepare(Side side, Cell& cell) {
   const TrainingFiles& own = files_.training(cell.workload);
   const Prepared prepared =
-      workers_.client(side, cell.row.worker)
+      client(side, cell)
           .prepare(cell.row.name, own.workload, compared(cell).precision, own.data, own.parameters, "");
   if (side == Side::kHead && compared(cell).state == CellState::kJudged)
     compared(cell).message = one_line(prepared.note);
@@ -203,15 +203,14 @@ void PairedRun::check(Side side, Cell& cell) {
     prepare(side, cell);
     return;
   }
-  const std::string& worker = cell.row.worker;
   const Precision precision = compared(cell).precision;
-  const WorkerHello& hello = *workers_.hello(side, worker);
+  const WorkerHello& hello = this->hello(side, cell);
   const auto offers = [&](const std::string& name) {
     return std::find_if(hello.backends.begin(), hello.backends.end(),
                         [&](const auto& backend) { return backend.name == name; });
   };
   const bool has_oracle = offers("oracle-cuda") != hello.backends.end();
-  WorkerClient& client = workers_.client(side, worker);
+  WorkerClient& client = this->client(side, cell);
   // The oracle on the device takes the place of the trainer, so it comes first.
   const Reference& reference = files_.reference(cell.workload, precision, has_oracle ? &client : nullptr);
   prepare(side, cell);
@@ -228,7 +227,7 @@ void PairedRun::check(Side side, Cell& cell) {
 // runs grow until one is long enough.
 void PairedRun::choose_steps(Side side, Cell& cell) {
   std::int64_t steps = std::max(cell.steps, kLeastSteps);
-  WorkerClient& client = workers_.client(side, cell.row.worker);
+  WorkerClient& client = this->client(side, cell);
   for (std::int64_t step = 0;;) {
     const double seconds = block_seconds(client.train(step, steps));
     step += steps;
@@ -254,7 +253,7 @@ void PairedRun::take_pairs(Cell& cell, int round, int processes) {
     pair.base_steps = pair.head_steps = cell.steps;
     pair.seconds.processes = processes;
     const bool measured = on_both(head_first, cell, "timing", [&](Side side) {
-      WorkerClient& client = workers_.client(side, cell.row.worker);
+      WorkerClient& client = this->client(side, cell);
       client.train(step, cell.warmup_steps);
       const Timing timing = client.train(step + cell.warmup_steps, cell.steps);
       const double steps = static_cast<double>(cell.steps);
@@ -277,7 +276,7 @@ void PairedRun::take_pairs(Cell& cell, int round, int processes) {
 void PairedRun::check_losses(Side side, Cell& cell, std::int64_t steps) {
   const std::int64_t first = std::max(std::int64_t{0}, steps - Trainer::kKeptLosses);
   const std::vector<float> losses =
-      workers_.client(side, cell.row.worker).losses(first, steps - first, files_.scratch() / "losses.f32");
+      client(side, cell).losses(first, steps - first, files_.scratch() / "losses.f32");
   const double highest =
       kLossRange * files_.reference(cell.workload, compared(cell).precision, nullptr).largest_loss;
   const Verification verification = judge({losses_finite_check(losses, highest)});
@@ -287,7 +286,7 @@ void PairedRun::check_losses(Side side, Cell& cell, std::int64_t steps) {
 
 void PairedRun::measure_cell(Cell& cell, int round, int processes) {
   progress_.status(fmt::format("round {}, {}", round, compared(cell).name()));
-  workers_.start(cell.row.worker);
+  start_on_both(pools_, cell.row.worker);
   if (!offered(cell)) {
     // Nothing to compare with; that it works at all is still seen.
     if (compared(cell).state == CellState::kNew)

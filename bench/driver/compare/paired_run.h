@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "driver/compare/comparison.h"
-#include "driver/compare/side_workers.h"
+#include "driver/compare/sides.h"
 #include "driver/plan/plan.h"
 #include "driver/run/progress.h"
 #include "driver/run/training_files.h"
@@ -44,7 +44,7 @@ class ComparedFiles {
 class PairedRun {
  public:
   PairedRun(const CompareOptions& options, const Plan& plan, const std::vector<BackendRow>& table,
-            SideWorkers& workers, ComparedFiles& files, Progress& progress, std::uint64_t seed);
+            SidePools& pools, ComparedFiles& files, Progress& progress, std::uint64_t seed);
 
   /// One round over all cells, or over those that are inconclusive so far. Whatever goes wrong with one cell of one side
   /// ends in that cell. Throws NotComparableError for another protocol.
@@ -61,6 +61,12 @@ class PairedRun {
     std::int64_t steps = 0, warmup_steps = 0;
   };
   ComparedCell& compared(const Cell& cell) { return comparison_.cells[cell.index]; }
+  WorkerPool& pool(Side side) { return pool_of(pools_, side); }
+  WorkerClient& client(Side side, const Cell& cell) { return pool(side).greeted(cell.row.worker); }
+  /// Of a program that has answered.
+  const WorkerHello& hello(Side side, const Cell& cell) {
+    return *pool(side).greeting(cell.row.worker).hello;
+  }
   void measure_launch(int round, int processes);
   void measure_cell(Cell& cell, int round, int processes);
   bool offered(Cell& cell);
@@ -82,7 +88,7 @@ class PairedRun {
   void settle(Side side, Cell& cell, CellState state, const std::string& message);
 
   const CompareOptions& options_;
-  SideWorkers& workers_;
+  SidePools& pools_;
   ComparedFiles& files_;
   Progress& progress_;
   std::mt19937_64 random_;

@@ -33,6 +33,8 @@ std::string_view to_string(Family family) {
       return "pytorch";
     case Family::kLibtorch:
       return "libtorch";
+    case Family::kJax:
+      return "jax";
     case Family::kVendor:
       return "vendor";
     case Family::kCuda:
@@ -56,6 +58,8 @@ Installation find_installation() {
   }
   installation.python = environment("HEADROOM_PYTHON");
   if (installation.python.empty()) installation.python = "python3";
+  installation.jax_python = environment("HEADROOM_JAX_PYTHON");
+  if (installation.jax_python.empty()) installation.jax_python = installation.python;
   installation.torch_library_path = environment("HEADROOM_TORCH_LIBRARY_PATH");
   return installation;
 }
@@ -74,6 +78,8 @@ std::vector<BackendRow> backend_table() {
       {"libtorch-graph", "libtorch", Family::kLibtorch, "libtorch-eager's step, captured in a CUDA graph"},
       {"libtorch-expert", "libtorch", Family::kLibtorch,
        "a step written by hand in PyTorch's operations, in a CUDA graph"},
+      {"jax-jit", "jax", Family::kJax, "JAX, one compiled step a call"},
+      {"jax-scan", "jax", Family::kJax, "JAX, all steps of a block in one compiled loop"},
       {"cublaslt-graph", "cublaslt", Family::kVendor,
        "the vendor's products and their epilogues without a framework, in a CUDA graph"},
       {"cuda-layered", "cuda", Family::kCuda, "our kernels, one for each operation, in a CUDA graph"},
@@ -117,15 +123,18 @@ std::vector<WorkerProgram> worker_programs(const Installation& installation,
             prepended(installation.torch_library_path, "LD_LIBRARY_PATH");
   }
   const fs::path package = installation.root / "torch_impl" / "python";
-  WorkerProgram& python = programs.emplace_back();
-  python.name = "python";
-  python.command = {installation.python, "-m", "headroom_worker"};
-  python.environment["PYTHONPATH"] = package.string();
-  python.environment["PYTHONSAFEPATH"] = "1";  // nothing is imported from the folder that we were called in
-  std::error_code ignored;
-  if (!fs::exists(package / "headroom_worker", ignored)) {
-    python.missing = "torch_impl/python/headroom_worker was not found; set HEADROOM_ROOT to the checkout";
-  }
+  const auto add_python = [&](const char* name, const std::string& interpreter, const char* module) {
+    WorkerProgram& added = programs.emplace_back(WorkerProgram{name, {interpreter, "-m", module}, {}, {}});
+    added.environment["PYTHONPATH"] = package.string();
+    added.environment["PYTHONSAFEPATH"] = "1";  // nothing is imported from the folder that we were called in
+    std::error_code ignored;
+    if (!fs::exists(package / module, ignored)) {
+      added.missing =
+          fmt::format("torch_impl/python/{} was not found; set HEADROOM_ROOT to the checkout", module);
+    }
+  };
+  add_python("python", installation.python, "headroom_worker");
+  add_python("jax", installation.jax_python, "headroom_jax");
 
   for (const WorkerOption& option : options) {
     const auto same_name = [&](const auto& other) { return other.name == option.name; };

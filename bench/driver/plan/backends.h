@@ -15,8 +15,8 @@
 namespace headroom {
 
 /// Who a backend is compared with. A reference is measured where it is named, never compared as a competitor.
-/// kVendor competes but is neither PyTorch nor ours; kOther comes with --worker.
-enum class Family { kReference, kPytorch, kLibtorch, kVendor, kCuda, kOther };
+/// kJax and kVendor compete but are neither PyTorch nor ours; kOther comes with --worker.
+enum class Family { kReference, kPytorch, kLibtorch, kJax, kVendor, kCuda, kOther };
 std::string_view to_string(Family family);
 
 struct BackendRow {
@@ -40,6 +40,7 @@ struct Installation {
   std::filesystem::path root;            ///< the checkout: HEADROOM_ROOT, else found from the program's path
   std::filesystem::path program_folder;  ///< of this program and the C++ workers
   std::string python;                    ///< HEADROOM_PYTHON, else python3
+  std::string jax_python;                ///< HEADROOM_JAX_PYTHON, else `python`
   std::string torch_library_path;        ///< HEADROOM_TORCH_LIBRARY_PATH
 };
 Installation find_installation();

@@ -4,83 +4,32 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/error.h"
 #include "core/names.h"
 #include "driver/system/command_name.h"
 #include "driver/system/json_file.h"
+#include "json/reader.h"
 
 namespace headroom {
 namespace {
 
-using nlohmann::json;
+void expect_keys(const JsonReader& node, const std::vector<std::string>& required,
+                 const std::vector<std::string>& optional) {
+  std::vector<std::string> known = required;
+  known.insert(known.end(), optional.begin(), optional.end());
+  for (const auto& [key, value] : node.members()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      node.fail(fmt::format("unknown key '{}'; did you mean '{}'?", key, nearest_name(key, known)));
+  }
+  for (const std::string& key : required) {
+    if (!node.has(key)) node.fail(fmt::format("key '{}' is missing", key));
+  }
+}
 
-// A JSON value that knows where it stands, so that every complaint says `file: where: what`.
-class Node {
- public:
-  Node(const json& value, std::string where) : value_(value), where_(std::move(where)) {}
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw InputError(fmt::format("{}: {}", where_, what));
-  }
-
-  void expect_keys(const std::set<std::string>& required, const std::set<std::string>& optional) const {
-    if (!value_.is_object()) fail(fmt::format("expected an object, found {}", value_.type_name()));
-    std::vector<std::string> known(required.begin(), required.end());
-    known.insert(known.end(), optional.begin(), optional.end());
-    for (const auto& [key, value] : value_.items()) {
-      if (required.count(key) + optional.count(key) == 0) {
-        fail(fmt::format("unknown key '{}'; did you mean '{}'?", key, nearest_name(key, known)));
-      }
-    }
-    for (const std::string& key : required) {
-      if (!value_.contains(key)) fail(fmt::format("key '{}' is missing", key));
-    }
-  }
-  bool has(const std::string& key) const { return value_.contains(key); }
-  Node at(const std::string& key) const { return {value_.at(key), where_ + "." + key}; }
-
-  std::vector<Node> items() const {
-    if (!value_.is_array() || value_.empty())
-      fail(fmt::format("expected a list that is not empty, found {}", shown_value(value_)));
-    std::vector<Node> nodes;
-    for (std::size_t i = 0; i < value_.size(); ++i)
-      nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
-    return nodes;
-  }
-  std::string string() const {
-    if (!value_.is_string()) fail(fmt::format("expected a string, found {}", shown_value(value_)));
-    return value_.get<std::string>();
-  }
-  double number() const {
-    if (!value_.is_number()) fail(fmt::format("expected a number, found {}", shown_value(value_)));
-    return value_.get<double>();
-  }
-  std::int64_t integer(std::int64_t low, std::int64_t high) const {
-    const bool fits =
-        value_.is_number_integer() &&
-        !(value_.is_number_unsigned() && value_.get<std::uint64_t>() > static_cast<std::uint64_t>(high));
-    if (!fits || value_.get<std::int64_t>() < low || value_.get<std::int64_t>() > high) {
-      fail(fmt::format("expected a whole number from {} to {}, found {}", low, high, shown_value(value_)));
-    }
-    return value_.get<std::int64_t>();
-  }
-  std::uint64_t seed() const {
-    if (!value_.is_number_unsigned())
-      fail(fmt::format("expected a whole number from 0, found {}", shown_value(value_)));
-    return value_.get<std::uint64_t>();
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  const json& value_;
-  std::string where_;
-};
-
-std::vector<Precision> read_precisions(const Node& node) {
+std::vector<Precision> read_precisions(const JsonReader& node) {
   std::vector<Precision> precisions;
-  for (const Node& item : node.items()) {
+  for (const JsonReader& item : node.items_not_empty()) {
     Precision precision;
     try {
       precision = parse_precision(item.string());
@@ -94,9 +43,9 @@ std::vector<Precision> read_precisions(const Node& node) {
   return precisions;
 }
 
-std::vector<std::string> read_names(const Node& node) {
+std::vector<std::string> read_names(const JsonReader& node) {
   std::vector<std::string> names;
-  for (const Node& item : node.items()) {
+  for (const JsonReader& item : node.items_not_empty()) {
     if (std::find(names.begin(), names.end(), item.string()) != names.end()) {
       item.fail(fmt::format("'{}' is there twice", item.string()));
     }
@@ -105,13 +54,14 @@ std::vector<std::string> read_names(const Node& node) {
   return names;
 }
 
-SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vector<Precision>& precisions,
+SuiteWorkload read_workload(const JsonReader& node, const Suite& suite,
+                            const std::vector<Precision>& precisions,
                             const std::vector<std::string>& backends, const std::filesystem::path& folder) {
-  node.expect_keys({"widths", "batch_size"},
-                   {"name", "seed", "learning_rate", "data", "precisions", "backends"});
+  expect_keys(node, {"widths", "batch_size"},
+              {"name", "seed", "learning_rate", "data", "precisions", "backends"});
   SuiteWorkload entry{{}, precisions, backends};
   Workload& workload = entry.workload;
-  for (const Node& width : node.at("widths").items()) {
+  for (const JsonReader& width : node.at("widths").items_not_empty()) {
     workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
   }
   workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
@@ -141,11 +91,11 @@ SuiteWorkload read_workload(const Node& node, const Suite& suite, const std::vec
 
 }  // namespace
 
-Suite read_suite(const std::filesystem::path& file) {
-  const json parsed = read_json(file, "a suite file");
-  const Node root(parsed, file.string());
-  root.expect_keys({"description", "precisions", "backends", "workloads"},
-                   {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
+Suite read_suite(const std::filesystem::path& file) try {
+  const nlohmann::json parsed = read_json(file, "a suite file");
+  const JsonReader root(parsed, file.string());
+  expect_keys(root, {"description", "precisions", "backends", "workloads"},
+              {"precisions_without_gpu", "loss_steps", "loss_seeds", "python_worker_arguments"});
   Suite suite;
   suite.name = file.stem().string();
   check_name(file.string() + ": the file's name without .json", suite.name);
@@ -157,7 +107,7 @@ Suite read_suite(const std::filesystem::path& file) {
   }
   if (root.has("loss_steps")) suite.loss_steps = root.at("loss_steps").integer(0, std::int64_t{1} << 20);
   if (root.has("loss_seeds")) {
-    for (const Node& seed : root.at("loss_seeds").items()) {
+    for (const JsonReader& seed : root.at("loss_seeds").items_not_empty()) {
       suite.loss_seeds.push_back(seed.seed());
       if (std::count(suite.loss_seeds.begin(), suite.loss_seeds.end(), suite.loss_seeds.back()) > 1) {
         seed.fail("is there twice");
@@ -166,10 +116,12 @@ Suite read_suite(const std::filesystem::path& file) {
   }
   if (root.has("python_worker_arguments"))
     suite.python_worker_arguments = read_names(root.at("python_worker_arguments"));
-  for (const Node& node : root.at("workloads").items()) {
+  for (const JsonReader& node : root.at("workloads").items_not_empty()) {
     suite.workloads.push_back(read_workload(node, suite, precisions, backends, file.parent_path()));
   }
   return suite;
+} catch (const JsonError& error) {
+  throw InputError(error.what());
 }
 
 std::vector<std::string> suite_names(const std::filesystem::path& folder) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "driver/system/json_file.h"
+#include "json/reader.h"
 
 namespace headroom {
 namespace {

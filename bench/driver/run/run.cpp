@@ -30,7 +30,7 @@ bool same_definition(const Workload& planned, const Workload& stored) {
     const fs::path path = fs::path(folder).lexically_normal();
     return path.has_filename() ? path.filename() : path.parent_path().filename();
   };
-  return planned.widths == stored.widths && planned.batch_size == stored.batch_size &&
+  return planned.model == stored.model && planned.loss == stored.loss && planned.batch_size == stored.batch_size &&
          planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
          planned.dataset.kind == stored.dataset.kind &&
          base(planned.dataset.folder) == base(stored.dataset.folder);
@@ -60,6 +60,17 @@ bool is_done(const Results& results, const PlannedWorkload& planned, const Group
   return std::all_of(group.backends.begin(), group.backends.end(), [&](const std::string& backend) {
     return results.find(planned.workload.name, backend, group.precision) != nullptr;
   });
+}
+
+// What a worker would have offered that was killed before it could say so: whatever was asked for by a name that nobody
+// else has.
+void add_rows_of_killed(const std::string& worker, const std::vector<std::string>& asked,
+                        std::vector<BackendRow>& table) {
+  for (const std::string& name : asked) {
+    const auto has_name = [&](const BackendRow& row) { return row.name == name; };
+    if (name == "all" || name.starts_with('-') || std::any_of(table.begin(), table.end(), has_name)) continue;
+    table.push_back({name, worker, Family::kOther, fmt::format("served by worker '{}'", worker)});
+  }
 }
 
 bool is_failed(const Record& record) { return record.outcome == Outcome::kFailed; }
@@ -116,9 +127,9 @@ void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vecto
   for (const WorkerOption& worker : options.workers) names.push_back(worker.name);
   pool.greet(names);
   for (const Greeting& greeting : pool.greetings()) {
-    if (greeting.asked && !greeting.hello) {
-      throw InputError(fmt::format("--worker {}: {}", greeting.worker, greeting.problem));
-    }
+    if (!greeting.asked || greeting.hello) continue;
+    if (!greeting.killed) throw InputError(fmt::format("--worker {}: {}", greeting.worker, greeting.problem));
+    add_rows_of_killed(greeting.worker, options.backends, table);
   }
   pool.add_rows(table);
 }

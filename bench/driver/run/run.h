@@ -25,7 +25,8 @@ RunOptions resolve_options(const RunOptions& asked, ReservedFile& output, std::o
 void start_workers_as_the_suite_asks(RunOptions& options, const Installation& installation);
 int choose_device(const RunOptions& options);
 
-/// Greets the workers named on the command line and adds their backends to `table`.
+/// Greets the workers named on the command line and adds their backends to `table`. Throws InputError if one cannot be
+/// started or is no worker; one that is killed meanwhile costs its rows alone.
 void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table);
 /// Greets those that serve the planned backends, and with a device those that calibrate it.
 void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,

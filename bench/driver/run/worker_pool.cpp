@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "driver/system/interruption.h"
@@ -14,15 +15,10 @@ namespace headroom {
 WorkerPool::WorkerPool(std::vector<WorkerProgram> programs, int device, TimeLimits limits,
                        std::filesystem::path log_folder)
     : programs_(std::move(programs)), device_(device), limits_(limits), log_folder_(std::move(log_folder)) {
-  for (const WorkerProgram& program : programs_)
-    greetings_.push_back({program.name, std::nullopt, false, "", false});
-  interruption::set_action([this] { kill_all(); });
+  for (const WorkerProgram& program : programs_) greetings_.emplace_back().worker = program.name;
 }
 
-WorkerPool::~WorkerPool() {
-  interruption::set_action(nullptr);
-  end_all();
-}
+WorkerPool::~WorkerPool() { end_all(); }
 
 std::shared_ptr<WorkerClient> WorkerPool::start(const WorkerProgram& program, const std::string& purpose) {
   std::filesystem::path log;
@@ -41,53 +37,98 @@ void WorkerPool::greet_all() {
 }
 
 void WorkerPool::greet(const std::vector<std::string>& wanted) {
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < programs_.size(); ++i) {
-    const WorkerProgram& program = programs_[i];
-    Greeting& greeting = greetings_[i];
-    if (greeting.asked || std::find(wanted.begin(), wanted.end(), program.name) == wanted.end()) continue;
-    greeting.asked = true;
-    if (program.missing) {
-      greeting.problem = *program.missing;
-      greeting.not_built = true;
-      continue;
-    }
-    try {
-      // Started here and not in the thread: a worker is told to end with the thread that started it.
-      std::shared_ptr<WorkerClient> client = start(program, program.name);
-      {
-        const std::lock_guard lock(mutex_);
-        spare_[program.name] = client;  // from here on kill_all() reaches it
-      }
-      threads.emplace_back([this, &greeting, client] {
-        try {
-          greeting.hello = client->hello();
-        } catch (const std::exception& error) {
-          greeting.problem = error.what();
-          const std::lock_guard lock(mutex_);
-          spare_.erase(greeting.worker);
-        }
-      });
-    } catch (const std::exception& error) {
-      greeting.problem = error.what();
-    }
+  std::vector<std::string> launched;
+  for (const Greeting& greeting : greetings_) {
+    if (greeting.asked || std::find(wanted.begin(), wanted.end(), greeting.worker) == wanted.end()) continue;
+    if (launch(greeting.worker)) launched.push_back(greeting.worker);
   }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::jthread> threads;
+  for (const std::string& worker : launched) threads.emplace_back([this, worker] { meet(worker); });
+  threads.clear();  // joins them
   interruption::throw_if_requested();
 }
 
-const WorkerProgram& WorkerPool::program_of(const BackendRow& row) const {
-  const auto found = std::find_if(programs_.begin(), programs_.end(),
-                                  [&](const auto& one) { return one.name == row.worker; });
-  if (found == programs_.end()) throw WorkerLostError(fmt::format("worker '{}' is not known", row.worker));
+// Called by the thread that uses the pool and by no other: a worker is told to end with the thread that started it.
+bool WorkerPool::launch(const std::string& worker) {
+  Greeting* greeting = find_greeting(worker);
+  if (greeting == nullptr || living(greeted_, worker) != nullptr) return false;
+  greeting->asked = true;
+  greeting->problem.clear();
+  const WorkerProgram& program = program_of(worker);
+  if (program.missing) {
+    greeting->problem = *program.missing;
+    greeting->not_built = true;
+    return false;
+  }
+  try {
+    std::shared_ptr<WorkerClient> client = start(program, worker);
+    const std::lock_guard lock(mutex_);
+    greeted_[worker] = std::move(client);  // from here on kill_all() reaches it
+    return true;
+  } catch (const std::exception& error) {
+    greeting->problem = error.what();
+    end_greeted(worker);  // the one that has ended
+    return false;
+  }
+}
+
+void WorkerPool::meet(const std::string& worker) {
+  Greeting* greeting = find_greeting(worker);
+  std::shared_ptr<WorkerClient> client;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = greeted_.find(worker); found != greeted_.end()) client = found->second;
+  }
+  if (greeting == nullptr || client == nullptr) return;
+  greeting->killed = false;
+  try {
+    if (greeting->hello) {
+      client->wait_until_ready();
+    } else {
+      greeting->hello = client->hello();
+    }
+    return;
+  } catch (const WorkerKilledError& error) {
+    greeting->problem = error.what();
+    greeting->killed = true;
+  } catch (const WorkerCallError& error) {
+    greeting->problem = error.what();
+    // The only thing wrong with a hello can be its version.
+    greeting->other_protocol = error.kind() == WorkerCallError::Kind::kInput;
+  } catch (const std::exception& error) {
+    greeting->problem = error.what();
+  }
+  end_greeted(worker);
+}
+
+const Greeting& WorkerPool::greeting(const std::string& worker) const {
+  const Greeting* found = find_greeting(worker);
+  if (found == nullptr) throw WorkerLostError(fmt::format("worker '{}' is not known", worker));
   return *found;
 }
 
-const Greeting* WorkerPool::greeting(const std::string& worker) const {
+const WorkerProgram& WorkerPool::program_of(const std::string& worker) const {
+  const auto found =
+      std::find_if(programs_.begin(), programs_.end(), [&](const auto& one) { return one.name == worker; });
+  if (found == programs_.end()) throw WorkerLostError(fmt::format("worker '{}' is not known", worker));
+  return *found;
+}
+
+const Greeting* WorkerPool::find_greeting(const std::string& worker) const {
   for (const Greeting& one : greetings_) {
     if (one.worker == worker) return &one;
   }
   return nullptr;
+}
+
+Greeting* WorkerPool::find_greeting(const std::string& worker) {
+  return const_cast<Greeting*>(std::as_const(*this).find_greeting(worker));
+}
+
+std::shared_ptr<WorkerClient> WorkerPool::living(const Processes& processes, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = processes.find(name);
+  return found != processes.end() && found->second->alive() ? found->second : nullptr;
 }
 
 void WorkerPool::add_rows(std::vector<BackendRow>& table) const {
@@ -109,7 +150,7 @@ void WorkerPool::add_rows(std::vector<BackendRow>& table) const {
 }
 
 Availability WorkerPool::availability(const BackendRow& row, Precision precision) const {
-  const Greeting* found = greeting(row.worker);
+  const Greeting* found = find_greeting(row.worker);
   if (found == nullptr || found->not_built) {
     return {Availability::State::kSkipped, found == nullptr ? "its worker is not known" : found->problem,
             Contract::kExact};
@@ -159,9 +200,9 @@ Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>&
     std::shared_ptr<WorkerClient> client;
     {
       const std::lock_guard lock(mutex_);
-      const auto spare = spare_.find(greeting.worker);
-      if (spare == spare_.end()) continue;  // it went away after its hello
-      client = spare->second;
+      const auto process = greeted_.find(greeting.worker);
+      if (process == greeted_.end()) continue;  // it went away after its hello
+      client = process->second;
     }
     try {
       for (const auto& [name, rate] : client->calibrate()) {
@@ -172,29 +213,27 @@ Calibration WorkerPool::calibrate(const std::function<void(const std::string&)>&
     } catch (const std::exception& error) {
       interruption::throw_if_requested();
       complain(fmt::format("Calibration: {}", error.what()));
-      const std::lock_guard lock(mutex_);
-      spare_.erase(greeting.worker);  // its CUDA context may be broken
+      end_greeted(greeting.worker);  // its CUDA context may be broken
     }
   }
   return all;
 }
 
 void WorkerPool::start_ahead(const std::vector<BackendRow>& rows) {
-  std::set<std::string> with_spare;
-  std::vector<std::thread> threads;
+  std::set<std::string> with_greeted;
+  std::vector<std::jthread> threads;
   for (const BackendRow& row : rows) {
-    const Greeting* found = greeting(row.worker);
-    if (found == nullptr || !found->hello || with_spare.insert(row.worker).second) continue;
+    const Greeting* found = find_greeting(row.worker);
+    if (found == nullptr || !found->hello || with_greeted.insert(row.worker).second) continue;
     try {
-      // Started here and not in the thread: see greet().
-      std::shared_ptr<WorkerClient> client = start(program_of(row), row.name);
+      std::shared_ptr<WorkerClient> client = start(program_of(row.worker), row.name);  // as launch() does
       {
         const std::lock_guard lock(mutex_);
         if (!serving_.emplace(row.name, client).second) continue;
       }
       threads.emplace_back([this, name = row.name, client] {
         try {
-          client->hello();
+          client->wait_until_ready();
         } catch (const std::exception&) {
           end(name);
         }
@@ -203,37 +242,41 @@ void WorkerPool::start_ahead(const std::vector<BackendRow>& rows) {
       continue;
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // joins them
   interruption::throw_if_requested();
 }
 
 WorkerClient& WorkerPool::client(const BackendRow& row) {
   interruption::throw_if_requested();
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = serving_.find(row.name);
-    if (found != serving_.end() && found->second->alive()) return *found->second;
-    const auto spare = spare_.find(row.worker);
-    if (spare != spare_.end()) {
-      std::shared_ptr<WorkerClient> client = spare->second;
-      spare_.erase(spare);
-      if (client->alive()) return *(serving_[row.name] = client);
-    }
-  }
+  if (const auto serving = living(serving_, row.name)) return *serving;
   end(row.name);
-  std::shared_ptr<WorkerClient> client = start(program_of(row), row.name);
+  std::shared_ptr<WorkerClient> client = living(greeted_, row.worker);
+  const bool is_greeted = client != nullptr;
+  if (!is_greeted) client = start(program_of(row.worker), row.name);
   {
     const std::lock_guard lock(mutex_);
+    greeted_.erase(row.worker);
     serving_[row.name] = client;
   }
   interruption::throw_if_requested();  // the signal may have come before the process could be reached
-  client->hello();
+  if (!is_greeted) client->wait_until_ready();
+  return *client;
+}
+
+WorkerClient& WorkerPool::greeted(const std::string& worker) {
+  interruption::throw_if_requested();
+  if (living(greeted_, worker) == nullptr) {
+    if (launch(worker)) meet(worker);
+    interruption::throw_if_requested();
+  }
+  const std::shared_ptr<WorkerClient> client = living(greeted_, worker);
+  if (client == nullptr) throw WorkerLostError(greeting(worker).problem);
   return *client;
 }
 
 std::shared_ptr<WorkerClient> WorkerPool::start_aside(const BackendRow& row, const std::string& purpose,
                                                       const std::map<std::string, std::string>& environment) {
-  WorkerProgram program = program_of(row);
+  WorkerProgram program = program_of(row.worker);
   for (const auto& [name, value] : environment) program.environment[name] = value;
   std::shared_ptr<WorkerClient> client = start(program, purpose);
   {
@@ -241,24 +284,28 @@ std::shared_ptr<WorkerClient> WorkerPool::start_aside(const BackendRow& row, con
     aside_.push_back(client);
   }
   interruption::throw_if_requested();
-  client->hello();
+  client->wait_until_ready();
   return client;
 }
 
-void WorkerPool::end(const std::string& backend) {
-  std::shared_ptr<WorkerClient> client;
+void WorkerPool::end(const std::string& backend) { end(serving_, backend); }
+
+void WorkerPool::end_greeted(const std::string& worker) { end(greeted_, worker); }
+
+void WorkerPool::end(Processes& processes, const std::string& name) {
+  std::shared_ptr<WorkerClient> client;  // ends after the lock, as it may take a second
   const std::lock_guard lock(mutex_);
-  const auto found = serving_.find(backend);
-  if (found == serving_.end()) return;
-  client = found->second;
-  serving_.erase(found);
+  const auto found = processes.find(name);
+  if (found == processes.end()) return;
+  client = std::move(found->second);
+  processes.erase(found);
 }
 
 void WorkerPool::end_all() {
   std::vector<std::shared_ptr<WorkerClient>> clients;
   {
     const std::lock_guard lock(mutex_);
-    for (auto* map : {&spare_, &serving_}) {
+    for (auto* map : {&greeted_, &serving_}) {
       for (auto& [name, client] : *map) clients.push_back(std::move(client));
       map->clear();
     }
@@ -271,7 +318,7 @@ void WorkerPool::end_all() {
 
 void WorkerPool::kill_all() {
   const std::lock_guard lock(mutex_);
-  for (auto& [name, client] : spare_) client->kill();
+  for (auto& [name, client] : greeted_) client->kill();
   for (auto& [name, client] : serving_) client->kill();
   for (const std::weak_ptr<WorkerClient>& one : aside_) {
     if (const auto client = one.lock()) client->kill();

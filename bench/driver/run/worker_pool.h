@@ -1,8 +1,8 @@
-// The run's worker processes: one for each program to learn what it offers, one for each backend to train.
+// Worker processes of one set of programs: one for each program to learn what it offers, one for each backend to train.
 //
-// A program may serve several backends but holds one trainer at a time, and the blocks of all backends are
-// interleaved: so every backend gets a process of its own. One that is lost is started again when it is next
-// needed.
+// A program may serve several backends but holds one trainer at a time. Where the blocks of all backends are interleaved
+// every backend gets a process of its own, client(); where cells are measured one after the other the program's first
+// process serves them all, greeted(). One that is lost is started again when it is next needed.
 #pragma once
 
 #include <filesystem>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "driver/plan/backends.h"
+#include "driver/system/interruption.h"
 #include "worker/client.h"
 
 namespace headroom {
@@ -22,10 +23,12 @@ namespace headroom {
 /// What became of one worker program's hello.
 struct Greeting {
   std::string worker;
-  std::optional<WorkerHello> hello;
+  std::optional<WorkerHello> hello;  ///< kept for the whole run, also when the process is gone
   bool asked = false;
-  std::string problem;     ///< why there is no hello
-  bool not_built = false;  ///< the program is not there, as opposed to one that failed
+  std::string problem;          ///< what went wrong the last time that a process of it was started
+  bool not_built = false;       ///< the program is not there, as opposed to one that failed
+  bool killed = false;          ///< it died with a signal before it had answered
+  bool other_protocol = false;  ///< it speaks another version of the protocol
 };
 
 /// Whether a (backend, precision) runs here.
@@ -37,6 +40,7 @@ struct Availability {
 
 class WorkerPool {
  public:
+  /// Ctrl-C kills what runs. `log_folder` holds a file for each purpose that a process is started for.
   WorkerPool(std::vector<WorkerProgram> programs, int device, TimeLimits limits,
              std::filesystem::path log_folder);
   ~WorkerPool();
@@ -48,6 +52,14 @@ class WorkerPool {
   void greet(const std::vector<std::string>& wanted);
   void greet_all();
   const std::vector<Greeting>& greetings() const { return greetings_; }
+
+  /// The same of one program in two steps, so that those of two pools start at the same time. launch() starts its process
+  /// and returns true, unless that runs; meet() waits until it answers, the first time with what it offers. What goes wrong
+  /// is kept in the greeting.
+  bool launch(const std::string& worker);
+  void meet(const std::string& worker);
+  /// Throws WorkerLostError if the pool has no such program.
+  const Greeting& greeting(const std::string& worker) const;
 
   /// Adds rows for the backends of programs that the table does not know (--worker). Throws InputError if one
   /// offers a backend that another worker has already.
@@ -61,40 +73,53 @@ class WorkerPool {
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
   Calibration calibrate(const std::function<void(const std::string&)>& complain);
 
-  /// Starts at the same time the processes that client() would start one by one for these rows. A greeted process
-  /// serves the first row of its program; one that fails here is started again, and complained of, by client().
+  /// Starts at the same time the processes that client() would start one by one for these rows, and waits until all are
+  /// ready. A greeted process serves the first row of its program; one that fails here is started again, and complained
+  /// of, by client().
   void start_ahead(const std::vector<BackendRow>& rows);
 
   /// The process that serves `row`, started if need be. Throws WorkerLostError or WorkerCallError.
   WorkerClient& client(const BackendRow& row);
+  /// The process that was greeted, or met since. Throws WorkerLostError with what went wrong, which may be that the build
+  /// has no such program.
+  WorkerClient& greeted(const std::string& worker);
   /// One more process of `row`'s program, for as long as it is held; `environment` is added to the program's. It dies with
   /// the thread that calls. Throws as client() does.
   std::shared_ptr<WorkerClient> start_aside(const BackendRow& row, const std::string& purpose,
                                             const std::map<std::string, std::string>& environment);
   /// Ends the process of a backend, so that the next client() starts a new one.
   void end(const std::string& backend);
+  /// Ends the process that greeted() gives.
+  void end_greeted(const std::string& worker);
   /// Ends all processes, at the same time: one that holds a CUDA context takes a second.
   void end_all();
   /// Kills every process; safe to call from another thread.
   void kill_all();
 
  private:
+  using Processes = std::map<std::string, std::shared_ptr<WorkerClient>>;
+
   /// What starts for the same purpose appends to the same log.
   std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& purpose);
-  const Greeting* greeting(const std::string& worker) const;
+  Greeting* find_greeting(const std::string& worker);
+  const Greeting* find_greeting(const std::string& worker) const;
+  /// The process of that name, or null; one that has ended counts as none.
+  std::shared_ptr<WorkerClient> living(const Processes& processes, const std::string& name);
+  void end(Processes& processes, const std::string& name);
   /// Throws WorkerLostError if there is none.
-  const WorkerProgram& program_of(const BackendRow& row) const;
+  const WorkerProgram& program_of(const std::string& worker) const;
 
   std::vector<WorkerProgram> programs_;
   int device_;
   TimeLimits limits_;
   std::filesystem::path log_folder_;
   std::vector<Greeting> greetings_;
-  std::mutex mutex_;                                            // guards what follows
-  std::map<std::string, std::shared_ptr<WorkerClient>> spare_;  // by program: greeted, serving no backend yet
-  std::map<std::string, std::shared_ptr<WorkerClient>> serving_;  // by backend
+  std::mutex mutex_;   // guards what follows
+  Processes greeted_;  // by program: those that serve no backend of their own
+  Processes serving_;  // by backend
   std::vector<std::weak_ptr<WorkerClient>> aside_;
   std::map<std::string, std::size_t> logs_;  // numbers of the files, by purpose
+  interruption::Action killing_{[this] { kill_all(); }};
 };
 
 }  // namespace headroom

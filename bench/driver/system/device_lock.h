@@ -7,21 +7,18 @@
 #include <filesystem>
 #include <string>
 
+#include "worker/descriptor.h"
+
 namespace headroom {
 
 class DeviceLock {
  public:
-  DeviceLock() = default;
-  ~DeviceLock();
-  DeviceLock(const DeviceLock&) = delete;
-  DeviceLock& operator=(const DeviceLock&) = delete;
-
   /// True if this process holds the lock of `device` now; false if another one does. Throws InputError that names the
   /// file if there is no telling: where it cannot be made or opened, or is something else than a file.
   bool try_acquire(const std::string& device, const std::filesystem::path& folder = "/tmp");
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace headroom

@@ -20,7 +20,7 @@ namespace {
 std::atomic<bool> asked{false};
 int pipe_ends[2] = {-1, -1};
 std::mutex mutex;
-std::function<void()> action;
+std::list<std::function<void()>> actions;
 std::set<std::filesystem::path> paths;
 
 void on_signal(int) {
@@ -36,7 +36,7 @@ void watch() {
   }
   {
     const std::lock_guard lock(mutex);
-    if (action) action();
+    for (const std::function<void()>& action : actions) action();
   }
   std::this_thread::sleep_for(std::chrono::seconds(4));
   const std::lock_guard lock(mutex);
@@ -66,9 +66,14 @@ void throw_if_requested() {
   if (asked) throw Interrupted{};
 }
 
-void set_action(std::function<void()> new_action) {
+Action::Action(std::function<void()> action) {
   const std::lock_guard lock(mutex);
-  action = std::move(new_action);
+  place_ = actions.insert(actions.end(), std::move(action));
+}
+
+Action::~Action() {
+  const std::lock_guard lock(mutex);
+  actions.erase(place_);
 }
 
 void add_path(const std::filesystem::path& path) {

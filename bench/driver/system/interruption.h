@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <list>
 
 namespace headroom {
 
@@ -22,8 +23,17 @@ void install();
 bool requested();
 /// Throws Interrupted if the user asked to stop.
 void throw_if_requested();
-/// What the watcher does first; called on its thread. Set to nullptr before what it refers to is gone.
-void set_action(std::function<void()> action);
+/// What the watcher does first, such as ending workers; called on its thread for as long as this object lives.
+class Action {
+ public:
+  explicit Action(std::function<void()> action);
+  ~Action();
+  Action(const Action&) = delete;
+  Action& operator=(const Action&) = delete;
+
+ private:
+  std::list<std::function<void()>>::iterator place_;
+};
 /// Files and folders that the watcher removes if the main thread does not come back.
 void add_path(const std::filesystem::path& path);
 void drop_path(const std::filesystem::path& path);

@@ -2,12 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/error.h"
+#include "json/reader.h"
 
 namespace headroom {
 namespace {
@@ -16,7 +15,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-constexpr int kMostDepth = 64;
 
 // How many bytes at `place` are a control character, or one that XML does not allow; 0 if it is none.
 std::size_t control_bytes(const std::string& text, std::size_t place) {
@@ -78,39 +76,15 @@ std::string read_text(const fs::path& file) {
 }
 
 json read_json(const fs::path& file, const std::string& what) {
-  const std::string text = read_text(file);
-  const std::string wrong = fmt::format("{}: expected {}, found ", file.string(), what);
-  std::vector<std::set<std::string>> open;
-  // The parser itself does not recurse, but whatever walks the values afterwards does.
-  const json::parser_callback_t watch = [&](int depth, json::parse_event_t event, json& value) {
-    using Event = json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      if (depth >= kMostDepth)
-        throw InputError(fmt::format("{}brackets more than {} deep", wrong, kMostDepth));
-    }
-    if (event == Event::object_start) open.emplace_back();
-    if (event == Event::object_end) open.pop_back();
-    if (event == Event::key && !open.back().insert(value.get<std::string>()).second)
-      throw InputError(fmt::format("{}: key '{}' is there twice in one object", file.string(),
-                                   without_controls(value.get<std::string>())));
-    return true;
-  };
   try {
-    json parsed = json::parse(text, watch);
+    json parsed = parse_json(read_text(file), /*unique_keys=*/true);
     clean(parsed, file.string());
     return parsed;
-  } catch (const json::parse_error& error) {
-    const std::size_t end = std::min(text.size(), error.byte);
-    throw InputError(fmt::format("{}no JSON: something is wrong on line {}", wrong,
-                                 1 + std::count(text.begin(), text.begin() + end, '\n')));
-  } catch (const json::out_of_range&) {
-    throw InputError(wrong + "no JSON: a number is out of range");
+  } catch (const JsonSyntaxError& error) {
+    throw InputError(fmt::format("{}: expected {}, found {}", file.string(), what, error.what()));
+  } catch (const JsonError& error) {
+    throw InputError(fmt::format("{}: {}", file.string(), without_controls(error.what())));
   }
-}
-
-std::string shown_value(const json& value) {
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return text.size() <= 40 ? text : text.substr(0, 37) + "...";
 }
 
 }  // namespace headroom

@@ -14,7 +14,4 @@ std::string read_text(const std::filesystem::path& file);
 /// control characters. Throws InputError for what is not JSON, is nested deeper than 64 or names a key twice.
 nlohmann::json read_json(const std::filesystem::path& file, const std::string& what);
 
-/// For complaints: the value as JSON in at most 40 characters of ASCII.
-std::string shown_value(const nlohmann::json& value);
-
 }  // namespace headroom

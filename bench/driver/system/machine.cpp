@@ -20,6 +20,7 @@
 
 #include "driver/system/interruption.h"
 #include "worker/children.h"
+#include "worker/descriptor.h"
 
 extern char** environ;
 
@@ -90,10 +91,11 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
   int pipe_ends[2];
   ProgramResult result;
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) return result;
+  Descriptor reader(pipe_ends[0]), writer(pipe_ends[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], 1);
+  posix_spawn_file_actions_adddup2(&actions, writer.number(), 1);
   if (!show_errors) posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -105,17 +107,14 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
     return error == 0 ? child : -1;
   });
   posix_spawn_file_actions_destroy(&actions);
-  close(pipe_ends[1]);
-  if (error != 0) {
-    close(pipe_ends[0]);
-    return result;
-  }
+  writer.close();
+  if (error != 0) return result;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(time_limit_seconds);
   bool late = false;
   while (true) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd waiting{pipe_ends[0], POLLIN, 0};
+    pollfd waiting{reader.number(), POLLIN, 0};
     // Not longer than a person waits after Ctrl-C, which a terminal may have sent to this process alone.
     constexpr std::int64_t kLongestWait = 200;
     const bool over = left.count() <= 0 || interruption::requested();
@@ -127,12 +126,12 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
       break;
     }
     char buffer[4096];
-    const ssize_t count = read(pipe_ends[0], buffer, sizeof buffer);
+    const ssize_t count = read(reader.number(), buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     if (result.output.size() < (1u << 20)) result.output.append(buffer, static_cast<std::size_t>(count));
   }
-  close(pipe_ends[0]);
+  reader.close();
   if (late) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

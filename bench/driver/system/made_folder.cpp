@@ -30,12 +30,10 @@ struct Contents {
 Contents contents_of(int folder) {
   Contents contents;
   // A descriptor of its own, since the stream moves its position and closes it.
-  const int listed = openat(folder, ".", kOpenFolder);
-  DIR* stream = listed < 0 ? nullptr : fdopendir(listed);
-  if (stream == nullptr) {
-    if (listed >= 0) close(listed);
-    return contents;
-  }
+  Descriptor listed(openat(folder, ".", kOpenFolder));
+  DIR* stream = listed ? fdopendir(listed.number()) : nullptr;
+  if (stream == nullptr) return contents;
+  listed.release();
   while (const dirent* entry = readdir(stream)) {
     const std::string name = entry->d_name;
     struct stat status{};
@@ -61,11 +59,8 @@ void empty(int folder, bool side_by_side, int level) {
     remove(0, std::ssize(contents.files));
   }
   for (const std::string& name : contents.folders) {
-    const int inner = level < kMostLevels ? openat(folder, name.c_str(), kOpenFolder) : -1;
-    if (inner >= 0) {
-      empty(inner, side_by_side, level + 1);
-      close(inner);
-    }
+    const Descriptor inner(level < kMostLevels ? openat(folder, name.c_str(), kOpenFolder) : -1);
+    if (inner) empty(inner.number(), side_by_side, level + 1);
     unlinkat(folder, name.c_str(), AT_REMOVEDIR);
   }
 }
@@ -77,20 +72,17 @@ void remove_made_folder(int descriptor, const std::filesystem::path& path, bool 
   const bool had_owner = unlinkat(descriptor, kOwnerLock, 0) == 0;
   if (rmdir(path.c_str()) == 0 || !had_owner) return;
   // A worker that has not died yet may have written meanwhile. The next run finds the lock and tries again.
-  const int lock = openat(descriptor, kOwnerLock, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (lock >= 0) close(lock);
+  const Descriptor lock(openat(descriptor, kOwnerLock, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
 void remove_made_folder(const std::filesystem::path& path) {
-  const int descriptor = open(path.c_str(), kOpenFolder);
-  if (descriptor < 0) return;
-  remove_made_folder(descriptor, path, false);
-  close(descriptor);
+  const Descriptor descriptor(open(path.c_str(), kOpenFolder));
+  if (descriptor) remove_made_folder(descriptor.number(), path, false);
 }
 
-MadeFolder::MadeFolder(std::filesystem::path path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), kOpenFolder);
-  if (descriptor_ < 0)
+MadeFolder::MadeFolder(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(open(path_.c_str(), kOpenFolder)) {
+  if (!descriptor_)
     throw std::runtime_error(fmt::format("{}: cannot be opened: {}", path_.string(), std::strerror(errno)));
 }
 
@@ -104,13 +96,8 @@ MadeFolder MadeFolder::numbered(const std::filesystem::path& parent) {
 }
 
 MadeFolder::~MadeFolder() {
-  if (descriptor_ < 0) return;
-  remove_made_folder(descriptor_, path_, true);
-  close(descriptor_);
+  if (descriptor_) remove_made_folder(descriptor_.number(), path_, true);
 }
-
-MadeFolder::MadeFolder(MadeFolder&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 MadeFolder& MadeFolder::operator=(MadeFolder&& other) noexcept {
   std::swap(path_, other.path_);

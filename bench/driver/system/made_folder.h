@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "worker/descriptor.h"
+
 namespace headroom {
 
 /// In a scratch folder, held under flock by its owner for as long as that lives; removed last.
@@ -25,17 +27,15 @@ class MadeFolder {
   /// Makes the folder that has the lowest free number for its name. Throws std::runtime_error.
   static MadeFolder numbered(const std::filesystem::path& parent);
   ~MadeFolder();
-  MadeFolder(const MadeFolder&) = delete;
-  MadeFolder& operator=(const MadeFolder&) = delete;
-  MadeFolder(MadeFolder&& other) noexcept;
+  MadeFolder(MadeFolder&& other) noexcept = default;
   MadeFolder& operator=(MadeFolder&& other) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.number(); }
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace headroom

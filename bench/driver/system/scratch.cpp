@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "driver/system/interruption.h"
@@ -24,20 +25,6 @@ namespace {
 constexpr const char* kPrefix = "headroom-";
 constexpr std::time_t kJustMadeSeconds = 60;
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
 // headroom-PID-XXXXXX; the tests' folders and lock files have other names.
 bool is_scratch_name(const std::string& name) {
   const std::string rest = name.starts_with(kPrefix) ? name.substr(std::strlen(kPrefix)) : "";
@@ -48,9 +35,9 @@ bool is_scratch_name(const std::string& name) {
 void remove_if_left(const fs::path& path) {
   const Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status{};
-  if (folder.number() < 0 || fstat(folder.number(), &status) != 0 || status.st_uid != geteuid()) return;
+  if (!folder || fstat(folder.number(), &status) != 0 || status.st_uid != geteuid()) return;
   const Descriptor lock(openat(folder.number(), kOwnerLock, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (lock.number() < 0) {
+  if (!lock) {
     // Its owner was killed between two system calls, or is between them. What is not empty stays.
     if (errno == ENOENT && status.st_mtime < std::time(nullptr) - kJustMadeSeconds) rmdir(path.c_str());
     return;
@@ -92,15 +79,12 @@ bool Scratch::make(const fs::path& parent) {
   for (int attempt = 0; attempt < 10; ++attempt) {
     std::string name = (parent / fmt::format("{}{}-XXXXXX", kPrefix, getpid())).string();
     if (mkdtemp(name.data()) == nullptr) return false;
-    const int lock = open((fs::path(name) / kOwnerLock).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    Descriptor lock(open((fs::path(name) / kOwnerLock).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     struct stat status{};
-    const bool taken = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    const bool removed = lock >= 0 ? fstat(lock, &status) == 0 && status.st_nlink == 0 : errno == ENOENT;
-    if (taken || removed) {
-      if (lock >= 0) close(lock);
-      continue;
-    }
-    lock_ = lock;
+    const bool taken = lock && flock(lock.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool removed = lock ? fstat(lock.number(), &status) == 0 && status.st_nlink == 0 : errno == ENOENT;
+    if (taken || removed) continue;
+    lock_ = std::move(lock);
     folder_ = MadeFolder(name);
     interruption::add_path(folder());
     return true;
@@ -112,7 +96,6 @@ Scratch::~Scratch() {
   const fs::path path = folder();
   folder_ = MadeFolder();
   interruption::drop_path(path);
-  if (lock_ >= 0) close(lock_);
 }
 
 }  // namespace headroom

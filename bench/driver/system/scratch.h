@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "driver/system/made_folder.h"
+#include "worker/descriptor.h"
 
 namespace headroom {
 
@@ -29,7 +30,7 @@ class Scratch {
   bool make(const std::filesystem::path& parent);
 
   MadeFolder folder_;
-  int lock_ = -1;
+  Descriptor lock_;
 };
 
 /// Where scratch folders can be: /dev/shm and the temporary folder.

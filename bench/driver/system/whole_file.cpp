@@ -34,8 +34,8 @@ fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.
 
 enum class Lock { kTaken, kHeldByAnother, kNotSupported };
 
-Lock try_lock(int descriptor) {
-  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+Lock try_lock(const Descriptor& descriptor) {
+  while (flock(descriptor.number(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return Lock::kHeldByAnother;
     // Some network file systems have no locks. The name is still taken by one run alone.
     if (errno != EINTR) return Lock::kNotSupported;
@@ -43,10 +43,10 @@ Lock try_lock(int descriptor) {
   return Lock::kTaken;
 }
 
-bool is_same_file(int descriptor, const fs::path& name) {
+bool is_same_file(const Descriptor& descriptor, const fs::path& name) {
   struct stat held{}, named{};
-  return fstat(descriptor, &held) == 0 && stat(name.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
-         held.st_dev == named.st_dev;
+  return fstat(descriptor.number(), &held) == 0 && stat(name.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
 /// A new file of a name that nobody looks for, locked. Gone with this object unless it was given another name.
@@ -57,17 +57,15 @@ class Temporary {
     std::random_device random;
     while (true) {
       name_ = folder / fmt::format("{}{:0{}x}", kTemporaryName, random() & 0xffffffffu, kDigits);
-      descriptor_ = open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (descriptor_ < 0 && errno == EEXIST) continue;
-      if (descriptor_ < 0) throw_errno();
+      descriptor_ = Descriptor(open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (!descriptor_ && errno == EEXIST) continue;
+      if (!descriptor_) throw_errno();
       // Another run may have taken it for a leftover before it was locked.
       if (try_lock(descriptor_) != Lock::kHeldByAnother && is_same_file(descriptor_, name_)) return;
-      close(descriptor_);
     }
   }
   ~Temporary() {
     if (!renamed_) unlink(name_.c_str());
-    if (descriptor_ >= 0) close(descriptor_);
   }
   Temporary(const Temporary&) = delete;
   Temporary& operator=(const Temporary&) = delete;
@@ -75,18 +73,19 @@ class Temporary {
   void fill(const std::string& text) {
     std::size_t written = 0;
     while (written < text.size()) {
-      const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
+      const ssize_t count = ::write(descriptor_.number(), text.data() + written, text.size() - written);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) throw_errno();
       written += static_cast<std::size_t>(count);
     }
-    if (fsync(descriptor_) != 0 && errno != EINVAL) throw_errno();
+    if (fsync(descriptor_.number()) != 0 && errno != EINVAL) throw_errno();
   }
   /// With the mode of the file that it replaces, if there is one.
   void replace(const fs::path& file) {
     struct stat before{};
     // Where a file system has no modes the text matters more.
-    if (stat(file.c_str(), &before) == 0 && fchmod(descriptor_, before.st_mode & 07777) != 0) errno = 0;
+    if (stat(file.c_str(), &before) == 0 && fchmod(descriptor_.number(), before.st_mode & 07777) != 0)
+      errno = 0;
     if (rename(name_.c_str(), file.c_str()) != 0) throw_errno();
     renamed_ = true;
   }
@@ -96,19 +95,18 @@ class Temporary {
     if (errno == EEXIST) return false;
     if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK) throw_errno();
     // A file system without links: the name is there first, the text an instant later.
-    const int made = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (made < 0 && errno == EEXIST) return false;
-    if (made < 0) throw_errno();
-    close(made);
+    const Descriptor made(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!made && errno == EEXIST) return false;
+    if (!made) throw_errno();
     replace(file);
     return true;
   }
   /// The descriptor, which goes on holding the lock.
-  int release() { return std::exchange(descriptor_, -1); }
+  Descriptor release() { return std::move(descriptor_); }
 
  private:
   fs::path name_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   bool renamed_ = false;
 };
 
@@ -120,14 +118,13 @@ void remove_leftovers(const fs::path& folder) {
     if (!name.starts_with(kTemporaryName) || name.size() != kTemporaryName.size() + kDigits ||
         name.find_first_not_of("0123456789abcdef", kTemporaryName.size()) != std::string::npos)
       continue;
-    const int descriptor = open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (descriptor < 0) continue;
+    const Descriptor descriptor(open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!descriptor) continue;
     struct stat status{};
     // One that has its right name too needs this one no more, whoever holds it.
-    if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
+    if (fstat(descriptor.number(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
         (status.st_nlink > 1 || try_lock(descriptor) == Lock::kTaken))
       unlink(entry.path().c_str());
-    close(descriptor);
   }
 }
 
@@ -158,7 +155,6 @@ ReservedFile::~ReservedFile() {
     if (is_same_file(descriptor_, target_)) unlink(target_.c_str());
     interruption::drop_path(target_);
   }
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 bool ReservedFile::create(const fs::path& file, const std::string& text) {
@@ -185,20 +181,18 @@ void ReservedFile::hold(const fs::path& file) {
   if (!fs::is_regular_file(target, error))
     throw InputError(fmt::format("{}: expected a results file, found something else", file.string()));
   while (true) {
-    int descriptor = open(target.c_str(), O_RDWR | O_CLOEXEC);
-    if (descriptor < 0) descriptor = open(target.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0)
+    Descriptor descriptor(open(target.c_str(), O_RDWR | O_CLOEXEC));
+    if (!descriptor) descriptor = Descriptor(open(target.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!descriptor)
       throw InputError(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
     if (try_lock(descriptor) == Lock::kHeldByAnother) {
-      close(descriptor);
       throw InputError(
           fmt::format("{}: another run is writing it; wait until that has ended, or stop it", file.string()));
     }
     if (is_same_file(descriptor, target)) {
-      descriptor_ = descriptor;
+      descriptor_ = std::move(descriptor);
       break;
-    }
-    close(descriptor);  // it was replaced meanwhile
+    }  // else it was replaced meanwhile
   }
   path_ = file;
   target_ = target;
@@ -211,7 +205,7 @@ void ReservedFile::write(const std::string& text) {
     Temporary temporary(folder_of(target_));
     temporary.fill(text);
     temporary.replace(target_);
-    close(std::exchange(descriptor_, temporary.release()));
+    descriptor_ = temporary.release();
   } catch (const std::system_error& error) {
     refuse(path_, error);
   }

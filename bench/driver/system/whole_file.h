@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <string>
 
+#include "worker/descriptor.h"
+
 namespace headroom {
 
 /// Makes or replaces `file`. Throws OutputError that says why it could not, with what was there still there.
@@ -38,7 +40,7 @@ class ReservedFile {
  private:
   std::filesystem::path path_;    ///< as it was named; empty: nothing is held
   std::filesystem::path target_;  ///< what a symbolic link leads to
-  int descriptor_ = -1;           ///< of the version that has the name now, locked
+  Descriptor descriptor_;         ///< of the version that has the name now, locked
   bool only_reserved_ = false;
 };
 

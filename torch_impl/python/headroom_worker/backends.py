@@ -12,41 +12,32 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from headroom_protocol.backend_table import Backend, BackendTable
+from headroom_protocol.server import Trainer, TrainerRequest, WorkerError, one_line
+
 from headroom_worker.device import device_description
-from headroom_worker.protocol import Trainer, TrainerRequest, WorkerError, one_line
 
 OLDEST_TORCH = (2, 6)
 # What PyTorch's autograd promises: fp32 as in the contract, its libraries' tf32, autocast in 16 bits.
 AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
 
 
-@dataclass(frozen=True)
-class Backend:
-    """One row: `module` has make_trainer(request, torch_device, **options)."""
-
-    name: str
-    module: str
-    contracts: Mapping[str, str] = field(default_factory=lambda: AUTOGRAD_CONTRACTS)
-    runs_on_cpu: tuple[str, ...] = ()  # precisions
-    compiles: bool = False
-    options: Mapping[str, object] = field(default_factory=dict)
-
-
 BACKENDS = (
-    Backend("pytorch-eager", "headroom_worker.pytorch_eager", runs_on_cpu=("fp32",)),
-    Backend("pytorch-graph", "headroom_worker.pytorch_graph"),
-    Backend("pytorch-compile", "headroom_worker.pytorch_compile", compiles=True),
-    Backend("pytorch-compile-graph", "headroom_worker.pytorch_compile_graph", compiles=True),
+    Backend("pytorch-eager", "headroom_worker.pytorch_eager", AUTOGRAD_CONTRACTS, runs_on_cpu=("fp32",)),
+    Backend("pytorch-graph", "headroom_worker.pytorch_graph", AUTOGRAD_CONTRACTS),
+    Backend("pytorch-compile", "headroom_worker.pytorch_compile", AUTOGRAD_CONTRACTS, compiles=True),
+    Backend(
+        "pytorch-compile-graph", "headroom_worker.pytorch_compile_graph", AUTOGRAD_CONTRACTS, compiles=True
+    ),
 )
 
 
 def trial(name: str, kind: str, compiles: bool = False, **options) -> Backend:
-    return Backend(name, "headroom_worker.trials", compiles=compiles, options={"kind": kind, **options})
+    options = {"kind": kind, **options}
+    return Backend(name, "headroom_worker.trials", AUTOGRAD_CONTRACTS, compiles=compiles, options=options)
 
 
 # What was tried before the rows above became what they are (docs/rivals.md); served with --trials only.
@@ -106,9 +97,7 @@ class PyTorchBackends:
         except WorkerError as error:
             self._missing, self._broken = str(error), error
         self._no_compiler = no_compiler_reason()
-        self._by_name = {backend.name: backend for backend in backends}
-        if len(self._by_name) != len(backends):
-            raise ValueError("backends.py: two backends have the same name")
+        self._table = BackendTable(backends, self._unavailable)
         if self._missing is None and device >= 0:
             self._missing = self._no_cuda_reason()
 
@@ -144,34 +133,11 @@ class PyTorchBackends:
             "worker": "python",
             "software": software,
             "device": device_description(self._torch, self._device) if on_gpu else None,
-            "backends": [
-                {
-                    "name": backend.name,
-                    "precisions": {
-                        precision: {
-                            "contract": contract,
-                            "unavailable": self._unavailable(backend, precision),
-                        }
-                        for precision, contract in backend.contracts.items()
-                    },
-                }
-                for backend in self._by_name.values()
-            ],
+            "backends": self._table.offered(),
         }
 
     def prepare(self, request: TrainerRequest) -> Trainer:
-        backend = self._by_name.get(request.backend)
-        if backend is None:
-            known = ", ".join(self._by_name)
-            raise WorkerError("input", f"backend: unknown backend '{request.backend}', expected {known}")
-        if request.precision not in backend.contracts:
-            known = ", ".join(backend.contracts)
-            raise WorkerError(
-                "input", f"precision: unknown precision '{request.precision}', expected {known}"
-            )
-        reason = self._unavailable(backend, request.precision)
-        if reason is not None:
-            raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        backend = self._table.asked_for(request)
         device = self._torch.device("cuda", self._device) if self._device >= 0 else self._torch.device("cpu")
         if device.type == "cuda":
             self._torch.cuda.init()  # else there are no statistics to reset

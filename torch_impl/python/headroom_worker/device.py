@@ -1,20 +1,8 @@
 """What `hello` says about the CUDA device: PyTorch's view of it, and the driver's version from NVML."""
 
-import ctypes
 from types import ModuleType
 
-
-def driver_version() -> str:
-    """As NVIDIA writes it, such as 580.159.04; empty if NVML does not say. CUDA only knows its API level."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        text = ctypes.create_string_buffer(96)
-        if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
-            return ""
-        nvml.nvmlShutdown()
-        return text.value.decode(errors="replace")
-    except (OSError, AttributeError):
-        return ""
+from headroom_protocol.cuda_driver import driver_version
 
 
 def device_description(torch: ModuleType, index: int) -> dict:

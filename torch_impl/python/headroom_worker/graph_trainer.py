@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from headroom_protocol.server import TrainerRequest
 
-from headroom_worker.protocol import TrainerRequest
 from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
 
 # Launching a graph costs the host some us and the device a few: sixteen of the shortest steps hide both.

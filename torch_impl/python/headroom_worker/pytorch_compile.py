@@ -7,9 +7,9 @@ Optimizer.step breaks the graph by design.
 
 import torch
 import torch.nn.functional as F
+from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import Compilation, compiled
-from headroom_worker.protocol import TrainerRequest
 from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
 
 # A part's CUDA graph is recorded in its second call and replayed from the third on.

@@ -9,10 +9,10 @@ arithmetic stays autocast's.
 
 import torch
 import torch.nn.functional as F
+from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import Compilation, compiled
 from headroom_worker.graph_trainer import GraphTrainer
-from headroom_worker.protocol import TrainerRequest
 
 Tensors = list[torch.Tensor]
 

@@ -8,8 +8,8 @@ import time
 
 import torch
 import torch.nn.functional as F
+from headroom_protocol.server import TrainerRequest
 
-from headroom_worker.protocol import TrainerRequest
 from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
 
 LAUNCHES = 1000

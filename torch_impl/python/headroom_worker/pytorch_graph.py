@@ -6,9 +6,9 @@ optimizer without momentum.
 
 import torch
 import torch.nn.functional as F
+from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.graph_trainer import STEPS_PER_GRAPH, GraphTrainer
-from headroom_worker.protocol import TrainerRequest
 
 
 class GraphedEagerTrainer(GraphTrainer):

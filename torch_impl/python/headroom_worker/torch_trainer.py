@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
+from headroom_protocol.server import Timing, TrainerRequest
 from torch import nn
 
-from headroom_worker.protocol import Timing, TrainerRequest, WorkerError
-
-KEPT_LOSSES = 2**20
 VALUES_PER_PAGE = 1024
 AUTOCAST_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -83,7 +82,7 @@ class TorchTrainer:
         self.labels = torch.from_numpy(request.labels).to(torch.int64).to(device)  # [samples]
 
         self.loss_slots = torch.full((KEPT_LOSSES,), float("nan"), device=device)
-        self._slot_steps = np.full(KEPT_LOSSES, -1, dtype=np.int64)  # which step's loss a slot holds
+        self._kept = KeptSteps()
         if device.type == "cuda":
             self._begin, self._end = (
                 torch.cuda.Event(enable_timing=True),
@@ -105,8 +104,7 @@ class TorchTrainer:
 
     def train(self, first_step: int, count: int) -> Timing:
         timing = self._timed(lambda: self.run_steps(first_step, count))
-        kept = np.arange(first_step + max(0, count - KEPT_LOSSES), first_step + count)
-        self._slot_steps[kept % KEPT_LOSSES] = kept
+        self._kept.add(first_step, count)
         return timing
 
     def _timed(self, run: Callable[[], None]) -> Timing:
@@ -123,13 +121,8 @@ class TorchTrainer:
         return Timing(device_seconds=device, wall_seconds=wall, cpu_seconds=cpu)
 
     def losses(self, first_step: int, count: int) -> np.ndarray:
-        if count > KEPT_LOSSES:
-            raise WorkerError("input", f"losses: {count} asked for, the last {KEPT_LOSSES} are kept")
-        steps = np.arange(first_step, first_step + count)
-        held = self._slot_steps[steps % KEPT_LOSSES] == steps
-        if not held.all():
-            raise WorkerError("input", f"losses: step {steps[~held][0]} was not trained or is no longer kept")
-        return self.loss_slots.cpu().numpy()[steps % KEPT_LOSSES]
+        slots = self._kept.slots(first_step, count)
+        return self.loss_slots.cpu().numpy()[slots]
 
     def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
         """Flat, and `into` an array such as a mapped file where there is one."""

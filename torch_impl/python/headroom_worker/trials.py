@@ -5,9 +5,9 @@
 
 import torch
 import torch.nn.functional as F
+from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import compiled
-from headroom_worker.protocol import TrainerRequest
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer
 from headroom_worker.pytorch_eager import EagerTrainer
 from headroom_worker.pytorch_graph import GraphedEagerTrainer

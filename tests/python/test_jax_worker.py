@@ -1,0 +1,258 @@
+"""The JAX worker as a process, spoken to in its protocol on the CPU."""
+
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from worker_process import PACKAGE, Problem, Worker, jax_python, relative_error
+
+PYTHON = jax_python()
+if PYTHON is None:
+    pytest.skip("JAX is not installed: HEADROOM_JAX_PYTHON names no Python with it", allow_module_level=True)
+
+ROWS = ("jax-jit", "jax-scan")
+BOUND = 1e-4
+HALFWAY = 1 + 2**-8  # between two bf16 numbers, the lower of which is even
+
+
+def start(folder, prelude="") -> Worker:
+    return Worker(folder / "log", prelude, module="headroom_jax", python=PYTHON)
+
+
+@pytest.fixture(scope="module")
+def shared_worker(tmp_path_factory):
+    """One process for all tests: a worker has to survive every one of them anyway."""
+    worker = start(tmp_path_factory.mktemp("worker"))
+    yield worker
+    assert worker.end() == 0
+
+
+@pytest.fixture
+def worker(shared_worker):
+    shared_worker.ok("release")
+    return shared_worker
+
+
+@pytest.fixture
+def problem(tmp_path):
+    seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
+    print(f"problem seed {seed}")  # shown on failure
+    return Problem(tmp_path, seed=seed)
+
+
+def parameters_of(worker, problem) -> np.ndarray:
+    file = problem.folder / "out"
+    np.full(problem.parameters.size, np.nan, dtype=np.float32).tofile(file)
+    assert worker.ok("parameters", file=str(file)) == {"count": problem.parameters.size}
+    return np.fromfile(file, dtype=np.float32)
+
+
+def losses_of(worker, problem, first_step: int, count: int) -> np.ndarray:
+    file = problem.folder / "losses"
+    assert worker.ok("losses", first_step=first_step, count=count, file=str(file)) == {"count": count}
+    return np.fromfile(file, dtype=np.float32)
+
+
+def test_hello_says_contracts_and_what_the_cpu_cannot_run(worker):
+    hello = worker.ok("hello", protocol=1)
+    assert (hello["worker"], hello["device"]) == ("jax", None)
+    assert hello["software"]["jax"]
+    offered = {backend["name"]: backend["precisions"] for backend in hello["backends"]}
+    assert tuple(offered) == ROWS
+    for precisions in offered.values():
+        contracts = {name: row["contract"] for name, row in precisions.items()}
+        assert contracts == {"fp32": "exact", "tf32": "library", "fp16": "exact", "bf16": "exact"}
+        reasons = {name: row["unavailable"] for name, row in precisions.items()}
+        assert reasons == {"fp32": None, "tf32": "no CUDA device", "fp16": None, "bf16": None}
+
+
+@pytest.mark.parametrize("backend", ROWS)
+def test_steps_and_losses_match_double_precision_and_leave_the_callers_files_alone(worker, problem, backend):
+    prepared = worker.ok("prepare", **problem.request(backend=backend))
+    assert prepared["setup_cache"] == "cold"
+    start = problem.parameters
+    assert np.array_equal(parameters_of(worker, problem), start)  # whatever set-up has trained
+    for step in (6, 3):
+        worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+        timing = worker.ok("train", first_step=step, count=1)
+        assert timing["device_seconds"] > 0 and timing["cpu_seconds"] >= 0
+        loss, expected = problem.step(start, step)
+        assert relative_error(parameters_of(worker, problem) - start, expected - start) <= BOUND
+        assert abs(losses_of(worker, problem, step, 1)[0] - loss) <= BOUND * abs(loss)
+    worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+    worker.ok("train", first_step=0, count=4)
+    worker.ok("train", first_step=4, count=6)
+    parameters, losses = start.astype(np.float64), []
+    for step in range(10):
+        loss, parameters = problem.step(parameters, step)
+        losses.append(loss)
+    assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
+    assert relative_error(losses_of(worker, problem, 0, 10), np.array(losses)) <= BOUND
+    for first_step, count in ((9, 2), (10, 1), (0, 2**20 + 1)):
+        arguments = {"first_step": first_step, "count": count, "file": str(problem.folder / "losses")}
+        assert worker.error("losses", **arguments)[0] == "input"
+    assert np.array_equal(np.fromfile(problem.folder / "parameters", np.float32), start)
+    assert worker.ok("release") == {"peak_device_bytes": None}
+    assert worker.error("train", first_step=0, count=1)[0] == "input"
+
+
+def to_bf16(values: np.ndarray, ties_away: bool = False) -> np.ndarray:
+    bits = values.astype(np.float32).view(np.uint32)
+    half = 0x8000 if ties_away else 0x7FFF + ((bits >> 16) & 1)
+    return ((bits + half) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
+
+
+def rounded_bias_update(problem: Problem, rounded, rounded_weight, scale: float) -> np.ndarray:
+    """Of the first step of a network of one layer: the contract's roundings, sums in double precision."""
+    ((weight, bias),) = problem.layers(problem.parameters)
+    rows = np.arange(problem.batch_size)
+    inputs = rounded(problem.features[rows]).astype(np.float64)
+    logits = inputs @ rounded_weight(weight).astype(np.float64).T + bias
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    gradient = exponentials / exponentials.sum(axis=1, keepdims=True)
+    gradient[rows, problem.labels[rows]] -= 1
+    gradient = rounded(gradient * (scale / problem.batch_size)).astype(np.float64)
+    return -problem.learning_rate / scale * gradient.sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounded", "rounded_weight", "scale"),
+    [
+        ("bf16", to_bf16, lambda weight: to_bf16(weight, ties_away=True), 1.0),
+        ("fp16", lambda values: values.astype(np.float16), lambda weight: weight.astype(np.float16), 256.0),
+    ],
+)
+def test_a_bias_sums_the_gradient_as_it_is_rounded(
+    worker, tmp_path, precision, rounded, rounded_weight, scale
+):
+    """Without that rounding the errors are ten times as large."""
+    with_rounding, without = [], []
+    for seed in range(5):
+        (tmp_path / str(seed)).mkdir()
+        problem = Problem(tmp_path / str(seed), widths=(24, 12), batch_size=16, samples=16, seed=seed)
+        worker.ok("prepare", **problem.request(backend="jax-jit", precision=precision))
+        worker.ok("train", first_step=0, count=1)
+        bias = slice(24 * 12, None)
+        found = parameters_of(worker, problem)[bias].astype(np.float64) - problem.parameters[bias]
+        expected = rounded_bias_update(problem, rounded, rounded_weight, scale)
+        with_rounding.append(relative_error(found, expected))
+        same = rounded_bias_update(problem, lambda values: values, rounded_weight, scale)
+        without.append(relative_error(found, same))
+    print(with_rounding, without)
+    assert np.median(with_rounding) <= 0.1 * np.median(without)
+
+
+def test_bf16_weights_round_ties_away_from_zero(worker, tmp_path):
+    problem = Problem(tmp_path, widths=(1, 2), batch_size=1, samples=1)
+    np.array([1], np.float32).tofile(tmp_path / "features")
+    np.array([0], np.int32).tofile(tmp_path / "labels")
+    np.array([-HALFWAY, 0, 0, 0], np.float32).tofile(tmp_path / "parameters")  # logits -1 - 2^-7 and 0
+    worker.ok("prepare", **problem.request(backend="jax-jit", precision="bf16"))
+    worker.ok("train", first_step=0, count=1)
+    assert abs(losses_of(worker, problem, 0, 1)[0] - np.log1p(np.exp(1 + 2**-7))) <= 1e-6
+
+
+def test_the_fastest_unroll_is_kept_and_reported(tmp_path, problem):
+    """With times that the test makes up: of one step, and of 64 steps with each unroll."""
+    prelude = """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+from headroom_jax import jax_scan
+times, unrolls = iter([1e-5, 192e-5, 64e-5, 128e-5]), []
+jax_scan.ScanTrainer._seconds = lambda *arguments, **options: next(times)
+program = jax_scan.ScanTrainer._program
+def noted(trainer, length, unroll):
+    print("compiles", length, unroll, file=sys.stderr, flush=True)
+    return program(trainer, length, unroll)
+jax_scan.ScanTrainer._program = noted
+"""
+    worker = start(tmp_path, prelude)
+    request = problem.request(backend="jax-scan")
+    note = worker.ok("prepare", **request)["note"]
+    assert note == "unroll 4 (us a step with 1: 30.0, 4: 10.0, 8: 20.0)"
+    worker.ok("train", first_step=0, count=6)
+    assert worker.ok("prepare", **request)["note"] == note  # found once: there are no more times
+    assert worker.end() == 0
+    compiled = re.findall(r"compiles (\d+) (\d+)", worker.log_path.read_text())
+    assert compiled == [("1", "1"), ("64", "1"), ("64", "4"), ("64", "8"), ("6", "4"), ("1", "1")]
+
+
+def test_steps_beyond_the_longest_scan_are_made_of_shorter_ones(tmp_path, problem):
+    prelude = """
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+from headroom_jax import jax_scan
+jax_scan.LONGEST_SECONDS, jax_scan.LONGEST_STEPS = 0, 8
+"""
+    worker = start(tmp_path, prelude)
+    worker.ok("prepare", **problem.request(backend="jax-scan"))
+    worker.ok("train", first_step=1, count=19)
+    parameters, losses = problem.parameters.astype(np.float64), []
+    for step in range(1, 20):
+        loss, parameters = problem.step(parameters, step)
+        losses.append(loss)
+    assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
+    assert relative_error(losses_of(worker, problem, 1, 19), np.array(losses)) <= BOUND
+    assert worker.end() == 0
+
+
+def test_without_jax_every_row_has_the_reason(tmp_path, problem):
+    worker = start(tmp_path, "sys.modules['jax'] = None")
+    for backend in worker.ok("hello", protocol=1)["backends"]:
+        for row in backend["precisions"].values():
+            assert row["unavailable"].startswith("JAX cannot be imported by this Python: ")
+    assert worker.error("prepare", **problem.request(backend="jax-scan"))[0] == "unsupported"
+    assert worker.end() == 0
+
+
+def test_a_broken_jax_is_a_failure(tmp_path):
+    (tmp_path / "jax.py").write_text("raise OSError('libjax_common.so: cannot open shared object file')")
+    worker = start(tmp_path, f"sys.path.insert(0, '{tmp_path}')")
+    kind, message = worker.error("hello", protocol=1)
+    assert kind == "failed"
+    assert message.startswith("JAX is broken in this Python: OSError: libjax_common.so")
+    assert worker.end() == 0
+
+
+def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
+    worker = Worker(tmp_path / "log", device=0, module="headroom_jax", python=PYTHON)
+    for backend in worker.ok("hello", protocol=1)["backends"]:
+        assert all("finds no CUDA device" in row["unavailable"] for row in backend["precisions"].values())
+    assert worker.end() == 0
+
+
+PRODUCTS = """
+import jax, jax.numpy as jnp
+from headroom_jax.network import ARITHMETICS, Network
+
+parameters = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((4, 16)), jnp.ones(4))]
+for precision, arithmetic in ARITHMETICS.items():
+    step = Network(precision, "cuda", batch_size=8, learning_rate=0.1).step
+    traced = jax.jit(step).trace(parameters, jnp.ones((8, 8), arithmetic.type), jnp.zeros(8, jnp.int32))
+    for line in traced.lower(lowering_platforms=("cuda",)).as_text().splitlines():
+        if "dot" in line:
+            print(precision, line)
+"""
+
+
+def test_every_product_for_a_gpu_names_its_precision():
+    """In what is handed to XLA, which is the same on a machine without a GPU."""
+    done = subprocess.run(
+        [PYTHON, "-c", PRODUCTS],
+        env={"PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    named = {"fp32": "precision = [HIGHEST, HIGHEST]", "tf32": "lhs_precision_type = tf32"}
+    named |= {"bf16": "lhs_precision_type = bf16", "fp16": "lhs_precision_type = f16"}
+    operands = {"fp32": "xf32>", "tf32": "xf32>", "bf16": "xbf16>", "fp16": "xf16>"}
+    for precision, words in named.items():
+        products = [line for line in done.stdout.splitlines() if line.startswith(precision)]
+        assert len(products) == 5  # forward 2, weights 2, inputs 1
+        for product in products:
+            assert words in product
+            assert re.search(r": \(tensor<\w+>, tensor<\w+>\) -> tensor<\w+xf32>", product)
+            assert product.split(" : (")[1].split(") ->")[0].count(operands[precision]) == 2
+            assert precision == "fp32" or "accumulation_type = f32" in product

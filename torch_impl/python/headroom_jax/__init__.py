@@ -1,0 +1,1 @@
+"""The JAX worker: JAX's modes behind the worker protocol (bench/worker/PROTOCOL.md)."""

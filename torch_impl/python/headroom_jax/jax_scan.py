@@ -1,0 +1,128 @@
+"""`jax-scan`: all steps of a block in one `lax.scan`.
+
+A scan's length is part of its program, so each length that is asked for is compiled, before the clocks start.
+Lengths of more than a tenth of a second are made of shorter ones that are there: the measurement of energy
+asks for seconds, and nothing may be compiled meanwhile.
+"""
+
+import functools
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from headroom_protocol.server import TrainerRequest
+from jax import lax
+
+from headroom_jax.network import Parameters
+from headroom_jax.trainer import JaxTrainer, copies
+
+UNROLLS = (1, 4, 8)
+TRIAL_STEPS = 64
+TRIAL_SECONDS = 0.1  # for each unroll, at least
+SLOW_STEP_SECONDS = 0.02  # what unrolling saves is microseconds
+LONGEST_SECONDS = 0.1
+LONGEST_STEPS = 256  # or that many, where they take longer
+
+# What was found for a shape, so that a run of losses with other seeds need not find it again.
+_choices: dict[tuple, tuple[int, int, str]] = {}
+
+
+class ScanTrainer(JaxTrainer):
+    def __init__(self, request: TrainerRequest, device: jax.Device):
+        super().__init__(request, device)
+        self._programs: dict[int, jax.stages.Compiled] = {}  # by length
+        self._outputs: list[jax.Array] = []  # losses of the block just run
+        self._programs[1] = self._program(1, unroll=1)
+        shape = (request.widths, request.batch_size, self.batches, request.precision)
+        if shape not in _choices:
+            _choices[shape] = self._choose_unroll()
+        self._unroll, self._longest, measured = _choices[shape]
+        self.note = self.notes(measured)
+        self.set_parameters(request.parameters)
+
+    def _scan(
+        self,
+        parameters: Parameters,
+        first_batch: jax.Array,
+        features: jax.Array,
+        labels: jax.Array,
+        length: int,
+        unroll: int,
+    ) -> tuple[Parameters, jax.Array]:
+        """The parameters after `length` steps from batch `first_batch` on, and the steps' losses [length]."""
+        order = (first_batch + jnp.arange(length, dtype=jnp.int32)) % self.batches
+
+        def step(parameters: Parameters, index: jax.Array) -> tuple[Parameters, jax.Array]:
+            return self.network.step(parameters, *self.batch(index, features, labels))
+
+        return lax.scan(step, parameters, order, unroll=min(unroll, length))
+
+    def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
+        """Compiled, and run once: a first run loads kernels and builds graphs of launches."""
+        scan = functools.partial(self._scan, length=length, unroll=unroll)
+        program = self.compiled(scan, self.parameters_, np.int32(0), self.features, self.labels)
+        jax.block_until_ready(program(copies(self.parameters_), np.int32(0), self.features, self.labels))
+        return program
+
+    def _choose_unroll(self) -> tuple[int, int, str]:
+        """The fastest unroll, the steps of the longest scan, and what was measured."""
+        step_seconds = self._seconds(self._programs[1], repeats=2)
+        if step_seconds > SLOW_STEP_SECONDS:
+            return 1, LONGEST_STEPS, f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
+        repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * TRIAL_STEPS))))
+        times = {}
+        for unroll in UNROLLS:
+            times[unroll] = self._seconds(self._program(TRIAL_STEPS, unroll), repeats) / TRIAL_STEPS
+        fastest = min(times, key=times.get)
+        measured = ", ".join(f"{unroll}: {seconds * 1e6:.1f}" for unroll, seconds in times.items())
+        longest = max(LONGEST_STEPS, int(LONGEST_SECONDS / times[fastest]))
+        return fastest, longest, f"unroll {fastest} (us a step with {measured})"
+
+    def _seconds(self, program: jax.stages.Compiled, repeats: int) -> float:
+        """Of the fastest of some runs, which go on training."""
+        fastest = float("inf")
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self.parameters_, _ = program(self.parameters_, np.int32(0), self.features, self.labels)
+            jax.block_until_ready(self.parameters_)
+            fastest = min(fastest, time.perf_counter() - start)
+        return fastest
+
+    def _lengths(self, count: int) -> list[int]:
+        """Of the scans that make up `count` steps: one, or several where that would be too long."""
+        if count <= self._longest:
+            return [count]
+        longest = max(self._programs)
+        if longest < self._longest // 4:
+            longest = self._longest
+        lengths, left = [longest] * (count // longest), count % longest
+        for length in sorted(self._programs, reverse=True):
+            lengths += [length] * (left // length)
+            left %= length
+        return lengths
+
+    def get_ready(self, first_step: int, count: int) -> None:
+        self._block = self._lengths(count)
+        for length in set(self._block) - set(self._programs):
+            self._programs[length] = self._program(length, self._unroll)
+
+    def run_steps(self, first_step: int, count: int) -> None:
+        self._outputs = []
+        for begin, length in zip(
+            itertools.accumulate(self._block, initial=first_step), self._block, strict=False
+        ):
+            self.parameters_, losses = self._programs[length](
+                self.parameters_, np.int32(begin % self.batches), self.features, self.labels
+            )
+            self._outputs.append(losses)
+
+    def take_losses(self, first_step: int, count: int) -> np.ndarray:
+        losses = np.concatenate([np.asarray(losses) for losses in self._outputs])
+        self._outputs = []
+        return losses
+
+
+def make_trainer(request: TrainerRequest, device: jax.Device) -> ScanTrainer:
+    return ScanTrainer(request, device)

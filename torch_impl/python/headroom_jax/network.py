@@ -1,0 +1,108 @@
+"""One training step of the network, as a function for JAX to compile.
+
+The backward pass is by hand, so that each rounding stands where the precision contract wants it
+(docs/how-it-measures.md) and each product's precision is named. XLA makes the same products of it as it would
+of jax.grad.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from headroom_jax.rules import ACTIVATIONS, LOSSES, OPTIMIZERS
+
+Parameters = list[tuple[jax.Array, jax.Array]]  # a layer's weight [out, in] and bias [out], fp32
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What products read, and how they multiply. They sum in fp32 and give fp32."""
+
+    type: jnp.dtype
+    on_gpu: lax.Precision | lax.DotAlgorithmPreset
+    ties_away: bool = False  # of weights, where they are rounded
+
+    def rounded_weight(self, weight: jax.Array) -> jax.Array:
+        if self.ties_away:
+            # With its lowest bit set no value is halfway any more, and one that was goes away from zero.
+            bits = lax.bitcast_convert_type(weight, jnp.uint32) | jnp.uint32(1)
+            weight = lax.bitcast_convert_type(bits, jnp.float32)
+        return weight.astype(self.type)
+
+
+ARITHMETICS = {
+    "fp32": Arithmetic(jnp.float32, lax.Precision.HIGHEST),
+    "tf32": Arithmetic(jnp.float32, lax.DotAlgorithmPreset.TF32_TF32_F32),
+    "bf16": Arithmetic(jnp.bfloat16, lax.DotAlgorithmPreset.BF16_BF16_F32, ties_away=True),
+    "fp16": Arithmetic(jnp.float16, lax.DotAlgorithmPreset.F16_F16_F32),
+}
+
+
+def loss_scale(precision: str, batch_size: int) -> float:
+    """fp16: 16 times the smallest power of two of at least the batch size, which the mean divides by."""
+    return 16.0 * (1 << (batch_size - 1).bit_length()) if precision == "fp16" else 1.0
+
+
+class Network:
+    """`step` for one precision and platform ("cuda" or "cpu")."""
+
+    def __init__(self, precision: str, platform: str, batch_size: int, learning_rate: float):
+        self.arithmetic = ARITHMETICS[precision]
+        # The CPU has no algorithms to choose from; its highest precision is fp32 for all of them.
+        self.product_precision = self.arithmetic.on_gpu if platform == "cuda" else lax.Precision.HIGHEST
+        # By default XLA may leave out a rounding to 16 bits whose result is widened again.
+        is_rounded = self.arithmetic.type != jnp.float32
+        self.compiler_options = {"xla_allow_excess_precision": False} if is_rounded else {}
+        self.scale = loss_scale(precision, batch_size)
+        self.learning_rate = learning_rate
+        self.activation = ACTIVATIONS["relu"]
+        self.loss = LOSSES["cross-entropy"]
+        self.optimizer = OPTIMIZERS["sgd"]
+
+    def step(
+        self, parameters: Parameters, inputs: jax.Array, labels: jax.Array
+    ) -> tuple[Parameters, jax.Array]:
+        """inputs [batch, in] as products read them, labels [batch]; the loss is that before the update."""
+        loss, gradients = self.loss_and_gradients(parameters, inputs, labels)
+        return jax.tree.map(self._updated, parameters, gradients), loss
+
+    def loss_and_gradients(
+        self, parameters: Parameters, inputs: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, Parameters]:
+        """Gradients are fp32 and carry the loss scale."""
+        arithmetic, activation = self.arithmetic, self.activation
+        weights = [arithmetic.rounded_weight(weight) for weight, _ in parameters]
+        layer_inputs, kept = [inputs], []
+        for weight, (_, bias) in zip(weights, parameters, strict=True):
+            sums = self._product(layer_inputs[-1], 1, weight, 1) + bias  # [batch, out]
+            layer_inputs.append(activation.function(sums).astype(arithmetic.type))
+            kept.append(layer_inputs[-1] if activation.keeps == "output" else sums.astype(arithmetic.type))
+
+        loss, gradient = jax.value_and_grad(self.loss)(
+            sums, labels
+        )  # of the last layer, which has no activation
+        gradient = gradient * self.scale
+
+        gradients = []
+        for layer in reversed(range(len(weights))):
+            rounded = gradient.astype(arithmetic.type)  # [batch, out]
+            bias_gradient = rounded.astype(jnp.float32).sum(axis=0)
+            gradients.append((self._product(rounded, 0, layer_inputs[layer], 0), bias_gradient))
+            if layer > 0:
+                gradient = activation.backward(self._product(rounded, 1, weights[layer], 0), kept[layer - 1])
+        return loss, gradients[::-1]
+
+    def _product(self, a: jax.Array, a_axis: int, b: jax.Array, b_axis: int) -> jax.Array:
+        """The matrices' sum over these axes, fp32."""
+        return lax.dot_general(
+            a,
+            b,
+            (((a_axis,), (b_axis,)), ((), ())),
+            precision=self.product_precision,
+            preferred_element_type=jnp.float32,
+        )
+
+    def _updated(self, parameter: jax.Array, gradient: jax.Array) -> jax.Array:
+        return self.optimizer(parameter, gradient, self.learning_rate / self.scale)

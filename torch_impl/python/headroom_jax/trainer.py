@@ -1,0 +1,134 @@
+"""What the JAX backends have in common: resident data and parameters, the clocks, the losses.
+
+JAX has no events of the device, so a block's device time is wall time, from its dispatch to the end of the
+wait for its results. The record says so, and what both take for a program that does nothing.
+"""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
+from headroom_protocol.server import Timing, TrainerRequest
+from jax import lax
+
+from headroom_jax.network import Network, Parameters
+
+EMPTY_PROGRAMS = 50
+
+
+class JaxTrainer:
+    """A backend adds `get_ready`, `run_steps` (which alone is timed) and `take_losses`."""
+
+    note = ""
+    setup_cache = "cold"  # XLA compiles for each workload anew
+
+    def __init__(self, request: TrainerRequest, device: jax.Device):
+        self.device = device
+        self.on_gpu = device.platform != "cpu"
+        self.batches = request.batches
+        self.network = Network(
+            request.precision, "cuda" if self.on_gpu else "cpu", request.batch_size, request.learning_rate
+        )
+        self._shapes = [
+            ((outputs, inputs), (outputs,))
+            for inputs, outputs in zip(request.widths, request.widths[1:], strict=False)
+        ]
+        samples = self.batches * request.batch_size
+        features = request.features[:samples].reshape(self.batches, request.batch_size, -1)
+        self.features = self._put(features.astype(self.network.arithmetic.type))  # [batches, batch, inputs]
+        self.labels = self._put(request.labels[:samples].reshape(self.batches, -1))  # [batches, batch]
+        self.set_parameters(request.parameters)
+        self._kept, self._losses = KeptSteps(), np.full(KEPT_LOSSES, np.nan, np.float32)
+        self._most_bytes = 0
+
+    def _put(self, values: np.ndarray) -> jax.Array:
+        """A copy on the device. On the CPU JAX would else use the caller's memory, which is a mapped file."""
+        return jax.device_put(values, self.device, may_alias=False)
+
+    def compiled(self, function, *arguments):
+        """`function` compiled for these arguments, the first of which it gets to keep."""
+        program = jax.jit(function, donate_argnums=0, compiler_options=self.network.compiler_options)
+        program = program.lower(*arguments).compile()
+        memory = program.memory_analysis()
+        if memory is not None:
+            held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+            self._most_bytes = max(self._most_bytes, held + memory.temp_size_in_bytes)
+        return program
+
+    def batch(self, index: jax.Array, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Inputs [batch, in] and labels [batch] of batch `index`."""
+        pick = functools.partial(lax.dynamic_index_in_dim, index=index, keepdims=False)
+        return pick(features), pick(labels)
+
+    def get_ready(self, first_step: int, count: int) -> None:
+        """Before the clocks start: compiles what these steps need."""
+
+    def run_steps(self, first_step: int, count: int) -> None:
+        """Enqueues the steps, and leaves the last result in `self.parameters_`."""
+        raise NotImplementedError
+
+    def take_losses(self, first_step: int, count: int) -> np.ndarray:
+        """Losses of the steps just run, or of the last KEPT_LOSSES of them, for the host."""
+        raise NotImplementedError
+
+    def train(self, first_step: int, count: int) -> Timing:
+        self.get_ready(first_step, count)
+        cpu, wall = time.process_time(), time.perf_counter()
+        self.run_steps(first_step, count)
+        jax.block_until_ready(self.parameters_)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        slots = self._kept.add(first_step, count)
+        self._losses[slots] = self.take_losses(first_step, count)[-len(slots) :]
+        return Timing(device_seconds=wall, wall_seconds=wall, cpu_seconds=cpu)
+
+    def losses(self, first_step: int, count: int) -> np.ndarray:
+        return self._losses[self._kept.slots(first_step, count)]
+
+    def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
+        """Flat, and `into` an array such as a mapped file where there is one."""
+        tensors, begin = jax.tree.leaves(self.parameters_), 0
+        values = np.empty(sum(tensor.size for tensor in tensors), np.float32) if into is None else into
+        for tensor in tensors:
+            values[begin : begin + tensor.size] = np.asarray(tensor).reshape(-1)
+            begin += tensor.size
+        return values
+
+    def set_parameters(self, values: np.ndarray) -> None:
+        begin, parameters = 0, []
+        for shapes in self._shapes:
+            layer = []
+            for shape in shapes:
+                size = int(np.prod(shape))
+                layer.append(self._put(values[begin : begin + size].reshape(shape)))
+                begin += size
+            parameters.append(tuple(layer))
+        self.parameters_: Parameters = parameters
+        jax.block_until_ready(parameters)
+
+    def peak_device_bytes(self) -> int | None:
+        """What XLA plans for the program that needs most, data and parameters included."""
+        return self._most_bytes if self.on_gpu else None
+
+    def notes(self, *own: str) -> str:
+        scale = f"static loss scale {self.network.scale:g}" if self.network.scale != 1.0 else ""
+        return ", ".join(filter(None, (*own, scale, self._clock_note())))
+
+    def _clock_note(self) -> str:
+        if not self.on_gpu:
+            return ""
+        nothing = self.compiled(lambda value: value + 1, self._put(np.zeros((), np.float32)))
+        value, times = self._put(np.zeros((), np.float32)), []
+        for _ in range(EMPTY_PROGRAMS):
+            start = time.perf_counter()
+            value = jax.block_until_ready(nothing(value))
+            times.append(time.perf_counter() - start)
+        microseconds = sorted(times)[EMPTY_PROGRAMS // 2] * 1e6
+        return f"device time is wall time, of which dispatch and wait take {microseconds:.0f} us a block"
+
+
+def copies(values):
+    """Of a tree of arrays, for a program that gets to keep them."""
+    return jax.tree.map(jnp.copy, values)

@@ -1,0 +1,1 @@
+"""The worker protocol (bench/worker/PROTOCOL.md), for the Python workers of all frameworks."""

@@ -1,0 +1,55 @@
+"""A worker's table of backends: its rows, what `hello` says of them, and the row that `prepare` asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headroom_protocol.server import TrainerRequest, WorkerError
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One row: `module` has make_trainer(request, device, **options)."""
+
+    name: str
+    module: str
+    contracts: Mapping[str, str]  # by precision
+    runs_on_cpu: tuple[str, ...] = ()  # precisions
+    compiles: bool = False  # with a compiler that may be missing
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+class BackendTable:
+    """`unavailable(backend, precision)`: why that does not run here, or None."""
+
+    def __init__(self, backends: Sequence[Backend], unavailable: Callable[[Backend, str], str | None]):
+        self._by_name = {backend.name: backend for backend in backends}
+        if len(self._by_name) != len(backends):
+            raise ValueError("backends.py: two backends have the same name")
+        self._unavailable = unavailable
+
+    def offered(self) -> list[dict]:
+        return [
+            {
+                "name": backend.name,
+                "precisions": {
+                    precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
+                    for precision, contract in backend.contracts.items()
+                },
+            }
+            for backend in self._by_name.values()
+        ]
+
+    def asked_for(self, request: TrainerRequest) -> Backend:
+        backend = self._by_name.get(request.backend)
+        if backend is None:
+            known = ", ".join(self._by_name)
+            raise WorkerError("input", f"backend: unknown backend '{request.backend}', expected {known}")
+        if request.precision not in backend.contracts:
+            known = ", ".join(backend.contracts)
+            raise WorkerError(
+                "input", f"precision: unknown precision '{request.precision}', expected {known}"
+            )
+        reason = self._unavailable(backend, request.precision)
+        if reason is not None:
+            raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        return backend
