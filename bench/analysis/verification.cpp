@@ -133,7 +133,8 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
   if (slots == 0) return compare_step(step, start.parameters, trained.parameters, oracle_update.parameters);
   StepErrors errors{.step = step, .errors = {}, .scale_errors = {}};
   for (std::size_t slot = 0; slot < slots; ++slot) {
-    const StepErrors one = compare_step(step, start.slots[slot], trained.slots[slot], oracle_update.slots[slot]);
+    const StepErrors one =
+        compare_step(step, start.slots[slot], trained.slots[slot], oracle_update.slots[slot]);
     errors.errors.insert(errors.errors.end(), one.errors.begin(), one.errors.end());
     errors.scale_errors.insert(errors.scale_errors.end(), one.scale_errors.begin(), one.scale_errors.end());
   }
@@ -192,9 +193,9 @@ struct Compared {
 
 // One check of a tensor over the steps; `values(step)` are the step's errors of all tensors.
 template <typename Values>
-Check over_steps(const std::string& name, const std::string& tensor_name, std::size_t tensor, std::size_t tensors,
-                 std::span<const StepErrors> steps, double median_bound, double each_bound,
-                 const Values& values) {
+Check over_steps(const std::string& name, const std::string& tensor_name, std::size_t tensor,
+                 std::size_t tensors, std::span<const StepErrors> steps, double median_bound,
+                 double each_bound, const Values& values) {
   Check check{.name = name, .tensor = tensor_name, .steps = {}};
   std::vector<double> errors;
   for (const StepErrors& step : steps) {
@@ -315,10 +316,10 @@ std::string failure_message(const Verification& verification) {
     std::snprintf(text, sizeof text, "the last losses are %.1e off the reference's (at most %.1e)",
                   worst->error, worst->bound);
   } else {
-    const std::string what = worst->name == "ten_steps"    ? "ten free steps are"
-                             : worst->name == "step_scale" ? worst->tensor + "'s scale is"
+    const std::string what = worst->name == "ten_steps"     ? "ten free steps are"
+                             : worst->name == "step_scale"  ? worst->tensor + "'s scale is"
                              : worst->name == "update_rule" ? worst->tensor + ", by its own slots, is"
-                                                           : worst->tensor + " is";
+                                                            : worst->tensor + " is";
     const bool by_median = !(worst->error <= worst->bound);
     std::snprintf(text, sizeof text, "%s %.1e off the oracle's update in the %s (median at most %.1e)",
                   what.c_str(), by_median ? worst->error : worst->worst, by_median ? "median" : "worst step",

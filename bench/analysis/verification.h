@@ -46,8 +46,8 @@ StepErrors compare_step(std::int64_t step, const ParametersView& start, const Pa
                         const ParametersView& oracle_update);
 /// The same for any optimizer. Which gradient a step came from shows in the slots; what became of it (learning rate, bias
 /// correction, epsilon, weight decay), in the parameters.
-StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const StateView& start, const StateView& trained,
-                        const StateView& oracle_update);
+StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const StateView& start,
+                        const StateView& trained, const StateView& oracle_update);
 
 /// How far a correct backend may be off.
 ///

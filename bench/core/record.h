@@ -56,9 +56,9 @@ struct StepSeconds {
 
 struct LossCurve {
   std::uint64_t seed = 0;
-  std::vector<std::int64_t> steps;          ///< every step to 100, then every tenth
-  std::vector<float> values;                ///< mean cross-entropy before the update of that step
-  double last_mean = 0;                     ///< over the last 312 steps (all of them if fewer)
+  std::vector<std::int64_t> steps;           ///< every step to 100, then every tenth
+  std::vector<float> values;                 ///< mean cross-entropy before the update of that step
+  double last_mean = 0;                      ///< over the last 312 steps (all of them if fewer)
   std::optional<double> held_out_accuracy;   ///< fraction right after the last step; with labels
   std::optional<double> held_out_r_squared;  ///< with fp32 targets
 };

@@ -80,7 +80,8 @@ struct Parameter {
   double slots[2] = {};
 };
 /// What the step adds to a parameter of `value`, from its slots behind the step; `first` is the gradient where there are none.
-HEADROOM_RULE double increment(const Optimizer& optimizer, double step, double value, double first, double second) {
+HEADROOM_RULE double increment(const Optimizer& optimizer, double step, double value, double first,
+                               double second) {
   const double rate = optimizer.learning_rate;
   if (optimizer.kind == Optimizer::Kind::kSgd) return -rate * first;
   const double t = step + 1;

@@ -79,7 +79,6 @@ void transfer_all(const std::filesystem::path& file, const char* what, Byte* byt
   });
 }
 
-
 template <typename Value>
 std::size_t bytes_of(std::span<const std::span<Value>> parts) {
   std::size_t bytes = 0;
@@ -136,7 +135,9 @@ void write_floats(const std::filesystem::path& file, std::span<const float> valu
   write_parts(file, {&values, 1});
 }
 
-void read_floats(const std::filesystem::path& file, std::span<float> values) { read_parts(file, {&values, 1}); }
+void read_floats(const std::filesystem::path& file, std::span<float> values) {
+  read_parts(file, {&values, 1});
+}
 
 void write_state(const std::filesystem::path& file, const State& state) {
   std::vector<std::span<const float>> parts = {state.parameters.flat()};

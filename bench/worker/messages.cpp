@@ -103,7 +103,8 @@ Optimizer read_optimizer(const JsonReader& fields) {
     return optimizer;
   }
   const bool decays = optimizer.kind == Optimizer::Kind::kAdamW;
-  expect_only(fields, {"kind", "learning_rate", "beta1", "beta2", "epsilon", decays ? "weight_decay" : "epsilon"});
+  expect_only(fields,
+              {"kind", "learning_rate", "beta1", "beta2", "epsilon", decays ? "weight_decay" : "epsilon"});
   optimizer.beta1 = read_number(fields.at("beta1"));
   optimizer.beta2 = read_number(fields.at("beta2"));
   optimizer.epsilon = read_number(fields.at("epsilon"));

@@ -137,8 +137,8 @@ class Server {
       next->data.labels = next->labels->data();
       check_labels(next->data, call.workload.classes(), call.data.targets);
     } else {
-      next->targets = std::make_unique<MappedFile<float>>(call.data.targets,
-                                                          call.data.samples * call.workload.outputs());
+      next->targets =
+          std::make_unique<MappedFile<float>>(call.data.targets, call.data.samples * call.workload.outputs());
       next->data.targets = next->targets->data();
     }
     next->initial = read_parameters(call.workload, call.parameters_file);

@@ -640,7 +640,7 @@ def test_compile_processes_set_up_every_compiled_cell_side_by_side(tmp_path):
 # A worker that greets as it should and answers everything else with brackets in brackets.
 DEEP_WORKER = """
 import json, sys
-hello = {"protocol": 1, "worker": "deep", "software": {}, "device": None,
+hello = {"protocol": 2, "worker": "deep", "software": {}, "device": None,
          "backends": [{"name": "deep", "precisions": {"fp32": {"contract": "exact", "unavailable": None}}}]}
 for line in sys.stdin:
     request = json.loads(line)

@@ -314,8 +314,8 @@ TEST_F(Client, AnAnswerToAnotherRequestEndsTheWorker) {
 
 TEST_F(Client, AnotherProtocolVersionIsNamed) {
   EXPECT_THAT(
-      lost_by_hello(R"(read line; echo '{"id": 1, "ok": true, "result": {"protocol": 2}}'; sleep 60)"),
-      HasSubstr("it speaks version 2 of the worker protocol, this program version 1"));
+      lost_by_hello(R"(read line; echo '{"id": 1, "ok": true, "result": {"protocol": 3}}'; sleep 60)"),
+      HasSubstr("it speaks version 3 of the worker protocol, this program version 2"));
 }
 
 TEST_F(Client, AWorkerThatSpeaksBeforeItIsAskedIsEnded) {

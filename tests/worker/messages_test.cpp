@@ -118,7 +118,7 @@ TEST(Messages, HelloIsReadBackAsWritten) {
 
 TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationIsRead) {
   const std::string line =
-      R"({"id":1,"ok":true,"result":{"protocol":1,"worker":"w","software":{},"device":null,"backends":[]}})";
+      R"({"id":1,"ok":true,"result":{"protocol":2,"worker":"w","software":{},"device":null,"backends":[]}})";
   EXPECT_FALSE(std::get<WorkerHello>(read_answer<WorkerHello>(line, 1)).calibrates);
 }
 

@@ -60,7 +60,9 @@ class Scratch {
         .write(reinterpret_cast<const char*>(values.data()),
                static_cast<std::streamsize>(values.size() * sizeof(std::int32_t)));
   }
-  DatasetView view() const { return {features.data(), labels.data(), nullptr, data.samples, data.feature_count}; }
+  DatasetView view() const {
+    return {features.data(), labels.data(), nullptr, data.samples, data.feature_count};
+  }
   Prepared prepare(WorkerClient& worker, const std::string& backend,
                    Precision precision = Precision::kFp32) const {
     return worker.prepare(backend, workload, precision, data, parameters_file, "");

@@ -38,7 +38,7 @@ TEST(Server, AnswersWrongLinesAndGoesOn) {
 
 TEST(Server, RefusesAnotherProtocolVersion) {
   EXPECT_THAT(answers(R"('{"id": 1, "call": "hello", "protocol": 9}')"),
-              HasSubstr("asked for version 9 of the worker protocol, worker fault speaks version 1"));
+              HasSubstr("asked for version 9 of the worker protocol, worker fault speaks version 2"));
 }
 
 TEST(Server, WrongArgumentsEndItWithStatusTwo) {

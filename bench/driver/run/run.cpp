@@ -30,9 +30,9 @@ bool same_definition(const Workload& planned, const Workload& stored) {
     const fs::path path = fs::path(folder).lexically_normal();
     return path.has_filename() ? path.filename() : path.parent_path().filename();
   };
-  return planned.model == stored.model && planned.loss == stored.loss && planned.batch_size == stored.batch_size &&
-         planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
-         planned.dataset.kind == stored.dataset.kind &&
+  return planned.model == stored.model && planned.loss == stored.loss &&
+         planned.batch_size == stored.batch_size && planned.optimizer == stored.optimizer &&
+         planned.seed == stored.seed && planned.dataset.kind == stored.dataset.kind &&
          base(planned.dataset.folder) == base(stored.dataset.folder);
 }
 

@@ -26,8 +26,9 @@ void write_values(const std::filesystem::path& file, const auto& values) {
 TrainingFiles write_training_files(const Workload& workload, std::int64_t least_train_bytes,
                                    const std::filesystem::path& folder, bool keep_training_samples) {
   std::filesystem::create_directories(folder);
-  TrainingFiles files{workload, {}, folder / "initial.f32", folder / "initial.f32",
-                      make_dataset(workload, least_train_bytes), {}};
+  TrainingFiles files{
+      workload, {}, folder / "initial.f32", folder / "initial.f32", make_dataset(workload, least_train_bytes),
+      {}};
   Dataset& dataset = files.dataset;
   const auto samples = dataset.train().samples;
   const bool labelled = workload.loss == Loss::kCrossEntropy;

@@ -17,8 +17,9 @@ struct TrainingFiles {
   Workload workload;
   DataFiles data;
   std::filesystem::path parameters;
-  std::filesystem::path initial_state;  ///< the parameters and slots of zeros; the same file where there are none
-  Dataset dataset;  ///< its training part is empty unless it was asked to be kept
+  std::filesystem::path
+      initial_state;  ///< the parameters and slots of zeros; the same file where there are none
+  Dataset dataset;    ///< its training part is empty unless it was asked to be kept
   DatasetInfo info;
 };
 

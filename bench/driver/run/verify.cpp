@@ -24,7 +24,8 @@ double operations(const Workload& workload, std::int64_t last_step) {
 
 // Once for all backends: a mapping's pages take as long to find as to compare.
 void map_points(Reference& reference, const Workload& workload) {
-  const std::int64_t count = workload.parameter_count(), state_count = count * (1 + workload.optimizer.slots());
+  const std::int64_t count = workload.parameter_count(),
+                     state_count = count * (1 + workload.optimizer.slots());
   for (const std::int64_t step : reference.steps) {
     reference.starts.push_back(std::make_unique<MappedFile<float>>(reference.start(step), state_count));
     reference.updates.push_back(std::make_unique<MappedFile<float>>(reference.update(step), state_count));
@@ -127,8 +128,8 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
   train(0, kFreeSteps);
   read_trained();
   const MappedFile<float> initial(files.parameters, files.workload.parameter_count());
-  const std::vector<double> free_errors =
-      update_errors_from_end({widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
+  const std::vector<double> free_errors = update_errors_from_end(
+      {widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
   client.set_state(files.initial_state);
   std::vector<Check> checks = step_update_checks(files.workload, errors, contract, precision);
   checks.push_back(ten_steps_check(free_errors));
