@@ -20,12 +20,17 @@
 #include "driver/results/summary.h"
 #include "driver/run/calibration_text.h"
 #include "driver/run/compile_ahead.h"
+#include "driver/run/device_use.h"
 #include "driver/run/list.h"
+#include "driver/run/outlook.h"
+#include "driver/run/results_so_far.h"
+#include "driver/run/resume.h"
 #include "driver/run/run.h"
 #include "driver/system/command_name.h"
 #include "driver/system/interruption.h"
 #include "driver/system/left_out.h"
 #include "driver/system/scratch.h"
+#include "driver/system/shown_path.h"
 #include "driver/system/standard_output.h"
 #include "driver/system/table.h"
 #include "driver/system/terminal.h"
@@ -148,7 +153,8 @@ int run(const RunOptions& asked) {
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
   greet_planned_workers(plan, table, device, pool);
-  note_machine(results, options, plan, pool, earlier);
+  note_machine(results, pool);
+  if (earlier) go_on_with(*earlier, options.resume.string(), plan, results);
   add_benchmark_context(options.google_benchmark, results);
   DeviceLock lock;
   lock_device(options, results.device, lock, progress);
