@@ -16,8 +16,8 @@
 #include "driver/compare/compare.h"
 #include "driver/compare/formats/formats.h"
 #include "driver/plan/options.h"
-#include "driver/results/benchmark_report.h"
-#include "driver/results/summary.h"
+#include "driver/results/benchmark_out.h"
+#include "driver/results/formats/formats.h"
 #include "driver/run/calibration_text.h"
 #include "driver/run/compile_ahead.h"
 #include "driver/run/device_use.h"
@@ -32,7 +32,6 @@
 #include "driver/system/scratch.h"
 #include "driver/system/shown_path.h"
 #include "driver/system/standard_output.h"
-#include "driver/system/table.h"
 #include "driver/system/terminal.h"
 #include "driver/system/units.h"
 #include "worker/children.h"
@@ -208,16 +207,7 @@ int run(const RunOptions& asked) {
 
   // Before the figures: whatever ends those, what was measured has been said.
   progress.clear();
-  const std::size_t width = terminal_width(STDOUT_FILENO);
-  if (options.json) {
-    print(summary_json(results, output.path()));
-  } else if (options.google_benchmark.format.empty()) {
-    print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results, width),
-                      ladder_table(results, width), wrapped(summary_sentence(results), width),
-                      shown(output.path())));
-  } else {
-    print(benchmark_report(results, options.google_benchmark.format, /*with_context=*/false));
-  }
+  print(printed(results, options, output.path(), terminal_width(STDOUT_FILENO)));
   if (options.figures) draw_figures(installation, output.path(), progress);
 
   const bool failed = std::any_of(results.records.begin(), results.records.end(),
