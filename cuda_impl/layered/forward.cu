@@ -1,15 +1,17 @@
-// Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
+// Forward product of one layer with bias and activation in its last instructions: y = activated(x * W^T + b).
 //
 // A block owns 32 x 64, 32 x 128 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
 // how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
-//   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
+//   out:   y [batch, out] rounded for the next layer, or fp32 logits without activation for the last one; the sums
+//          before the activation, rounded as y is, where its slope is taken from them
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
 //          x once a block from L2
-// The sum, the bias and the comparison with zero are fp32; the only rounding is that of the stored value, and
-// the backward pass takes its ReLU mask from there.
+// The sum, the bias and the activation are fp32; the only rounding is that of the stored value, and the backward
+// pass takes the activation's slope from there.
 #include "layered/kernels.h"
 #include "layered/product.cuh"
+#include "rules/activation.cuh"
 
 namespace headroom::layered {
 namespace {
@@ -17,12 +19,42 @@ namespace {
 template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
-template <class Format, class Tile>
+// What becomes of four neighbouring sums with their biases, whose place in a matrix is `at`.
+
+template <class Format>
+struct ReluOrLogits {
+  typename Format::Value* hidden;  // [batch, out], or null
+  float* logits;                   // [batch, out], or null
+  __device__ void store(std::int64_t at, float4 sum) const {
+    if (logits != nullptr) {
+      store_quad(logits + at, sum);
+      return;
+    }
+    // The comparison is written so that NaN stays NaN and is seen in the loss.
+    sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+    sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+    store_rounded_quad<Format>(hidden + at, sum);
+  }
+};
+
+template <class Format>
+struct Activated {
+  Activation activation;
+  typename Format::Value* hidden;  // [batch, out]
+  typename Format::Value* sums;    // [batch, out], or null
+  __device__ void store(std::int64_t at, float4 sum) const {
+    if (sums != nullptr) store_rounded_quad<Format>(sums + at, sum);
+    sum.x = rules::activated(activation, sum.x), sum.y = rules::activated(activation, sum.y);
+    sum.z = rules::activated(activation, sum.z), sum.w = rules::activated(activation, sum.w);
+    store_rounded_quad<Format>(hidden + at, sum);
+  }
+};
+
+template <class Format, class Tile, class Result>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
-    const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
-    float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split) {
+    const float* bias /* [padded(out)] */, Result result, std::int64_t pitch, SplitSums split) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
@@ -33,35 +65,28 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
         if (row >= batch || column >= out) return;
         const float4 shift = *reinterpret_cast<const float4*>(bias + column);
         sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
-        if (logits != nullptr) {
-          store_quad(logits + row * pitch + column, sum);
-          return;
-        }
-        // The comparison is written so that NaN stays NaN and is seen in the loss.
-        sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
-        sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
-        store_rounded_quad<Format>(hidden + row * pitch + column, sum);
+        result.store(row * pitch + column, sum);
       });
 }
 
-template <class Format, class Tile>
+template <class Format, class Tile, class Result>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
-            Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream) {
+            Matrix<const typename Format::Value> weights, const float* bias, const Result& result,
+            std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream) {
   using P = Forward<Format, Tile>;
   const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
   const int parts = inner_splits<P>(down * across, weights.columns);
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(forward_kernel<Format, Tile>, grid, P::shared_bytes(weights.columns), stream,
+  launch_product(forward_kernel<Format, Tile, Result>, grid, P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
-                 bias, hidden, logits, pitch, split);
+                 bias, result, pitch, split);
 }
 
-template <class Format>
+template <class Format, class Result>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
-             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
+             Matrix<const typename Format::Value> weights, const float* bias, const Result& result,
+             std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
              Stream& stream) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
@@ -69,7 +94,7 @@ void forward(Matrix<const typename Format::Value> inputs, const StepState* state
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
   const auto with_tile = [&](auto tile) {
-    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream);
+    launch<Format, decltype(tile)>(inputs, state, weights, bias, result, batch, pitch, split, stream);
   };
   with_product_tile<Format>(batch, out, with_tile);
 }
@@ -86,24 +111,36 @@ template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias,
                     Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
-                  hidden.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, ReluOrLogits<Format>{hidden.data, nullptr}, hidden.rows,
+                  hidden.columns, hidden.pitch, split, stream);
+}
+
+template <class Format>
+void forward_activated(Matrix<const typename Format::Value> inputs, const StepState* state,
+                       Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+                       Matrix<typename Format::Value> hidden, typename Format::Value* sums,
+                       const SplitSums& split, Stream& stream) {
+  forward<Format>(inputs, state, weights, bias, Activated<Format>{activation, hidden.data, sums}, hidden.rows,
+                  hidden.columns, hidden.pitch, split, stream);
 }
 
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
                     const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, nullptr, logits.data, logits.rows, logits.columns,
-                  logits.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, ReluOrLogits<Format>{nullptr, logits.data}, logits.rows,
+                  logits.columns, logits.pitch, split, stream);
 }
 
-#define HEADROOM_INSTANTIATE(Format)                                                                     \
-  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                    \
-                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>, \
-                                       const SplitSums&, Stream&);                                       \
-  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                    \
-                                       Matrix<const Format::Value>, const float*, Matrix<float>,         \
+#define HEADROOM_INSTANTIATE(Format)                                                                         \
+  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                        \
+                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>,     \
+                                       const SplitSums&, Stream&);                                           \
+  template void forward_activated<Format>(Matrix<const Format::Value>, const StepState*,                     \
+                                          Matrix<const Format::Value>, const float*, Activation,             \
+                                          Matrix<Format::Value>, Format::Value*, const SplitSums&, Stream&); \
+  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                        \
+                                       Matrix<const Format::Value>, const float*, Matrix<float>,             \
                                        const SplitSums&, Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)
