@@ -89,7 +89,16 @@ def test_steps_and_losses_match_double_precision_and_leave_the_callers_files_alo
         losses.append(loss)
     assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
     assert relative_error(losses_of(worker, problem, 0, 10), np.array(losses)) <= BOUND
-    for first_step, count in ((9, 2), (10, 1), (0, 2**20 + 1)):
+    around = 2**20 - 3  # steps beyond it use the first slots for losses again
+    worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+    worker.ok("train", first_step=around, count=6)
+    parameters, losses = start.astype(np.float64), []
+    for step in range(around, around + 6):
+        loss, parameters = problem.step(parameters, step)
+        losses.append(loss)
+    assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
+    assert relative_error(losses_of(worker, problem, around, 6), np.array(losses)) <= BOUND
+    for first_step, count in ((around - 1, 2), (around + 6, 1), (0, 2**20 + 1)):
         arguments = {"first_step": first_step, "count": count, "file": str(problem.folder / "losses")}
         assert worker.error("losses", **arguments)[0] == "input"
     assert np.array_equal(np.fromfile(problem.folder / "parameters", np.float32), start)
