@@ -40,7 +40,7 @@ def worker(tmp_path_factory):
 
 
 def test_hello_describes_the_device_and_offers_every_precision(worker):
-    hello = worker.ok("hello", protocol=1)
+    hello = worker.ok("hello", protocol=2)
     device = hello["device"]
     assert device["name"]
     assert device["uuid"].startswith("GPU-")
@@ -60,9 +60,9 @@ def test_update_and_loss_are_near_double_precision(worker, tmp_path, precision, 
     assert "device time is wall time" in prepared["note"]
     errors = []
     for problem in (first, *others):
-        worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+        worker.ok("set_state", file=str(problem.folder / "parameters"))
         worker.ok("train", first_step=1, count=1)
-        worker.ok("parameters", file=str(problem.folder / "out"))
+        worker.ok("state", file=str(problem.folder / "out"))
         found = np.fromfile(problem.folder / "out", np.float32)
         loss, expected = first.step(problem.parameters, 1)
         errors.append(relative_error(found - problem.parameters, expected - problem.parameters))

@@ -103,7 +103,7 @@ class Problem:
             pieces.append(random.uniform(-1, 1, inputs * outputs + outputs) / np.sqrt(inputs))
         self.parameters = np.concatenate(pieces).astype(np.float32)
         self.features.tofile(self.folder / "features")
-        self.labels.tofile(self.folder / "labels")
+        self.labels.tofile(self.folder / "targets")
         self.parameters.tofile(self.folder / "parameters")
 
     def request(self, **changes) -> dict:
@@ -113,13 +113,15 @@ class Problem:
             "workload": {
                 "name": "test",
                 "widths": list(self.widths),
+                "activation": "relu",
+                "loss": "cross-entropy",
                 "batch_size": self.batch_size,
-                "optimizer": {"kind": "sgd", "learning_rate": self.learning_rate},
+                "optimizer": {"kind": "sgd", "learning_rate": self.learning_rate, "momentum": 0},
                 "seed": 1,
             },
             "data": {
                 "features_file": str(self.folder / "features"),
-                "labels_file": str(self.folder / "labels"),
+                "targets_file": str(self.folder / "targets"),
                 "samples": self.samples,
                 "feature_count": self.widths[0],
             },

@@ -80,7 +80,7 @@ class GraphTrainer(TorchTrainer):
                 if self.steps_per_graph > 1:
                     self._many_steps = self._captured(lambda: self._queue(self.steps_per_graph))
         self._next_step = -1
-        self.set_parameters(initial)
+        self.set_state(initial)
 
     def graph_note(self) -> str:
         if not self._captures:

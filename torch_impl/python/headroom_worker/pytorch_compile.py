@@ -22,13 +22,13 @@ class CompiledTrainer(TorchTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device, backend: str = "inductor"):
         super().__init__(request, device)
         self.parameter_list = list(self.network.parameters())
-        self.learning_rate = request.learning_rate / self.scale
+        self.learning_rate = request.optimizer.learning_rate / self.scale
         compilation = Compilation(request.cache_folder)
         self.loss = compiled(self.mean_losses, "max-autotune", backend)
         self.update = compiled(self.updated, "max-autotune", backend)
         self.run_steps(0, WARM_UP_STEPS)
         self._synchronize()
-        self.set_parameters(request.parameters)
+        self.set_state(request.parameters)
         if backend == "inductor":
             self.setup_cache = compilation.finish()
         self.note = self.scale_note()

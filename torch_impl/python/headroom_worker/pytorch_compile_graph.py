@@ -28,7 +28,7 @@ class CompiledGraphTrainer(GraphTrainer):
         backend: str = "inductor",
     ):
         super().__init__(request, device)
-        self.learning_rate = request.learning_rate / self.scale
+        self.learning_rate = request.optimizer.learning_rate / self.scale
         self.masters: Tensors = [tensor.detach() for tensor in self.network.parameters()]
         self.copies: Tensors = []
         if keep_copies and self.autocast_type is not None:
@@ -78,8 +78,8 @@ class CompiledGraphTrainer(GraphTrainer):
             torch.stack(queued, out=losses)
             torch._foreach_copy_(self.masters + self.copies, [*masters, *copies])
 
-    def set_parameters(self, values) -> None:
-        super().set_parameters(values)
+    def set_state(self, values) -> None:
+        super().set_state(values)
         for copy, master in zip(getattr(self, "copies", ()), self.network.parameters(), strict=False):
             copy.copy_(master.detach())
 

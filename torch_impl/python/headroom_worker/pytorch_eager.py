@@ -41,7 +41,9 @@ class EagerTrainer(TorchTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device):
         super().__init__(request, device)
         # Defaults: on CUDA they pick the multi-tensor ("foreach") update.
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=request.learning_rate / self.scale)
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(), lr=request.optimizer.learning_rate / self.scale
+        )
         self.step = self.step_plain if self.autocast_type is None else self.step_autocast
         self.note = ", ".join(filter(None, (self.scale_note(), launch_note(device))))
 

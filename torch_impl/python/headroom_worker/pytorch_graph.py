@@ -15,7 +15,7 @@ class GraphedEagerTrainer(GraphTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device, steps_per_graph: int = STEPS_PER_GRAPH):
         super().__init__(request, device, steps_per_graph)
         self.parameter_list = list(self.network.parameters())
-        self.learning_rate = request.learning_rate / self.scale
+        self.learning_rate = request.optimizer.learning_rate / self.scale
         self.prepare_step()
         self.capture(request.parameters)
         self.note = ", ".join(filter(None, (self.graph_note(), self.scale_note())))

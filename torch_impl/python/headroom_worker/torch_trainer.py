@@ -74,12 +74,12 @@ class TorchTrainer:
         with torch.device("meta"):  # no initial values: they come from the request
             network = make_network(request.widths)
         self.network = network.to_empty(device=device)
-        self.set_parameters(request.parameters)
+        self.set_state(request.parameters)
 
         # Rounded on the host, so that the device never holds both copies.
         features = torch.from_numpy(request.features).to(self.autocast_type or torch.float32, copy=True)
         self.features = features.to(device)  # [samples, inputs]
-        self.labels = torch.from_numpy(request.labels).to(torch.int64).to(device)  # [samples]
+        self.labels = torch.from_numpy(request.targets).to(torch.int64).to(device)  # [samples]
 
         self.loss_slots = torch.full((KEPT_LOSSES,), float("nan"), device=device)
         self._kept = KeptSteps()
@@ -124,7 +124,7 @@ class TorchTrainer:
         slots = self._kept.slots(first_step, count)
         return self.loss_slots.cpu().numpy()[slots]
 
-    def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
+    def state(self, into: np.ndarray | None = None) -> np.ndarray:
         """Flat, and `into` an array such as a mapped file where there is one."""
         tensors, begin = list(self.network.parameters()), 0
         values = np.empty(sum(tensor.numel() for tensor in tensors), np.float32) if into is None else into
@@ -137,7 +137,7 @@ class TorchTrainer:
                 begin += tensor.numel()
         return values
 
-    def set_parameters(self, values: np.ndarray) -> None:
+    def set_state(self, values: np.ndarray) -> None:
         """Copies in place: optimizers and captured graphs keep pointing at the same memory."""
         flat, begin = torch.from_numpy(np.ascontiguousarray(values)), 0
         find_pages(flat)

@@ -21,7 +21,7 @@ class EagerForm(EagerTrainer):
         self, request: TrainerRequest, device: torch.device, sgd: dict | None = None, keep_gradients=False
     ):
         super().__init__(request, device)
-        learning_rate = request.learning_rate / self.scale
+        learning_rate = request.optimizer.learning_rate / self.scale
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=learning_rate, **(sgd or {}))
         if keep_gradients:
             clear = self.optimizer.zero_grad
@@ -34,7 +34,7 @@ class EagerForeachAdd(EagerTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device):
         super().__init__(request, device)
         self.parameter_list = list(self.network.parameters())
-        self.learning_rate = request.learning_rate / self.scale
+        self.learning_rate = request.optimizer.learning_rate / self.scale
         self.step = self.step_with_foreach
 
     def step_with_foreach(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ class GraphedCopies(GraphedEagerTrainer):
             network = make_network(self.widths)
         self.low = network.to_empty(device=self.device).to(self.autocast_type or torch.float32)
         self.low_list = list(self.low.parameters())
-        self.set_parameters(self.parameters())
+        self.set_state(self.state())
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.low(features).float(), labels)
@@ -86,8 +86,8 @@ class GraphedCopies(GraphedEagerTrainer):
             torch._foreach_copy_(self.low_list, self.parameter_list)
         return loss.detach()
 
-    def set_parameters(self, values) -> None:
-        super().set_parameters(values)
+    def set_state(self, values) -> None:
+        super().set_state(values)
         with torch.no_grad():
             for low, master in zip(getattr(self, "low_list", ()), self.network.parameters(), strict=False):
                 low.copy_(master)
