@@ -51,6 +51,13 @@ class Cell:
     ours: Row | None  # of the hand-written kernels
 
     @property
+    def rival(self) -> Row | None:
+        """The fastest row that is not ours: PyTorch, JAX or the vendor's library."""
+        rows = [row for row in self.rows if row.counts and not is_ours(row.backend)]
+        others = [row for row in rows if not is_oracle(row.backend)]
+        return min(others, key=lambda row: row.median, default=None)
+
+    @property
     def rivals(self) -> list[Row]:
         return [row for row in self.rows if is_pytorch(row.backend) and row.counts]
 
@@ -62,6 +69,10 @@ class Cell:
     @property
     def against_best(self) -> float | None:
         return self.best.median / self.ours.median if self.best and self.ours else None
+
+    @property
+    def against_rival(self) -> float | None:
+        return self.rival.median / self.ours.median if self.rival and self.ours else None
 
     @property
     def against_eager(self) -> float | None:
