@@ -19,42 +19,27 @@ namespace {
 template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
-// What becomes of four neighbouring sums with their biases, whose place in a matrix is `at`.
-
+/// An activation other than ReLU, which the kernel has built in.
 template <class Format>
-struct ReluOrLogits {
-  typename Format::Value* hidden;  // [batch, out], or null
-  float* logits;                   // [batch, out], or null
-  __device__ void store(std::int64_t at, float4 sum) const {
-    if (logits != nullptr) {
-      store_quad(logits + at, sum);
-      return;
-    }
-    // The comparison is written so that NaN stays NaN and is seen in the loss.
-    sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
-    sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
-    store_rounded_quad<Format>(hidden + at, sum);
-  }
-};
-
-template <class Format>
-struct Activated {
+struct OtherActivation {
   Activation activation;
-  typename Format::Value* hidden;  // [batch, out]
-  typename Format::Value* sums;    // [batch, out], or null
-  __device__ void store(std::int64_t at, float4 sum) const {
+  typename Format::Value* sums;  // before the activation [batch, out], or null
+
+  /// Of four neighbours, the first of which has place `at` in the matrix.
+  __device__ void apply(float4& sum, std::int64_t at) const {
     if (sums != nullptr) store_rounded_quad<Format>(sums + at, sum);
     sum.x = rules::activated(activation, sum.x), sum.y = rules::activated(activation, sum.y);
     sum.z = rules::activated(activation, sum.z), sum.w = rules::activated(activation, sum.w);
-    store_rounded_quad<Format>(hidden + at, sum);
   }
 };
 
-template <class Format, class Tile, class Result>
+/// `other`: none or one.
+template <class Format, class Tile, class... Other>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
-    const float* bias /* [padded(out)] */, Result result, std::int64_t pitch, SplitSums split) {
+    const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
+    float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split, Other... other) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
@@ -65,36 +50,48 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
         if (row >= batch || column >= out) return;
         const float4 shift = *reinterpret_cast<const float4*>(bias + column);
         sum.x += shift.x, sum.y += shift.y, sum.z += shift.z, sum.w += shift.w;
-        result.store(row * pitch + column, sum);
+        if (logits != nullptr) {
+          store_quad(logits + row * pitch + column, sum);
+          return;
+        }
+        if constexpr (sizeof...(other) == 0) {
+          // The comparison is written so that NaN stays NaN and is seen in the loss.
+          sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+          sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+        }
+        (other.apply(sum, row * pitch + column), ...);
+        store_rounded_quad<Format>(hidden + row * pitch + column, sum);
       });
 }
 
-template <class Format, class Tile, class Result>
+template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
-            Matrix<const typename Format::Value> weights, const float* bias, const Result& result,
-            std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream) {
+            Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
+            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream,
+            Other... other) {
   using P = Forward<Format, Tile>;
   const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
   const int parts = inner_splits<P>(down * across, weights.columns);
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(forward_kernel<Format, Tile, Result>, grid, P::shared_bytes(weights.columns), stream,
+  launch_product(forward_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
-                 bias, result, pitch, split);
+                 bias, hidden, logits, pitch, split, other...);
 }
 
-template <class Format, class Result>
+template <class Format, class... Other>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
-             Matrix<const typename Format::Value> weights, const float* bias, const Result& result,
-             std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
-             Stream& stream) {
+             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
+             float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
+             Stream& stream, Other... other) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
   const auto with_tile = [&](auto tile) {
-    launch<Format, decltype(tile)>(inputs, state, weights, bias, result, batch, pitch, split, stream);
+    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
+                                   other...);
   };
   with_product_tile<Format>(batch, out, with_tile);
 }
@@ -111,8 +108,8 @@ template <class Format>
 void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias,
                     Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, ReluOrLogits<Format>{hidden.data, nullptr}, hidden.rows,
-                  hidden.columns, hidden.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
+                  hidden.pitch, split, stream);
 }
 
 template <class Format>
@@ -120,16 +117,16 @@ void forward_activated(Matrix<const typename Format::Value> inputs, const StepSt
                        Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
                        Matrix<typename Format::Value> hidden, typename Format::Value* sums,
                        const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, Activated<Format>{activation, hidden.data, sums}, hidden.rows,
-                  hidden.columns, hidden.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
+                  hidden.pitch, split, stream, OtherActivation<Format>{activation, sums});
 }
 
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
                     const SplitSums& split, Stream& stream) {
-  forward<Format>(inputs, state, weights, bias, ReluOrLogits<Format>{nullptr, logits.data}, logits.rows,
-                  logits.columns, logits.pitch, split, stream);
+  forward<Format>(inputs, state, weights, bias, nullptr, logits.data, logits.rows, logits.columns,
+                  logits.pitch, split, stream);
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \

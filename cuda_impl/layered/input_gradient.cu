@@ -7,7 +7,8 @@
 //   out:   dx [batch, in]
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
 //          d once a block from L2
-// The slope belongs to the layer below: applied here, where dx is at hand anyway. That of ReLU is a mask.
+// The slope belongs to the layer below: applied here, where dx is at hand anyway. ReLU's is a mask: dx stays where
+// the stored input is positive.
 #include "layered/kernels.h"
 #include "layered/product.cuh"
 #include "rules/activation.cuh"
@@ -18,41 +19,26 @@ namespace {
 template <class Format, class Tile>
 using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
 
-// What becomes of four neighbouring sums, whose place in a matrix is `at`.
-
-template <class Format>
-struct Masked {
-  const typename Format::Value* hidden;    // [batch, in]
-  typename Format::Value* input_gradient;  // [batch, in]
-  __device__ void store(std::int64_t at, float4 sum) const {
-    const typename Format::Value* active = hidden + at;
-    if (!(to_float(active[0]) > 0)) sum.x = 0;
-    if (!(to_float(active[1]) > 0)) sum.y = 0;
-    if (!(to_float(active[2]) > 0)) sum.z = 0;
-    if (!(to_float(active[3]) > 0)) sum.w = 0;
-    store_rounded_quad<Format>(input_gradient + at, sum);
-  }
-};
-
-template <class Format>
-struct TimesSlope {
+/// An activation other than ReLU, which the kernel has built in.
+struct OtherActivation {
   Activation activation;
-  const typename Format::Value* kept;      // [batch, in]
-  typename Format::Value* input_gradient;  // [batch, in]
-  __device__ void store(std::int64_t at, float4 sum) const {
-    sum.x = rules::passed_back(activation, to_float(kept[at]), sum.x);
-    sum.y = rules::passed_back(activation, to_float(kept[at + 1]), sum.y);
-    sum.z = rules::passed_back(activation, to_float(kept[at + 2]), sum.z);
-    sum.w = rules::passed_back(activation, to_float(kept[at + 3]), sum.w);
-    store_rounded_quad<Format>(input_gradient + at, sum);
+  template <class Value>
+  __device__ void pass_back(float4& sum, const Value* kept) const {
+    sum.x = rules::passed_back(activation, to_float(kept[0]), sum.x);
+    sum.y = rules::passed_back(activation, to_float(kept[1]), sum.y);
+    sum.z = rules::passed_back(activation, to_float(kept[2]), sum.z);
+    sum.w = rules::passed_back(activation, to_float(kept[3]), sum.w);
   }
 };
 
-template <class Format, class Tile, class Result>
+/// `other`: none or one.
+template <class Format, class Tile, class... Other>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                           Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
-                          Result result, std::int64_t pitch, SplitSums split) {
+                          const typename Format::Value* kept /* [batch, in] */,
+                          typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch,
+                          SplitSums split, Other... other) {
   const std::int64_t batch = gradient.outer, in = weights.outer;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
   const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
@@ -60,30 +46,37 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
       gradient, weights, first_row, first_column, out, split, [&](int tile_row, int tile_column, float4 sum) {
         const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= in) return;
-        result.store(row * pitch + column, sum);
+        const typename Format::Value* active = kept + row * pitch + column;
+        if constexpr (sizeof...(other) == 0) {
+          if (!(to_float(active[0]) > 0)) sum.x = 0;
+          if (!(to_float(active[1]) > 0)) sum.y = 0;
+          if (!(to_float(active[2]) > 0)) sum.z = 0;
+          if (!(to_float(active[3]) > 0)) sum.w = 0;
+        }
+        (other.pass_back(sum, active), ...);
+        store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
       });
 }
 
-template <class Format, class Tile, class Result>
+template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
-            const Result& result, std::int64_t pitch, const SplitSums& split, Stream& stream) {
+            Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+            const SplitSums& split, Stream& stream, Other... other) {
   using P = Backward<Format, Tile>;
   const std::int64_t down = tiles(gradient.rows, Tile::kRows),
                      across = tiles(weights.columns, Tile::kColumns);
   const int parts = inner_splits<P>(down * across, weights.rows);
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(input_gradient_kernel<Format, Tile, Result>, grid, P::shared_bytes(weights.rows), stream,
+  launch_product(input_gradient_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.rows), stream,
                  Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
-                 result, pitch, split);
+                 kept.data, input_gradient.data, input_gradient.pitch, split, other...);
 }
 
-template <class Format, class Result>
-void input_gradient_by(Matrix<const typename Format::Value> gradient,
-                       Matrix<const typename Format::Value> weights,
-                       Matrix<const typename Format::Value> kept,
-                       Matrix<typename Format::Value> input_gradient, const Result& result,
-                       const SplitSums& split, Stream& stream) {
+template <class Format, class... Other>
+void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
+                 Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+                 const SplitSums& split, Stream& stream, Other... other) {
   require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
                 weights.rows);
   require_equal("input gradient: columns of the hidden activations against those of the weights",
@@ -93,7 +86,7 @@ void input_gradient_by(Matrix<const typename Format::Value> gradient,
   require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
   require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
   with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
-    launch<Format, decltype(tile)>(gradient, weights, result, input_gradient.pitch, split, stream);
+    launch<Format, decltype(tile)>(gradient, weights, kept, input_gradient, split, stream, other...);
   });
 }
 
@@ -103,8 +96,7 @@ template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
                     Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
                     Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream) {
-  input_gradient_by<Format>(gradient, weights, hidden, input_gradient,
-                            Masked<Format>{hidden.data, input_gradient.data}, split, stream);
+  with_slopes<Format>(gradient, weights, hidden, input_gradient, split, stream);
 }
 
 template <class Format>
@@ -113,8 +105,7 @@ void activated_input_gradient(Matrix<const typename Format::Value> gradient,
                               Matrix<const typename Format::Value> kept,
                               Matrix<typename Format::Value> input_gradient, const SplitSums& split,
                               Stream& stream) {
-  input_gradient_by<Format>(gradient, weights, kept, input_gradient,
-                            TimesSlope<Format>{activation, kept.data, input_gradient.data}, split, stream);
+  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream, OtherActivation{activation});
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \

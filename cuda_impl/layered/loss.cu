@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (std::int64_t c = lane; c < logits.columns; c += 32) sum += expf(row_logits[c] - largest);
   sum = warp_sum(sum);
   for (std::int64_t c = lane; c < logits.columns; c += 32) {
-    const float gradient_of_one = rules::cross_entropy_gradient(row_logits[c], largest, sum, c == label);
-    row_gradient[c] = Format::round(gradient_of_one * gradient_scale);
+    const float probability = expf(row_logits[c] - largest) / sum;
+    row_gradient[c] = Format::round(rules::cross_entropy_gradient(probability, c == label) * gradient_scale);
   }
-  if (lane == 0) row_losses[row] = rules::cross_entropy(row_logits[label], largest, sum);
+  if (lane == 0) row_losses[row] = logf(sum) - (row_logits[label] - largest);
 }
 
 template <class Format>

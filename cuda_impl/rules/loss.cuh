@@ -9,15 +9,13 @@
 
 namespace headroom::rules {
 
-// Softmax cross-entropy of a row of logits: `largest` of them, and the `sum` of exp(logit - largest).
-
-__device__ __forceinline__ float cross_entropy(float logit_of_label, float largest, float sum) {
-  return logf(sum) - (logit_of_label - largest);
+/// Softmax cross-entropy of a row of logits, less the largest so that no exponential overflows: the `sum` of their exponentials,
+/// and the label's.
+__device__ __forceinline__ float cross_entropy(float sum, float logit_of_label) {
+  return logf(sum) - logit_of_label;
 }
-/// By one of the logits.
-__device__ __forceinline__ float cross_entropy_gradient(float logit, float largest, float sum,
-                                                        bool is_label) {
-  const float probability = expf(logit - largest) / sum;
+/// By a logit whose softmax is `probability`.
+__device__ __forceinline__ float cross_entropy_gradient(float probability, bool is_label) {
   return probability - (is_label ? 1.0f : 0.0f);
 }
 
