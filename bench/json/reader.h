@@ -43,7 +43,7 @@ std::string shown_value(const nlohmann::json& value, std::size_t longest = 40);
 /// outlives it.
 class JsonReader {
  public:
-  /// Whole numbers from here on are not whole in every program that reads JSON.
+  /// The largest whole number that every program which reads JSON keeps whole.
   static constexpr std::int64_t kLargest = (std::int64_t{1} << 53) - 1;
 
   /// `where`: what stands before the path of a complaint, such as a file's name; may be empty.

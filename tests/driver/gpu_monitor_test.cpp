@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "driver/gpu/energy.h"
 #include "driver/gpu/nvml.h"
-#include "driver/run/energy.h"
 
 namespace headroom {
 namespace {

@@ -1,11 +1,11 @@
 // What is recorded about a run's place, and the lock of a device.
-#include "driver/system/machine.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "driver/system/device_lock.h"
+#include "driver/system/host.h"
+#include "driver/system/sources.h"
 #include "temporary_folder.h"
 
 namespace headroom {

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "driver/system/json_file.h"
-#include "driver/system/machine.h"
+#include "driver/system/sources.h"
 #include "driver/system/whole_file.h"
 
 namespace headroom {

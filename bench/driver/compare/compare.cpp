@@ -22,8 +22,8 @@
 #include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
 #include "driver/run/run.h"
+#include "driver/system/host.h"
 #include "driver/system/left_out.h"
-#include "driver/system/machine.h"
 #include "driver/system/scratch.h"
 #include "worker/descriptor.h"
 
@@ -135,14 +135,6 @@ Comparison compare_once(const CompareOptions& options, const Plan& plan, const s
   if (options.plant_percent > 0) check_planted(comparison);
   comparison.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return comparison;
-}
-
-// A pipe or a device is written to as it is; a file is replaced. /dev/stdout may lead to a file that the shell has opened.
-bool is_stream(const fs::path& output) {
-  std::error_code error;
-  const std::string name = fs::absolute(output, error).lexically_normal().string();
-  return (name.starts_with("/dev/") && !name.starts_with("/dev/shm/")) || name.starts_with("/proc/") ||
-         (fs::exists(output, error) && !fs::is_regular_file(output, error));
 }
 
 // What a symbolic link leads to, as the link stays.

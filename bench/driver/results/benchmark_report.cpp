@@ -131,15 +131,6 @@ std::unique_ptr<benchmark::BenchmarkReporter> make_reporter(const std::string& f
   return std::make_unique<benchmark::JSONReporter>();
 }
 
-// A pipe or a device is written to as it is; the others are replaced. /dev/stdout may well lead to a file, which is
-// then the shell's.
-bool is_stream(const fs::path& out) {
-  const std::string text = fs::absolute(out).lexically_normal().string();
-  std::error_code ignored;
-  return ((text.starts_with("/dev/") && !text.starts_with("/dev/shm/")) || text.starts_with("/proc/")) ||
-         (fs::exists(out, ignored) && !fs::is_regular_file(out, ignored));
-}
-
 }  // namespace
 
 std::string benchmark_report(const Results& results, const std::string& format, bool with_context) {

@@ -16,224 +16,224 @@
 #include "driver/results/results_schema.h"
 #include "driver/system/json_file.h"
 
+// Null is what is not known.
+template <typename T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(auto& value, const std::optional<T>& known) {
+    value = nullptr;
+    if (known) value = *known;
+  }
+  static void from_json(const auto& value, std::optional<T>& known) {
+    known = value.is_null() ? std::nullopt : std::optional<T>(value.template get<T>());
+  }
+};
+
 namespace headroom {
-namespace {
+
+// Writing: to_json() of each type, found by the library. It writes null for a number that is not finite.
 
 using json = nlohmann::ordered_json;
 
-json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+static void to_json(json& value, Precision precision) { value = to_string(precision); }
+static void to_json(json& value, Contract contract) { value = to_string(contract); }
+static void to_json(json& value, Outcome outcome) { value = to_string(outcome); }
+static void to_json(json& value, Verdict verdict) { value = to_string(verdict); }
+static void to_json(json& value, SetupCache cache) { value = to_string(cache); }
 
-template <typename T>
-json or_null(const std::optional<T>& value) {
-  if (!value) return nullptr;
-  if constexpr (std::is_same_v<T, double>) return finite_or_null(*value);
-  return *value;
-}
+namespace {
 
 json nonempty_or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
 
 // 7 significant digits: what an fp32 loss has, in a third of the bytes.
-json loss_value(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  return std::strtod(fmt::format("{:.7g}", value).c_str(), nullptr);
-}
-
-json write(const RunInfo& run) {
-  return {{"id", run.id},
-          {"started_utc", run.started_utc},
-          {"finished_utc", or_null(run.finished_utc)},
-          {"argv", run.argv},
-          {"suite", or_null(run.suite)},
-          {"git_sha", or_null(run.git_sha)},
-          {"git_dirty", or_null(run.git_dirty)},
-          {"source_digest", or_null(run.source_digest)},
-          {"settings", json(run.settings)},
-          {"complete", run.complete}};
-}
-
-json write(const HostInfo& host) {
-  return {{"cpu", or_null(host.cpu)},
-          {"cores", or_null(host.cores)},
-          {"os", or_null(host.os)},
-          {"kernel", or_null(host.kernel)},
-          {"memory_bytes", or_null(host.memory_bytes)}};
-}
-
-json write(const DeviceInfo& device) {
-  return {{"name", device.name},
-          {"uuid", nonempty_or_null(device.uuid)},
-          {"driver", nonempty_or_null(device.driver)},
-          {"index", device.index},
-          {"sm_count", device.sm_count},
-          {"compute_major", device.compute_major},
-          {"compute_minor", device.compute_minor},
-          {"memory_bytes", device.memory_bytes},
-          {"l2_bytes", device.l2_bytes},
-          {"ecc_enabled", or_null(device.ecc_enabled)}};
-}
+double loss_value(double value) { return std::strtod(fmt::format("{:.7g}", value).c_str(), nullptr); }
 
 std::string base_name(const std::string& folder) {
   const std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
-json write(const Calibration& calibration) {
-  json rates = json::object();
-  for (const auto& [name, rate] : calibration)
-    rates[name] = {{"value", rate.value}, {"unit", rate.unit}, {"how", rate.how}};
-  return rates;
-}
-
-json write(const std::map<Precision, Floor>& floors) {
+template <typename T>
+json by_precision(const std::map<Precision, T>& values) {
   json all = json::object();
-  for (const auto& [precision, floor] : floors) {
-    all[std::string(to_string(precision))] = {{"seconds", floor.seconds},
-                                              {"bound", floor.bound},
-                                              {"bytes_seconds", floor.bytes_seconds},
-                                              {"operations_seconds", floor.operations_seconds},
-                                              {"exchanges_seconds", floor.exchanges_seconds}};
-  }
+  for (const auto& [precision, value] : values) all[std::string(to_string(precision))] = value;
   return all;
 }
 
-json write(const std::map<Precision, Ladder>& ladders) {
-  json all = json::object();
-  for (const auto& [precision, ladder] : ladders) {
-    json& terms = all[std::string(to_string(precision))] = json::array();
-    for (const LadderTerm& term : ladder) {
-      terms.push_back({{"name", term.name},
-                       {"from", nonempty_or_null(term.from)},
-                       {"to", nonempty_or_null(term.to)},
-                       {"seconds", or_null(term.seconds)},
-                       {"low", or_null(term.low)},
-                       {"high", or_null(term.high)},
-                       {"verdict", term.verdict},
-                       {"message", term.message}});
-    }
-  }
-  return all;
+}  // namespace
+
+static void to_json(json& value, const RunInfo& run) {
+  value = {{"id", run.id},
+           {"started_utc", run.started_utc},
+           {"finished_utc", run.finished_utc},
+           {"argv", run.argv},
+           {"suite", run.suite},
+           {"git_sha", run.git_sha},
+           {"git_dirty", run.git_dirty},
+           {"source_digest", run.source_digest},
+           {"settings", run.settings},
+           {"complete", run.complete}};
 }
 
-json write(const WorkloadEntry& entry) {
+static void to_json(json& value, const HostInfo& host) {
+  value = {{"cpu", host.cpu},
+           {"cores", host.cores},
+           {"os", host.os},
+           {"kernel", host.kernel},
+           {"memory_bytes", host.memory_bytes}};
+}
+
+static void to_json(json& value, const DeviceInfo& device) {
+  value = {{"name", device.name},
+           {"uuid", nonempty_or_null(device.uuid)},
+           {"driver", nonempty_or_null(device.driver)},
+           {"index", device.index},
+           {"sm_count", device.sm_count},
+           {"compute_major", device.compute_major},
+           {"compute_minor", device.compute_minor},
+           {"memory_bytes", device.memory_bytes},
+           {"l2_bytes", device.l2_bytes},
+           {"ecc_enabled", device.ecc_enabled}};
+}
+
+static void to_json(json& value, const CalibratedRate& rate) {
+  value = {{"value", rate.value}, {"unit", rate.unit}, {"how", rate.how}};
+}
+
+static void to_json(json& value, const Floor& floor) {
+  value = {{"seconds", floor.seconds},
+           {"bound", floor.bound},
+           {"bytes_seconds", floor.bytes_seconds},
+           {"operations_seconds", floor.operations_seconds},
+           {"exchanges_seconds", floor.exchanges_seconds}};
+}
+
+static void to_json(json& value, const LadderTerm& term) {
+  value = {{"name", term.name},
+           {"from", nonempty_or_null(term.from)},
+           {"to", nonempty_or_null(term.to)},
+           {"seconds", term.seconds},
+           {"low", term.low},
+           {"high", term.high},
+           {"verdict", term.verdict},
+           {"message", term.message}};
+}
+
+static void to_json(json& value, const WorkloadEntry& entry) {
   const Workload& workload = entry.workload;
   const bool idx = workload.dataset.kind == DatasetSpec::Kind::kIdx;
-  return {{"name", workload.name},
-          {"widths", workload.model.widths},
-          {"batch_size", workload.batch_size},
-          {"optimizer", {{"kind", "sgd"}, {"learning_rate", workload.optimizer.learning_rate}}},
-          {"dataset",
-           {{"kind", idx ? "idx" : "synthetic"},
-            {"description", entry.dataset.description},
-            {"digest", or_null(entry.dataset.digest)},
-            {"samples", or_null(entry.dataset.samples)},
-            {"held_out_samples", or_null(entry.dataset.held_out_samples)},
-            {"batches", or_null(entry.dataset.batches)},
-            {"folder", idx ? json(base_name(workload.dataset.folder)) : json(nullptr)}}},
-          {"seed", workload.seed},
-          {"parameters", workload.parameter_count()},
-          {"flops_per_step", workload.flops_per_step()},
-          {"floors", write(entry.floors)},
-          {"ladders", write(entry.ladders)}};
+  value = {{"name", workload.name},
+           {"widths", workload.model.widths},
+           {"batch_size", workload.batch_size},
+           {"optimizer", {{"kind", "sgd"}, {"learning_rate", workload.optimizer.learning_rate}}},
+           {"dataset",
+            {{"kind", idx ? "idx" : "synthetic"},
+             {"description", entry.dataset.description},
+             {"digest", entry.dataset.digest},
+             {"samples", entry.dataset.samples},
+             {"held_out_samples", entry.dataset.held_out_samples},
+             {"batches", entry.dataset.batches},
+             {"folder", idx ? json(base_name(workload.dataset.folder)) : json(nullptr)}}},
+           {"seed", workload.seed},
+           {"parameters", workload.parameter_count()},
+           {"flops_per_step", workload.flops_per_step()},
+           {"floors", by_precision(entry.floors)},
+           {"ladders", by_precision(entry.ladders)}};
 }
 
-json write(const GpuState& state) {
-  return {{"samples", state.samples},
-          {"sm_clock_megahertz", or_null(state.sm_clock_megahertz)},
-          {"memory_clock_megahertz", or_null(state.memory_clock_megahertz)},
-          {"power_watts", or_null(state.power_watts)},
-          {"temperature_celsius", or_null(state.temperature_celsius)},
-          {"throttle_reasons", or_null(state.throttle_reasons)},
-          {"uncorrected_ecc_errors", or_null(state.uncorrected_ecc_errors)},
-          {"other_processes", or_null(state.other_processes)}};
+static void to_json(json& value, const GpuState& state) {
+  value = {{"samples", state.samples},
+           {"sm_clock_megahertz", state.sm_clock_megahertz},
+           {"memory_clock_megahertz", state.memory_clock_megahertz},
+           {"power_watts", state.power_watts},
+           {"temperature_celsius", state.temperature_celsius},
+           {"throttle_reasons", state.throttle_reasons},
+           {"uncorrected_ecc_errors", state.uncorrected_ecc_errors},
+           {"other_processes", state.other_processes}};
 }
 
-json write(const Energy& energy) {
-  return {{"steps", energy.steps},
-          {"seconds", energy.seconds},
-          {"joules", energy.joules},
-          {"idle_watts", or_null(energy.idle_watts)}};
+static void to_json(json& value, const Energy& energy) {
+  value = {{"steps", energy.steps},
+           {"seconds", energy.seconds},
+           {"joules", energy.joules},
+           {"idle_watts", energy.idle_watts}};
 }
 
-json write(const LossCurve& curve) {
+static void to_json(json& value, const LossCurve& curve) {
   json values = json::array();
-  for (const float value : curve.values) values.push_back(loss_value(value));
-  return {{"seed", curve.seed},
-          {"steps", curve.steps},
-          {"values", values},
-          {"last_mean", loss_value(curve.last_mean)},
-          {"held_out_accuracy", or_null(curve.held_out_accuracy)}};
+  for (const float loss : curve.values) values.push_back(loss_value(loss));
+  value = {{"seed", curve.seed},
+           {"steps", curve.steps},
+           {"values", std::move(values)},
+           {"last_mean", loss_value(curve.last_mean)},
+           {"held_out_accuracy", curve.held_out_accuracy}};
 }
 
-json write(const Check& check) {
-  return {{"name", check.name},
-          {"tensor", check.tensor},
-          {"steps", check.steps},
-          {"error", finite_or_null(check.error)},
-          {"worst", finite_or_null(check.worst)},
-          {"bound", check.bound},
-          {"passed", check.passed}};
+static void to_json(json& value, const Check& check) {
+  value = {{"name", check.name},   {"tensor", check.tensor}, {"steps", check.steps},  {"error", check.error},
+           {"worst", check.worst}, {"bound", check.bound},   {"passed", check.passed}};
 }
 
-json write(const Record& record) {
-  json blocks = json::array(), losses = json::array(), checks = json::array();
-  for (const Block& block : record.blocks) {
-    blocks.push_back({{"order", block.order},
-                      {"steps", block.steps},
-                      {"device_seconds", block.device_seconds},
-                      {"wall_seconds", block.wall_seconds},
-                      {"cpu_seconds", block.cpu_seconds},
-                      {"gpu", block.gpu ? write(*block.gpu) : json(nullptr)}});
-  }
-  for (const LossCurve& curve : record.losses) losses.push_back(write(curve));
-  for (const Check& check : record.verification.checks) checks.push_back(write(check));
-  json step = nullptr;
-  if (record.step_seconds) {
-    step = {{"median", record.step_seconds->median},
-            {"low", record.step_seconds->low},
-            {"high", record.step_seconds->high}};
-  }
-  return {{"workload", record.workload},
-          {"backend", record.backend},
-          {"precision", to_string(record.precision)},
-          {"contract", to_string(record.contract)},
-          {"outcome", to_string(record.outcome)},
-          {"message", record.message},
-          {"setup_seconds", or_null(record.setup_seconds)},
-          {"setup_cache", record.setup_cache ? json(to_string(*record.setup_cache)) : json(nullptr)},
-          {"blocks", blocks},
-          {"step_seconds", step},
-          {"wall_step_seconds", or_null(record.wall_step_seconds)},
-          {"cpu_step_seconds", or_null(record.cpu_step_seconds)},
-          {"fraction_of_floor", or_null(record.fraction_of_floor)},
-          {"joules_per_step", or_null(record.joules_per_step)},
-          {"energy", record.energy ? write(*record.energy) : json(nullptr)},
-          {"slowdown_reasons", or_null(record.slowdown_reasons)},
-          {"peak_device_bytes", or_null(record.peak_device_bytes)},
-          {"losses", losses},
-          {"verification", {{"verdict", to_string(record.verification.verdict)}, {"checks", checks}}}};
+static void to_json(json& value, const Block& block) {
+  value = {{"order", block.order},
+           {"steps", block.steps},
+           {"device_seconds", block.device_seconds},
+           {"wall_seconds", block.wall_seconds},
+           {"cpu_seconds", block.cpu_seconds},
+           {"gpu", block.gpu}};
 }
 
-// Reading. What is read here has passed the schema, so it has the types and the fields that it should have.
+static void to_json(json& value, const StepSeconds& step) {
+  value = {{"median", step.median}, {"low", step.low}, {"high", step.high}};
+}
+
+static void to_json(json& value, const Verification& verification) {
+  value = {{"verdict", verification.verdict}, {"checks", verification.checks}};
+}
+
+static void to_json(json& value, const Record& record) {
+  value = {{"workload", record.workload},
+           {"backend", record.backend},
+           {"precision", record.precision},
+           {"contract", record.contract},
+           {"outcome", record.outcome},
+           {"message", record.message},
+           {"setup_seconds", record.setup_seconds},
+           {"setup_cache", record.setup_cache},
+           {"blocks", record.blocks},
+           {"step_seconds", record.step_seconds},
+           {"wall_step_seconds", record.wall_step_seconds},
+           {"cpu_step_seconds", record.cpu_step_seconds},
+           {"fraction_of_floor", record.fraction_of_floor},
+           {"joules_per_step", record.joules_per_step},
+           {"energy", record.energy},
+           {"slowdown_reasons", record.slowdown_reasons},
+           {"peak_device_bytes", record.peak_device_bytes},
+           {"losses", record.losses},
+           {"verification", record.verification}};
+}
+
+// Reading: from_json() likewise. What is read here has passed the schema, so it has the types and the fields that it should
+// have.
 
 using Parsed = nlohmann::json;
 
-bool known(const Parsed& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
+namespace {
 
 /// A field that may be null, or missing in files of earlier versions of this program.
 template <typename T>
-std::optional<T> optional(const Parsed& object, const char* key) {
-  return known(object, key) ? std::optional(object[key].get<T>()) : std::nullopt;
+void read_if_known(const Parsed& object, const char* key, T& value) {
+  if (const auto found = object.find(key); found != object.end() && !found->is_null()) found->get_to(value);
 }
 
 double number_or_nan(const Parsed& value) { return value.is_null() ? std::nan("") : value.get<double>(); }
 
 template <typename T>
-T one_of(const Parsed& name, std::initializer_list<T> values) {
+void read_one_of(const Parsed& name, std::initializer_list<T> values, T& read) {
   for (const T value : values) {
-    if (name == to_string(value)) return value;
+    if (name == to_string(value)) {
+      read = value;
+      return;
+    }
   }
   throw std::logic_error(fmt::format("{} is in results/schema.json and not in the program", name.dump()));
 }
@@ -246,154 +246,188 @@ std::map<std::string, std::string> read_strings(const Parsed& object) {
   return strings;
 }
 
-RunInfo read_run(const Parsed& run) {
-  return {.id = run["id"],
-          .started_utc = run["started_utc"],
-          .finished_utc = optional<std::string>(run, "finished_utc"),
-          .argv = run["argv"],
-          .suite = optional<std::string>(run, "suite"),
-          .git_sha = optional<std::string>(run, "git_sha"),
-          .git_dirty = optional<bool>(run, "git_dirty"),
-          .source_digest = optional<std::string>(run, "source_digest"),
-          .settings = read_strings(run["settings"]),
-          .complete = run["complete"]};
+template <typename T>
+std::map<Precision, T> read_by_precision(const Parsed& object) {
+  std::map<Precision, T> values;
+  for (const auto& [precision, value] : object.items()) value.get_to(values[parse_precision(precision)]);
+  return values;
 }
 
-HostInfo read_host(const Parsed& host) {
-  return {.cpu = optional<std::string>(host, "cpu"),
-          .os = optional<std::string>(host, "os"),
-          .kernel = optional<std::string>(host, "kernel"),
-          .cores = optional<std::int64_t>(host, "cores"),
-          .memory_bytes = optional<std::int64_t>(host, "memory_bytes")};
+}  // namespace
+
+static void from_json(const Parsed& name, Precision& precision) {
+  precision = parse_precision(name.get<std::string>());
+}
+static void from_json(const Parsed& name, Contract& contract) {
+  read_one_of(name, {Contract::kExact, Contract::kAutocast, Contract::kLibrary}, contract);
+}
+static void from_json(const Parsed& name, Outcome& outcome) {
+  read_one_of(name, {Outcome::kOk, Outcome::kSkipped, Outcome::kFailed}, outcome);
+}
+static void from_json(const Parsed& name, Verdict& verdict) {
+  read_one_of(name, {Verdict::kPass, Verdict::kFail, Verdict::kNotRun}, verdict);
+}
+static void from_json(const Parsed& name, SetupCache& cache) {
+  read_one_of(name, {SetupCache::kCold, SetupCache::kWarm}, cache);
 }
 
-DeviceInfo read_device(const Parsed& device) {
-  DeviceInfo read;
-  read.name = device["name"];
-  read.uuid = optional<std::string>(device, "uuid").value_or("");
-  read.driver = optional<std::string>(device, "driver").value_or("");
-  read.index = device["index"];
-  read.sm_count = device["sm_count"];
-  read.compute_major = device["compute_major"];
-  read.compute_minor = device["compute_minor"];
-  read.memory_bytes = device["memory_bytes"];
-  read.l2_bytes = device["l2_bytes"];
-  read.ecc_enabled = optional<bool>(device, "ecc_enabled");
-  return read;
+static void from_json(const Parsed& value, RunInfo& run) {
+  value.at("id").get_to(run.id);
+  value.at("started_utc").get_to(run.started_utc);
+  read_if_known(value, "finished_utc", run.finished_utc);
+  value.at("argv").get_to(run.argv);
+  read_if_known(value, "suite", run.suite);
+  read_if_known(value, "git_sha", run.git_sha);
+  read_if_known(value, "git_dirty", run.git_dirty);
+  read_if_known(value, "source_digest", run.source_digest);
+  run.settings = read_strings(value.at("settings"));
+  value.at("complete").get_to(run.complete);
 }
 
-Ladder read_ladder(const Parsed& terms) {
-  Ladder ladder;
-  for (const Parsed& term : terms) {
-    ladder.push_back({term["name"], optional<std::string>(term, "from").value_or(""),
-                      optional<std::string>(term, "to").value_or(""), optional<double>(term, "seconds"),
-                      optional<double>(term, "low"), optional<double>(term, "high"), term["verdict"],
-                      term["message"]});
-  }
-  return ladder;
+static void from_json(const Parsed& value, HostInfo& host) {
+  read_if_known(value, "cpu", host.cpu);
+  read_if_known(value, "os", host.os);
+  read_if_known(value, "kernel", host.kernel);
+  read_if_known(value, "cores", host.cores);
+  read_if_known(value, "memory_bytes", host.memory_bytes);
 }
 
-WorkloadEntry read_workload(const Parsed& workload) {
-  WorkloadEntry entry;
-  entry.workload.name = workload["name"];
-  entry.workload.model.widths = workload["widths"].get<std::vector<int>>();
-  entry.workload.batch_size = workload["batch_size"];
-  entry.workload.optimizer.learning_rate = workload["optimizer"]["learning_rate"];
-  entry.workload.seed = workload["seed"];
-  const Parsed& dataset = workload["dataset"];
-  if (dataset["kind"] == "idx") entry.workload.dataset = {DatasetSpec::Kind::kIdx, dataset["folder"]};
-  entry.dataset = {dataset["description"], optional<std::string>(dataset, "digest"),
-                   optional<std::int64_t>(dataset, "samples"),
-                   optional<std::int64_t>(dataset, "held_out_samples"),
-                   optional<std::int64_t>(dataset, "batches")};
-  for (const auto& [precision, floor] : workload["floors"].items()) {
-    Floor& read = entry.floors[parse_precision(precision)];
-    read.seconds = floor["seconds"];
-    read.bound = floor["bound"];
-    read.bytes_seconds = floor["bytes_seconds"];
-    read.operations_seconds = floor["operations_seconds"];
-    read.exchanges_seconds = floor["exchanges_seconds"];
-  }
-  if (known(workload, "ladders")) {
-    for (const auto& [precision, ladder] : workload["ladders"].items())
-      entry.ladders[parse_precision(precision)] = read_ladder(ladder);
-  }
-  return entry;
+static void from_json(const Parsed& value, DeviceInfo& device) {
+  value.at("name").get_to(device.name);
+  read_if_known(value, "uuid", device.uuid);
+  read_if_known(value, "driver", device.driver);
+  value.at("index").get_to(device.index);
+  value.at("sm_count").get_to(device.sm_count);
+  value.at("compute_major").get_to(device.compute_major);
+  value.at("compute_minor").get_to(device.compute_minor);
+  value.at("memory_bytes").get_to(device.memory_bytes);
+  value.at("l2_bytes").get_to(device.l2_bytes);
+  read_if_known(value, "ecc_enabled", device.ecc_enabled);
 }
 
-GpuState read_gpu_state(const Parsed& gpu) {
-  GpuState state;
-  state.samples = gpu["samples"];
-  state.sm_clock_megahertz = optional<double>(gpu, "sm_clock_megahertz");
-  state.memory_clock_megahertz = optional<double>(gpu, "memory_clock_megahertz");
-  state.power_watts = optional<double>(gpu, "power_watts");
-  state.temperature_celsius = optional<double>(gpu, "temperature_celsius");
-  state.throttle_reasons = optional<std::vector<std::string>>(gpu, "throttle_reasons");
-  state.uncorrected_ecc_errors = optional<std::int64_t>(gpu, "uncorrected_ecc_errors");
-  state.other_processes = optional<std::int64_t>(gpu, "other_processes");
-  return state;
+static void from_json(const Parsed& value, CalibratedRate& rate) {
+  value.at("value").get_to(rate.value);
+  value.at("unit").get_to(rate.unit);
+  value.at("how").get_to(rate.how);
 }
 
-LossCurve read_curve(const Parsed& curve) {
-  LossCurve read;
-  read.seed = curve["seed"];
-  read.steps = curve["steps"].get<std::vector<std::int64_t>>();
-  for (const Parsed& value : curve["values"]) read.values.push_back(static_cast<float>(number_or_nan(value)));
-  read.last_mean = number_or_nan(curve["last_mean"]);
-  read.held_out_accuracy = optional<double>(curve, "held_out_accuracy");
-  return read;
+static void from_json(const Parsed& value, Floor& floor) {
+  value.at("seconds").get_to(floor.seconds);
+  value.at("bound").get_to(floor.bound);
+  value.at("bytes_seconds").get_to(floor.bytes_seconds);
+  value.at("operations_seconds").get_to(floor.operations_seconds);
+  value.at("exchanges_seconds").get_to(floor.exchanges_seconds);
 }
 
-Check read_check(const Parsed& check) {
-  Check read;
-  read.name = check["name"];
-  read.tensor = check["tensor"];
-  read.steps = check["steps"].get<std::vector<std::int64_t>>();
-  read.error = number_or_nan(check["error"]);
-  read.worst = number_or_nan(check["worst"]);
-  read.bound = check["bound"];
-  read.passed = check["passed"];
-  return read;
+static void from_json(const Parsed& value, LadderTerm& term) {
+  value.at("name").get_to(term.name);
+  read_if_known(value, "from", term.from);
+  read_if_known(value, "to", term.to);
+  read_if_known(value, "seconds", term.seconds);
+  read_if_known(value, "low", term.low);
+  read_if_known(value, "high", term.high);
+  value.at("verdict").get_to(term.verdict);
+  value.at("message").get_to(term.message);
 }
 
-Record read_record(const Parsed& record) {
-  Record read;
-  read.workload = record["workload"];
-  read.backend = record["backend"];
-  read.precision = parse_precision(record["precision"].get<std::string>());
-  read.contract = one_of(record["contract"], {Contract::kExact, Contract::kAutocast, Contract::kLibrary});
-  read.outcome = one_of(record["outcome"], {Outcome::kOk, Outcome::kSkipped, Outcome::kFailed});
-  read.message = record["message"];
-  read.setup_seconds = optional<double>(record, "setup_seconds");
-  if (known(record, "setup_cache"))
-    read.setup_cache = one_of(record["setup_cache"], {SetupCache::kCold, SetupCache::kWarm});
-  for (const Parsed& block : record["blocks"]) {
-    read.blocks.push_back({block["order"], block["steps"], block["device_seconds"], block["wall_seconds"],
-                           block["cpu_seconds"]});
-    if (known(block, "gpu")) read.blocks.back().gpu = read_gpu_state(block["gpu"]);
-  }
-  if (known(record, "step_seconds")) {
-    const Parsed& step = record["step_seconds"];
-    read.step_seconds = StepSeconds{step["median"], step["low"], step["high"]};
-  }
-  read.wall_step_seconds = optional<double>(record, "wall_step_seconds");
-  read.cpu_step_seconds = optional<double>(record, "cpu_step_seconds");
-  read.fraction_of_floor = optional<double>(record, "fraction_of_floor");
-  read.joules_per_step = optional<double>(record, "joules_per_step");
-  if (known(record, "energy")) {
-    const Parsed& energy = record["energy"];
-    read.energy =
-        Energy{energy["steps"], energy["seconds"], energy["joules"], optional<double>(energy, "idle_watts")};
-  }
-  read.slowdown_reasons = optional<std::vector<std::string>>(record, "slowdown_reasons");
-  read.peak_device_bytes = optional<std::int64_t>(record, "peak_device_bytes");
-  for (const Parsed& curve : record["losses"]) read.losses.push_back(read_curve(curve));
-  const Parsed& verification = record["verification"];
-  read.verification.verdict =
-      one_of(verification["verdict"], {Verdict::kPass, Verdict::kFail, Verdict::kNotRun});
-  for (const Parsed& check : verification["checks"]) read.verification.checks.push_back(read_check(check));
-  return read;
+static void from_json(const Parsed& value, WorkloadEntry& entry) {
+  Workload& workload = entry.workload;
+  value.at("name").get_to(workload.name);
+  value.at("widths").get_to(workload.model.widths);
+  value.at("batch_size").get_to(workload.batch_size);
+  value.at("optimizer").at("learning_rate").get_to(workload.optimizer.learning_rate);
+  value.at("seed").get_to(workload.seed);
+  const Parsed& dataset = value.at("dataset");
+  if (dataset.at("kind") == "idx") workload.dataset = {DatasetSpec::Kind::kIdx, dataset.at("folder")};
+  dataset.at("description").get_to(entry.dataset.description);
+  read_if_known(dataset, "digest", entry.dataset.digest);
+  read_if_known(dataset, "samples", entry.dataset.samples);
+  read_if_known(dataset, "held_out_samples", entry.dataset.held_out_samples);
+  read_if_known(dataset, "batches", entry.dataset.batches);
+  entry.floors = read_by_precision<Floor>(value.at("floors"));
+  entry.ladders = read_by_precision<Ladder>(value.value("ladders", Parsed::object()));
 }
+
+static void from_json(const Parsed& value, GpuState& state) {
+  value.at("samples").get_to(state.samples);
+  read_if_known(value, "sm_clock_megahertz", state.sm_clock_megahertz);
+  read_if_known(value, "memory_clock_megahertz", state.memory_clock_megahertz);
+  read_if_known(value, "power_watts", state.power_watts);
+  read_if_known(value, "temperature_celsius", state.temperature_celsius);
+  read_if_known(value, "throttle_reasons", state.throttle_reasons);
+  read_if_known(value, "uncorrected_ecc_errors", state.uncorrected_ecc_errors);
+  read_if_known(value, "other_processes", state.other_processes);
+}
+
+static void from_json(const Parsed& value, Energy& energy) {
+  value.at("steps").get_to(energy.steps);
+  value.at("seconds").get_to(energy.seconds);
+  value.at("joules").get_to(energy.joules);
+  read_if_known(value, "idle_watts", energy.idle_watts);
+}
+
+static void from_json(const Parsed& value, LossCurve& curve) {
+  value.at("seed").get_to(curve.seed);
+  value.at("steps").get_to(curve.steps);
+  for (const Parsed& loss : value.at("values"))
+    curve.values.push_back(static_cast<float>(number_or_nan(loss)));
+  curve.last_mean = number_or_nan(value.at("last_mean"));
+  read_if_known(value, "held_out_accuracy", curve.held_out_accuracy);
+}
+
+static void from_json(const Parsed& value, Check& check) {
+  value.at("name").get_to(check.name);
+  value.at("tensor").get_to(check.tensor);
+  value.at("steps").get_to(check.steps);
+  check.error = number_or_nan(value.at("error"));
+  check.worst = number_or_nan(value.at("worst"));
+  value.at("bound").get_to(check.bound);
+  value.at("passed").get_to(check.passed);
+}
+
+static void from_json(const Parsed& value, Block& block) {
+  value.at("order").get_to(block.order);
+  value.at("steps").get_to(block.steps);
+  value.at("device_seconds").get_to(block.device_seconds);
+  value.at("wall_seconds").get_to(block.wall_seconds);
+  value.at("cpu_seconds").get_to(block.cpu_seconds);
+  read_if_known(value, "gpu", block.gpu);
+}
+
+static void from_json(const Parsed& value, StepSeconds& step) {
+  value.at("median").get_to(step.median);
+  value.at("low").get_to(step.low);
+  value.at("high").get_to(step.high);
+}
+
+static void from_json(const Parsed& value, Verification& verification) {
+  value.at("verdict").get_to(verification.verdict);
+  value.at("checks").get_to(verification.checks);
+}
+
+static void from_json(const Parsed& value, Record& record) {
+  value.at("workload").get_to(record.workload);
+  value.at("backend").get_to(record.backend);
+  value.at("precision").get_to(record.precision);
+  value.at("contract").get_to(record.contract);
+  value.at("outcome").get_to(record.outcome);
+  value.at("message").get_to(record.message);
+  read_if_known(value, "setup_seconds", record.setup_seconds);
+  read_if_known(value, "setup_cache", record.setup_cache);
+  value.at("blocks").get_to(record.blocks);
+  read_if_known(value, "step_seconds", record.step_seconds);
+  read_if_known(value, "wall_step_seconds", record.wall_step_seconds);
+  read_if_known(value, "cpu_step_seconds", record.cpu_step_seconds);
+  read_if_known(value, "fraction_of_floor", record.fraction_of_floor);
+  read_if_known(value, "joules_per_step", record.joules_per_step);
+  read_if_known(value, "energy", record.energy);
+  read_if_known(value, "slowdown_reasons", record.slowdown_reasons);
+  read_if_known(value, "peak_device_bytes", record.peak_device_bytes);
+  value.at("losses").get_to(record.losses);
+  value.at("verification").get_to(record.verification);
+}
+
+namespace {
 
 // What no schema can say: names that are there once, and lists that belong together.
 
@@ -451,34 +485,29 @@ WorkloadEntry* Results::find_workload(const std::string& name) {
 }
 
 std::string to_json(const Results& results) {
-  json workloads = json::array(), records = json::array();
-  for (const WorkloadEntry& entry : results.workloads) workloads.push_back(write(entry));
-  for (const Record& record : results.records) records.push_back(write(record));
   const json file = {{"schema_version", 1},
-                     {"run", write(results.run)},
-                     {"host", write(results.host)},
-                     {"device", results.device ? write(*results.device) : json(nullptr)},
-                     {"software", json(results.software)},
-                     {"calibration", write(results.calibration)},
-                     {"workloads", workloads},
-                     {"records", records}};
+                     {"run", results.run},
+                     {"host", results.host},
+                     {"device", results.device},
+                     {"software", results.software},
+                     {"calibration", results.calibration},
+                     {"workloads", results.workloads},
+                     {"records", results.records}};
   return file.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 Results read_results(const std::filesystem::path& file) {
-  Parsed document = read_json(file, "a results file");
-  check_results(document, file.string());
-  const Parsed& root = document;
+  Parsed root = read_json(file, "a results file");
+  check_results(root, file.string());
   Results results;
-  results.run = read_run(root["run"]);
-  results.host = read_host(root["host"]);
-  if (known(root, "device")) results.device = read_device(root["device"]);
-  results.software = read_strings(root["software"]);
-  for (const auto& [name, rate] : root["calibration"].items())
-    results.calibration[name] = {rate["value"], rate["unit"], rate["how"]};
-  for (const Parsed& workload : root["workloads"])
-    add_workload(results, read_workload(workload), file.string());
-  for (const Parsed& record : root["records"]) add_record(results, read_record(record), file.string());
+  root.at("run").get_to(results.run);
+  root.at("host").get_to(results.host);
+  read_if_known(root, "device", results.device);
+  results.software = read_strings(root.at("software"));
+  root.at("calibration").get_to(results.calibration);
+  for (const Parsed& workload : root.at("workloads"))
+    add_workload(results, workload.get<WorkloadEntry>(), file.string());
+  for (const Parsed& record : root.at("records")) add_record(results, record.get<Record>(), file.string());
   return results;
 }
 

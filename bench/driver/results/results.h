@@ -10,7 +10,7 @@
 
 #include "core/record.h"
 #include "core/workload.h"
-#include "driver/system/machine.h"
+#include "driver/system/host.h"
 
 namespace headroom {
 

@@ -14,7 +14,7 @@
 #include "analysis/verification.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "driver/run/energy.h"
+#include "driver/gpu/energy.h"
 #include "driver/run/loss_runs.h"
 #include "driver/system/interruption.h"
 
@@ -268,11 +268,13 @@ void GroupRun::measure_energies() {
     if (!cell.left() || cell.row.name == "oracle") continue;  // which works on the CPU
     attempt(cell, "measuring energy", [&] {
       status(cell.row.name, "measuring energy");
-      TimedTrainer trainer;
-      trainer.client = cell.client;
-      trainer.next_step = cell.next_step;
+      const auto train = [&](std::int64_t steps) {
+        const Timing timing = cell.client->train(cell.next_step, steps);
+        cell.next_step += steps;
+        return timing.wall_seconds;
+      };
       cell.record.energy =
-          measure_energy(trainer, cell.record.wall_step_seconds.value(), seconds, nvml, idle_watts);
+          measure_energy(train, cell.record.wall_step_seconds.value(), seconds, nvml, idle_watts);
       if (const auto& energy = cell.record.energy)
         cell.record.joules_per_step = energy->joules / static_cast<double>(energy->steps);
     });

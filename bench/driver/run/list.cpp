@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "driver/gpu/cuda_devices.h"
 #include "driver/plan/backends.h"
 #include "driver/plan/suite.h"
 #include "driver/run/worker_pool.h"
-#include "driver/system/machine.h"
 #include "driver/system/scratch.h"
 #include "driver/system/table.h"
 

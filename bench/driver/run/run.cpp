@@ -11,9 +11,12 @@
 #include "analysis/floors.h"
 #include "analysis/ladder.h"
 #include "core/error.h"
+#include "driver/gpu/cuda_devices.h"
 #include "driver/run/capacity.h"
+#include "driver/system/host.h"
 #include "driver/system/interruption.h"
-#include "driver/system/machine.h"
+#include "driver/system/sources.h"
+#include "driver/system/subprocess.h"
 #include "driver/system/units.h"
 #include "driver/system/version.h"
 

@@ -150,6 +150,13 @@ void check_writable(const fs::path& file) {
   }
 }
 
+bool is_stream(const fs::path& file) {
+  std::error_code error;
+  const std::string name = fs::absolute(file, error).lexically_normal().string();
+  return (name.starts_with("/dev/") && !name.starts_with("/dev/shm/")) || name.starts_with("/proc/") ||
+         (fs::exists(file, error) && !fs::is_regular_file(file, error));
+}
+
 ReservedFile::~ReservedFile() {
   if (only_reserved_) {
     if (is_same_file(descriptor_, target_)) unlink(target_.c_str());

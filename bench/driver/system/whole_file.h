@@ -19,6 +19,10 @@ void write_whole(const std::string& text, const std::filesystem::path& file);
 /// Throws OutputError if nothing can be written beside `file`. Asking the mode bits would be wrong for root and for mounts.
 void check_writable(const std::filesystem::path& file);
 
+/// Whether what is written there goes into what is there, as with a pipe or a device, and does not take its place. That is
+/// so of /dev/stdout too, which may lead to a file that the shell has opened.
+bool is_stream(const std::filesystem::path& file);
+
 /// A file that no other run writes while this object lives.
 class ReservedFile {
  public:

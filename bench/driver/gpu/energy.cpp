@@ -1,4 +1,4 @@
-#include "driver/run/energy.h"
+#include "driver/gpu/energy.h"
 
 #include <algorithm>
 #include <atomic>
@@ -69,23 +69,20 @@ std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds) {
   return meter.watts();
 }
 
-std::optional<Energy> measure_energy(TimedTrainer& trainer, double wall_step_seconds, double seconds,
-                                     const Nvml& nvml, std::optional<double> idle_watts) {
+std::optional<Energy> measure_energy(const std::function<double(std::int64_t steps)>& train,
+                                     double wall_step_seconds, double seconds, const Nvml& nvml,
+                                     std::optional<double> idle_watts) {
   if (!nvml.energy_joules()) return std::nullopt;
-  const auto train = [&](double length) {
-    const auto steps =
-        std::max(std::int64_t{1}, static_cast<std::int64_t>(std::ceil(length / wall_step_seconds)));
-    const Timing timing = trainer.client->train(trainer.next_step, steps);
-    trainer.next_step += steps;
-    return std::pair(steps, timing.wall_seconds);
+  const auto steps_of = [&](double length) {
+    return std::max(std::int64_t{1}, static_cast<std::int64_t>(std::ceil(length / wall_step_seconds)));
   };
-  train(kWarmupFraction * seconds);
+  train(steps_of(kWarmupFraction * seconds));
   Energy energy{.steps = 0, .seconds = 0, .joules = 0, .idle_watts = idle_watts};
   EnergyMeter meter(nvml);
   while (energy.seconds < seconds) {  // once more where the steps were faster than in the blocks
-    const auto [steps, wall_seconds] = train(seconds - energy.seconds);
+    const std::int64_t steps = steps_of(seconds - energy.seconds);
+    energy.seconds += train(steps);
     energy.steps += steps;
-    energy.seconds += wall_seconds;
   }
   const std::optional<double> watts = meter.watts();
   if (!watts || !(*watts > 0)) return std::nullopt;

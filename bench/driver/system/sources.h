@@ -1,24 +1,12 @@
-// What is recorded about where a run took place and which sources it measured. The machine's name is not
-// stored.
+// Which sources a run measured, and its command line without this machine's paths.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace headroom {
-
-struct HostInfo {
-  std::optional<std::string> cpu, os, kernel;
-  std::optional<std::int64_t> cores, memory_bytes;
-};
-
-HostInfo describe_host();
-
-std::string utc_now();       ///< "2026-11-20T08:15:00Z"
-std::string utc_for_name();  ///< "20261120T081500Z"
 
 /// Commit and whether tracked files differ from it: those that the record of a build made elsewhere names (the
 /// front door passes them as HEADROOM_BUILD_GIT_SHA and HEADROOM_BUILD_GIT_DIRTY), else those of the git checkout;
@@ -41,18 +29,5 @@ std::string text_digest(const std::vector<std::string>& parts);
 /// is.
 std::vector<std::string> publishable_argv(const std::vector<std::string>& argv,
                                           const std::filesystem::path& root);
-
-/// How many CUDA devices the driver shows, 0 where there is no driver. Asked in a child process, so that this
-/// one never initialises CUDA.
-int cuda_device_count();
-
-/// Runs a program without a shell. `output`: its standard output, at most 1 MB. Standard error goes to ours
-/// if `show_errors`, else nowhere.
-struct ProgramResult {
-  int exit_code = -1;  ///< -1: it could not be started, or was ended by a signal or the time limit
-  std::string output;
-};
-ProgramResult run_program(const std::vector<std::string>& arguments, int time_limit_seconds,
-                          bool show_errors);
 
 }  // namespace headroom

@@ -4,20 +4,23 @@
 // the readings that count are those at which it moves, the first and the last inside the stretch.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "core/record.h"
 #include "driver/gpu/nvml.h"
-#include "driver/run/measurement.h"
 
 namespace headroom {
 
 /// Mean power over `seconds` in which nothing runs; nullopt if it cannot be read.
 std::optional<double> measure_idle_watts(const Nvml& nvml, double seconds);
 
-/// Trains for at least `seconds` by what a step took in the blocks. nullopt if the counter cannot be read or moved less
-/// than twice. Throws what the worker's client throws.
-std::optional<Energy> measure_energy(TimedTrainer& trainer, double wall_step_seconds, double seconds,
-                                     const Nvml& nvml, std::optional<double> idle_watts);
+/// Trains for at least `seconds`: `train` trains so many steps and returns the wall seconds that they took, and a step took
+/// `wall_step_seconds` in the blocks. nullopt if the counter cannot be read or moved less than twice. Throws what `train`
+/// throws.
+std::optional<Energy> measure_energy(const std::function<double(std::int64_t steps)>& train,
+                                     double wall_step_seconds, double seconds, const Nvml& nvml,
+                                     std::optional<double> idle_watts);
 
 }  // namespace headroom

@@ -1,0 +1,18 @@
+// Other programs, run to their end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace headroom {
+
+/// Runs a program without a shell. `output`: its standard output, at most 1 MB. Standard error goes to ours
+/// if `show_errors`, else nowhere.
+struct ProgramResult {
+  int exit_code = -1;  ///< -1: it could not be started, or was ended by a signal or the time limit
+  std::string output;
+};
+ProgramResult run_program(const std::vector<std::string>& arguments, int time_limit_seconds,
+                          bool show_errors);
+
+}  // namespace headroom
