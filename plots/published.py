@@ -8,7 +8,7 @@ from pathlib import Path
 
 import findings
 from findings import Cell
-from results_file import PRECISIONS, Results, Row, read_results
+from results_file import PRECISIONS, Results, Row, read_results, refuted_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
@@ -63,6 +63,8 @@ def claimed(data: Published, claim: str) -> tuple[float, Row]:
     cell = data.cell(precision, place)
     if found := re.fullmatch(r"(\S+) / (\S+)", what):
         first, second = (row_of(cell, name) for name in found.groups())
+        if cell.refuted:
+            raise Stale(f"{cell.workload.name} {cell.precision}: {refuted_text(list(cell.refuted))}")
         return first.median / second.median, second
     if found := re.fullmatch(r"saved by (\S+) of (\S+)", what):
         first, second = (row_of(cell, name) for name in found.groups())

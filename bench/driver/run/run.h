@@ -111,7 +111,7 @@ void refuse_too_long(const RunOptions& options, const Outlook& outlook);
 double estimated_seconds(const RunContext& context, const PlannedWorkload& planned, const Group& group);
 
 /// The workload's entry in the results, made or brought up to date.
-void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset);
+void note_workload(Results& results, const PlannedWorkload& planned, const DatasetInfo& dataset);
 
 /// Loss curves of pytorch-eager in fp32 for a workload; empty if there are none.
 std::vector<LossCurve> eager_curves(const Results& results, const std::string& workload);
