@@ -231,7 +231,12 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
         about="Fastest verified row of each family, microseconds a step (median of the blocks'"
         f" {results.clock})."
         " A ratio is the time of the other row over ours, same file, workload and precision; pointing at it"
-        " shows what both 95 % intervals allow. Where a rival failed verification it is named instead.",
+        " shows what both 95 % intervals allow."
+        + (
+            " Where a rival failed verification it is named instead."
+            if any(cell.refuted for cell in cells)
+            else ""
+        ),
         columns=(
             "workload",
             "precision",
