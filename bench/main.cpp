@@ -86,12 +86,12 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
     GroupRun group(
         context, planned.workload, planned_group,
         fmt::format("{} {} {}", position, planned.workload.name, to_string(planned_group.precision)));
-    note_workload(results, planned.workload, {});
+    note_workload(results, planned, {});
     std::vector<Record> records;
     try {
       if (group.any_left() && !files) {
         files.emplace(context, planned.workload);
-        note_workload(results, planned.workload, files->own().info);
+        note_workload(results, planned, files->own().info);
       }
     } catch (const std::exception& error) {
       group.fail_all(fmt::format("making the data set: {}", error.what()));

@@ -11,7 +11,7 @@ from collections import Counter
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from notes import record_notes
-from results_file import PRECISIONS, Results, Row, Workload, is_oracle, is_pytorch
+from results_file import PRECISIONS, Results, Row, Workload, is_oracle, is_pytorch, refuted_text
 from style import (
     ALARM,
     FAINT,
@@ -61,8 +61,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
         notes.append("vs best: over the fastest PyTorch row; vs eager: over pytorch-eager; same precision.")
     names = [row.backend for panel in panels.values() for row in panel]
     title = f"Time of a training step: {shortened(workload.name, 90)}"
-    shape = f"{'-'.join(map(str, workload.widths))}, batch {workload.batch_size}"
-    subtitle = f"{results.device} · {', '.join(precisions)} · {shape} · shorter is faster"
+    subtitle = f"{results.device} · {', '.join(precisions)} · {workload.network} · shorter is faster"
     left = 0.3 + max(text_inches(shortened(name, 32), TEXT_SIZE) for name in names)
     page = Page(
         title,
@@ -118,15 +117,19 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
         return "", "not timed", MUTED
     parts = []
     base = results.baselines(row)
-    if not is_oracle(row.backend):
+    refuted = results.refuted_rivals(row)
+    if is_oracle(row.backend):
+        parts.append("reference of the checks")
+    elif refuted:
+        if not is_pytorch(row.backend):
+            parts.append(f"no speed-up: {refuted_text(refuted)}")
+    else:
         if "best" in base and not is_pytorch(row.backend):
             parts.append(f"{format_ratio(base['best'].median / row.median)} vs best")
         if base.get("best") is row:
             parts.append("best PyTorch")
         if "eager" in base and base["eager"] is not row:
             parts.append(f"{format_ratio(base['eager'].median / row.median)} vs eager")
-    else:
-        parts.append("reference of the checks")
     if row.state == "unverified":
         parts.append("not verified")
     return format_seconds(row.median), ", ".join(parts), INK

@@ -12,9 +12,29 @@ import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
 from published import ROOT, SERIES, SHAPES, TRIALS, Published, Stale, claimed, row_of
-from results_file import EAGER, PRECISIONS, TERMS, Results, Row, Source, Workload, is_oracle, read_results
+from results_file import (
+    EAGER,
+    PRECISIONS,
+    TERMS,
+    Results,
+    Row,
+    Source,
+    Workload,
+    is_oracle,
+    read_results,
+    refuted_text,
+)
 from spread import spreads
 from style import backend_order, format_percent, format_ratio, format_seconds
+
+
+def titled(workload: Workload) -> str:
+    """Its name, and what is trained where that does not say it."""
+    return f"{workload.name} ({workload.network})" if workload.has_own_name else workload.name
+
+
+def claim(cell: Cell, value: float | None) -> str:
+    return refuted_text(list(cell.refuted)) if cell.refuted and cell.ours else _ratio(value)
 
 
 def table(titles: list[str], rows: list[list[str]]) -> list[str]:
@@ -74,7 +94,7 @@ def regimes_block(data: Published, arguments: list[str]) -> list[str]:
     if not cells:
         return ["The published files hold no other workload yet."]
     named = [
-        [cell.workload.name, cell.precision, _ratio(cell.against_best), _ratio(cell.against_rival)]
+        [titled(cell.workload), cell.precision, claim(cell, cell.against_best), claim(cell, cell.against_rival)]
         for cell in cells
     ]
     titles = ["workload", "precision", "ours against best PyTorch", "against best rival"]
@@ -150,9 +170,9 @@ def _summary(cell: Cell) -> list[str]:
         _time_and_name(cell.best),
         "the same" if cell.best and cell.rival is cell.best else _time_and_name(cell.rival),
         _time_and_name(cell.ours),
-        _ratio(cell.against_best),
-        _ratio(cell.against_rival),
-        _ratio(cell.against_eager),
+        claim(cell, cell.against_best),
+        claim(cell, cell.against_rival),
+        claim(cell, cell.against_eager),
         f"{1e6 * floor.seconds:.3g} µs ({floor.bound})" if floor else "",
         format_percent(reached) if floor and reached else "",
     ]
@@ -399,7 +419,7 @@ def shapes_block(data: Published, arguments: list[str]) -> list[str]:
     cells = shapes(data).cells
     if not cells:
         return ["No other shape is published."]
-    named = [[cell.workload.name, cell.precision] for cell in cells]
+    named = [[titled(cell.workload), cell.precision] for cell in cells]
     return times_table(["workload", "precision"], named, cells, None)
 
 

@@ -10,7 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from results_file import EAGER, PRECISIONS, Results, Row, Workload, is_oracle, is_ours, is_pytorch
+from results_file import (
+    EAGER,
+    PRECISIONS,
+    Results,
+    Row,
+    Workload,
+    is_oracle,
+    is_ours,
+    is_pytorch,
+    refuted_text,
+)
 from style import backend_order, format_percent, format_ratio, format_seconds
 from width_series import find_series
 
@@ -49,6 +59,9 @@ class Cell:
     eager: Row | None
     best: Row | None  # of the PyTorch rows
     ours: Row | None  # of the hand-written kernels
+    refuted: tuple[
+        str, ...
+    ] = ()  # rivals that failed verification: there is no speed-up until that is understood
 
     @property
     def rival(self) -> Row | None:
@@ -68,7 +81,7 @@ class Cell:
 
     @property
     def against_best(self) -> float | None:
-        return self.best.median / self.ours.median if self.best and self.ours else None
+        return self.over(self.best)
 
     @property
     def against_rival(self) -> float | None:
@@ -76,7 +89,10 @@ class Cell:
 
     @property
     def against_eager(self) -> float | None:
-        return self.eager.median / self.ours.median if self.eager and self.ours else None
+        return self.over(self.eager)
+
+    def over(self, base: Row | None) -> float | None:
+        return base.median / self.ours.median if base and self.ours and not self.refuted else None
 
 
 def cells_of(results: Results) -> list[Cell]:
@@ -96,6 +112,7 @@ def cells_of(results: Results) -> list[Cell]:
                 eager=bases.get("eager"),
                 best=bases.get("best"),
                 ours=min(ours, key=lambda row: row.median, default=None),
+                refuted=tuple(results.refuted_rivals(rows[0])),
             )
         )
     order = {workload.name: place for place, workload in enumerate(results.workloads)}
@@ -178,7 +195,15 @@ def _speed_without_ours(results: Results, cells: list[Cell]) -> Sentence:
         reason = "no file holds a PyTorch row beside one of our kernels"
     elif any(is_ours(row.backend) and row.state == "failed" for row in results.rows):
         reason = "every record of our kernels failed"
-    found = [cell for cell in cells if cell.best and cell.eager and cell.best is not cell.eager]
+    refuted = [cell for cell in cells if cell.refuted and cell.ours and cell.best]
+    if refuted:
+        rivals = sorted({name for cell in refuted for name in cell.refuted}, key=backend_order)
+        reason = f"where our kernels stand beside PyTorch, {refuted_text(rivals)}"
+    found = [
+        cell
+        for cell in cells
+        if cell.best and cell.eager and cell.best is not cell.eager and not cell.refuted
+    ]
     if not found:
         return [f"There is no speed-up to report: {reason}."]
     cell = max(found, key=lambda cell: cell.eager.median / cell.best.median)
@@ -311,6 +336,12 @@ def verification(results: Results) -> Sentence:
 def warnings(results: Results, cells: list[Cell]) -> list[str]:
     """What a reader has to know before believing the rest."""
     said = [
+        f"No speed-up is claimed in {cell.precision} at {place_of(results, cell.ours)}: "
+        f"{refuted_text(list(cell.refuted))}, and nobody knows whether it would have been the fastest."
+        for cell in cells
+        if cell.refuted and cell.ours
+    ]
+    said += [
         f"{', '.join(cell.failed_rivals)} failed in {cell.precision} at {place_of(results, cell.ours)} and"
         f" might have been faster than {cell.best.backend}: that speed-up does not count as the best."
         for cell in cells

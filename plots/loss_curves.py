@@ -19,6 +19,11 @@ WINDOW = 0.02  # of the trained steps
 LEAST_WINDOW = 50  # steps
 LEAST_DIFFERENCE = 5e-4  # nats; a smaller range would blow up noise
 MOST_POINTS = 90  # a curve; more cannot be seen and only make files large
+LOSSES = {
+    "cross-entropy": "mean cross-entropy (nats)",
+    "mse": "mean squared error",
+    "bce": "mean binary cross-entropy (nats)",
+}
 TABLE_SIZE = 8.2  # points
 TABLE_INCHES = 0.18
 
@@ -136,7 +141,7 @@ def draw_losses(results: Results, workload: Workload) -> Page | None:
     shown = [row for row in rows if row.precision in precisions and row.file in files]
     notes += record_notes(results, shown, where=lambda row: "")
     title = f"Training loss: {shortened(workload.name, 90)}"
-    subtitle = f"{results.device} · {', '.join(precisions)} · mean cross-entropy (nats) before each update"
+    subtitle = f"{results.device} · {', '.join(precisions)} · {LOSSES[workload.loss]} before each update"
     heights = [2.7, 1.5] if reference is not None else [2.7]
     table = max(len(panel) for panel in panels.values()) + 1
     columns = min(2, len(precisions))
@@ -208,7 +213,7 @@ def _prepare(axes: Axes) -> None:
 def _draw_loss(axes: Axes, precision: str, rows: list[Row], names: list[str]) -> None:
     _prepare(axes)
     axes.set_title(precision, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=6)
-    axes.set_ylabel("loss (nats)")
+    axes.set_ylabel(f"loss{_unit(rows)}")
     for place, row in enumerate(rows):
         band = loss_band(row)
         if band is not None:
@@ -218,7 +223,7 @@ def _draw_loss(axes: Axes, precision: str, rows: list[Row], names: list[str]) ->
 def _draw_difference(axes: Axes, rows: list[Row], reference: Row, names: list[str]) -> None:
     _prepare(axes)
     axes.axhline(0.0, color=MUTED, linewidth=1.0)
-    axes.set_ylabel("difference to\npytorch-eager fp32 (nats)", fontsize=8)
+    axes.set_ylabel(f"difference to\npytorch-eager fp32{_unit(rows)}", fontsize=8)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
     axes.yaxis.set_major_locator(MaxNLocator(5, symmetric=True, steps=[1, 2, 5, 10]))
     for row in rows:
@@ -227,6 +232,19 @@ def _draw_difference(axes: Axes, rows: list[Row], reference: Row, names: list[st
             _draw_band(axes, band, row, names, 1.3)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, -1.1 * LEAST_DIFFERENCE), max(high, 1.1 * LEAST_DIFFERENCE))
+
+
+def _unit(rows: list[Row]) -> str:
+    return "" if rows[0].workload.loss == "mse" else " (nats)"
+
+
+def _held_out(row: Row) -> str:
+    """Accuracy where there are labels, else R²."""
+    accuracy = _mean([curve.held_out_accuracy for curve in row.losses])
+    r_squared = _mean([curve.held_out_r_squared for curve in row.losses])
+    if accuracy is not None:
+        return f"{100 * accuracy:.1f} %"
+    return f"R² {r_squared:.3f}" if r_squared is not None else "–"
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -257,11 +275,10 @@ def _draw_table(axes: Axes, rows: list[Row], names: list[str], lines: int) -> No
             solid_capstyle="butt",
         )
         last = _mean([curve.last_mean for curve in row.losses])
-        accuracy = _mean([curve.held_out_accuracy for curve in row.losses])
         name = shortened(row.backend, 18 if failed else 24) + (" FAILED" if failed else "")
         cells = (
             name,
             f"{last:.4f}" if last is not None else "–",
-            f"{100 * accuracy:.1f} %" if accuracy is not None else "–",
+            _held_out(row),
         )
         line(place, cells, ALARM if failed else look.ink)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import findings
 from findings import Cell
-from results_file import PRECISIONS, Results, Row, read_results
+from results_file import PRECISIONS, Results, Row, read_results, refuted_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
@@ -84,6 +84,8 @@ def end_of_all(data: Published, end: str, places: str, what: str) -> tuple[float
 def value_of(cell: Cell, what: str) -> tuple[float, Row]:
     if found := re.fullmatch(r"(\S+) / (\S+)", what):
         first, second = (row_of(cell, name) for name in found.groups())
+        if cell.refuted:
+            raise Stale(f"{cell.workload.name} {cell.precision}: {refuted_text(list(cell.refuted))}")
         return first.median / second.median, second
     if found := re.fullmatch(r"(saved by|at least|at most) (\S+) of (\S+)", what):
         how, *names = found.groups()

@@ -10,7 +10,7 @@ from pathlib import Path
 import findings
 from findings import Cell, Number, Sentence
 from notes import kind_of
-from results_file import PRECISIONS, Check, Results, Row, Source, is_ours, is_pytorch
+from results_file import PRECISIONS, Check, Results, Row, Source, is_ours, is_pytorch, refuted_text
 from style import (
     backend_order,
     format_joules,
@@ -82,6 +82,7 @@ def view_of(results: Results) -> dict:
         ],
         "warnings": findings.warnings(results, cells),
         "missing": findings.missing(results, cells),
+        "networks": networks_table(results),
         "summary": summary_table(results, cells),
         "skips": skips(results),
         "reasons": reasons_table(results),
@@ -159,14 +160,21 @@ def optional(value: float | None, text) -> Field:
 
 def workload_field(results: Results, row: Row) -> Field:
     """Sorted by size and not by spelling."""
-    return Field(row.workload.name, row.workload.parameters * row.workload.batch_size)
+    hint = row.workload.network if row.workload.has_own_name else ""
+    return Field(row.workload.name, row.workload.parameters * row.workload.batch_size, hint=hint)
 
 
 def precision_field(precision: str) -> Field:
     return Field(precision, PRECISIONS.index(precision))
 
 
-def ratio_field(base: Row | None, row: Row | None) -> Field:
+def ratio_field(cell: Cell, base: Row | None, row: Row | None) -> Field:
+    """Where a rival failed verification its name stands in place of a ratio of ours."""
+    if row is not None and cell.refuted:
+        text = refuted_text(list(cell.refuted)) if is_ours(row.backend) else "–"
+        return Field(
+            text, hint="no speed-up is claimed until it is known why", look="failed" if text != "–" else ""
+        )
     if base is None or row is None:
         return Field("–")
     value = base.median / row.median
@@ -174,6 +182,30 @@ def ratio_field(base: Row | None, row: Row | None) -> Field:
     hint = f"{format_ratio(low)} to {format_ratio(high)}, against {base.backend}"
     return Field(
         format_ratio(value), value, hint=hint, look="slower" if value < 1 and is_ours(row.backend) else ""
+    )
+
+
+def networks_table(results: Results) -> Table:
+    """Workloads whose names do not say all: what is trained, and where it comes from. Empty where all do."""
+    shown = [one for one in results.workloads if one.has_own_name or one.about]
+    return Table(
+        name="networks",
+        title="What is trained",
+        about="Widths from the inputs to the outputs, batch size, and what is neither ReLU, cross-entropy nor"
+        " plain SGD.",
+        columns=("workload", "network", "optimizer's numbers", "where it comes from"),
+        rows=[
+            [
+                Field(one.name, one.parameters * one.batch_size),
+                Field(one.network, one.network),
+                Field(
+                    ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in one.optimizer.numbers)
+                ),
+                Field(one.about or "–", one.about or None),
+            ]
+            for one in shown
+        ],
+        anchors=[],
     )
 
 
@@ -189,8 +221,8 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
                 *_named_time(results, cell.eager, named=False),
                 *_named_time(results, cell.best),
                 *_named_time(results, cell.ours),
-                ratio_field(cell.best, cell.ours),
-                ratio_field(cell.eager, cell.ours),
+                ratio_field(cell, cell.best, cell.ours),
+                ratio_field(cell, cell.eager, cell.ours),
             ]
         )
     return Table(
@@ -199,7 +231,12 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
         about="Fastest verified row of each family, microseconds a step (median of the blocks'"
         f" {results.clock})."
         " A ratio is the time of the other row over ours, same file, workload and precision; pointing at it"
-        " shows what both 95 % intervals allow.",
+        " shows what both 95 % intervals allow."
+        + (
+            " Where a rival failed verification it is named instead."
+            if any(cell.refuted for cell in cells)
+            else ""
+        ),
         columns=(
             "workload",
             "precision",
@@ -258,8 +295,8 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
                 _state_field(row, listed),
                 microseconds(row.median if row.counts else None),
                 _interval(row),
-                ratio_field(cell.best, counted),
-                ratio_field(cell.eager, counted),
+                ratio_field(cell, cell.best, counted),
+                ratio_field(cell, cell.eager, counted),
                 *[field(row) for field in kept.values()],
                 microseconds(row.wall_seconds if row.counts else None),
                 microseconds(row.cpu_seconds if row.counts else None),

@@ -1,4 +1,7 @@
-"""Reads results files into rows, one for each record. Types are as results/schema.json says."""
+"""Reads results files into rows, one for each record. Types are as results/schema.json says.
+
+Files of version 1 are read too: what they lack gets the value that was meant before the field was there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ import json_file
 from json_file import InputError
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+VERSION = 2
 PYTORCH_FAMILIES = ("pytorch-", "libtorch-")
+RIVALS = (*PYTORCH_FAMILIES, "jax-", "cublaslt-")
 EAGER = "pytorch-eager"
 
 
@@ -40,16 +45,52 @@ TERMS = ("python", "dispatch", "fusion", "choice", "kernels", "left")
 
 
 @dataclass(frozen=True)
+class Optimizer:
+    kind: str  # sgd, adam or adamw
+    numbers: tuple[tuple[str, float], ...]  # those that its kind has, by name
+
+    @property
+    def short(self) -> str:
+        """As in a workload's name: empty for plain sgd."""
+        momentum = dict(self.numbers).get("momentum")
+        return f"momentum {momentum:g}" if momentum else self.kind if self.kind != "sgd" else ""
+
+
+@dataclass(frozen=True)
 class Workload:
     name: str
     widths: tuple[int, ...]
+    activation: str
+    loss: str
     batch_size: int
-    learning_rate: float
+    optimizer: Optimizer
     seed: int
     data: str  # what tells data sets apart, as a reader would name it
     parameters: int
     floors: dict[str, Floor] = field(compare=False)  # by precision; measured anew in every run
     ladders: dict[str, tuple[Term, ...]] = field(compare=False)  # by precision; empty in older files
+    about: str = field(compare=False)  # where it comes from; may be empty
+
+    @property
+    def trained(self) -> str:
+        """What is no default of activation, loss and optimizer: 'tanh, mse, adam'; mostly empty."""
+        parts = (
+            self.activation if self.activation != "relu" else "",
+            self.loss if self.loss != "cross-entropy" else "",
+            self.optimizer.short,
+        )
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def network(self) -> str:
+        """'17-64-64-6, batch 64, tanh, mse, adam'."""
+        shape = f"{'-'.join(map(str, self.widths))}, batch {self.batch_size}"
+        return f"{shape}, {self.trained}" if self.trained else shape
+
+    @property
+    def has_own_name(self) -> bool:
+        """Whether its name leaves what is trained to be said elsewhere."""
+        return not self.name.startswith(f"mlp-{'x'.join(map(str, self.widths))}-b{self.batch_size}")
 
 
 @dataclass(frozen=True)
@@ -77,6 +118,7 @@ class LossCurve:
     values: tuple[float, ...]  # NaN where the loss was not finite
     last_mean: float | None
     held_out_accuracy: float | None
+    held_out_r_squared: float | None  # of these two one is not known
 
 
 @dataclass(frozen=True)
@@ -106,6 +148,7 @@ class Row:
     setup_seconds: float | None
     setup_cache: str  # cold, warm, or empty
     peak_device_bytes: int | None
+    refuted: bool  # its verification failed
 
     @property
     def curve_differs(self) -> bool:
@@ -157,6 +200,20 @@ class Results:
         found = {row.workload.name: row.workload for row in self.rows}.values()
         return sorted(found, key=lambda one: (one.parameters * one.batch_size, one.parameters, one.name))
 
+    def refuted_rivals(self, row: Row) -> list[str]:
+        """Rivals in the row's file, workload and precision that failed verification.
+
+        Nobody knows whether they would have been the fastest, so there is no speed-up.
+        """
+        return [
+            other.backend
+            for other in self.rows
+            if (other.file, other.workload.name, other.precision)
+            == (row.file, row.workload.name, row.precision)
+            and other.refuted
+            and other.backend.startswith(RIVALS)
+        ]
+
     def baselines(self, row: Row) -> dict[str, Row]:
         """What `row` may be compared with: same file, workload and precision. Keys: best, eager."""
         rivals = [
@@ -178,6 +235,12 @@ class Results:
 
 def is_pytorch(backend: str) -> bool:
     return backend.startswith(PYTORCH_FAMILIES)
+
+
+def refuted_text(rivals: list[str]) -> str:
+    """'libtorch-graph and jax-scan failed verification'; empty for none."""
+    names = " and ".join(filter(None, (", ".join(rivals[:-1]), *rivals[-1:])))
+    return f"{names} failed verification" if rivals else ""
 
 
 def is_ours(backend: str) -> bool:
@@ -212,8 +275,10 @@ def _workload(workload: dict) -> Workload:
     return Workload(
         name=_one_line(workload["name"]),
         widths=tuple(workload["widths"]),
+        activation=workload["activation"],
+        loss=workload["loss"],
         batch_size=workload["batch_size"],
-        learning_rate=workload["optimizer"]["learning_rate"],
+        optimizer=_optimizer(workload["optimizer"]),
         seed=workload["seed"],
         data=_one_line(dataset["folder"]) or dataset["kind"],
         parameters=workload["parameters"],
@@ -222,7 +287,13 @@ def _workload(workload: dict) -> Workload:
             name: tuple(map(_term, terms))
             for name, terms in workload.get("ladders", {}).items()  # files of earlier versions have none
         },
+        about=_one_line(workload["about"]),
     )
+
+
+def _optimizer(optimizer: dict) -> Optimizer:
+    numbers = {name: float(value) for name, value in optimizer.items() if name != "kind"}
+    return Optimizer(kind=optimizer["kind"], numbers=tuple(sorted(numbers.items())))
 
 
 def _curve(curve: dict, where: str) -> LossCurve:
@@ -239,6 +310,7 @@ def _curve(curve: dict, where: str) -> LossCurve:
         values=tuple(math.nan if value is None else float(value) for value in values),
         last_mean=curve["last_mean"],
         held_out_accuracy=curve["held_out_accuracy"],
+        held_out_r_squared=curve["held_out_r_squared"],
     )
 
 
@@ -302,6 +374,7 @@ def _row(record: dict, file: str, index: int, workloads: dict[str, Workload]) ->
         setup_seconds=record["setup_seconds"],
         setup_cache=record.get("setup_cache") or "",
         peak_device_bytes=record["peak_device_bytes"],
+        refuted=record["verification"]["verdict"] == "fail",
     )
 
 
@@ -328,6 +401,43 @@ def _named(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def _upgrade(document: object, path: Path) -> None:
+    """Makes a document of version 1 one of this version. Other faults are left to the schema."""
+    if not isinstance(document, dict) or "schema_version" not in document:
+        return
+    version = document["schema_version"]
+    if type(version) is not int or version not in (1, VERSION):
+        found = json_file.shown(version)
+        raise InputError(f"{path}: schema_version: expected 1 or {VERSION}, found {found}")
+    if version == VERSION:
+        return
+    document["schema_version"] = VERSION
+    for workload, where in _list_of(document, "workloads", f"{path}: "):
+        _add(workload, where, activation="relu", loss="cross-entropy", about=None)
+        optimizer = workload.get("optimizer") if isinstance(workload, dict) else None
+        if isinstance(optimizer, dict) and optimizer.get("kind") == "sgd":
+            _add(optimizer, f"{where}.optimizer", momentum=0)
+    for record, where in _list_of(document, "records", f"{path}: "):
+        for curve, place in _list_of(record, "losses", f"{where}."):
+            _add(curve, place, held_out_r_squared=None)
+
+
+def _list_of(value: object, key: str, where: str) -> list[tuple[object, str]]:
+    """Each member of a list that `value` may have, and its place."""
+    items = value.get(key) if isinstance(value, dict) else None
+    return [(item, f"{where}{key}[{at}]") for at, item in enumerate(items if isinstance(items, list) else [])]
+
+
+def _add(value: object, where: str, **fields: object) -> None:
+    """Fields that came with this version; a file of version 1 that has them already is none."""
+    if not isinstance(value, dict):
+        return
+    for name, default in fields.items():
+        if name in value:
+            raise InputError(f"{where}.{name}: unknown field")
+        value[name] = default
+
+
 def read_results(paths: list[Path]) -> Results:
     """Rows of all files, which must be of one device model and must not repeat a record."""
     results: Results | None = None
@@ -337,6 +447,7 @@ def read_results(paths: list[Path]) -> Results:
         document = json_file.parsed(path, "a results file")
         if isinstance(document, dict) and "planted" in document and len(paths) > 1:
             continue  # the gate's proof, which lies beside the results files; gate.py draws it
+        _upgrade(document, path)
         json_file.check(document, path, "schema.json")
         name = _device_name(document)
         if results is None:

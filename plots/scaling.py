@@ -9,7 +9,7 @@ from line_labels import LineLabel, label_lines
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from notes import record_notes
-from results_file import EAGER, PRECISIONS, Results, Row, is_oracle, is_pytorch
+from results_file import EAGER, PRECISIONS, Results, Row, is_oracle, is_pytorch, refuted_text
 from style import (
     ALARM,
     FAINT,
@@ -121,9 +121,15 @@ def draw_speedup(results: Results, series: Series, against: str) -> Page | None:
     best: dict[tuple[str, int], str] = {}
     failed: list[Row] = []
     without_base: list[Row] = []
+    refuted: dict[str, list[Row]] = {}
     for row in rows:
         width = series.widths[row.workload.name]
         base = results.baselines(row).get(against)
+        rivals = refuted_text(results.refuted_rivals(row))
+        if rivals and row.timed and not is_pytorch(row.backend) and not is_oracle(row.backend):
+            refuted.setdefault(rivals, []).append(row)
+        if rivals and row.state != "failed":
+            continue
         if base is not None:
             best[row.precision, width] = base.backend
         competes = not is_oracle(row.backend) and not (against == "best" and is_pytorch(row.backend))
@@ -148,6 +154,7 @@ def draw_speedup(results: Results, series: Series, against: str) -> Page | None:
     ]
     if without_base:
         notes.append(f"No speed-up, its baseline has no result: {_cells(series, without_base)}.")
+    notes += [f"No speed-up, {why}: {_cells(series, found)}." for why, found in refuted.items()]
     notes += record_notes(results, rows, where=lambda row: f"H {series.widths[row.workload.name]}")
     notes += contract_note(rows)
     subtitle = (

@@ -33,7 +33,8 @@ def find_series(workloads: list[Workload]) -> list[Series]:
         if len(hidden) != 1:
             continue
         shape = (workload.widths[0], len(workload.widths) - 2, workload.widths[-1])
-        key = (*shape, workload.batch_size, workload.learning_rate, workload.data, workload.seed)
+        trained = (workload.activation, workload.loss, workload.optimizer)
+        key = (*shape, workload.batch_size, workload.trained, trained, workload.data, workload.seed)
         groups.setdefault(key, {}).setdefault(hidden.pop(), workload.name)
     found = []
     for key, by_width in groups.items():
@@ -42,8 +43,8 @@ def find_series(workloads: list[Workload]) -> list[Series]:
         shape = "-".join([str(key[0]), *["H"] * key[1], str(key[2])])
         found.append(
             Series(
-                title=f"{shape}, batch {key[3]}",
-                slug=f"{shape}-b{key[3]}",
+                title=", ".join(filter(None, (f"{shape}, batch {key[3]}", key[4]))),
+                slug="-".join([f"{shape}-b{key[3]}", *key[4].replace(" ", "").split(", ")]).rstrip("-"),
                 widths={name: width for width, name in sorted(by_width.items())},
             )
         )

@@ -66,25 +66,41 @@ double exchange_seconds(const Workload& workload, Precision precision, double fl
 Traffic least_traffic(const Workload& workload, Precision precision, std::int64_t samples,
                       double on_chip_bytes, std::int64_t l2_bytes) {
   const double l2 = static_cast<double>(l2_bytes);
-  // The data set is walked from end to end again and again: of each batch that part can still be in the L2.
-  const double data_bytes =
-      static_cast<double>(samples) * static_cast<double>(workload.inputs()) * input_bytes(precision);
-  const double batch_bytes = static_cast<double>(workload.batch_size) *
-                             static_cast<double>(workload.inputs()) * input_bytes(precision);
+  // The data set is walked from end to end again and again: of each batch that part can still be in the L2. Targets are fp32
+  // in every precision; labels, of which a byte would do, count nothing.
+  const double targets = workload.loss == Loss::kCrossEntropy ? 0 : 4.0 * workload.outputs();
+  const double sample_bytes = static_cast<double>(workload.inputs()) * input_bytes(precision) + targets;
+  const double data_bytes = static_cast<double>(samples) * sample_bytes;
+  const double batch_bytes = static_cast<double>(workload.batch_size) * sample_bytes;
   constexpr double kLossBytes = 4;
   Traffic traffic{batch_bytes * std::max(0.0, 1 - l2 / data_bytes), kLossBytes};
 
   const double parameters = static_cast<double>(workload.parameter_count());
-  if (parameters * kMasterBytes <= on_chip_bytes) return traffic;
+  const double slots = parameters * workload.optimizer.slots();
+  if ((parameters + slots) * kMasterBytes <= on_chip_bytes) return traffic;
+  double l2_values = l2 / kMasterBytes;
+  const auto left = [&l2_values](double values) {  // of these, what the L2 does not hold
+    const double held = std::min(values, l2_values);
+    l2_values -= held;
+    return values - held;
+  };
+  if (parameters * kMasterBytes <= on_chip_bytes) {
+    // Beside the weights a part of the slots is on the chip too.
+    l2_values += on_chip_bytes / kMasterBytes - parameters;
+    const double moved = left(slots);
+    traffic.read += moved * kMasterBytes;
+    traffic.written += moved * kMasterBytes;
+    return traffic;
+  }
   const double first = static_cast<double>(workload.model.widths[1]) * (workload.inputs() + 1.0);
-  const double others = parameters - first;
-  const double others_in_l2 = std::min(others, l2 / kMasterBytes);
-  const double first_in_l2 = std::min(first, l2 / kMasterBytes - others_in_l2);
+  // Those first that are read twice.
+  const double others_moved = left(parameters - first), first_and_slots_moved = left(first + slots);
   // Forward reads what enters a product: of a split bf16 weight only its high half. Backward reads and writes the
-  // whole master. The first layer's forward product can use the weights that its update has just made.
+  // whole master, and the slots with it. The first layer's forward product can use the weights that its update has just
+  // made.
   const double forward = precision == Precision::kBf16 ? 2 : 4;
-  traffic.read += (others - others_in_l2) * (forward + kMasterBytes) + (first - first_in_l2) * kMasterBytes;
-  traffic.written += (parameters - others_in_l2 - first_in_l2) * kMasterBytes;
+  traffic.read += others_moved * (forward + kMasterBytes) + first_and_slots_moved * kMasterBytes;
+  traffic.written += (others_moved + first_and_slots_moved) * kMasterBytes;
   return traffic;
 }
 
@@ -96,7 +112,9 @@ double traffic_seconds(const Traffic& traffic, double copy_rate, double read_rat
 
 std::vector<double> exchanged_values(const Workload& workload) {
   const double batch = workload.batch_size;
-  if (workload.layers() == 1) return {batch * workload.classes()};
+  // Of a single layer only the softmax needs what other SMs have summed.
+  if (workload.layers() == 1 && workload.loss != Loss::kCrossEntropy) return {};
+  if (workload.layers() == 1) return {batch * workload.outputs()};
   std::vector<double> values;
   for (int pair = 0; pair < workload.layers() / 2; ++pair) {
     const auto input = static_cast<std::size_t>(2 * pair);

@@ -25,7 +25,8 @@ struct FloorDevice {
 struct Traffic {
   double read = 0, written = 0;
 };
-/// `samples`: of the data set, which lies in memory but for what the L2 can hold.
+/// `samples`: of the data set, which lies in memory but for what the L2 can hold. Weights and the optimizer's slots move unless
+/// they fit on the chip.
 Traffic least_traffic(const Workload& workload, Precision precision, std::int64_t samples,
                       double on_chip_bytes, std::int64_t l2_bytes);
 /// Reads that have a write beside them go at the rate of a copy, the others at that of reading.

@@ -80,13 +80,18 @@ Ladder make_ladder(const std::vector<Record>& records, const std::string& worklo
   const Rung python = rungs.fastest_of({"pytorch-eager"}), eager = rungs.fastest_of({"libtorch-eager"});
   const Rung graph = rungs.fastest_of({"libtorch-graph", "pytorch-graph"});
   const Rung fused = rungs.fastest_of({"libtorch-expert", "pytorch-compile-graph"});
-  const Rung best = rungs.fastest_pytorch(), ours = rungs.fastest_of_ours();
+  Rung best = rungs.fastest_pytorch();
+  const Rung ours = rungs.fastest_of_ours();
+  // Nobody knows whether a rival that failed would have been faster.
+  if (const std::string refuted = refuted_text(refuted_rivals(records, workload, precision));
+      !refuted.empty())
+    best = {"", std::nullopt, refuted};
   Rung bottom{"floor", std::nullopt, "no floor was computed"};
   if (floor) bottom.time = StepSeconds{floor->seconds, floor->seconds, floor->seconds};
 
   Ladder ladder = {term("python", python, eager), term("dispatch", eager, graph),
                    term("fusion", graph, fused)};
-  if (fused.time && best.name != fused.name) ladder.push_back(term("choice", fused, best));
+  if (fused.time && best.time && best.name != fused.name) ladder.push_back(term("choice", fused, best));
   ladder.push_back(term("kernels", best, ours));
   ladder.push_back(term("left", ours, bottom));
   return ladder;

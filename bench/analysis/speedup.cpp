@@ -85,6 +85,21 @@ std::string our_sentence(const std::vector<Comparison>& comparisons) {
          count_of(workloads.size(), "workload") + " and " + count_of(precisions.size(), "precision") + ".";
 }
 
+// Of the cells in which a rival that failed its verification takes one of ours its speed-up.
+std::string refuted_sentence(const std::vector<SpeedupRow>& rows) {
+  std::vector<std::string> cells;
+  for (const SpeedupRow& row : rows) {
+    if (row.refuted_rivals.empty() || !is_ours(row.record->backend) || !counts(*row.record)) continue;
+    const std::string cell = row.record->workload + " " + std::string(to_string(row.record->precision)) +
+                             ": " + refuted_text(row.refuted_rivals);
+    if (std::find(cells.begin(), cells.end(), cell) == cells.end()) cells.push_back(cell);
+  }
+  if (cells.empty()) return "";
+  const std::string more =
+      cells.size() > 1 ? ", and of " + count_of(cells.size() - 1, "other cell") + " likewise" : "";
+  return "No speed-up is claimed of " + cells.front() + more + ".";
+}
+
 std::string pytorch_sentence(const std::vector<SpeedupRow>& rows) {
   for (const SpeedupRow& row : rows) {
     if (!row.is_best_pytorch) continue;
@@ -102,6 +117,9 @@ std::string pytorch_sentence(const std::vector<SpeedupRow>& rows) {
 
 bool is_pytorch(std::string_view backend) {
   return begins_with(backend, "pytorch-") || begins_with(backend, "libtorch-");
+}
+bool is_rival(std::string_view backend) {
+  return is_pytorch(backend) || begins_with(backend, "jax-") || begins_with(backend, "cublaslt-");
 }
 bool is_ours(std::string_view backend) { return backend == "cuda" || begins_with(backend, "cuda-"); }
 bool is_oracle(std::string_view backend) { return backend == "oracle" || begins_with(backend, "oracle-"); }
@@ -124,6 +142,24 @@ const Record* best_pytorch(const std::vector<Record>& records, const std::string
   return best;
 }
 
+std::vector<std::string> refuted_rivals(const std::vector<Record>& records, const std::string& workload,
+                                        Precision precision) {
+  std::vector<std::string> rivals;
+  for (const Record& record : records) {
+    if (record.workload == workload && record.precision == precision && is_rival(record.backend) &&
+        record.verification.verdict == Verdict::kFail)
+      rivals.push_back(record.backend);
+  }
+  return rivals;
+}
+
+std::string refuted_text(const std::vector<std::string>& rivals) {
+  std::string text;
+  for (std::size_t i = 0; i < rivals.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == rivals.size() ? " and " : ", ") + rivals[i];
+  return text.empty() ? text : text + " failed verification";
+}
+
 std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
   std::vector<SpeedupRow> rows;
   for (const Record& record : records) {
@@ -132,8 +168,9 @@ std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
                    .is_best_pytorch = best == &record,
                    .best_pytorch = best == nullptr ? "" : best->backend,
                    .over_best_pytorch = {},
-                   .over_pytorch_eager = {}};
-    if (!is_oracle(record.backend)) {
+                   .over_pytorch_eager = {},
+                   .refuted_rivals = refuted_rivals(records, record.workload, record.precision)};
+    if (!is_oracle(record.backend) && row.refuted_rivals.empty()) {
       row.over_best_pytorch = ratio(best, record);
       row.over_pytorch_eager = ratio(find(records, record, "pytorch-eager"), record);
     }
@@ -145,7 +182,10 @@ std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
 std::string finding(const std::vector<Record>& records) {
   const std::vector<SpeedupRow> rows = speedup_rows(records);
   const std::vector<Comparison> ours = fastest_against_best(rows, is_ours);
-  std::string text = ours.empty() ? pytorch_sentence(rows) : our_sentence(ours);
+  const std::string refuted = refuted_sentence(rows);
+  const bool nothing_else = ours.empty() && !refuted.empty();
+  std::string text = nothing_else ? "" : ours.empty() ? pytorch_sentence(rows) : our_sentence(ours);
+  if (!refuted.empty()) text += (text.empty() ? "" : " ") + refuted;
   const auto failed =
       static_cast<std::size_t>(std::count_if(records.begin(), records.end(), [](const Record& record) {
         return record.outcome == Outcome::kFailed || record.verification.verdict == Verdict::kFail;

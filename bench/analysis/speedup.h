@@ -1,7 +1,8 @@
 // Speed-ups between the records of one results file, and what they say in one sentence.
 //
-// Only records of the same workload and precision are compared, and only if both ran and passed their checks.
-// The oracles are the yardstick of the checks, never a competitor.
+// Only records of the same workload and precision (a cell) are compared, and only if both ran and passed their checks.
+// The oracles are the yardstick of the checks, never a competitor. A rival that failed its verification may have been the
+// fastest: until that is understood its cell has no speed-up.
 #pragma once
 
 #include <optional>
@@ -16,6 +17,7 @@ namespace headroom {
 bool is_pytorch(std::string_view backend);  ///< pytorch-* and libtorch-*
 bool is_ours(std::string_view backend);     ///< cuda and cuda-*
 bool is_oracle(std::string_view backend);   ///< oracle and oracle-*
+bool is_rival(std::string_view backend);    ///< PyTorch, JAX, or a vendor's library
 /// Ran, has a time, and passed its checks.
 bool counts(const Record& record);
 
@@ -24,6 +26,12 @@ bool counts(const Record& record);
 const Record* best_pytorch(const std::vector<Record>& records, const std::string& workload,
                            Precision precision);
 
+/// Rivals of a cell that failed their verification, in the order of the records.
+std::vector<std::string> refuted_rivals(const std::vector<Record>& records, const std::string& workload,
+                                        Precision precision);
+/// "libtorch-graph and jax-scan failed verification"; empty for none.
+std::string refuted_text(const std::vector<std::string>& rivals);
+
 /// One line of the table that a run ends with, in the order of the records.
 struct SpeedupRow {
   const Record* record = nullptr;
@@ -31,6 +39,7 @@ struct SpeedupRow {
   std::string best_pytorch;                 ///< its backend; empty if there is none
   std::optional<double> over_best_pytorch;  ///< its time / this time
   std::optional<double> over_pytorch_eager;
+  std::vector<std::string> refuted_rivals;  ///< of its cell, which then has no speed-ups
 };
 std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records);
 

@@ -48,6 +48,11 @@ void check_name(const std::string& where, std::string_view name) {
   if (!is_name(name)) throw InputError(where + " '" + std::string(name) + "': expected " + kNameRule);
 }
 
+bool is_workload_name(std::string_view text) {
+  return is_name(text) && std::none_of(text.begin(), text.end(),
+                                       [](char one) { return one == '_' || (one >= 'A' && one <= 'Z'); });
+}
+
 std::string printable(std::string_view text) {
   std::string shown;
   while (!text.empty()) {

@@ -19,6 +19,13 @@ bool is_name(std::string_view text);
 /// Throws InputError "WHERE 'NAME': expected ..." unless it is one.
 void check_name(const std::string& where, std::string_view name);
 
+/// What is_workload_name() takes, to be put after "expected ".
+inline constexpr const char* kWorkloadNameRule =
+    "a name of small letters, digits, '.' and '-', at most 128 of them, the first a letter or a digit";
+
+/// What a suite may call a workload: such a name is part of a benchmark's name, of files and of lists with commas.
+bool is_workload_name(std::string_view text);
+
 /// What can go to a terminal: control characters other than '\n', among them U+0080 to U+009F, become spaces, and bytes
 /// that are no UTF-8 become '?'.
 std::string printable(std::string_view text);

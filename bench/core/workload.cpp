@@ -152,6 +152,22 @@ std::vector<std::string> slot_names(const Optimizer& optimizer) {
   return optimizer.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
 }
 
+double* optimizer_number(Optimizer& optimizer, std::string_view name) {
+  const bool is_sgd = optimizer.kind == Optimizer::Kind::kSgd;
+  if (name == "learning_rate") return &optimizer.learning_rate;
+  if (name == "momentum") return is_sgd ? &optimizer.momentum : nullptr;
+  if (name == "weight_decay")
+    return optimizer.kind == Optimizer::Kind::kAdamW ? &optimizer.weight_decay : nullptr;
+  if (is_sgd) return nullptr;
+  return name == "beta1"     ? &optimizer.beta1
+         : name == "beta2"   ? &optimizer.beta2
+         : name == "epsilon" ? &optimizer.epsilon
+                             : nullptr;
+}
+const double* optimizer_number(const Optimizer& optimizer, std::string_view name) {
+  return optimizer_number(const_cast<Optimizer&>(optimizer), name);
+}
+
 Activation parse_activation(std::string_view name) { return parse_kind(kAllActivations, "activation", name); }
 Loss parse_loss(std::string_view name) { return parse_kind(kAllLosses, "loss", name); }
 Optimizer::Kind parse_optimizer(std::string_view name) {

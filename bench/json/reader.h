@@ -67,6 +67,7 @@ class JsonReader {
   std::vector<JsonReader> items_not_empty() const;
 
   bool is_null() const;
+  bool is_string() const;
   bool boolean() const;
   std::string string() const;
   double number() const;

@@ -70,6 +70,50 @@ TEST(Floors, WeightsThatFitInTheL2NeedNoMemory) {
   EXPECT_LE(traffic.read, 8 * 8 * 4);
 }
 
+TEST(Floors, AnOptimizersSlotsAreReadAndWrittenWithTheWeights) {
+  const double first = 785.0 * 8192, others = 2 * 8193.0 * 8192 + 8193 * 10, kept = 15e6;
+  const double parameters = first + others;
+  const auto traffic = [](const std::string& optimizer, Precision precision) {
+    return least_traffic(parse_workload_name("mlp-784x8192x8192x8192x10-b32" + optimizer), precision, 1 << 20,
+                         kOnChip, kL2);
+  };
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    const Traffic plain = traffic("", precision);
+    for (const auto& [optimizer, slots] : {std::pair{"-momentum0.9", 1}, {"-adam", 2}, {"-adamw", 2}}) {
+      const Traffic more = traffic(optimizer, precision);
+      EXPECT_DOUBLE_EQ(more.read - plain.read, 4 * slots * parameters) << optimizer;
+      EXPECT_DOUBLE_EQ(more.written - plain.written, 4 * slots * parameters) << optimizer;
+    }
+  }
+  EXPECT_DOUBLE_EQ(traffic("", Precision::kFp32).written, 4 + 4 * (parameters - kept));
+}
+
+TEST(Floors, WeightsStayOnTheChipWhereOnlyTheSlotsDoNotFit) {
+  const Workload workload = parse_workload_name("mlp-8x4000x2000x8-b8-adam");
+  const double parameters = 4000 * 9 + 4001 * 2000 + 2001 * 8;
+  const auto written = [&](double on_chip, double l2) {
+    return least_traffic(workload, Precision::kFp32, 1 << 30, on_chip, static_cast<std::int64_t>(l2)).written;
+  };
+  EXPECT_DOUBLE_EQ(written(12 * parameters, 0), 4);
+  EXPECT_DOUBLE_EQ(written(4 * parameters, 0), 4 + 8 * parameters);
+  EXPECT_DOUBLE_EQ(written(5 * parameters, 4 * 1000), 4 + 7 * parameters - 4 * 1000);
+  EXPECT_DOUBLE_EQ(written(4 * parameters - 4, 0), 4 + 12 * parameters);
+}
+
+TEST(Floors, TargetsOfARegressionAreReadInFp32InEveryPrecision) {
+  const auto read = [](const char* name, Precision precision) {
+    return least_traffic(parse_workload_name(name), precision, 1 << 20, kOnChip, 0).read;
+  };
+  EXPECT_DOUBLE_EQ(read("mlp-784x64x784-b32-mse", Precision::kFp32), 32 * (784 + 784) * 4);
+  EXPECT_DOUBLE_EQ(read("mlp-784x64x784-b32-bce", Precision::kBf16), 32 * (784 * 2 + 784 * 4));
+  EXPECT_DOUBLE_EQ(read("mlp-784x64x10-b32", Precision::kBf16), 32 * 784 * 2);
+}
+
+TEST(Floors, ASingleLayerWithoutASoftmaxNeedsNoExchange) {
+  EXPECT_THAT(exchanged_values(parse_workload_name("mlp-784x10-b32-mse")), ElementsAre());
+  EXPECT_THAT(exchanged_values(parse_workload_name("mlp-784x64x10-b32-mse")), ElementsAre(320));
+}
+
 TEST(Floors, ALargeBatchOnAWideNetworkIsBoundByOperations) {
   const Floor floor = floor_of("mlp-784x4096x4096x4096x10-b16384", Precision::kBf16);
   const double weights = 784.0 * 4096 + 2 * 4096.0 * 4096 + 4096 * 10;

@@ -60,6 +60,14 @@ TEST(Ladder, TheTermsAddUp) {
   EXPECT_EQ(told(ladder)[3], "choice: libtorch-expert - pytorch-compile = 30.0 us");
 }
 
+TEST(Ladder, ARivalThatFailedVerificationLeavesNoBestToCompareOursWith) {
+  std::vector<Record> records = whole();
+  records[10].verification.verdict = Verdict::kFail;  // pytorch-compile
+  const std::vector<std::string> ladder = told(make_ladder(records, kWorkload, Precision::kFp32, kFloor));
+  EXPECT_EQ(ladder[2], "fusion: pytorch-graph - pytorch-compile-graph = 70.0 us");
+  EXPECT_EQ(ladder[3], "kernels:  - cuda-resident = pytorch-compile failed verification");
+}
+
 TEST(Ladder, NegativeTermsAndNoiseAreCalledSo) {
   std::vector<Record> records = whole();
   records[1] = row("libtorch-eager", 995);

@@ -67,6 +67,46 @@ TEST(SpeedupRows, FailedOrUncheckedRecordsHaveNoSpeedup) {
   }
 }
 
+TEST(SpeedupRows, ARivalThatFailedVerificationTakesItsCellTheSpeedup) {
+  const std::string other = "mlp-784x256x10-b32";
+  for (const char* rival : {"libtorch-graph", "jax-scan", "cublaslt-graph"}) {
+    const std::vector<Record> records = {
+        record("pytorch-eager", 12), record(rival, 1, Precision::kFp32, Verdict::kFail),
+        record("cuda-layered", 2), record("pytorch-eager", 12, Precision::kFp32, Verdict::kPass, other),
+        record("cuda-layered", 2, Precision::kFp32, Verdict::kPass, other)};
+    const std::vector<SpeedupRow> rows = speedup_rows(records);
+    EXPECT_FALSE(rows[2].over_best_pytorch.has_value()) << rival;
+    EXPECT_FALSE(rows[2].over_pytorch_eager.has_value()) << rival;
+    EXPECT_EQ(rows[2].refuted_rivals, std::vector<std::string>{rival});
+    EXPECT_EQ(rows[4].over_best_pytorch, 6) << "another workload";
+    EXPECT_TRUE(rows[4].refuted_rivals.empty());
+  }
+}
+
+TEST(SpeedupRows, OneOfOursOrARivalThatCrashedLeavesTheSpeedupOfTheOthers) {
+  Record crashed = record("libtorch-graph", 1, Precision::kFp32, Verdict::kNotRun);
+  crashed.outcome = Outcome::kFailed;
+  const std::vector<Record> records = {record("pytorch-eager", 12), crashed, record("cuda-layered", 2),
+                                       record("cuda-fused", 1, Precision::kFp32, Verdict::kFail)};
+  EXPECT_EQ(speedup_rows(records)[2].over_best_pytorch, 6);
+}
+
+TEST(Finding, NamesTheRivalThatFailedInPlaceOfASpeedup) {
+  std::vector<Record> records = {record("pytorch-eager", 12),
+                                 record("libtorch-graph", 1, Precision::kFp32, Verdict::kFail),
+                                 record("cuda-layered", 2)};
+  EXPECT_EQ(finding(records),
+            "No speed-up is claimed of mlp-784x128x10-b32 fp32: libtorch-graph failed verification. 1 record "
+            "failed.");
+  records.push_back(record("pytorch-eager", 12, Precision::kFp16));
+  records.push_back(record("cuda-layered", 1, Precision::kFp16));
+  EXPECT_EQ(
+      finding(records),
+      "cuda-layered trains mlp-784x128x10-b32 fp16 12.0 times as fast as the best PyTorch (pytorch-eager). "
+      "No speed-up is claimed of mlp-784x128x10-b32 fp32: libtorch-graph failed verification. 1 record "
+      "failed.");
+}
+
 TEST(Finding, SaysTheRangeOverWorkloadsAndPrecisions) {
   const std::vector<Record> records = {
       record("pytorch-eager", 12), record("libtorch-eager", 8), record("cuda-layered", 2),

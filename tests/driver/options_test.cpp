@@ -74,7 +74,13 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"--block-seconds", "0.001"}, "--block-seconds"}, Mistake{{"--shard", "3/2"}, "--shard 3/2"},
         Mistake{{"--shard", "2"}, "I/N"}, Mistake{{"--seed", "-1"}, "--seed -1"},
         Mistake{{"--learning-rate", "0"}, "--learning-rate"},
-        Mistake{{"--learning-rate", "nan"}, "--learning-rate"}, Mistake{{"--loss-seeds", "1,1"}, "twice"},
+        Mistake{{"--learning-rate", "nan"}, "--learning-rate"},
+        Mistake{{"--momentum", "1"}, "--momentum 1: expected from 0 to below 1"},
+        Mistake{{"--momentum", "-0.1"}, "--momentum -0.1"}, Mistake{{"--beta1", "1"}, "--beta1 1: expected"},
+        Mistake{{"--beta2", "nan"}, "--beta2 nan: expected"},
+        Mistake{{"--epsilon", "0"}, "--epsilon 0: expected"},
+        Mistake{{"--weight-decay", "inf"}, "--weight-decay inf: expected"},
+        Mistake{{"--beta1", "half"}, "--beta1"}, Mistake{{"--loss-seeds", "1,1"}, "twice"},
         Mistake{{"--worker", "mine"}, "NAME=COMMAND"}, Mistake{{"--worker", "mine='x"}, "quote"},
         Mistake{{"--wait", "--share-device"}, "--share-device"},
         Mistake{{"--suite", "quick", "--workload", "mlp-4x2-b1"}, "one of them"},
@@ -87,6 +93,16 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{{"--", "--benchmark_format=xml"}, "unknown argument '--benchmark_format=xml'"},
         Mistake{{"--benchmark_filte=3"}, "--benchmark_filter"},
         Mistake{{"--skip-verification"}, "unknown option"}));
+
+TEST(Options, TheOptimizersNumbersAreSettings) {
+  const RunOptions options = parse(
+      {"--momentum", "0", "--beta1", "0.5", "--beta2=0.9", "--epsilon", "1e-5", "--weight-decay", "0.1"});
+  EXPECT_EQ(options.optimizer_numbers,
+            (std::map<std::string, double>{
+                {"momentum", 0}, {"beta1", 0.5}, {"beta2", 0.9}, {"epsilon", 1e-5}, {"weight_decay", 0.1}}));
+  EXPECT_EQ(options.settings.at("weight-decay"), "0.1");
+  EXPECT_EQ(options.settings.count("learning-rate"), 0u);
+}
 
 TEST(Resume, TakesTheFilesSettingsForWhatIsNotGiven) {
   const RunOptions options =

@@ -50,7 +50,7 @@ Results example() {
   record.energy = Energy{4000, 2.5, 700, std::nullopt};
   record.joules_per_step = 0.175;
   record.slowdown_reasons = {{"hardware_slowdown"}};
-  record.losses = {{8, {0, 1}, {2.3025851f, std::nanf("")}, 1.5, 0.25}};
+  record.losses = {{8, {0, 1}, {2.3025851f, std::nanf("")}, 1.5, 0.25, {}}};
   record.verification = {Verdict::kFail,
                          {{"step_update", "weight1", {0, 7}, std::nan(""), INFINITY, 1e-3, false}}};
   results.records = {record};
@@ -89,6 +89,60 @@ TEST(ResultsFile, FilesOfBeforeTheGpuWasWatchedAreRead) {
   EXPECT_EQ(to_json(read_results(folder.write("old.json", text))), to_json(results));
 }
 
+// What version 1 wrote: the text without what came later.
+std::string as_version_1(std::string text) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"("schema_version":2)", R"("schema_version":1)"},
+           {R"("about":null,)", ""},
+           {R"("activation":"relu","loss":"cross-entropy",)", ""},
+           {R"(,"momentum":0.0)", ""},
+           {R"(,"held_out_r_squared":null)", ""}}) {
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+TEST(ResultsFile, FilesOfVersion1AreReadWithWhatWasMeantThen) {
+  const TemporaryFolder folder;
+  const Results read = read_results(folder.write("old.json", as_version_1(to_json(example()))));
+  EXPECT_EQ(read.version, 1);
+  EXPECT_EQ(to_json(read), to_json(example()));  // what is written is of the latest version
+}
+
+TEST(ResultsFile, AFileOfVersion1HasNothingThatCameLater) {
+  const TemporaryFolder folder;
+  std::string text = as_version_1(to_json(example()));
+  text.replace(text.find(R"("kind":"sgd")"), 0, R"("momentum":0.5,)");
+  const std::string said = message_of<InputError>([&] { read_results(folder.write("old.json", text)); });
+  EXPECT_THAT(said, HasSubstr("workloads[0].optimizer.momentum: unknown field"));
+}
+
+TEST(ResultsFile, EveryOptimizerIsReadBackWithTheNumbersOfItsKind) {
+  const TemporaryFolder folder;
+  for (const Optimizer::Kind kind : kAllOptimizers) {
+    Results results = example();
+    WorkloadEntry& entry = results.workloads[0];
+    entry.about = "From a paper.";
+    entry.workload.model.activation = Activation::kSilu;
+    entry.workload.loss = Loss::kBinaryCrossEntropy;
+    Optimizer& optimizer = entry.workload.optimizer;
+    optimizer.kind = kind;
+    double value = 0.125;
+    for (const std::string_view name : kOptimizerNumbers)
+      if (double* number = optimizer_number(optimizer, name)) *number = value /= 2;
+    results.records[0].losses[0].held_out_accuracy.reset();
+    results.records[0].losses[0].held_out_r_squared = -0.5;
+    const Results read = read_results(folder.write("a.json", to_json(results)));
+    EXPECT_EQ(read.workloads[0].about, entry.about);
+    EXPECT_EQ(read.workloads[0].workload.model, entry.workload.model);
+    EXPECT_EQ(read.workloads[0].workload.loss, entry.workload.loss);
+    EXPECT_EQ(read.workloads[0].workload.optimizer, optimizer);
+    EXPECT_EQ(read.records[0].losses[0].held_out_r_squared, -0.5);
+  }
+}
+
 TEST(ResultsFile, NothingThatIsNotFiniteIsWrittenAndLossesHaveSevenDigits) {
   const std::string text = to_json(example());
   EXPECT_EQ(text.find("nan"), std::string::npos);
@@ -117,8 +171,8 @@ TEST(ResultsFile, MistakesSayWhereTheyAre) {
   EXPECT_THAT(complaint(R"("backend":"cuda-layered")", R"("backend":null)"),
               HasSubstr("records[0].backend: expected a string, found null"));
   EXPECT_THAT(complaint(R"("bf16")", R"("fp8")"), HasSubstr("records[0].precision: expected one of fp32"));
-  EXPECT_THAT(complaint(R"("schema_version":1)", R"("schema_version":2)"),
-              HasSubstr("schema_version: expected 1"));
+  EXPECT_THAT(complaint(R"("schema_version":2)", R"("schema_version":3)"),
+              HasSubstr("schema_version: expected 1 or 2, found 3"));
   EXPECT_THAT(complaint(R"("id":)", R"("idd":)"), HasSubstr("run.id: is missing"));
   EXPECT_THAT(complaint("{", "["), HasSubstr("found no JSON"));
   EXPECT_EQ(message_of<InputError>([&] { read_results(folder.write("c.json", "[]")); }),
@@ -153,8 +207,22 @@ class ResultsReader : public testing::Test {
 };
 
 TEST_F(ResultsReader, NamesTheFirstPlaceThatTheSchemaRefuses) {
+  EXPECT_EQ(complaint(R"("kind":"sgd")", R"("kind":"adagrad")"),
+            R"(workloads[0].optimizer.kind: expected one of sgd, adam, adamw, found "adagrad")");
   EXPECT_EQ(complaint(R"("kind":"sgd")", R"("kind":"adamw")"),
-            R"(workloads[0].optimizer.kind: expected sgd, found "adamw")");
+            "workloads[0].optimizer.momentum: expected nothing, found 0.0");
+  EXPECT_EQ(complaint(R"("momentum":0.0)", R"("beta2":0.9)"),
+            "workloads[0].optimizer.beta2: expected nothing, found 0.9");
+  EXPECT_EQ(complaint(R"(,"momentum":0.0)", ""), "workloads[0].optimizer.momentum: is missing");
+  EXPECT_EQ(complaint(R"("kind":"sgd","learning_rate":0.003,"momentum":0.0)",
+                      R"("kind":"adam","learning_rate":0.003,"beta1":0.9,"beta2":0.999)"),
+            "workloads[0].optimizer.epsilon: is missing");
+  EXPECT_EQ(complaint(R"("activation":"relu")", R"("activation":"mish")"),
+            R"(workloads[0].activation: expected one of relu, tanh, silu, gelu, elu, found "mish")");
+  EXPECT_EQ(complaint(R"("loss":"cross-entropy")", R"("loss":"l1")"),
+            R"(workloads[0].loss: expected one of cross-entropy, mse, bce, found "l1")");
+  EXPECT_EQ(complaint(R"("held_out_r_squared":null)", R"("held_out_r_squared":0.5)"),
+            "records[0].losses[0].held_out_r_squared: expected null, found 0.5");
   EXPECT_EQ(complaint(R"("kind":"synthetic")", R"("kind":"cifar")"),
             R"(workloads[0].dataset.kind: expected one of synthetic, idx, found "cifar")");
   EXPECT_EQ(complaint(R"("kind":"synthetic")", R"("kind":"idx")"),
@@ -248,7 +316,7 @@ TEST(LossCurves, EveryStepToAHundredThenEveryTenth) {
 }
 
 TEST(LossCurves, AreComparedSeedBySeed) {
-  const auto curve = [](std::uint64_t seed, double mean) { return LossCurve{seed, {}, {}, mean, {}}; };
+  const auto curve = [](std::uint64_t seed, double mean) { return LossCurve{seed, {}, {}, mean, {}, {}}; };
   const auto check =
       compare_curves({curve(2, 1.001), curve(1, 2.002)}, {curve(1, 2.0), curve(2, 1.0), curve(3, 9)});
   ASSERT_TRUE(check);

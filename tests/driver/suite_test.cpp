@@ -48,6 +48,62 @@ TEST(Suite, WorkloadsTakeTheSuitesDefaultsOrTheirOwn) {
   EXPECT_THAT(own.backends, ElementsAre("all", "oracle"));
 }
 
+TEST(Suite, AWorkloadSaysWhatIsTrained) {
+  const TemporaryFolder folder;
+  const Suite suite = read_suite(folder.write(
+      "s.json",
+      suite_text(
+          R"({"widths": [4, 3], "batch_size": 2, "activation": "gelu", "loss": "mse", "optimizer": "adam"},
+      {"name": "mine.2", "about": "From a paper.", "widths": [5, 2], "batch_size": 1, "loss": "bce",
+       "optimizer": {"kind": "adamw", "learning_rate": 0.1, "beta1": 0.5, "weight_decay": 0}},
+      {"widths": [5, 2], "batch_size": 1, "optimizer": {"kind": "sgd", "momentum": 0.5}})")));
+  const Workload& first = suite.workloads[0].workload;
+  EXPECT_EQ(first.name, "mlp-4x3-b2-gelu-mse-adam");
+  EXPECT_EQ(first.model.activation, Activation::kGelu);
+  EXPECT_EQ(first.loss, Loss::kMeanSquaredError);
+  Optimizer adam{.kind = Optimizer::Kind::kAdam};
+  EXPECT_EQ(first.optimizer, adam);
+  EXPECT_EQ(suite.workloads[0].about, "");
+  EXPECT_EQ(suite.workloads[1].workload.name, "mine.2");
+  EXPECT_EQ(suite.workloads[1].about, "From a paper.");
+  Optimizer adamw{.kind = Optimizer::Kind::kAdamW};
+  adamw.learning_rate = 0.1;
+  adamw.beta1 = 0.5;
+  adamw.weight_decay = 0;
+  EXPECT_EQ(suite.workloads[1].workload.optimizer, adamw);
+  EXPECT_EQ(suite.workloads[2].workload.name, "mlp-5x2-b1-momentum0.5");
+}
+
+TEST(Suite, MistakesInWhatIsTrainedNameTheNearest) {
+  const auto said = [](const std::string& fields) {
+    return complaint(suite_text(R"({"widths": [4, 3], "batch_size": 2, )" + fields + "}"));
+  };
+  EXPECT_THAT(said(R"("activation": "tahn")"), HasSubstr("workloads[0].activation"));
+  EXPECT_THAT(said(R"("activation": "tahn")"), HasSubstr("did you mean 'tanh'"));
+  EXPECT_THAT(said(R"("loss": "mes")"), HasSubstr("did you mean 'mse'"));
+  EXPECT_THAT(said(R"("optimizer": "adamm")"), HasSubstr("did you mean 'adam'"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "adamv"})"), HasSubstr("did you mean 'adam"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "adam", "beta3": 1})"), HasSubstr("did you mean 'beta"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "adam", "momentum": 0.9})"), HasSubstr("unknown key 'momentum'"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "sgd", "beta1": 0.9})"), HasSubstr("unknown key 'beta1'"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "adam", "beta2": 1})"), HasSubstr("beta2 1 is not"));
+  EXPECT_THAT(said(R"("optimizer": {"learning_rate": 1})"), HasSubstr("kind"));
+  EXPECT_THAT(said(R"("optimizer": 3)"), HasSubstr("expected an object"));
+  EXPECT_THAT(said(R"("optimizer": {"kind": "adam", "learning_rate": 1}, "learning_rate": 1)"),
+              HasSubstr("the optimizer has one already"));
+  EXPECT_THAT(said(R"("about": "")"), HasSubstr("about: expected a sentence"));
+  EXPECT_THAT(said(R"("about": "a\nb")"), HasSubstr("about: expected a sentence"));
+}
+
+TEST(Suite, ANameOfItsOwnIsSmallLettersAndSaysNothingFalse) {
+  const auto said = [](const std::string& name) {
+    return complaint(suite_text(R"({"widths": [4, 3], "batch_size": 2, "name": ")" + name + R"("})"));
+  };
+  for (const char* name : {"Mine", "my_net", "-a", ".a", "", "a/b", "a b"})
+    EXPECT_THAT(said(name), HasSubstr("expected a name of small letters")) << name;
+  EXPECT_THAT(said("mlp-4x3-b2-adam"), HasSubstr("that is another network, this is 'mlp-4x3-b2'"));
+}
+
 TEST(Suite, AByteOrderMarkIsTaken) {
   const TemporaryFolder folder;
   EXPECT_EQ(read_suite(folder.write("s.json", "\xef\xbb\xbf" + suite_text(kGood))).workloads.size(), 1u);
@@ -174,6 +230,41 @@ TEST_F(PlanTest, UnknownNamesComeWithTheNearest) {
   EXPECT_THAT(refusal(), HasSubstr("did you mean 's'"));
 }
 
+TEST_F(PlanTest, TheOptimizersNumbersAreThoseOfTheCommandLine) {
+  options_.workload_names = {"mlp-7x3-b2-adam", "mlp-6x3-b2-adamw"};
+  options_.optimizer_numbers = {{"beta1", 0.5}, {"epsilon", 1e-5}};
+  for (const PlannedWorkload& planned : plan().workloads) {
+    EXPECT_EQ(planned.workload.optimizer.beta1, 0.5);
+    EXPECT_EQ(planned.workload.optimizer.epsilon, 1e-5);
+  }
+  options_.optimizer_numbers = {{"weight_decay", 0.5}};
+  EXPECT_THAT(refusal(),
+              HasSubstr("--weight-decay: workload 'mlp-7x3-b2-adam' is trained by adam, which has none"));
+  options_.optimizer_numbers = {{"momentum", 0.5}};
+  EXPECT_THAT(refusal(), HasSubstr("--momentum: workload 'mlp-7x3-b2-adam'"));
+}
+
+TEST_F(PlanTest, MomentumIsInTheNameUnlessASuiteHasChosenIt) {
+  options_.optimizer_numbers = {{"momentum", 0.5}};
+  EXPECT_EQ(names().front(), "mlp-4x3-b2-momentum0.5");
+  folder_.write("bench/suites/s.json",
+                suite_text(R"({"name": "mine", "about": "A paper.", "widths": [4, 3], "batch_size": 2})"));
+  const Plan made = plan();
+  EXPECT_EQ(made.workloads[0].workload.name, "mine");
+  EXPECT_EQ(made.workloads[0].workload.optimizer.momentum, 0.5);
+  EXPECT_EQ(made.workloads[0].about, "A paper.");
+  options_.workload_names = {"mlp-4x3-b2", "mlp-4x3-b2-momentum0.9"};
+  EXPECT_THAT(refusal(), HasSubstr("makes two workloads 'mlp-4x3-b2-momentum0.5'"));
+}
+
+TEST_F(PlanTest, LabelsAreNoTargetsOfARegression) {
+  for (const char* loss : {"mse", "bce"}) {
+    options_.workload_names = {std::string("mlp-7x3-b2-") + loss};
+    options_.data_folder = (folder_.path() / "none").string();
+    EXPECT_THAT(refusal(), HasSubstr("IDX files hold labels"));
+  }
+}
+
 TEST_F(PlanTest, WorkloadsOnTheCommandLine) {
   options_.workload_names = {"mlp-7x3-b2", "mlp-7x3-b2"};
   EXPECT_THAT(refusal(), HasSubstr("twice"));
@@ -181,7 +272,7 @@ TEST_F(PlanTest, WorkloadsOnTheCommandLine) {
   EXPECT_NE(refusal(), "");
   options_.workload_names = {"mlp-7x3-b2"};
   options_.seed = 5;
-  options_.learning_rate = 0.5;
+  options_.optimizer_numbers = {{"learning_rate", 0.5}};
   const Plan made = plan();
   EXPECT_FALSE(made.suite);
   EXPECT_EQ(made.workloads[0].workload.seed, 5u);

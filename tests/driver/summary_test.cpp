@@ -98,6 +98,28 @@ TEST(Summary, ListsWhatWasSkippedOnceForEachReason) {
   EXPECT_THAT(text, Not(HasSubstr(first + "  ")));
 }
 
+TEST(Summary, NamesARivalThatFailedVerificationInPlaceOfASpeedup) {
+  Results results = measured();
+  EXPECT_THAT(summary_table(results), HasSubstr("8.33 x"));
+  results.records[3].outcome = Outcome::kFailed;
+  results.records[3].message = "verification: step_update of weight1";
+  results.records[3].verification.verdict = Verdict::kFail;
+  const std::string text = summary_table(results);
+  EXPECT_THAT(text, HasSubstr("verified, no speed-up: libtorch-expert failed verification"));
+  EXPECT_THAT(text, Not(HasSubstr(" x  ")));
+  EXPECT_THAT(summary_json(results, "a.json"),
+              HasSubstr("\"refuted_rivals\": [\n        \"libtorch-expert\""));
+}
+
+TEST(Summary, SaysWhatANameOfASuitesOwnStandsFor) {
+  Results results = measured();
+  EXPECT_THAT(summary_table(results), Not(HasSubstr(": mlp-8x8-b8")));
+  results.workloads[0].workload.name = "mine";
+  results.workloads[0].workload.optimizer.kind = Optimizer::Kind::kAdam;
+  for (Record& record : results.records) record.workload = "mine";
+  EXPECT_THAT(summary_table(results), HasSubstr("\nmine: mlp-8x8-b8-adam\n"));
+}
+
 TEST(Summary, FitsANarrowTerminal) {
   Results results = measured();
   for (Record& record : results.records) record.workload = "mlp-784x128x128x128x10-b32";

@@ -13,6 +13,9 @@ VALIDATOR = jsonschema.Draft202012Validator(
 )
 
 
+ADAM = {"kind": "adam", "learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+
+
 def steps(scale=1.0, seed=0, count=12, noise=0.001, step=40e-6):
     made = random.Random(seed)
     return [step * scale * math.exp(made.gauss(0, noise)) for _ in range(count)]
@@ -207,7 +210,11 @@ def set_at(path, value):
         ("software.worker_protocol", "7", "software.worker_protocol is '1' and '7'"),
         ("run.settings.block-seconds", "0.5", "run.settings.block-seconds"),
         ("workloads.0.seed", 2, "workload mlp-784x10-b32: seed"),
-        ("workloads.0.batch_size", 64, "widths and batch_size"),
+        ("workloads.0.batch_size", 64, "what is trained is 'mlp-784x10-b32' and 'mlp-784x10-b64'"),
+        ("workloads.0.activation", "tanh", "what is trained is 'mlp-784x10-b32' and 'mlp-784x10-b32-tanh'"),
+        ("workloads.0.loss", "mse", "what is trained"),
+        ("workloads.0.optimizer", ADAM, "what is trained"),
+        ("workloads.0.optimizer.momentum", 0.9, "what is trained"),
         ("workloads.0.optimizer.learning_rate", 0.1, "learning_rate"),
         ("workloads.0.dataset.digest", "00000000deadbeee", "dataset.digest"),
     ],
@@ -217,13 +224,26 @@ def test_not_comparable_says_which_field(files, path, value, said):
     assert_refused(done, "base.json and head.json are not comparable", said, code=4)
 
 
+@pytest.mark.parametrize("number", ["learning_rate", "beta1", "beta2", "epsilon"])
+def test_every_number_of_the_optimizer_is_compared(tmp_path, number):
+    base = results([record(steps())])
+    base["workloads"][0] |= {"name": "mlp-784x10-b32", "optimizer": ADAM}
+    head = json.loads(json.dumps(base))
+    head["workloads"][0]["optimizer"][number] *= 0.5
+    done = compare(write(tmp_path / "base.json", base), write(tmp_path / "head.json", head))
+    assert_refused(done, "not comparable", f"workload mlp-784x10-b32: {number}", code=4)
+
+
 # ---- bad input: exit code 2, one line
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("schema_version", 2, "schema_version: expected 1, found 2"),
+        ("schema_version", 3, "schema_version: expected 1 or 2, found 3"),
+        ("workloads.0.activation", "mish", "workloads[0].activation: expected one of relu, tanh"),
+        ("workloads.0.loss", "l1", "workloads[0].loss: expected one of cross-entropy"),
+        ("workloads.0.optimizer.kind", "lion", "workloads[0].optimizer.kind: expected one of sgd, adam"),
         ("records.0.blocks.3.device_seconds", 0, "records[0].blocks[3].device_seconds: expected a number"),
         ("records.0.blocks.3.device_seconds", -1.0, "blocks[3]"),
         ("records.0.blocks.3.steps", 0, "blocks[3]"),

@@ -40,7 +40,7 @@ def test_every_hostile_name_of_a_workload_and_of_a_suite_is_refused(tmp_path):
         file = tmp_path / f"suite{number}.json"
         file.write_text(json.dumps(suite))
         done = headroom("run", "--suite", file, "--device", -1)
-        assert_refused(done, "workloads[0]: name", "expected a name of letters")
+        assert_refused(done, "workloads[0]: name", "expected a name of small letters")
         assert not {"\x1b", "\x9b"} & set(done.stderr)
     del suite["workloads"][0]["name"]
     for name in ("a b", "\x1b[31mred"):

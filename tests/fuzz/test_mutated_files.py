@@ -114,7 +114,8 @@ def whole_document() -> dict:
     entry = made_up.workload((784, 128, 10))
     entry["floors"] = {"fp32": made_up.floor(1.1e-6)}
     entry["ladders"] = {"fp32": made_up.ladder()}
-    document["workloads"] = [entry, made_up.workload((12, 8, 4), 8)]
+    trained = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam(), "about": "a paper"}
+    document["workloads"] = [entry, made_up.workload((12, 8, 4), 8, **trained)]
     gpu = {"samples": 3, "sm_clock_megahertz": 1980, "memory_clock_megahertz": 2619.5, "power_watts": 310.5}
     gpu |= {"temperature_celsius": 41, "throttle_reasons": ["power_cap"], "uncorrected_ecc_errors": 0}
     gpu |= {"other_processes": None}
@@ -135,7 +136,9 @@ def whole_document() -> dict:
         record |= {"setup_cache": "warm", "peak_device_bytes": 31_000_000, "slowdown_reasons": ["hardware"]}
         record["energy"] = {"steps": 100, "seconds": 2.0, "joules": 300.0, "idle_watts": 70.5}
         curve = {"seed": 1, "steps": [0, 1, 2, 5, 10], "values": [2.31, 2.3, 2.28, None, 2.0]}
-        record["losses"] = [{**curve, "last_mean": 2.2, "held_out_accuracy": 0.14}]
+        record["losses"] = [
+            {**curve, "last_mean": 2.2, "held_out_accuracy": 0.14, "held_out_r_squared": None}
+        ]
         document["records"].append(record)
     document["records"].append(made_up.record(entry["name"], "cuda-fused", "fp32", None))
     document["records"].append(made_up.failed(made_up.record("mlp-12x8x4-b8", "oracle", "bf16")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 DEVICE = "made-up GPU (test data)"
@@ -23,7 +25,7 @@ CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "au
 
 def empty_document(device: str | None = DEVICE) -> dict:
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "run": {
             "id": "made-up",
             "started_utc": "2026-01-01T00:00:00Z",
@@ -56,12 +58,15 @@ def empty_document(device: str | None = DEVICE) -> dict:
     }
 
 
-def workload(widths: tuple[int, ...], batch_size: int = 32, name: str | None = None) -> dict:
+def workload(widths: tuple[int, ...], batch_size: int = 32, name: str | None = None, **fields) -> dict:
     return {
         "name": name or f"mlp-{'x'.join(map(str, widths))}-b{batch_size}",
+        "about": None,
         "widths": list(widths),
+        "activation": "relu",
+        "loss": "cross-entropy",
         "batch_size": batch_size,
-        "optimizer": {"kind": "sgd", "learning_rate": 0.003},
+        "optimizer": {"kind": "sgd", "learning_rate": 0.003, "momentum": 0},
         "dataset": {
             "kind": "synthetic",
             "description": "made up",
@@ -77,7 +82,25 @@ def workload(widths: tuple[int, ...], batch_size: int = 32, name: str | None = N
         ),
         "flops_per_step": 1.0,
         "floors": {},
+        **fields,
     }
+
+
+def adam(**numbers: float) -> dict:
+    defaults = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    return {"kind": "adam", **defaults, **numbers}
+
+
+def as_version_1(document: dict) -> dict:
+    """The same file as it was written before version 2, which only plain training can be."""
+    old = copy.deepcopy(document)
+    old["schema_version"] = 1
+    for entry in old["workloads"]:
+        del entry["about"], entry["activation"], entry["loss"], entry["optimizer"]["momentum"]
+    for entry in old["records"]:
+        for curve in entry["losses"]:
+            del curve["held_out_r_squared"]
+    return old
 
 
 def floor(seconds: float, bound: str = "bytes") -> dict:
@@ -192,7 +215,7 @@ def loss_curves(random: np.random.Generator, seeds: int, steps: int, noise: floa
         last = float(values[-32:].mean())
         values = [float(f"{value:.7g}") for value in values]
         curve = {"seed": seed, "steps": at.tolist(), "values": values, "last_mean": last}
-        curves.append({**curve, "held_out_accuracy": 0.92})
+        curves.append({**curve, "held_out_accuracy": 0.92, "held_out_r_squared": None})
     return curves
 
 

@@ -102,7 +102,15 @@ BAD_FILES = {
         "control character",
     ),
     "key twice": (lambda: edited('"cores"', '"os": "x", "cores"'), "twice in one object"),
-    "another version": (lambda: changed("schema_version", 2), "schema_version: expected 1, found 2"),
+    "another version": (lambda: changed("schema_version", 3), "schema_version: expected 1 or 2, found 3"),
+    "a version that is no whole number": (
+        lambda: changed("schema_version", 1.0),
+        "schema_version: expected 1 or 2, found 1.0",
+    ),
+    "version 1 with what came later": (
+        lambda: changed("schema_version", 1),
+        "workloads[0].",
+    ),
     "null median": (
         lambda: changed("records.0.step_seconds.median", None),
         "records[0].step_seconds.median: expected a number, found null",
@@ -132,8 +140,40 @@ BAD_FILES = {
         'records[0].verification.verdict: expected one of pass, fail, not_run, found "maybe"',
     ),
     "unknown optimizer": (
-        lambda: changed("workloads.0.optimizer.kind", "adamw"),
-        'workloads[0].optimizer.kind: expected sgd, found "adamw"',
+        lambda: changed("workloads.0.optimizer.kind", "adagrad"),
+        'workloads[0].optimizer.kind: expected one of sgd, adam, adamw, found "adagrad"',
+    ),
+    "optimizer without its numbers": (
+        lambda: changed("workloads.0.optimizer", {"kind": "adam", "learning_rate": 0.1}),
+        "workloads[0].optimizer.beta1: is missing",
+    ),
+    "optimizer with another's number": (
+        lambda: changed("workloads.0.optimizer.beta1", 0.9),
+        "workloads[0].optimizer.beta1: expected nothing, found 0.9",
+    ),
+    "beta of 1": (
+        lambda: changed("workloads.0.optimizer", made_up.adam(beta2=1)),
+        "workloads[0].optimizer.beta2: expected a number, at least 0, below 1, found 1",
+    ),
+    "unknown activation": (
+        lambda: changed("workloads.0.activation", "mish"),
+        'workloads[0].activation: expected one of relu, tanh, silu, gelu, elu, found "mish"',
+    ),
+    "unknown loss": (
+        lambda: changed("workloads.0.loss", "l1"),
+        'workloads[0].loss: expected one of cross-entropy, mse, bce, found "l1"',
+    ),
+    "accuracy and R2": (
+        lambda: changed(
+            "records.0.losses",
+            [
+                {
+                    **{"seed": 1, "steps": [], "values": [], "last_mean": None},
+                    **{"held_out_accuracy": 0.5, "held_out_r_squared": 0.5},
+                }
+            ],
+        ),
+        "records[0].losses[0].held_out_r_squared: expected null, found 0.5",
     ),
     "unknown data set": (
         lambda: changed("workloads.0.dataset.kind", "cifar"),

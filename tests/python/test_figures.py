@@ -128,7 +128,35 @@ def test_a_failed_pytorch_row_is_no_baseline(tmp_path):
     document = small()
     document["records"][1] = made_up.failed(document["records"][1])
     (text,) = drawn(tmp_path, document).values()
+    assert "no speed-up: libtorch-eager failed verification" in text
+    assert "vs best" not in text and "vs eager" not in text
+    # One that crashed is named among the failures, and says nothing of the others.
+    document["records"][1]["verification"] = {"verdict": "not_run", "checks": []}
+    (text,) = drawn(tmp_path, document).values()
     assert "25× vs best" in text
+
+
+def test_a_width_at_which_a_rival_failed_verification_has_no_speed_up(tmp_path):
+    document = made_up.width_series(3, ("fp32",))
+    index = next(at for at, one in enumerate(document["records"]) if one["backend"] == "libtorch-eager")
+    document["records"][index] = made_up.failed(document["records"][index])
+    figures = drawn(tmp_path, document)
+    text = " ".join(figures["speedup-best-pytorch-784-H-H-H-10-b32"].split())
+    assert "No speed-up, libtorch-eager failed verification: cuda-layered fp32 at H 128." in text
+
+
+def test_the_loss_and_what_is_trained_are_named_where_they_are_no_defaults(tmp_path):
+    document = made_up.empty_document()
+    fields = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam()}
+    document["workloads"] = [made_up.workload((17, 64, 6), 64, "ppo", **fields)]
+    document["records"] = [made_up.record("ppo", "pytorch-eager"), made_up.record("ppo", "cuda-layered")]
+    made_up.with_losses(document, seeds=1, steps=200)
+    for record in document["records"]:
+        record["losses"][0] |= {"held_out_accuracy": None, "held_out_r_squared": 0.75}
+    figures = drawn(tmp_path, document)
+    assert "17-64-6, batch 64, tanh, mse, adam" in figures["step-time-ppo"]
+    assert "mean squared error before each update" in figures["loss-ppo"]
+    assert "R² 0.750" in figures["loss-ppo"] and "nats" not in figures["loss-ppo"]
 
 
 def test_failures_in_a_series_are_named_with_their_width(tmp_path):

@@ -183,11 +183,37 @@ def test_a_failed_record_has_no_time_and_no_speed_up_and_says_why(tmp_path):
     assert not re.search(r"(?<![\d.])(20|25)×", document.text)
 
 
-def test_a_failed_rival_weakens_the_best_and_that_is_said(tmp_path):
+def with_a_failed_rival(verdict: str) -> dict:
     results = made_up.width_series(3, ("fp32",))
     for index, record in enumerate(results["records"]):
         if record["backend"] == "libtorch-eager" and "x128x" in record["workload"]:
             results["records"][index] = made_up.failed(record)
+            results["records"][index]["verification"] = {"verdict": verdict, "checks": []}
+    return results
+
+
+def test_a_cell_whose_rival_failed_verification_has_its_name_and_no_speed_up(tmp_path):
+    document, markdown = reported(tmp_path, with_a_failed_rival("fail"))
+    assert "No speed-up is claimed in fp32 at H = 128: libtorch-eager failed verification" in document.text
+    (line,) = [line for line in markdown.splitlines() if line.startswith("| mlp-784x128x")]
+    assert line.count("libtorch-eager failed verification") == 2 and "×" not in line
+    assert "at H = 128 there is nothing to compare" in document.text
+
+
+def test_what_is_trained_is_shown_where_names_do_not_say_it(tmp_path):
+    results = small()
+    document, _ = reported(tmp_path, results)
+    assert "What is trained" not in document.text
+    fields = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam(), "about": "From a paper."}
+    results["workloads"].append(made_up.workload((17, 64, 6), 64, "ppo", **fields))
+    results["records"].append(made_up.record("ppo", "cuda-layered"))
+    document, markdown = reported(tmp_path, results)
+    assert "17-64-6, batch 64, tanh, mse, adam" in document.text
+    assert "| ppo | 17-64-6, batch 64, tanh, mse, adam | " in markdown and "From a paper." in markdown
+
+
+def test_a_failed_rival_weakens_the_best_and_that_is_said(tmp_path):
+    results = with_a_failed_rival("not_run")
     document, _ = reported(tmp_path, results)
     assert "libtorch-eager failed in fp32 at H = 128 and might have been faster than" in document.text
     assert "Best against best PyTorch" in document.text

@@ -99,7 +99,7 @@ def test_text_is_read_without_control_characters(tmp_path):
 def test_a_curve_is_checked_to_its_last_value_though_it_is_long(tmp_path):
     document = small()
     curve = {"seed": 1, "steps": list(range(5000)), "values": [0.5] * 5000, "last_mean": 0.5}
-    document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None}]
+    document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None, "held_out_r_squared": None}]
     assert len(read_results([written(tmp_path, document)]).rows[0].losses[0].values) == 5000
     for values, steps, said in (
         ("0.5", 4999, "values[4999]: expected a number or null"),
@@ -109,7 +109,7 @@ def test_a_curve_is_checked_to_its_last_value_though_it_is_long(tmp_path):
         (0.5, 4998, "steps: expected ascending numbers"),
     ):
         curve["values"][4999], curve["steps"][4999] = values, steps
-        document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None}]
+        document["records"][0]["losses"] = [{**curve, "held_out_accuracy": None, "held_out_r_squared": None}]
         assert f"records[0].losses[0].{said}" in refusal(written(tmp_path, document))
 
 
@@ -117,3 +117,43 @@ def test_a_file_with_a_ladder_of_missing_terms_is_read(tmp_path):
     document = small()
     document["workloads"][0]["ladders"] = {"fp32": [made_up.missing_term("left", "no floor")]}
     assert read_results([written(tmp_path, document)]).workloads[0].ladders["fp32"][0].seconds is None
+
+
+def test_a_file_of_version_1_is_the_same_file_with_what_was_meant(tmp_path):
+    document = made_up.with_losses(small(), seeds=1, steps=3)
+    (tmp_path / "old").mkdir()
+    new = read_results([written(tmp_path, document)])
+    old = read_results([written(tmp_path / "old", made_up.as_version_1(document))])
+    assert old.workloads == new.workloads
+    assert (old.workloads[0].trained, old.workloads[0].about) == ("", "")
+    assert [row.losses for row in old.rows] == [row.losses for row in new.rows]
+
+
+@pytest.mark.skipif(not DRIVER.is_file(), reason="HEADROOM_BUILD names no build")
+def test_the_driver_reads_a_file_of_version_1_too_and_goes_on_in_none(tmp_path):
+    document = small()
+    block = {"steps": 50, "device_seconds": 0.02, "wall_seconds": 0.02, "cpu_seconds": 0.01}
+    for record in document["records"]:
+        record["blocks"] = [{"order": order, **block} for order in range(12)]
+    new = written(tmp_path, document)
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(made_up.as_version_1(document)))
+    done = subprocess.run([DRIVER, "compare", old, new], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    environment = os.environ | {"HEADROOM_ROOT": str(ROOT)}
+    done = subprocess.run(
+        [DRIVER, "run", "--resume", old], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "is of version 1 of the results file" in done.stderr
+
+
+def test_what_is_trained_is_told_apart(tmp_path):
+    document = small()
+    fields = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam(), "about": "a paper"}
+    document["workloads"].append(made_up.workload((17, 64, 6), 64, "ppo", **fields))
+    document["records"].append(made_up.record("ppo", "cuda-layered"))
+    plain, other = sorted(read_results([written(tmp_path, document)]).workloads, key=lambda one: one.name)
+    assert (plain.trained, plain.has_own_name) == ("", False)
+    assert (other.network, other.has_own_name) == ("17-64-6, batch 64, tanh, mse, adam", True)
+    assert other.about == "a paper"

@@ -16,7 +16,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 DELETED = object()
 
 FAULTS = {
-    "another version": ("schema_version", 2),
+    "another version": ("schema_version", 1),
     "no version": ("schema_version", DELETED),
     "unknown field at the top": ("extra", 1),
     "no device key": ("device", DELETED),
@@ -43,6 +43,20 @@ FAULTS = {
     "accuracy over 1": ("records.0.losses.0.held_out_accuracy", 14),
     "misspelled field": ("records.0.stepseconds", 1),
     "width of zero": ("workloads.0.widths.1", 0),
+    "accuracy beside R2": ("records.0.losses.0.held_out_r_squared", 0.5),
+    "R2 over 1": (
+        "records.0.losses.0",
+        {**EXAMPLE["records"][0]["losses"][0], "held_out_accuracy": None, "held_out_r_squared": 2},
+    ),
+    "unknown activation": ("workloads.0.activation", "mish"),
+    "no activation": ("workloads.0.activation", DELETED),
+    "unknown loss": ("workloads.0.loss", "l1"),
+    "unknown optimizer": ("workloads.0.optimizer.kind", "lion"),
+    "sgd without momentum": ("workloads.0.optimizer.momentum", DELETED),
+    "sgd with a beta": ("workloads.0.optimizer.beta1", 0.9),
+    "adam without its numbers": ("workloads.0.optimizer", {"kind": "adam", "learning_rate": 0.1}),
+    "momentum of 1": ("workloads.0.optimizer.momentum", 1),
+    "an empty about": ("workloads.0.about", ""),
     "learning rate of zero": ("workloads.0.optimizer.learning_rate", 0),
     "absolute folder": ("workloads.0.dataset.folder", "/home/someone/mnist"),
     "floor of an unknown precision": ("workloads.0.floors.fp8", {"seconds": 1.0, "bound": "bytes"}),

@@ -58,8 +58,12 @@ void compare_workloads(const NamedResults& base, const NamedResults& head) {
       compare_field(base, head, fmt::format("workload {}: {}", a.name, name), in_base, in_head);
     };
     field("what is trained", default_name(a), default_name(b));
-    field("learning_rate", fmt::format("{}", a.optimizer.learning_rate),
-          fmt::format("{}", b.optimizer.learning_rate));
+    for (const std::string_view name : kOptimizerNumbers) {
+      const double* in_base = optimizer_number(a.optimizer, name);
+      const double* in_head = optimizer_number(b.optimizer, name);
+      if (in_base != nullptr && in_head != nullptr)  // else another optimizer, which was said
+        field(std::string(name), fmt::format("{}", *in_base), fmt::format("{}", *in_head));
+    }
     field("seed", fmt::format("{}", a.seed), fmt::format("{}", b.seed));
     field("dataset.digest", text(one.dataset.digest), text(other->dataset.digest));
   }

@@ -19,10 +19,31 @@ namespace headroom {
 namespace {
 
 // Options whose value decides what is measured and how. A resumed run must agree on them.
-const std::set<std::string> kSettings = {"suite",         "workload",  "workloads",     "shard",
-                                         "backend",       "precision", "data",          "seed",
-                                         "learning-rate", "losses",    "loss-seeds",    "blocks",
-                                         "block-seconds", "device",    "energy-seconds"};
+const std::set<std::string> kSettings = {
+    "suite", "workload", "workloads", "shard",         "backend",       "precision",      "data",
+    "seed",  "losses",   "blocks",    "block-seconds", "device",        "energy-seconds", "loss-seeds",
+    "beta1", "beta2",    "epsilon",   "momentum",      "learning-rate", "weight-decay"};
+
+// What a number of the optimizer may be.
+struct NumberOption {
+  const char* number;  // of kOptimizerNumbers
+  const char* option;
+  const char* help;
+  const char* expected;
+  bool (*is_right)(double);
+};
+bool is_positive(double value) { return std::isfinite(value) && value > 0; }
+bool is_not_negative(double value) { return std::isfinite(value) && value >= 0; }
+bool is_share(double value) { return value >= 0 && value < 1; }
+constexpr NumberOption kNumberOptions[] = {
+    {"learning_rate", "--learning-rate", "Default: the suite's, else 0.003",
+     "a number above 0, such as 0.003", is_positive},
+    {"momentum", "--momentum", "Of workloads that are trained by sgd", "from 0 to below 1, such as 0.9",
+     is_share},
+    {"beta1", "--beta1", "Of adam and adamw", "from 0 to below 1, such as 0.9", is_share},
+    {"beta2", "--beta2", "Of adam and adamw", "from 0 to below 1, such as 0.999", is_share},
+    {"epsilon", "--epsilon", "Of adam and adamw", "a number above 0, such as 1e-8", is_positive},
+    {"weight_decay", "--weight-decay", "Of adamw", "0 or more, such as 0.01", is_not_negative}};
 
 bool is_path(const std::string& text) {
   return text.find('/') != std::string::npos || text.ends_with(".json");
@@ -181,9 +202,8 @@ struct Parser {
   CalibrateOptions calibrate_options;
   std::vector<std::string> precisions, workers, list_workers, calibrate_workers, loss_seeds;
   std::string seed, shard, output, resume;
-  double learning_rate = 0;
+  std::map<std::string, double> numbers;  // by option
   std::int64_t loss_steps = 0;
-  CLI::Option* learning_rate_option = nullptr;
   CLI::Option* loss_steps_option = nullptr;
   CLI::Option* device_option = nullptr;
 
@@ -222,9 +242,11 @@ struct Parser {
     run->add_option("--suite", options.suite, "Name of a suite, or its file")
         ->capture_default_str()
         ->group(what);
-    list_of(run->add_option("--workload", options.workload_names,
-                            "Instead of a suite: mlp-784x300x10-b64 trains 784-300-10, batch 64; repeatable")
-                ->group(what));
+    list_of(
+        run->add_option("--workload", options.workload_names,
+                        "Instead of a suite: mlp-784x300x10-b64 trains 784-300-10, batch 64; "
+                        "mlp-17x64x6-b64-tanh-mse-adam with that activation, loss and optimizer; repeatable")
+            ->group(what));
     list_of(
         run->add_option("--workloads", options.suite_workloads, "Only these workloads of the suite, by name")
             ->group(what));
@@ -241,8 +263,8 @@ struct Parser {
         ->group(what);
     run->add_option("--seed", seed, "Of initial parameters, synthetic data and the order of samples")
         ->group(what);
-    learning_rate_option =
-        run->add_option("--learning-rate", learning_rate, "Default: the suite's, else 0.003")->group(what);
+    for (const NumberOption& one : kNumberOptions)
+      run->add_option(one.option, numbers[one.option], one.help)->group(what);
 
     const char* how = "How";
     run->add_option("--blocks", options.blocks, "Timed blocks a record")
@@ -405,12 +427,12 @@ struct Parser {
         throw InputError(fmt::format("--loss-seeds: {} is there twice", options.loss_seeds[i]));
       }
     }
-    if (learning_rate_option->count() > 0) {
-      if (!std::isfinite(learning_rate) || learning_rate <= 0) {
-        throw InputError(
-            fmt::format("--learning-rate {}: expected a number above 0, such as 0.003", learning_rate));
-      }
-      options.learning_rate = learning_rate;
+    for (const NumberOption& one : kNumberOptions) {
+      if (run->get_option(one.option)->count() == 0) continue;
+      const double value = numbers[one.option];
+      if (!one.is_right(value))
+        throw InputError(fmt::format("{} {}: expected {}", one.option, value, one.expected));
+      options.optimizer_numbers[one.number] = value;
     }
     if (loss_steps_option->count() > 0) options.loss_steps = loss_steps;
     if (!shard.empty()) parse_shard();

@@ -39,7 +39,7 @@ struct RunOptions {
   std::vector<Precision> precisions;         ///< empty: what the suite says
   std::string data_folder;                   ///< IDX files; empty: synthetic
   std::optional<std::uint64_t> seed;
-  std::optional<double> learning_rate;
+  std::map<std::string, double> optimizer_numbers;  ///< as --learning-rate and the like, by kOptimizerNumbers
   std::optional<std::int64_t> loss_steps;
   std::vector<std::uint64_t> loss_seeds;  ///< empty: what the suite says
   int blocks = 12;

@@ -111,6 +111,23 @@ void check_data(const std::vector<PlannedWorkload>& workloads) {
   }
 }
 
+// A name that says what is trained goes on saying it.
+void set_numbers(Workload& workload, const std::map<std::string, double>& numbers) {
+  const bool says_all = workload.name == default_name(workload);
+  for (const auto& [name, value] : numbers) {
+    double* number = optimizer_number(workload.optimizer, name);
+    if (number == nullptr) {
+      std::string option = name;
+      std::replace(option.begin(), option.end(), '_', '-');
+      throw InputError(fmt::format(
+          "--{}: workload '{}' is trained by {}, which has none; choose other workloads, or leave it out",
+          option, workload.name, to_string(workload.optimizer.kind)));
+    }
+    *number = value;
+  }
+  if (says_all) workload.name = default_name(workload);
+}
+
 }  // namespace
 
 std::int64_t Plan::cells() const {
@@ -160,10 +177,14 @@ Plan make_plan(const RunOptions& options, const Installation& installation,
 
   const Filter filter(options.google_benchmark.filter);
   for (SuiteWorkload& entry : entries) {
-    PlannedWorkload planned{entry.workload, {}};
+    PlannedWorkload planned{entry.workload, {}, entry.about};
     Workload& workload = planned.workload;
     if (options.seed) workload.seed = *options.seed;
-    if (options.learning_rate) workload.optimizer.learning_rate = *options.learning_rate;
+    set_numbers(workload, options.optimizer_numbers);
+    for (const PlannedWorkload& other : plan.workloads)
+      if (other.workload.name == workload.name)
+        throw InputError(
+            fmt::format("--momentum: makes two workloads '{}'; choose one of them", workload.name));
     if (!options.data_folder.empty()) workload.dataset = {DatasetSpec::Kind::kIdx, options.data_folder};
     validate(workload);
     const bool asked = !options.backends.empty();

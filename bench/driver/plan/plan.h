@@ -19,6 +19,7 @@ struct Group {
 struct PlannedWorkload {
   Workload workload;
   std::vector<Group> groups;  ///< fp32 first: later groups compare their loss curves with it
+  std::string about = {};     ///< as in SuiteWorkload
 };
 
 struct Plan {
@@ -35,7 +36,7 @@ struct Plan {
 std::string cell_name(const std::string& workload, const std::string& backend, Precision precision);
 
 /// Throws InputError for unknown names (with the nearest one), an empty selection, data that does not fit a
-/// workload.
+/// workload, a number that a workload's optimizer does not have.
 Plan make_plan(const RunOptions& options, const Installation& installation,
                const std::vector<BackendRow>& table);
 

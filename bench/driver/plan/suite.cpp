@@ -14,6 +14,8 @@
 namespace headroom {
 namespace {
 
+constexpr std::size_t kLongestAbout = 500;
+
 void expect_keys(const JsonReader& node, const std::vector<std::string>& required,
                  const std::vector<std::string>& optional) {
   std::vector<std::string> known = required;
@@ -25,6 +27,48 @@ void expect_keys(const JsonReader& node, const std::vector<std::string>& require
   for (const std::string& key : required) {
     if (!node.has(key)) node.fail(fmt::format("key '{}' is missing", key));
   }
+}
+
+// The name that one of `parse`'s kinds has, with the nearest where there is none.
+template <typename Kind>
+Kind read_kind(const JsonReader& node, Kind (*parse)(std::string_view)) {
+  const std::string name = node.string();
+  try {
+    return parse(name);
+  } catch (const InputError& error) {
+    node.fail(error.what());
+  }
+}
+
+// A name, or an object with the numbers that its kind has, each of them optional.
+Optimizer read_optimizer(const JsonReader& node) {
+  Optimizer optimizer;
+  if (node.is_string()) {
+    optimizer.kind = read_kind(node, parse_optimizer);
+    return optimizer;
+  }
+  optimizer.kind = read_kind(node.at("kind"), parse_optimizer);
+  std::vector<std::string> known;
+  for (const std::string_view name : kOptimizerNumbers)
+    if (optimizer_number(optimizer, name) != nullptr) known.emplace_back(name);
+  expect_keys(node, {"kind"}, known);
+  for (const std::string& name : known)
+    if (node.has(name)) *optimizer_number(optimizer, name) = node.at(name).number();
+  return optimizer;
+}
+
+// A name that says what is trained must say what this workload trains.
+void refuse_false_name(const JsonReader& node, const Workload& workload) {
+  if (!is_workload_name(workload.name))
+    node.fail(fmt::format("name '{}': expected {}", workload.name, kWorkloadNameRule));
+  if (workload.name == default_name(workload)) return;
+  try {
+    parse_workload_name(workload.name);
+  } catch (const InputError&) {
+    return;  // it says nothing of the kind
+  }
+  node.fail(fmt::format("name '{}': that is another network, this is '{}'; choose another name",
+                        workload.name, default_name(workload)));
 }
 
 std::vector<Precision> read_precisions(const JsonReader& node) {
@@ -58,21 +102,37 @@ SuiteWorkload read_workload(const JsonReader& node, const Suite& suite,
                             const std::vector<Precision>& precisions,
                             const std::vector<std::string>& backends, const std::filesystem::path& folder) {
   expect_keys(node, {"widths", "batch_size"},
-              {"name", "seed", "learning_rate", "data", "precisions", "backends"});
+              {"name", "about", "activation", "loss", "optimizer", "seed", "learning_rate", "data",
+               "precisions", "backends"});
   SuiteWorkload entry{{}, precisions, backends};
   Workload& workload = entry.workload;
   for (const JsonReader& width : node.at("widths").items_not_empty()) {
     workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
   }
   workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
+  if (node.has("activation")) workload.model.activation = read_kind(node.at("activation"), parse_activation);
+  if (node.has("loss")) workload.loss = read_kind(node.at("loss"), parse_loss);
+  if (node.has("optimizer")) workload.optimizer = read_optimizer(node.at("optimizer"));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
-  if (node.has("learning_rate")) workload.optimizer.learning_rate = node.at("learning_rate").number();
+  if (node.has("learning_rate")) {
+    if (node.has("optimizer") && !node.at("optimizer").is_string() &&
+        node.at("optimizer").has("learning_rate"))
+      node.at("learning_rate").fail("the optimizer has one already; leave one of them out");
+    workload.optimizer.learning_rate = node.at("learning_rate").number();
+  }
   if (node.has("data")) {
     workload.dataset.kind = DatasetSpec::Kind::kIdx;
     workload.dataset.folder = (folder / node.at("data").string()).lexically_normal().string();
   }
   workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
-  check_name(node.where() + ": name", workload.name);
+  refuse_false_name(node, workload);
+  if (node.has("about")) {
+    entry.about = node.at("about").string();
+    if (entry.about.empty() || entry.about.size() > kLongestAbout || printable(entry.about) != entry.about ||
+        entry.about.find('\n') != std::string::npos)
+      node.at("about").fail(
+          fmt::format("expected a sentence on one line, of at most {} bytes", kLongestAbout));
+  }
   if (node.has("precisions")) entry.precisions = read_precisions(node.at("precisions"));
   if (node.has("backends")) entry.backends = read_names(node.at("backends"));
   try {

@@ -14,6 +14,7 @@ struct SuiteWorkload {
   Workload workload;
   std::vector<Precision> precisions;  ///< the suite's unless the workload has its own
   std::vector<std::string> backends;  ///< names, or "all": every backend that competes
+  std::string about = {};             ///< where it comes from, in a sentence; may be empty
 };
 
 struct Suite {

@@ -10,6 +10,7 @@
 
 #include "core/record.h"
 #include "core/workload.h"
+#include "driver/results/results_schema.h"
 #include "driver/system/host.h"
 
 namespace headroom {
@@ -37,9 +38,12 @@ struct WorkloadEntry {
   DatasetInfo dataset;
   std::map<Precision, Ladder> ladders = {};  ///< of the precisions that were measured
   std::map<Precision, Floor> floors = {};    ///< empty where nothing is known of the device
+  std::string about = {};                    ///< a sentence of the suite's; empty for none
 };
 
 struct Results {
+  int version =
+      kResultsVersion;  ///< of the schema, of the file that this was read from; what is written is of the latest
   RunInfo run;
   HostInfo host;
   std::optional<DeviceInfo> device;

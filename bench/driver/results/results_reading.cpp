@@ -3,10 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 
 #include "core/error.h"
@@ -30,7 +32,7 @@ void read_if_known(const Parsed& object, const char* key, T& value) {
 double number_or_nan(const Parsed& value) { return value.is_null() ? std::nan("") : value.get<double>(); }
 
 template <typename T>
-void read_one_of(const Parsed& name, std::initializer_list<T> values, T& read) {
+void read_one_of(const Parsed& name, std::span<const T> values, T& read) {
   for (const T value : values) {
     if (name == to_string(value)) {
       read = value;
@@ -38,6 +40,14 @@ void read_one_of(const Parsed& name, std::initializer_list<T> values, T& read) {
     }
   }
   throw std::logic_error(fmt::format("{} is in results/schema.json and not in the program", name.dump()));
+}
+template <typename T>
+void read_one_of(const Parsed& name, std::initializer_list<T> values, T& read) {
+  read_one_of(name, std::span<const T>(values.begin(), values.size()), read);
+}
+template <typename T, std::size_t N>
+void read_one_of(const Parsed& name, const std::array<T, N>& values, T& read) {
+  read_one_of(name, std::span<const T>(values), read);
 }
 
 std::map<std::string, std::string> read_strings(const Parsed& object) {
@@ -72,6 +82,10 @@ static void from_json(const Parsed& name, Verdict& verdict) {
 static void from_json(const Parsed& name, SetupCache& cache) {
   read_one_of(name, {SetupCache::kCold, SetupCache::kWarm}, cache);
 }
+static void from_json(const Parsed& name, Activation& activation) {
+  read_one_of(name, kAllActivations, activation);
+}
+static void from_json(const Parsed& name, Loss& loss) { read_one_of(name, kAllLosses, loss); }
 
 static void from_json(const Parsed& value, RunInfo& run) {
   value.at("id").get_to(run.id);
@@ -132,12 +146,21 @@ static void from_json(const Parsed& value, LadderTerm& term) {
   value.at("message").get_to(term.message);
 }
 
+static void from_json(const Parsed& value, Optimizer& optimizer) {
+  read_one_of(value.at("kind"), kAllOptimizers, optimizer.kind);
+  for (const std::string_view name : kOptimizerNumbers)
+    if (double* number = optimizer_number(optimizer, name)) value.at(std::string(name)).get_to(*number);
+}
+
 static void from_json(const Parsed& value, WorkloadEntry& entry) {
   Workload& workload = entry.workload;
   value.at("name").get_to(workload.name);
+  read_if_known(value, "about", entry.about);
   value.at("widths").get_to(workload.model.widths);
+  value.at("activation").get_to(workload.model.activation);
+  value.at("loss").get_to(workload.loss);
   value.at("batch_size").get_to(workload.batch_size);
-  value.at("optimizer").at("learning_rate").get_to(workload.optimizer.learning_rate);
+  value.at("optimizer").get_to(workload.optimizer);
   value.at("seed").get_to(workload.seed);
   const Parsed& dataset = value.at("dataset");
   if (dataset.at("kind") == "idx") workload.dataset = {DatasetSpec::Kind::kIdx, dataset.at("folder")};
@@ -175,6 +198,7 @@ static void from_json(const Parsed& value, LossCurve& curve) {
     curve.values.push_back(static_cast<float>(number_or_nan(loss)));
   curve.last_mean = number_or_nan(value.at("last_mean"));
   read_if_known(value, "held_out_accuracy", curve.held_out_accuracy);
+  read_if_known(value, "held_out_r_squared", curve.held_out_r_squared);
 }
 
 static void from_json(const Parsed& value, Check& check) {
@@ -269,8 +293,8 @@ void add_record(Results& results, const Record& record, const std::string& file)
 
 Results read_results(const std::filesystem::path& file) {
   Parsed root = read_json(file, "a results file");
-  check_results(root, file.string());
   Results results;
+  results.version = check_results(root, file.string());
   root.at("run").get_to(results.run);
   root.at("host").get_to(results.host);
   read_if_known(root, "device", results.device);

@@ -56,31 +56,38 @@ class ShownAsSigned {
   std::vector<std::pair<json*, std::uint64_t>> hidden_;
 };
 
-// Every schema that speaks of the value at the end of `path`: the field's own, then those of conditions around it.
-void find_schemas(const json& root, const json& schema, std::span<const std::string> path,
+const json& member_of(const json& value, const std::string& name) {
+  return value.is_array() ? value.at(std::stoul(name)) : value.at(name);
+}
+
+// Every schema that speaks of the value at the end of `path` from `value`: the field's own, then those of conditions around
+// it that hold.
+void find_schemas(const json& root, const json& schema, const json& value, std::span<const std::string> path,
                   std::vector<json>& found) {
   if (!schema.is_object()) return;
   if (const auto reference = schema.find("$ref"); reference != schema.end()) {
     const std::string target = reference->get<std::string>().substr(1);  // after the #
-    return find_schemas(root, root.at(json::json_pointer(target)), path, found);
+    return find_schemas(root, root.at(json::json_pointer(target)), value, path, found);
   }
   if (path.empty()) {
     found.push_back(schema);
   } else {
     const json fields = schema.value("properties", json::object());
+    const json& member = member_of(value, path.front());
     if (const auto field = fields.find(path.front()); field != fields.end()) {
-      find_schemas(root, *field, path.subspan(1), found);
+      find_schemas(root, *field, member, path.subspan(1), found);
     } else if (schema.contains("additionalProperties")) {
-      find_schemas(root, schema["additionalProperties"], path.subspan(1), found);
+      find_schemas(root, schema["additionalProperties"], member, path.subspan(1), found);
     }
-    if (schema.contains("items")) find_schemas(root, schema["items"], path.subspan(1), found);
+    if (schema.contains("items")) find_schemas(root, schema["items"], member, path.subspan(1), found);
   }
   for (const char* condition : {"allOf", "anyOf"}) {
-    for (const json& one : schema.value(condition, json::array())) find_schemas(root, one, path, found);
+    for (const json& one : schema.value(condition, json::array()))
+      find_schemas(root, one, value, path, found);
   }
-  for (const char* branch : {"then", "else"}) {
-    if (schema.contains(branch)) find_schemas(root, schema[branch], path, found);
-  }
+  if (!schema.contains("if")) return;
+  const char* branch = CompiledSchema(schema["if"]).accepts(value) ? "then" : "else";
+  if (schema.contains(branch)) find_schemas(root, schema[branch], value, path, found);
 }
 
 // What a schema asks of a value itself, in words: "a number or null, from 0 to 1e+12".
@@ -150,21 +157,59 @@ std::string complaint(const std::string& where, const json& value, const std::ve
   return at + "is not what results/schema.json says";
 }
 
+// Adds fields to `object`, if it is one. A file of version 1 that has them already is none.
+void add_fields(json& object, const std::string& where, const json& fields) {
+  if (!object.is_object()) return;
+  for (const auto& [key, value] : fields.items()) {
+    if (object.contains(key)) throw InputError(fmt::format("{}.{}: unknown field", where, key));
+    object[key] = value;
+  }
+}
+
+// Calls `use` with each member of the list that `object` has as `key`, and its place. Whether there is one, the schema says.
+void for_each_of(json& object, const char* key, const std::string& where, auto&& use) {
+  const auto list = object.is_object() ? object.find(key) : object.end();
+  if (!object.is_object() || list == object.end() || !list->is_array()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) use((*list)[i], fmt::format("{}{}[{}]", where, key, i));
+}
+
+void upgrade_from_version_1(json& document, const std::string& file) {
+  document["schema_version"] = kResultsVersion;
+  for_each_of(document, "workloads", file + ": ", [](json& workload, const std::string& where) {
+    add_fields(workload, where, {{"activation", "relu"}, {"loss", "cross-entropy"}, {"about", nullptr}});
+    if (!workload.is_object() || !workload.contains("optimizer")) return;
+    json& optimizer = workload["optimizer"];
+    if (optimizer.is_object() && optimizer.contains("kind") && optimizer["kind"] == "sgd")
+      add_fields(optimizer, where + ".optimizer", {{"momentum", 0}});
+  });
+  for_each_of(document, "records", file + ": ", [](json& record, const std::string& where) {
+    for_each_of(record, "losses", where + ".", [](json& curve, const std::string& place) {
+      add_fields(curve, place, {{"held_out_r_squared", nullptr}});
+    });
+  });
+}
+
 }  // namespace
 
-void check_results(json& document, const std::string& file) {
+int check_results(json& document, const std::string& file) {
   static const json kSchema = json::parse(kResultsSchema);
   static const CompiledSchema kCompiled(kSchema);
   // First, because a file of another version has other fields.
-  if (document.is_object() && document.contains("schema_version") && document["schema_version"] != 1) {
-    throw InputError(fmt::format("{}: schema_version: expected 1, found {}", file,
-                                 shown_value(document["schema_version"])));
+  int version = kResultsVersion;
+  if (document.is_object() && document.contains("schema_version")) {
+    const json& found = document["schema_version"];
+    const bool known = found.is_number_integer() && (found == 1 || found == kResultsVersion);
+    if (!known)
+      throw InputError(fmt::format("{}: schema_version: expected 1 or {}, found {}", file, kResultsVersion,
+                                   shown_value(found)));
+    version = found.get<int>();
   }
+  if (version == 1) upgrade_from_version_1(document, file);
   valijson::ValidationResults faults;
   {
     const ShownAsSigned signed_numbers(document);
     // Without a list of the faults the library ends at the first.
-    if (kCompiled.accepts(document)) return;
+    if (kCompiled.accepts(document)) return version;
     kCompiled.accepts(document, &faults);
   }
   // A fault of a member stands before that of the object that holds it.
@@ -175,16 +220,11 @@ void check_results(json& document, const std::string& file) {
   const json* value = &document;
   for (std::size_t i = 1; i < first.context.size(); ++i) {  // 0 is the root
     const std::string& name = path.emplace_back(first.context[i].substr(1, first.context[i].size() - 2));
-    if (value->is_array()) {
-      value = &value->at(std::stoul(name));
-      where += "[" + name + "]";
-    } else {
-      value = &value->at(name);
-      where += (i == 1 ? "" : ".") + name;
-    }
+    where += value->is_array() ? "[" + name + "]" : (i == 1 ? "" : ".") + name;
+    value = &member_of(*value, name);
   }
   std::vector<json> schemas;
-  find_schemas(kSchema, kSchema, path, schemas);
+  find_schemas(kSchema, kSchema, document, path, schemas);
   throw InputError(complaint(where, *value, schemas));
 }
 

@@ -96,13 +96,23 @@ static void to_json(json& value, const LadderTerm& term) {
            {"message", term.message}};
 }
 
+/// The numbers that its kind has.
+static void to_json(json& value, const Optimizer& optimizer) {
+  value = {{"kind", to_string(optimizer.kind)}};
+  for (const std::string_view name : kOptimizerNumbers)
+    if (const double* number = optimizer_number(optimizer, name)) value[std::string(name)] = *number;
+}
+
 static void to_json(json& value, const WorkloadEntry& entry) {
   const Workload& workload = entry.workload;
   const bool idx = workload.dataset.kind == DatasetSpec::Kind::kIdx;
   value = {{"name", workload.name},
+           {"about", nonempty_or_null(entry.about)},
            {"widths", workload.model.widths},
+           {"activation", to_string(workload.model.activation)},
+           {"loss", to_string(workload.loss)},
            {"batch_size", workload.batch_size},
-           {"optimizer", {{"kind", "sgd"}, {"learning_rate", workload.optimizer.learning_rate}}},
+           {"optimizer", workload.optimizer},
            {"dataset",
             {{"kind", idx ? "idx" : "synthetic"},
              {"description", entry.dataset.description},
@@ -143,7 +153,8 @@ static void to_json(json& value, const LossCurve& curve) {
            {"steps", curve.steps},
            {"values", std::move(values)},
            {"last_mean", loss_value(curve.last_mean)},
-           {"held_out_accuracy", curve.held_out_accuracy}};
+           {"held_out_accuracy", curve.held_out_accuracy},
+           {"held_out_r_squared", curve.held_out_r_squared}};
 }
 
 static void to_json(json& value, const Check& check) {
@@ -191,7 +202,7 @@ static void to_json(json& value, const Record& record) {
 }
 
 std::string to_json(const Results& results) {
-  const json file = {{"schema_version", 1},
+  const json file = {{"schema_version", kResultsVersion},
                      {"run", results.run},
                      {"host", results.host},
                      {"device", results.device},

@@ -87,26 +87,33 @@ std::int64_t free_in(const fs::path& folder, std::int64_t if_not_known) {
 }  // namespace
 
 Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_oracle, std::int64_t seeds) {
-  constexpr std::int64_t kFloat = sizeof(float), kDouble = sizeof(double);
-  constexpr std::int64_t kPointFiles = 2 * std::size(kCheckSteps) + 3;
-  const std::int64_t parameters = workload.parameter_count();
+  constexpr std::int64_t kFloat = sizeof(float), kDouble = sizeof(double), kPoints = std::size(kCheckSteps);
+  const std::vector<int>& widths = workload.model.widths;
+  const std::int64_t parameters = workload.parameter_count(), slots = workload.optimizer.slots();
+  const std::int64_t state = parameters * (1 + slots);
   Need need;
   std::int64_t train_bytes = 0;
   if (workload.dataset.kind != DatasetSpec::Kind::kIdx) {
-    train_bytes = synthetic_train_samples(workload, least_train_bytes) * workload.inputs() * kFloat;
+    const std::int64_t targets = workload.loss == Loss::kCrossEntropy ? 1 : workload.outputs();
+    train_bytes =
+        synthetic_train_samples(workload, least_train_bytes) * (workload.inputs() + targets) * kFloat;
     need.memory += train_bytes + train_bytes / 9;  // a tenth of all is held out
   }
   need.memory += parameters * kFloat;
   if (!(gpu_oracle && wants_gpu_oracle(workload))) {
-    // Parameters, a point's start, the gradient and the weights as products read them; a point in fp32; activations
-    // and their gradients.
-    const std::int64_t units =
-        std::accumulate(workload.model.widths.begin(), workload.model.widths.end(), std::int64_t{0});
-    need.memory += parameters * (4 * kDouble + 2 * kFloat) +
-                   workload.batch_size * (2 * units - workload.inputs()) * kDouble;
+    // The state, a point's start and its end; the gradient and the weights as products read them; the point in fp32;
+    // activations, their gradients and their slopes.
+    const std::int64_t units = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+    const std::int64_t hidden = units - workload.inputs() - workload.outputs();
+    need.memory += (3 * state + 2 * parameters) * kDouble + 2 * state * kFloat +
+                   workload.batch_size * (2 * units - workload.inputs() + hidden) * kDouble;
   }
-  need.scratch =
-      parameters * kFloat * (kPointFiles + checks_side_by_side(workload) + seeds) + train_bytes * (1 + seeds);
+  // Each point's start and update, and the states that are read back: of the checks, and behind a loss curve. What a seed
+  // starts from: its parameters and, where there are slots, its state. The parameters behind the free steps.
+  const std::int64_t begun = parameters + (slots > 0 ? state : 0);
+  need.scratch = kFloat * (state * (2 * kPoints + checks_side_by_side(workload) + 1) + begun * (1 + seeds) +
+                           parameters) +
+                 train_bytes * (1 + seeds);
   return need;
 }
 

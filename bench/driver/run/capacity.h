@@ -13,7 +13,8 @@ namespace headroom {
 
 /// Bytes for one workload at once.
 struct Need {
-  std::int64_t memory = 0;   ///< data set, parameters and, where the CPU follows the oracle, its doubles
+  std::int64_t memory =
+      0;  ///< data set, parameters and, where the CPU follows the oracle, its doubles, slots included
   std::int64_t scratch = 0;  ///< temporary files: the same data for the workers, and the oracle's points
 };
 

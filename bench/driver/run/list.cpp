@@ -112,7 +112,12 @@ std::string list_text(const ListOptions& options, std::size_t width) {
   text += "Suites (--suite NAME) and their workloads (--workloads NAME,...)\n";
   for (const Suite& suite : suites) {
     text += fmt::format("  {:<21} {}\n", suite.name, suite.description);
-    for (const SuiteWorkload& entry : suite.workloads) text += fmt::format("    {}\n", entry.workload.name);
+    for (const SuiteWorkload& entry : suite.workloads) {
+      const std::string trained = default_name(entry.workload);
+      text += fmt::format("    {}\n", entry.workload.name == trained
+                                          ? trained
+                                          : fmt::format("{:<19} {}", entry.workload.name, trained));
+    }
   }
   text += "\nBackends (--backend NAME,...)\n";
   for (std::size_t i = 0; i < table.size(); ++i) {

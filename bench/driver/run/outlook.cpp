@@ -62,26 +62,28 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
   const double cores = static_cast<double>(std::max(1u, std::thread::hardware_concurrency()));
   const double oracle_rate = 1e10 * cores;
   const double flops = planned.workload.flops_per_step();
-  const double parameter_bytes = static_cast<double>(planned.workload.parameter_count()) * 4;
+  const double state_bytes =
+      static_cast<double>(planned.workload.parameter_count()) * 4 * (1 + planned.workload.optimizer.slots());
   double seconds = 0;
   int running = 0;
   for (const std::string& backend : group.backends) {
     if (!runs_here(context, group, backend)) continue;
     const BackendRow& row = row_of(context.table, backend);
     ++running;
-    double step = context.has_device ? 1e-3 + flops / 3e13 : 5e-4 + flops / (2e10 * cores);
-    if (row.family == Family::kReference) step = flops / oracle_rate;
+    double step = context.has_device ? 1e-3 + flops / 3e13 + 2 * state_bytes / 2e12
+                                     : 5e-4 + flops / (2e10 * cores) + 2 * state_bytes / 1e10;
+    if (row.family == Family::kReference) step = oracle_operations(planned.workload) / oracle_rate;
     if (row.compiles && context.options.compile_processes == 0) seconds += kCompileSeconds;
     const double block = std::max(1.1 * context.options.block_seconds, 50 * step) + std::max(5e-3, 10 * step);
     const double losses =
         static_cast<double>(context.plan.loss_steps) * static_cast<double>(context.plan.loss_seeds.size());
     if (context.monitor != nullptr) seconds += 1.1 * context.options.energy_seconds;
-    seconds += 1 + 60 * step + parameter_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
+    seconds += 1 + 60 * step + state_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
   }
   if (running == 0) return 0;
   const bool gpu_oracle = context.has_gpu_oracle && wants_gpu_oracle(planned.workload);
   return seconds + reference_operations(planned.workload, gpu_oracle) / (gpu_oracle ? 4e12 : oracle_rate) +
-         parameter_bytes * 20 / 1e9;
+         state_bytes * 20 / 1e9;
 }
 
 Outlook look_ahead(const RunContext& context, const Results& results) {

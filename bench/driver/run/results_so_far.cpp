@@ -38,10 +38,10 @@ void note_machine(Results& results, const WorkerPool& pool) {
   results.software["driver_compiler"] = fmt::format("GCC {}", __VERSION__);
 }
 
-void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset) {
-  WorkloadEntry* entry = results.find_workload(workload.name);
+void note_workload(Results& results, const PlannedWorkload& planned, const DatasetInfo& dataset) {
+  WorkloadEntry* entry = results.find_workload(planned.workload.name);
   if (entry == nullptr) {
-    results.workloads.push_back({workload, dataset});
+    results.workloads.push_back({.workload = planned.workload, .dataset = dataset, .about = planned.about});
   } else if (dataset.digest) {
     entry->dataset = dataset;
   }

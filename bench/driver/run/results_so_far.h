@@ -18,7 +18,7 @@ Results begin_results(const RunOptions& options, const Plan& plan, const Install
 void note_machine(Results& results, const WorkerPool& pool);
 
 /// The workload's entry in the results, made or brought up to date.
-void note_workload(Results& results, const Workload& workload, const DatasetInfo& dataset);
+void note_workload(Results& results, const PlannedWorkload& planned, const DatasetInfo& dataset);
 
 /// The floor of the workload in this precision, and the records' fractions of it. A floor that cannot be computed costs
 /// one line.

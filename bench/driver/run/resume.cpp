@@ -17,9 +17,9 @@ bool same_definition(const Workload& planned, const Workload& stored) {
     const fs::path path = fs::path(folder).lexically_normal();
     return path.has_filename() ? path.filename() : path.parent_path().filename();
   };
-  return planned.model == stored.model && planned.loss == stored.loss && planned.batch_size == stored.batch_size &&
-         planned.optimizer == stored.optimizer && planned.seed == stored.seed &&
-         planned.dataset.kind == stored.dataset.kind &&
+  return planned.model == stored.model && planned.loss == stored.loss &&
+         planned.batch_size == stored.batch_size && planned.optimizer == stored.optimizer &&
+         planned.seed == stored.seed && planned.dataset.kind == stored.dataset.kind &&
          base(planned.dataset.folder) == base(stored.dataset.folder);
 }
 
@@ -57,6 +57,12 @@ RunOptions resolve_options(const RunOptions& asked, ReservedFile& output, std::o
   if (asked.resume.empty()) return asked;
   output.hold(asked.resume);  // before it is read: another run may be writing it
   earlier = read_results(asked.resume);
+  if (earlier->version != kResultsVersion) {
+    throw InputError(
+        fmt::format("--resume {}: is of version {} of the results file, and runs go on in files of version "
+                    "{}; start a new run",
+                    asked.resume.string(), earlier->version, kResultsVersion));
+  }
   RunOptions options = parse_resumed(asked.argv, asked.resume.string(), earlier->run.settings);
   const bool failed = std::any_of(earlier->records.begin(), earlier->records.end(), is_failed);
   if (options.retry_failed && !failed && earlier->run.complete) {
@@ -89,10 +95,10 @@ void refuse_other_plan(const RunOptions& options, const std::optional<Results>& 
                                    file, entry.workload.name));
     }
     if (!same_definition(found->workload, entry.workload)) {
-      throw InputError(
-          fmt::format("--resume {}: workloads: '{}' was defined otherwise (widths, batch, optimizer, data or "
-                      "seed); start a new run instead",
-                      file, entry.workload.name));
+      throw InputError(fmt::format(
+          "--resume {}: workloads: '{}' was defined otherwise (widths, activation, loss, batch, optimizer, "
+          "data or seed); start a new run instead",
+          file, entry.workload.name));
     }
   }
 }

@@ -19,7 +19,7 @@ constexpr double kMostOperationsOnCpu = 1e12, kMostOperationsOnGpu = 2e13;
 
 // Each checked step costs the oracle two: one of the trajectory, in double, and one from its fp32 rounding.
 double operations(const Workload& workload, std::int64_t last_step) {
-  return workload.flops_per_step() * static_cast<double>(last_step + 1 + std::ssize(kCheckSteps));
+  return oracle_operations(workload) * static_cast<double>(last_step + 1 + std::ssize(kCheckSteps));
 }
 
 // Once for all backends: a mapping's pages take as long to find as to compare.
@@ -34,6 +34,20 @@ void map_points(Reference& reference, const Workload& workload) {
 }
 
 }  // namespace
+
+double oracle_operations(const Workload& workload) {
+  // On one core of a CPU: a product does some 1e10 operations a second, an exponential, a root or a division takes
+  // nanoseconds.
+  constexpr double kActivation = 200, kSlots = 60;
+  const std::vector<int>& widths = workload.model.widths;
+  double operations = workload.flops_per_step();
+  if (workload.model.activation != Activation::kRelu) {
+    for (std::size_t i = 1; i + 1 < widths.size(); ++i)
+      operations += kActivation * workload.batch_size * widths[i];
+  }
+  if (workload.optimizer.slots() == 2) operations += kSlots * static_cast<double>(workload.parameter_count());
+  return operations;
+}
 
 std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu) {
   if (operations(workload, std::end(kCheckSteps)[-1]) >

@@ -38,6 +38,9 @@ bool wants_gpu_oracle(const Workload& workload);
 /// The steps that are checked: kCheckSteps, or kEarlyCheckSteps where those would cost the oracle (on the CPU, or on the
 /// GPU) more than about a minute, or some seconds.
 std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu);
+/// Of the oracle's in one step: those of the products, and what activations and the optimizer's update take beside plain ReLU
+/// and sgd, counted in as many operations of a product.
+double oracle_operations(const Workload& workload);
 /// Of the oracle, to the last of them and for the points themselves.
 double reference_operations(const Workload& workload, bool on_gpu);
 

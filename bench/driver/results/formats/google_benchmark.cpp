@@ -40,13 +40,16 @@ void add_counters(Run& run, const WorkloadEntry* entry, const Record& record, do
   if (record.joules_per_step) run.counters["joules_per_step"] = *record.joules_per_step;
 }
 
-Run run_of(const Record& record, std::int64_t family) {
+Run run_of(const Record& record, const WorkloadEntry* entry, std::int64_t family) {
   Run run;
   run.run_name.function_name = cell_name(record.workload, record.backend, record.precision);
   run.run_name.time_type = "manual_time";
   run.family_index = family;
   run.per_family_instance_index = 0;
   run.report_label = fmt::format("contract {}", to_string(record.contract));
+  // What a name of a suite's own does not say.
+  if (entry != nullptr && entry->workload.name != default_name(entry->workload))
+    run.report_label += fmt::format(", {}", default_name(entry->workload));
   run.time_unit = benchmark::kMicrosecond;
   run.threads = 1;
   run.repetition_index = 0;
@@ -92,12 +95,12 @@ std::vector<Run> runs_of(const Results& results) {
   std::vector<Run> runs;
   std::int64_t family = 0;
   for (const Record& record : results.records) {
-    const Run like = run_of(record, family++);
+    const WorkloadEntry* entry = results.find_workload(record.workload);
+    const Run like = run_of(record, entry, family++);
     if (record.outcome != Outcome::kOk) {
       mark_without_time(runs.emplace_back(like), record);
       continue;
     }
-    const WorkloadEntry* entry = results.find_workload(record.workload);
     for (const Block& block : record.blocks) {
       Run& run = runs.emplace_back(like);
       run.repetition_index = &block - record.blocks.data();

@@ -23,7 +23,8 @@ std::string summary_json(const Results& results, const std::filesystem::path& fi
                     {"speedup_over_best_pytorch", or_null(row.over_best_pytorch)},
                     {"fraction_of_floor", or_null(record.fraction_of_floor)},
                     {"faster_than_floor", is_faster_than_floor(record)},
-                    {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)}});
+                    {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)},
+                    {"refuted_rivals", row.refuted_rivals}});
   }
   const json summary = {{"results_file", file.string()},
                         {"complete", results.run.complete},

@@ -33,14 +33,27 @@ std::string fraction_text(const Results& results, const Record& record) {
   return fmt::format("{:.{}f} % {}", percent, percent < 10 ? 1 : 0, floor->bound);
 }
 
-std::string verdict_text(const Record& record) {
+std::string verdict_text(const SpeedupRow& row) {
+  const Record& record = *row.record;
   if (record.outcome == Outcome::kFailed) return "FAILED: " + record.message;
   const std::string verdict = record.verification.verdict == Verdict::kPass
                                   ? "verified"
                                   : std::string(to_string(record.verification.verdict));
   const std::string slowdown = slowdown_message(record.blocks);
-  return verdict + (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
+  const bool no_speedup = !row.refuted_rivals.empty() && is_ours(record.backend) && counts(record);
+  return verdict + (no_speedup ? ", no speed-up: " + refuted_text(row.refuted_rivals) : "") +
+         (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
          (slowdown.empty() ? "" : ", " + slowdown);
+}
+
+// What a name of a suite's own stands for, a line each.
+std::string named_workloads(const Results& results) {
+  std::string text;
+  for (const WorkloadEntry& entry : results.workloads) {
+    const std::string trained = default_name(entry.workload);
+    if (entry.workload.name != trained) text += fmt::format("{}: {}\n", entry.workload.name, trained);
+  }
+  return text;
 }
 
 // What was skipped: a line for each reason, with whom it met and where.
@@ -104,11 +117,11 @@ std::string summary_table(const Results& results, std::size_t width) {
     }
     table.rows.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
                           interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
-                          fraction_text(results, record), verdict_text(record)});
+                          fraction_text(results, record), verdict_text(row)});
   }
   std::string text;
   if (!table.rows.empty())
-    text = table_text(table, width) +
+    text = table_text(table, width) + named_workloads(results) +
            "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
   if (std::any_of(results.records.begin(), results.records.end(),
                   [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
