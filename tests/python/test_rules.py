@@ -14,17 +14,20 @@ from worker_process import Problem, Worker, relative_error
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from headroom_protocol.server import Arguments, read_request  # noqa: E402
+from headroom_worker import trials  # noqa: E402
 from headroom_worker.pytorch_compile import CompiledTrainer  # noqa: E402
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer  # noqa: E402
 from headroom_worker.pytorch_eager import EagerTrainer  # noqa: E402
 from headroom_worker.pytorch_graph import GraphedEagerTrainer  # noqa: E402
 from reference_training import (  # noqa: E402
     ACTIVATIONS,
+    BOUNDS,
     LOSSES,
     OPTIMIZERS,
     SLOTS,
     ReferenceTraining,
     assert_changed_alike,
+    make_problem,
     random_state,
 )
 
@@ -43,22 +46,6 @@ ROWS = {
     "pytorch-compile": (CompiledTrainer, {"backend": "aot_eager"}),
     "pytorch-compile-graph": (CompiledGraphTrainer, {"backend": "aot_eager"}),
 }
-BOUNDS = {"fp32": 2e-5, "fp16": 2e-2, "bf16": 1.5e-1}
-
-
-def make_problem(folder: Path, activation: str, loss: str, optimizer: str) -> Problem:
-    seed = int.from_bytes(os.urandom(4), "little")
-    print(f"problem seed {seed}")  # shown on failure
-    return Problem(
-        folder,
-        widths=(12, 9, 7, 3),
-        samples=25,  # 3 batches
-        learning_rate=1e-2,
-        seed=seed,
-        activation=activation,
-        loss=loss,
-        optimizer=OPTIMIZERS[optimizer],
-    )
 
 
 def make(kind, problem: Problem, precision: str = "fp32", **options):
@@ -125,6 +112,14 @@ def test_first_moments_without_memory_are_gradients(tmp_path, row):
     trainer.train(0, 2)
     assert np.isfinite(trainer.state()).all()
     assert not np.array_equal(trainer.state()[: problem.parameters.size], problem.parameters)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_an_optimizer_that_is_not_fused_trains_the_same(tmp_path, optimizer, precision):
+    problem = make_problem(tmp_path, "tanh", "mse", optimizer)
+    trainer = make(trials.EagerOptimizer, problem, precision=precision, options={"foreach": True})
+    assert_trains_as_torch_does(trainer, problem, optimizer, precision)
 
 
 BUILD = os.environ.get("HEADROOM_BUILD", "")

@@ -139,6 +139,23 @@ def test_a_state_that_is_set_returns_to_the_start(worker, problem):
     assert relative_error(parameters_of(worker, problem), first) <= 1e-6
 
 
+def test_a_state_holds_the_slots_behind_the_parameters(worker, tmp_path):
+    problem = Problem(tmp_path, optimizer={key: ADAM[key] for key in ADAM if key != "learning_rate"})
+    worker.ok("prepare", **problem.request())
+    size = problem.parameters.size
+    assert worker.ok("state", file=str(tmp_path / "start")) == {"count": 3 * size}
+    start = np.fromfile(tmp_path / "start", np.float32)
+    assert np.array_equal(start, np.concatenate([problem.parameters, np.zeros(2 * size, np.float32)]))
+    worker.ok("train", first_step=0, count=2)
+    worker.ok("state", file=str(tmp_path / "out"))
+    assert (np.fromfile(tmp_path / "out", np.float32)[size:] != 0).mean() > 0.5
+    kind, message = worker.error("set_state", file=str(tmp_path / "parameters"))
+    assert (kind, f"expected {3 * size} values" in message) == ("input", True)
+    assert worker.ok("set_state", file=str(tmp_path / "start")) == {}
+    worker.ok("state", file=str(tmp_path / "out"))
+    assert np.array_equal(np.fromfile(tmp_path / "out", np.float32), start)
+
+
 def test_the_callers_files_are_not_written_to(worker, problem):
     worker.ok("prepare", **problem.request())
     worker.ok("train", first_step=0, count=5)

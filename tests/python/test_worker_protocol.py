@@ -1,5 +1,6 @@
 """The Python worker's end of the protocol, with backends that have no PyTorch."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "torch_impl" / "pyt
 
 np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
-from headroom_protocol.server import Timing, serve  # noqa: E402
+from headroom_protocol.backend_table import Backend, BackendTable  # noqa: E402
+from headroom_protocol.server import Timing, TrainerRequest, WorkerError, serve  # noqa: E402
+from headroom_protocol.workload import Optimizer  # noqa: E402
 
 
 class Backends:
@@ -122,6 +125,29 @@ def test_an_answer_that_json_cannot_hold_fails_its_call_and_the_worker_lives(ses
     session.backends.peak = 7
     assert session.ask("prepare", **session.prepared)["ok"]
     assert session.ask("release")["result"] == {"peak_device_bytes": 7}
+
+
+@pytest.mark.parametrize(
+    ("beyond", "reason"),
+    [
+        ({"activation": "tanh"}, "activation tanh; it trains relu"),
+        ({"loss": "mse"}, "loss mse; it trains cross-entropy"),
+        ({"optimizer": Optimizer("adam")}, "optimizer adam; it trains sgd"),
+        ({"optimizer": Optimizer("sgd", momentum=0.9)}, "momentum; it trains plain sgd"),
+    ],
+)
+def test_a_backend_that_does_not_train_everything_refuses_what_is_not_plain(beyond, reason):
+    rows = [
+        Backend("all", "m", {"fp32": "exact"}, trains_everything=True),
+        Backend("b", "m", {"fp32": "exact"}),
+    ]
+    table = BackendTable(rows, lambda backend, precision: None)
+    plain = TrainerRequest("b", "fp32", "w", (2, 3), 2, *(np.zeros((4, 2)), np.zeros(4), np.zeros(9)), None)
+    assert table.asked_for(plain) is rows[1]
+    with pytest.raises(WorkerError) as refused:
+        table.asked_for(dataclasses.replace(plain, **beyond))
+    assert (refused.value.kind, str(refused.value)) == ("unsupported", reason)
+    assert table.asked_for(dataclasses.replace(plain, backend="all", **beyond)) is rows[0]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a b", "-b", "\x1b[31m", "ü", "a\n", "x" * 129])

@@ -38,9 +38,17 @@ BACKENDS = (
 )
 
 
-def trial(name: str, kind: str, compiles: bool = False, **options) -> Backend:
-    options = {"kind": kind, **options}
-    return Backend(name, "headroom_worker.trials", AUTOGRAD_CONTRACTS, compiles=compiles, options=options)
+def trial(
+    name: str, kind: str, compiles: bool = False, trains_everything: bool = False, **options
+) -> Backend:
+    return Backend(
+        name,
+        "headroom_worker.trials",
+        AUTOGRAD_CONTRACTS,
+        compiles=compiles,
+        options={"kind": kind, **options},
+        trains_everything=trains_everything,
+    )
 
 
 # What was tried before the rows above became what they are (docs/rivals.md); served with --trials only.
@@ -57,6 +65,16 @@ TRIALS = (
     trial("graph-copies", "graph-copies"),
     trial("compile-graph-no-copies", "compile-graph", compiles=True, keep_copies=False),
     trial("compile-graph-in-parts", "compile-graph-in-parts", compiles=True),
+    # These differ from a row where the optimizer has slots.
+    trial("eager-slots-foreach", "eager-optimizer", trains_everything=True, options={"foreach": True}),
+    trial(
+        "eager-slots-capturable",
+        "eager-optimizer",
+        trains_everything=True,
+        options={"foreach": True, "capturable": True},
+    ),
+    trial("graph-slots-foreach", "graph-foreach-optimizer", trains_everything=True),
+    trial("compile-graph-default", "compile-graph", compiles=True, trains_everything=True, mode="default"),
 )
 
 

@@ -20,13 +20,14 @@ from headroom_worker.rules import ACTIVATIONS, Tensors, updated
 
 
 class CompiledGraphTrainer(GraphTrainer):
-    """`keep_copies`: see above; `backend`: one of torch.compile's, for tests without a GPU."""
+    """`keep_copies`: see above; `mode` and `backend` (for tests without a GPU) are torch.compile's."""
 
     def __init__(
         self,
         request: TrainerRequest,
         device: torch.device,
         keep_copies: bool = True,
+        mode: str = "max-autotune-no-cudagraphs",
         backend: str = "inductor",
     ):
         super().__init__(request, device)
@@ -38,7 +39,7 @@ class CompiledGraphTrainer(GraphTrainer):
         if keep_copies and self.autocast_type is not None:
             self.copies = [tensor.to(self.autocast_type) for tensor in self.masters]
         compilation = Compilation(request.cache_folder)
-        self.compile_step("max-autotune-no-cudagraphs", backend)
+        self.compile_step(mode, backend)
         self.capture(request.parameters)
         if backend == "inductor":
             self.setup_cache = compilation.finish()

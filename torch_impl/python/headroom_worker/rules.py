@@ -6,6 +6,7 @@ gradient; and formulas over all tensors in place, from which it makes few kernel
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +26,27 @@ LOSSES = {
 
 
 def torch_optimizer(
-    rule: Optimizer, parameters: Tensors, slots: list[Tensors], trained_steps: torch.Tensor, scale: float
+    rule: Optimizer,
+    parameters: Tensors,
+    slots: list[Tensors],
+    trained_steps: torch.Tensor,
+    scale: float,
+    options: Mapping[str, bool] | None = None,
 ) -> torch.optim.Optimizer:
     """torch.optim's, with these tensors as its state; `scale` is that of the gradients.
 
-    trained_steps: [parameters], as torch.optim counts the steps for each of them.
+    trained_steps: [parameters], as torch.optim counts the steps for each of them; on the CPU if `options` (of
+    torch.optim, for what has slots) are neither fused nor capturable.
     """
     if rule.kind == "sgd" and not rule.momentum:
         # Defaults: on CUDA they pick the multi-tensor ("foreach") update, which was as fast as "fused".
         return torch.optim.SGD(parameters, lr=rule.learning_rate / scale)
     # PyTorch's documentation calls fused the fastest, before foreach and one tensor after the other, and it
-    # launches least: one kernel for all tensors. A measurement on a GPU is pending.
+    # launches least: one kernel for all tensors. A measurement on a GPU is pending (suite trials).
+    options = dict(options or {"fused": True, "capturable": parameters[0].is_cuda})
     if rule.kind == "sgd":
-        optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate, momentum=rule.momentum, fused=True)
+        options.pop("capturable", None)  # sgd always is
+        optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate, momentum=rule.momentum, **options)
     else:
         kind = torch.optim.AdamW if rule.kind == "adamw" else torch.optim.Adam
         optimizer = kind(
@@ -46,12 +55,17 @@ def torch_optimizer(
             betas=(rule.beta1, rule.beta2),
             eps=rule.epsilon,
             weight_decay=rule.weight_decay,
-            fused=True,
-            capturable=parameters[0].is_cuda,  # fused is either way: this only says that it is meant
+            **options,
         )
-    if scale != 1.0:
+    if scale != 1.0 and options.get("fused"):
         # As torch.amp.GradScaler hands it to a fused optimizer, which divides in its own kernel.
         optimizer.grad_scale = torch.full((), scale, device=parameters[0].device)
+    elif scale != 1.0:
+
+        def unscale(*_) -> None:
+            torch._foreach_mul_([parameter.grad for parameter in parameters], 1 / scale)
+
+        optimizer.register_step_pre_hook(unscale)
     for index, parameter in enumerate(parameters):
         state = {name: slot[index] for name, slot in zip(rule.slots, slots, strict=True)}
         if rule.kind != "sgd":

@@ -2,7 +2,7 @@
 
 ./headroom run --suite trials
 
-They train with plain SGD only.
+Most train with plain SGD only.
 """
 
 import torch
@@ -13,6 +13,7 @@ from headroom_worker.compilation import compiled
 from headroom_worker.pytorch_compile_graph import CompiledGraphTrainer
 from headroom_worker.pytorch_eager import EagerTrainer
 from headroom_worker.pytorch_graph import GraphedEagerTrainer
+from headroom_worker.rules import torch_optimizer
 from headroom_worker.torch_trainer import make_network
 
 
@@ -28,6 +29,28 @@ class EagerForm(EagerTrainer):
         if keep_gradients:
             clear = self.optimizer.zero_grad
             self.optimizer.zero_grad = lambda set_to_none: clear(set_to_none=False)
+
+
+class EagerOptimizer(EagerTrainer):
+    """`options`: of torch.optim, where the optimizer has slots; not fused ones."""
+
+    def __init__(self, request: TrainerRequest, device: torch.device, options: dict):
+        super().__init__(request, device)
+        if not options.get("capturable"):
+            self.trained_steps = torch.zeros(len(self.parameter_list))
+        self.optimizer = torch_optimizer(
+            self.rule, self.parameter_list, self.slots, self.trained_steps, self.scale, options
+        )
+
+
+class GraphedForeachOptimizer(GraphedEagerTrainer):
+    """As pytorch-graph, with "foreach" where the optimizer has slots."""
+
+    def prepare_step(self) -> None:
+        options = {"foreach": True, "capturable": True}
+        self.optimizer = torch_optimizer(
+            self.rule, self.parameter_list, self.slots, self.trained_steps, self.scale, options
+        )
 
 
 class EagerForeachAdd(EagerTrainer):
@@ -121,9 +144,11 @@ class CompiledInParts(CompiledGraphTrainer):
 
 KINDS = {
     "eager": EagerForm,
+    "eager-optimizer": EagerOptimizer,
     "eager-foreach-add": EagerForeachAdd,
     "graph": GraphedEagerTrainer,
     "graph-optimizer": GraphedOptimizer,
+    "graph-foreach-optimizer": GraphedForeachOptimizer,
     "graph-copies": GraphedCopies,
     "compile-graph": CompiledGraphTrainer,
     "compile-graph-in-parts": CompiledInParts,
