@@ -6,6 +6,7 @@
 #include "driver/system/device_lock.h"
 #include "driver/system/host.h"
 #include "driver/system/sources.h"
+#include "driver/system/subprocess.h"
 #include "temporary_folder.h"
 
 namespace headroom {
