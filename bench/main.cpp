@@ -16,18 +16,22 @@
 #include "driver/compare/compare.h"
 #include "driver/compare/formats/formats.h"
 #include "driver/plan/options.h"
-#include "driver/results/benchmark_report.h"
-#include "driver/results/summary.h"
+#include "driver/results/benchmark_out.h"
+#include "driver/results/formats/formats.h"
 #include "driver/run/calibration_text.h"
 #include "driver/run/compile_ahead.h"
+#include "driver/run/device_use.h"
 #include "driver/run/list.h"
+#include "driver/run/outlook.h"
+#include "driver/run/results_so_far.h"
+#include "driver/run/resume.h"
 #include "driver/run/run.h"
 #include "driver/system/command_name.h"
 #include "driver/system/interruption.h"
 #include "driver/system/left_out.h"
 #include "driver/system/scratch.h"
+#include "driver/system/shown_path.h"
 #include "driver/system/standard_output.h"
-#include "driver/system/table.h"
 #include "driver/system/terminal.h"
 #include "driver/system/units.h"
 #include "worker/children.h"
@@ -148,7 +152,8 @@ int run(const RunOptions& asked) {
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
   greet_planned_workers(plan, table, device, pool);
-  note_machine(results, options, plan, pool, earlier);
+  note_machine(results, pool);
+  if (earlier) go_on_with(*earlier, options.resume.string(), plan, results);
   add_benchmark_context(options.google_benchmark, results);
   DeviceLock lock;
   lock_device(options, results.device, lock, progress);
@@ -202,16 +207,7 @@ int run(const RunOptions& asked) {
 
   // Before the figures: whatever ends those, what was measured has been said.
   progress.clear();
-  const std::size_t width = terminal_width(STDOUT_FILENO);
-  if (options.json) {
-    print(summary_json(results, output.path()));
-  } else if (options.google_benchmark.format.empty()) {
-    print(fmt::format("\n{}\n{}{}\nResults: {}\n", summary_table(results, width),
-                      ladder_table(results, width), wrapped(summary_sentence(results), width),
-                      shown(output.path())));
-  } else {
-    print(benchmark_report(results, options.google_benchmark.format, /*with_context=*/false));
-  }
+  print(printed(results, options, output.path(), terminal_width(STDOUT_FILENO)));
   if (options.figures) draw_figures(installation, output.path(), progress);
 
   const bool failed = std::any_of(results.records.begin(), results.records.end(),

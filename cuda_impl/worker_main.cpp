@@ -46,7 +46,8 @@ WorkerDescription describe(int device) {
            [](const TrainerRequest& request) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
                                          request.device);
-           }},
+           },
+       .trains_everything = true},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
@@ -74,7 +75,8 @@ WorkerDescription describe(int device) {
            [](const TrainerRequest& request) {
              return make_chosen_trainer(request.workload, request.precision, request.data, request.initial,
                                         request.device);
-           }},
+           },
+       .trains_everything = true},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

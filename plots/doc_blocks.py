@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
-from published import ROOT, SHAPES, TRIALS, Published, Stale, claimed, row_of
+from published import ROOT, SERIES, SHAPES, TRIALS, Published, Stale, claimed, row_of
 from results_file import (
     EAGER,
     PRECISIONS,
@@ -66,7 +65,7 @@ def widths_of(data: Published, arguments: list[str]) -> list[int]:
     for argument in arguments:
         if argument.startswith("H="):
             return [int(width) for width in argument[2:].split(",")]
-    names = (re.fullmatch(r"mlp-784x(\d+)x\1x\1x10-b32", one.name) for one in data.results.workloads)
+    names = (SERIES.fullmatch(one.name) for one in data.results.workloads)
     return sorted(int(found.group(1)) for found in names if found)
 
 
@@ -94,8 +93,17 @@ def regimes_block(data: Published, arguments: list[str]) -> list[str]:
     cells = [cell for cell in data.cells if cell.workload.name not in seed]
     if not cells:
         return ["The published files hold no other workload yet."]
-    named = [[titled(cell.workload), cell.precision, claim(cell, cell.against_best)] for cell in cells]
-    return times_table(["workload", "precision", "ours against best PyTorch"], named, cells, None)
+    named = [
+        [
+            titled(cell.workload),
+            cell.precision,
+            claim(cell, cell.against_best),
+            claim(cell, cell.against_rival),
+        ]
+        for cell in cells
+    ]
+    titles = ["workload", "precision", "ours against best PyTorch", "against best rival"]
+    return times_table(titles, named, cells, None)
 
 
 def _ratio(value: float | None) -> str:
@@ -153,10 +161,9 @@ def summary_block(data: Published, arguments: list[str]) -> list[str]:
     cells = [cell for width in widths_of(data, arguments) for cell in cells_at(data, width) if cell.ours]
     if not cells:
         return ["The published files hold no result of ours in this series."]
-    titles = ["H", "precision", "best PyTorch, µs", "fastest of ours, µs", "against best PyTorch"]
-    return table(
-        [*titles, "against pytorch-eager", "floor", "of its speed"], [_summary(cell) for cell in cells]
-    )
+    titles = ["H", "precision", "best PyTorch, µs", "best rival, µs", "fastest of ours, µs"]
+    against = ["against best PyTorch", "against best rival", "against pytorch-eager"]
+    return table([*titles, *against, "floor", "of its speed"], [_summary(cell) for cell in cells])
 
 
 def _summary(cell: Cell) -> list[str]:
@@ -165,13 +172,19 @@ def _summary(cell: Cell) -> list[str]:
     return [
         str(cell.workload.widths[1]),
         cell.precision,
-        f"{_time(cell.best)} {cell.best.backend}" if cell.best else "",
-        f"{_time(cell.ours)} {cell.ours.backend}",
+        _time_and_name(cell.best),
+        "the same" if cell.best and cell.rival is cell.best else _time_and_name(cell.rival),
+        _time_and_name(cell.ours),
         claim(cell, cell.against_best),
+        claim(cell, cell.against_rival),
         claim(cell, cell.against_eager),
         f"{1e6 * floor.seconds:.3g} µs ({floor.bound})" if floor else "",
         format_percent(reached) if floor and reached else "",
     ]
+
+
+def _time_and_name(row: Row | None) -> str:
+    return f"{_time(row)} {row.backend}" if row else ""
 
 
 def outcomes_block(data: Published, arguments: list[str]) -> list[str]:
@@ -227,7 +240,31 @@ def witness_block(data: Published, arguments: list[str]) -> list[str]:
     if not rows:
         return ["No witness has been recorded."]
     titles = ["workload", "precision", "eager", "graph", "device busy", "launches"]
-    return table([*titles, "graph less busy", "a launch", "times from"], rows)
+    return table([*titles, "graph less busy", "gap for each launch", "times from"], rows)
+
+
+def verification_block(data: Published, arguments: list[str]) -> list[str]:
+    """What ran on real GPUs, from results/verification/: a line a device and kind of test."""
+    rows = []
+    for file in sorted((ROOT / "results" / "verification").glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        for name, title in TESTED.items():
+            if name in record:
+                counts = [str(record[name][outcome]) for outcome in ("passed", "failed", "skipped")]
+                unfinished = str(len(record[name]["not_finished"]))
+                rows.append([record["device"], record["date"], title, *counts, unfinished])
+    if not rows:
+        return ["No verification has been recorded."]
+    return table(["GPU", "date", "what", "passed", "failed", "skipped", "not finished"], rows)
+
+
+TESTED = {
+    "tests": "all tests",
+    "ptx_jit": "tests of the kernels, compiled from PTX by the driver",
+    "memcheck": "small tests under memcheck",
+    "racecheck": "small tests under racecheck",
+    "synccheck": "small tests under synccheck",
+}
 
 
 def calibration_block(data: Published, arguments: list[str]) -> list[str]:
@@ -446,6 +483,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "calibration": calibration_block,
     "ladder": ladder_block,
     "witness": witness_block,
+    "verification": verification_block,
     "spread": spread_block,
     "sources": sources_block,
     "costs": costs_block,

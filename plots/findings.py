@@ -59,9 +59,15 @@ class Cell:
     eager: Row | None
     best: Row | None  # of the PyTorch rows
     ours: Row | None  # of the hand-written kernels
-    refuted: tuple[
-        str, ...
-    ] = ()  # rivals that failed verification: there is no speed-up until that is understood
+    # Rivals that failed verification: there is no speed-up until that is understood.
+    refuted: tuple[str, ...] = ()
+
+    @property
+    def rival(self) -> Row | None:
+        """The fastest row that is not ours: PyTorch, JAX or the vendor's library."""
+        rows = [row for row in self.rows if row.counts and not is_ours(row.backend)]
+        others = [row for row in rows if not is_oracle(row.backend)]
+        return min(others, key=lambda row: row.median, default=None)
 
     @property
     def rivals(self) -> list[Row]:
@@ -75,6 +81,10 @@ class Cell:
     @property
     def against_best(self) -> float | None:
         return self.over(self.best)
+
+    @property
+    def against_rival(self) -> float | None:
+        return self.over(self.rival)
 
     @property
     def against_eager(self) -> float | None:

@@ -13,6 +13,7 @@ from results_file import PRECISIONS, Results, Row, read_results, refuted_text
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = "results/h200"
 SHAPES = "results/h200/shapes"  # networks for which only some PyTorch rows were run
+SERIES = re.compile(r"mlp-784x(\d+)x\1x\1x10-b32")  # the seed suite's
 TRIALS = "results/h200/trials"  # other ways to write a row, in files of their own: they are no competitors
 
 
@@ -42,8 +43,8 @@ def published(root: Path = ROOT) -> Published:
 
 
 def row_of(cell: Cell, name: str) -> Row:
-    """`name`: a backend, or best, ours, eager for the fastest of a family in this cell."""
-    family = {"best": cell.best, "ours": cell.ours, "eager": cell.eager}
+    """`name`: a backend, or best, rival, ours, eager for the fastest of a family in this cell."""
+    family = {"best": cell.best, "rival": cell.rival, "ours": cell.ours, "eager": cell.eager}
     row = family.get(name) or next((row for row in cell.rows if row.backend == name), None)
     if row is None or not row.counts:
         state = "no record" if row is None else row.state
@@ -55,25 +56,50 @@ def claimed(data: Published, claim: str) -> tuple[float, Row]:
     """The value that a claim names, and the record that it is about.
 
     'fp32 H=128 cuda-layered' (seconds), 'fp32 H=128 best / ours' (ratio of times), '... saved by A of B'
-    (share of B's time), '... A floor' (share of the floor), '... A joules'.
+    (share of B's time), '... A floor' (share of the floor), '... A joules'. '... at least A of B' and
+    '... at most A of B' are what both rows' intervals allow of that share. 'lowest H=* best / ours' and
+    'highest * best / ours' are the ends over the seed suite's series, and over all that is published.
     """
     precision, place, what = (claim.split(maxsplit=2) + ["", ""])[:3]
+    if precision in ("lowest", "highest"):
+        return end_of_all(data, precision, place, what)
     if precision not in PRECISIONS:
         raise Stale(f"'{claim}' does not begin with a precision and a workload")
-    cell = data.cell(precision, place)
+    return value_of(data.cell(precision, place), what)
+
+
+def end_of_all(data: Published, end: str, places: str, what: str) -> tuple[float, Row]:
+    found = []
+    for cell in data.cells:
+        if places == "*" or (places == "H=*" and SERIES.fullmatch(cell.workload.name)):
+            try:
+                found.append(value_of(cell, what))
+            except Stale:
+                continue  # this cell lacks a row of the claim
+    if not found:
+        raise Stale(f"no cell of {places} has {what}")
+    return (min if end == "lowest" else max)(found, key=lambda one: one[0])
+
+
+def value_of(cell: Cell, what: str) -> tuple[float, Row]:
     if found := re.fullmatch(r"(\S+) / (\S+)", what):
         first, second = (row_of(cell, name) for name in found.groups())
         if cell.refuted:
             raise Stale(f"{cell.workload.name} {cell.precision}: {refuted_text(list(cell.refuted))}")
         return first.median / second.median, second
-    if found := re.fullmatch(r"saved by (\S+) of (\S+)", what):
-        first, second = (row_of(cell, name) for name in found.groups())
-        return 1 - first.median / second.median, first
+    if found := re.fullmatch(r"(saved by|at least|at most) (\S+) of (\S+)", what):
+        how, *names = found.groups()
+        first, second = (row_of(cell, name) for name in names)
+        ends = {"saved by": (first.median, second.median), "at least": (first.high, second.low)}
+        new, old = ends.get(how, (first.low, second.high))
+        return 1 - new / old, first
     if found := re.fullmatch(r"(\S+) (floor|joules)", what):
         row = row_of(cell, found.group(1))
         value = row.fraction_of_floor if found.group(2) == "floor" else row.joules_per_step
         if value is None:
-            raise Stale(f"{found.group(2)} of {row.backend} {precision} of {row.workload.name}: not known")
+            raise Stale(
+                f"{found.group(2)} of {row.backend} {cell.precision} of {row.workload.name}: not known"
+            )
         return value, row
     row = row_of(cell, what)
     return row.median, row

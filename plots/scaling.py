@@ -56,7 +56,7 @@ def draw_step_time(results: Results, series: Series) -> Page | None:
         *contract_note(rows),
     ]
     if floors:
-        notes.append("Floor: no implementation of this step can be faster on this device.")
+        notes.append("Floor: an estimate of the least time that this step can take on this device.")
     subtitle = (
         f"{results.device} · {', '.join(precisions)} · {results.clock} of a step against H, axes logarithmic"
     )

@@ -1,4 +1,4 @@
-// The time under which no implementation of a workload can run on a device, from what was measured of the device.
+// An estimate of the least time that a step of a workload can take on a device, from what was measured of the device.
 //
 // A floor is the largest of three times, each a bound of its own: bytes over bandwidth, operations over rate, and
 // exchanges between SMs. docs/floors.md has the formulas, their sources and what they take for granted. Pure functions.

@@ -110,7 +110,7 @@ struct CalibratedRate {
 };
 using Calibration = std::map<std::string, CalibratedRate>;
 
-/// The time of a step under which no implementation can run on the device, and the three times it is the largest of.
+/// The least time that a step can take on the device, as estimated, and the three times it is the largest of.
 struct Floor {
   double seconds = 0;
   std::string bound;  ///< "bytes", "operations" or "exchanges"

@@ -12,7 +12,7 @@ namespace headroom {
 
 /// Times of one block of consecutive steps, in seconds.
 struct Timing {
-  double device_seconds = 0;  ///< between two device events (CPU backends: a steady clock)
+  double device_seconds = 0;  ///< between two device events (CPU backends, JAX: a steady clock)
   double wall_seconds = 0;    ///< steady clock, from the first call to the end of the last step
   double cpu_seconds = 0;     ///< all threads of the worker process
 };

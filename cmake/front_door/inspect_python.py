@@ -50,9 +50,10 @@ def torch_facts():
 
 
 def jax_facts():
-    """JAX's version, and whether it has its CUDA part."""
+    """JAX's version, if it is new enough to be used, and whether it has its CUDA part."""
+    version = version_of("jax")
     plugins = [version_of(f"jax-cuda{major}-plugin") for major in (12, 13)]
-    return version_of("jax"), "yes" if any(plugins) else ""
+    return version if numbers(version) >= [0, 6] else "", "yes" if any(plugins) else ""
 
 
 def library_folders(torch_folder):

@@ -37,6 +37,8 @@ class ChosenTrainer : public Trainer {
   }
   Parameters parameters() override { return trainer_->parameters(); }
   void set_parameters(const Parameters& parameters) override { trainer_->set_parameters(parameters); }
+  std::vector<Parameters> slots() override { return trainer_->slots(); }
+  void set_slots(const std::vector<Parameters>& slots) override { trainer_->set_slots(slots); }
   std::int64_t peak_device_bytes() override { return trainer_->peak_device_bytes(); }
   std::string note() override {
     const std::string inner = trainer_->note();
@@ -81,6 +83,7 @@ std::string_view to_string(Strategy strategy) {
 }
 
 std::vector<Strategy> strategies_by_speed(const Workload& workload, Precision precision) {
+  if (!beyond_plain_training(workload).empty()) return {Strategy::kLayered};
   std::vector<Strategy> order;
   if (workload.batch_size >= kFusedBatch) order.push_back(Strategy::kFused);
   if (workload.batch_size <= kOneGroupOfRows) order.push_back(Strategy::kResident);

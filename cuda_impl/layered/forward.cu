@@ -1,15 +1,17 @@
-// Forward product of one layer with bias and ReLU in its last instructions: y = relu(x * W^T + b).
+// Forward product of one layer with bias and activation in its last instructions: y = activated(x * W^T + b).
 //
 // A block owns 32 x 64, 32 x 128 or 128 x 128 elements of y (rows are samples, columns are outputs); product.cuh says
 // how it walks along the inputs, and how several blocks share a walk.
 //   in:    x [batch, in] and W [out, in], both with the inner index contiguous; bias [out] fp32
-//   out:   y [batch, out] rounded for the next layer, or fp32 logits without ReLU for the last one
+//   out:   y [batch, out] rounded for the next layer, or fp32 logits without activation for the last one; the sums
+//          before the activation, rounded as y is, where its slope is taken from them
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
 //          x once a block from L2
-// The sum, the bias and the comparison with zero are fp32; the only rounding is that of the stored value, and
-// the backward pass takes its ReLU mask from there.
+// The sum, the bias and the activation are fp32; the only rounding is that of the stored value, and the backward
+// pass takes the activation's slope from there.
 #include "layered/kernels.h"
 #include "layered/product.cuh"
+#include "rules/activation.cuh"
 
 namespace headroom::layered {
 namespace {
@@ -17,12 +19,27 @@ namespace {
 template <class Format, class Tile>
 using Forward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kInnerContiguous>;
 
-template <class Format, class Tile>
+/// An activation other than ReLU, which the kernel has built in.
+template <class Format>
+struct OtherActivation {
+  Activation activation;
+  typename Format::Value* sums;  // before the activation [batch, out], or null
+
+  /// Of four neighbours, the first of which has place `at` in the matrix.
+  __device__ void apply(float4& sum, std::int64_t at) const {
+    if (sums != nullptr) store_rounded_quad<Format>(sums + at, sum);
+    sum.x = rules::activated(activation, sum.x), sum.y = rules::activated(activation, sum.y);
+    sum.z = rules::activated(activation, sum.z), sum.w = rules::activated(activation, sum.w);
+  }
+};
+
+/// `other`: none or one.
+template <class Format, class Tile, class... Other>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
     Operand<typename Format::Value> inputs /* [batch, in], or [batches * batch, in] with state */,
     const StepState* state, Operand<typename Format::Value> weights /* [out, in] */, std::int64_t in,
     const float* bias /* [padded(out)] */, typename Format::Value* hidden /* [batch, out], or null */,
-    float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split) {
+    float* logits /* [batch, out], or null */, std::int64_t pitch, SplitSums split, Other... other) {
   const std::int64_t batch = inputs.outer, out = weights.outer;
   if (state != nullptr) inputs.data += state->batch * batch * inputs.pitch;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
@@ -37,39 +54,44 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) forward_kernel(
           store_quad(logits + row * pitch + column, sum);
           return;
         }
-        // The comparison is written so that NaN stays NaN and is seen in the loss.
-        sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
-        sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+        if constexpr (sizeof...(other) == 0) {
+          // The comparison is written so that NaN stays NaN and is seen in the loss.
+          sum.x = sum.x < 0 ? 0 : sum.x, sum.y = sum.y < 0 ? 0 : sum.y;
+          sum.z = sum.z < 0 ? 0 : sum.z, sum.w = sum.w < 0 ? 0 : sum.w;
+        }
+        (other.apply(sum, row * pitch + column), ...);
         store_rounded_quad<Format>(hidden + row * pitch + column, sum);
       });
 }
 
-template <class Format, class Tile>
+template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> inputs, const StepState* state,
             Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
-            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream) {
+            float* logits, std::int64_t batch, std::int64_t pitch, const SplitSums& split, Stream& stream,
+            Other... other) {
   using P = Forward<Format, Tile>;
   const std::int64_t down = tiles(batch, Tile::kRows), across = tiles(weights.rows, Tile::kColumns);
   const int parts = inner_splits<P>(down * across, weights.columns);
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(forward_kernel<Format, Tile>, grid, P::shared_bytes(weights.columns), stream,
+  launch_product(forward_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.columns), stream,
                  Operand<typename Format::Value>{inputs.data, inputs.pitch, batch}, state,
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.rows}, weights.columns,
-                 bias, hidden, logits, pitch, split);
+                 bias, hidden, logits, pitch, split, other...);
 }
 
-template <class Format>
+template <class Format, class... Other>
 void forward(Matrix<const typename Format::Value> inputs, const StepState* state,
              Matrix<const typename Format::Value> weights, const float* bias, typename Format::Value* hidden,
              float* logits, std::int64_t batch, std::int64_t out, std::int64_t pitch, const SplitSums& split,
-             Stream& stream) {
+             Stream& stream, Other... other) {
   require_equal("forward: inputs of the layer against columns of the weights", inputs.columns,
                 weights.columns);
   require_equal("forward: outputs of the layer against rows of the weights", out, weights.rows);
   require_shape(state != nullptr ? batch > 0 && inputs.rows >= batch : inputs.rows == batch,
                 "forward: rows of the inputs", inputs.rows, batch);
   const auto with_tile = [&](auto tile) {
-    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream);
+    launch<Format, decltype(tile)>(inputs, state, weights, bias, hidden, logits, batch, pitch, split, stream,
+                                   other...);
   };
   with_product_tile<Format>(batch, out, with_tile);
 }
@@ -91,6 +113,15 @@ void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState
 }
 
 template <class Format>
+void forward_activated(Matrix<const typename Format::Value> inputs, const StepState* state,
+                       Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+                       Matrix<typename Format::Value> hidden, typename Format::Value* sums,
+                       const SplitSums& split, Stream& stream) {
+  forward<Format>(inputs, state, weights, bias, hidden.data, nullptr, hidden.rows, hidden.columns,
+                  hidden.pitch, split, stream, OtherActivation<Format>{activation, sums});
+}
+
+template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
                     Matrix<const typename Format::Value> weights, const float* bias, Matrix<float> logits,
                     const SplitSums& split, Stream& stream) {
@@ -98,12 +129,15 @@ void forward_logits(Matrix<const typename Format::Value> inputs, const StepState
                   logits.pitch, split, stream);
 }
 
-#define HEADROOM_INSTANTIATE(Format)                                                                     \
-  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                    \
-                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>, \
-                                       const SplitSums&, Stream&);                                       \
-  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                    \
-                                       Matrix<const Format::Value>, const float*, Matrix<float>,         \
+#define HEADROOM_INSTANTIATE(Format)                                                                         \
+  template void forward_hidden<Format>(Matrix<const Format::Value>, const StepState*,                        \
+                                       Matrix<const Format::Value>, const float*, Matrix<Format::Value>,     \
+                                       const SplitSums&, Stream&);                                           \
+  template void forward_activated<Format>(Matrix<const Format::Value>, const StepState*,                     \
+                                          Matrix<const Format::Value>, const float*, Activation,             \
+                                          Matrix<Format::Value>, Format::Value*, const SplitSums&, Stream&); \
+  template void forward_logits<Format>(Matrix<const Format::Value>, const StepState*,                        \
+                                       Matrix<const Format::Value>, const float*, Matrix<float>,             \
                                        const SplitSums&, Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)

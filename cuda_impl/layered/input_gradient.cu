@@ -1,14 +1,17 @@
-// Gradient of a layer's inputs: dx = (d * W) where the stored input is positive, rounded for the layer below.
+// Gradient of a layer's inputs: dx = (d * W) times the slope of the activation below, rounded for the layer below.
 //
 // A block owns 32 x 64, 32 x 128 or 128 x 128 elements of dx (rows are samples, columns are the layer's inputs) and
 // walks down the rows of W; product.cuh says how, and how several blocks share a walk.
-//   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; hidden [batch, in]
+//   in:    d [batch, out] with the inner index contiguous, W [out, in] with the outer one; what the slope is taken
+//          from [batch, in]: the layer's stored inputs, or the sums that they were made of
 //   out:   dx [batch, in]
 //   bytes: every weight once from device memory at batch 32 (4 bytes, 2 in fp16 and bf16);
 //          d once a block from L2
-// The mask is the ReLU's derivative and belongs to the layer below: applied here, where dx is at hand anyway.
+// The slope belongs to the layer below: applied here, where dx is at hand anyway. ReLU's is a mask: dx stays where
+// the stored input is positive.
 #include "layered/kernels.h"
 #include "layered/product.cuh"
+#include "rules/activation.cuh"
 
 namespace headroom::layered {
 namespace {
@@ -16,13 +19,26 @@ namespace {
 template <class Format, class Tile>
 using Backward = Product<Format, Tile, Storage::kInnerContiguous, Storage::kOuterContiguous>;
 
-template <class Format, class Tile>
+/// An activation other than ReLU, which the kernel has built in.
+struct OtherActivation {
+  Activation activation;
+  template <class Value>
+  __device__ void pass_back(float4& sum, const Value* kept) const {
+    sum.x = rules::passed_back(activation, to_float(kept[0]), sum.x);
+    sum.y = rules::passed_back(activation, to_float(kept[1]), sum.y);
+    sum.z = rules::passed_back(activation, to_float(kept[2]), sum.z);
+    sum.w = rules::passed_back(activation, to_float(kept[3]), sum.w);
+  }
+};
+
+/// `other`: none or one.
+template <class Format, class Tile, class... Other>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     input_gradient_kernel(Operand<typename Format::Value> gradient /* [batch, out] */,
                           Operand<typename Format::Value> weights /* [out, in] */, std::int64_t out,
-                          const typename Format::Value* hidden /* [batch, in] */,
+                          const typename Format::Value* kept /* [batch, in] */,
                           typename Format::Value* input_gradient /* [batch, in] */, std::int64_t pitch,
-                          SplitSums split) {
+                          SplitSums split, Other... other) {
   const std::int64_t batch = gradient.outer, in = weights.outer;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
   const std::int64_t first_column = std::int64_t{blockIdx.y} * Tile::kColumns;
@@ -30,28 +46,48 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
       gradient, weights, first_row, first_column, out, split, [&](int tile_row, int tile_column, float4 sum) {
         const std::int64_t row = first_row + tile_row, column = first_column + tile_column;
         if (row >= batch || column >= in) return;
-        const typename Format::Value* active = hidden + row * pitch + column;
-        if (!(to_float(active[0]) > 0)) sum.x = 0;
-        if (!(to_float(active[1]) > 0)) sum.y = 0;
-        if (!(to_float(active[2]) > 0)) sum.z = 0;
-        if (!(to_float(active[3]) > 0)) sum.w = 0;
+        const typename Format::Value* active = kept + row * pitch + column;
+        if constexpr (sizeof...(other) == 0) {
+          if (!(to_float(active[0]) > 0)) sum.x = 0;
+          if (!(to_float(active[1]) > 0)) sum.y = 0;
+          if (!(to_float(active[2]) > 0)) sum.z = 0;
+          if (!(to_float(active[3]) > 0)) sum.w = 0;
+        }
+        (other.pass_back(sum, active), ...);
         store_rounded_quad<Format>(input_gradient + row * pitch + column, sum);
       });
 }
 
-template <class Format, class Tile>
+template <class Format, class Tile, class... Other>
 void launch(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
-            Matrix<const typename Format::Value> hidden, Matrix<typename Format::Value> input_gradient,
-            const SplitSums& split, Stream& stream) {
+            Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+            const SplitSums& split, Stream& stream, Other... other) {
   using P = Backward<Format, Tile>;
   const std::int64_t down = tiles(gradient.rows, Tile::kRows),
                      across = tiles(weights.columns, Tile::kColumns);
   const int parts = inner_splits<P>(down * across, weights.rows);
   const dim3 grid(static_cast<unsigned>(down), static_cast<unsigned>(across), static_cast<unsigned>(parts));
-  launch_product(input_gradient_kernel<Format, Tile>, grid, P::shared_bytes(weights.rows), stream,
+  launch_product(input_gradient_kernel<Format, Tile, Other...>, grid, P::shared_bytes(weights.rows), stream,
                  Operand<typename Format::Value>{gradient.data, gradient.pitch, gradient.rows},
                  Operand<typename Format::Value>{weights.data, weights.pitch, weights.columns}, weights.rows,
-                 hidden.data, input_gradient.data, input_gradient.pitch, split);
+                 kept.data, input_gradient.data, input_gradient.pitch, split, other...);
+}
+
+template <class Format, class... Other>
+void with_slopes(Matrix<const typename Format::Value> gradient, Matrix<const typename Format::Value> weights,
+                 Matrix<const typename Format::Value> kept, Matrix<typename Format::Value> input_gradient,
+                 const SplitSums& split, Stream& stream, Other... other) {
+  require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
+                weights.rows);
+  require_equal("input gradient: columns of the hidden activations against those of the weights",
+                kept.columns, weights.columns);
+  require_equal("input gradient: columns of the result against those of the weights", input_gradient.columns,
+                weights.columns);
+  require_equal("input gradient: rows of the hidden activations against the batch", kept.rows, gradient.rows);
+  require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
+  with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
+    launch<Format, decltype(tile)>(gradient, weights, kept, input_gradient, split, stream, other...);
+  });
 }
 
 }  // namespace
@@ -60,24 +96,25 @@ template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
                     Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
                     Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream) {
-  require_equal("input gradient: columns of the gradient against rows of the weights", gradient.columns,
-                weights.rows);
-  require_equal("input gradient: columns of the hidden activations against those of the weights",
-                hidden.columns, weights.columns);
-  require_equal("input gradient: columns of the result against those of the weights", input_gradient.columns,
-                weights.columns);
-  require_equal("input gradient: rows of the hidden activations against the batch", hidden.rows,
-                gradient.rows);
-  require_equal("input gradient: rows of the result against the batch", input_gradient.rows, gradient.rows);
-  with_product_tile<Format>(gradient.rows, weights.columns, [&](auto tile) {
-    launch<Format, decltype(tile)>(gradient, weights, hidden, input_gradient, split, stream);
-  });
+  with_slopes<Format>(gradient, weights, hidden, input_gradient, split, stream);
+}
+
+template <class Format>
+void activated_input_gradient(Matrix<const typename Format::Value> gradient,
+                              Matrix<const typename Format::Value> weights, Activation activation,
+                              Matrix<const typename Format::Value> kept,
+                              Matrix<typename Format::Value> input_gradient, const SplitSums& split,
+                              Stream& stream) {
+  with_slopes<Format>(gradient, weights, kept, input_gradient, split, stream, OtherActivation{activation});
 }
 
 #define HEADROOM_INSTANTIATE(Format)                                                                         \
   template void input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,             \
                                        Matrix<const Format::Value>, Matrix<Format::Value>, const SplitSums&, \
-                                       Stream&);
+                                       Stream&);                                                             \
+  template void activated_input_gradient<Format>(Matrix<const Format::Value>, Matrix<const Format::Value>,   \
+                                                 Activation, Matrix<const Format::Value>,                    \
+                                                 Matrix<Format::Value>, const SplitSums&, Stream&);
 HEADROOM_INSTANTIATE(Fp32)
 HEADROOM_INSTANTIATE(Tf32)
 HEADROOM_INSTANTIATE(Fp16)

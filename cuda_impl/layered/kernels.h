@@ -10,6 +10,7 @@
 #include "device/stream.h"
 #include "layered/formats.h"
 #include "layered/matrix.h"
+#include "rules/optimizer.cuh"
 
 namespace headroom::layered {
 
@@ -30,6 +31,14 @@ void forward_hidden(Matrix<const typename Format::Value> inputs, const StepState
                     Matrix<const typename Format::Value> weights, const float* bias,
                     Matrix<typename Format::Value> hidden, const SplitSums& split, Stream& stream);
 
+/// The same with any activation. `sums` [batch, out], of hidden's pitch, gets what it is applied to, rounded to
+/// Format::Value; null where the slope is taken from the output (core/training_rules.h, slope_is_of_output()).
+template <class Format>
+void forward_activated(Matrix<const typename Format::Value> inputs, const StepState* state,
+                       Matrix<const typename Format::Value> weights, const float* bias, Activation activation,
+                       Matrix<typename Format::Value> hidden, typename Format::Value* sums,
+                       const SplitSums& split, Stream& stream);
+
 /// logits = inputs * weights^T + bias in fp32; shapes as above, logits [batch, out].
 template <class Format>
 void forward_logits(Matrix<const typename Format::Value> inputs, const StepState* state,
@@ -44,6 +53,14 @@ void loss_gradient(Matrix<const float> logits, const std::int32_t* labels, const
                    float gradient_scale, Matrix<typename Format::Value> gradient, float* row_losses,
                    Stream& stream);
 
+/// Mean squared error or binary cross-entropy of each row, a mean over its outputs, and its gradient times
+/// `gradient_scale`, which holds 1 / (batch * outputs) and fp16's loss scale. outputs [batch, outputs]; targets
+/// [batches * batch, outputs] without padding, batch state->batch is read; the rest as above.
+template <class Format>
+void loss_of_targets(Loss loss, Matrix<const float> outputs, const float* targets, const StepState* state,
+                     float gradient_scale, Matrix<typename Format::Value> gradient, float* row_losses,
+                     Stream& stream);
+
 /// input_gradient = (gradient * weights) where hidden > 0, else 0, rounded to Format::Value.
 /// gradient [batch, out]; weights [out, in]; hidden [batch, in], the layer's stored inputs;
 /// input_gradient [batch, in].
@@ -51,6 +68,15 @@ template <class Format>
 void input_gradient(Matrix<const typename Format::Value> gradient,
                     Matrix<const typename Format::Value> weights, Matrix<const typename Format::Value> hidden,
                     Matrix<typename Format::Value> input_gradient, const SplitSums& split, Stream& stream);
+
+/// input_gradient = (gradient * weights) times the slope of `activation`, rounded. kept [batch, in] is what
+/// forward_activated() left for the layer below: its sums, or its outputs where it left none; the rest as above.
+template <class Format>
+void activated_input_gradient(Matrix<const typename Format::Value> gradient,
+                              Matrix<const typename Format::Value> weights, Activation activation,
+                              Matrix<const typename Format::Value> kept,
+                              Matrix<typename Format::Value> input_gradient, const SplitSums& split,
+                              Stream& stream);
 
 /// How many partial sums weight_gradient() makes for this layer; over 1 only where the layer alone would
 /// leave multiprocessors idle.
@@ -76,6 +102,17 @@ void sum_splits(const float* parts, int splits, std::int64_t split_stride, float
 template <class Format>
 void update(float* masters, const float* gradient, typename Format::Value* copy, std::int64_t count,
             float learning_rate, float inverse_loss_scale, Stream& stream);
+
+/// *factors = those of the step that *state names.
+void set_update_factors(const Optimizer& optimizer, const StepState* state, rules::UpdateFactors* factors,
+                        Stream& stream);
+
+/// The update of an optimizer with slots, all [count] fp32 (second_slot: null if there is one), by the step's factors;
+/// the rest as in update().
+template <class Format>
+void update_with_slots(float* masters, const float* gradient, typename Format::Value* copy, float* first_slot,
+                       float* second_slot, std::int64_t count, const rules::UpdateFactors* factors,
+                       float inverse_loss_scale, Stream& stream);
 
 /// Parameters, and `count_of_parts` gradients to be added up in their order, `part_stride` values from one to the next.
 /// masters [count], copy [count] or null; counts are multiples of 4.

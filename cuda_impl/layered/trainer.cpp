@@ -5,7 +5,8 @@
 // device moves on with every step. Weight gradients run on a second stream beside the chain of input
 // gradients, which is what the next layer waits for. Products for which it pays are wide ones (wide.h): each fills the
 // GPU by itself, so they stay on one stream, and their layers' weights are updated where the gradients are made. A last
-// layer of few classes above them has kernels of its own (narrow.h).
+// layer of few classes above them has kernels of its own (narrow.h). Both know ReLU, cross-entropy and plain SGD only,
+// and each is taken where what it needs of the three is there.
 #include "layered/trainer.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/host_clock.h"
+#include "core/training_rules.h"
 #include "device/copies.h"
 #include "device/device.h"
 #include "device/kept_losses.h"
@@ -65,6 +67,9 @@ class LayeredTrainer : public Trainer {
       : widths_(workload.model.widths),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
+        activation_(workload.model.activation),
+        loss_(workload.loss),
+        optimizer_(workload.optimizer),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
         loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
         layers_(place_layers(workload.model.widths)),
@@ -72,6 +77,11 @@ class LayeredTrainer : public Trainer {
     DeviceMemory::reset_peak();
     allocate();
     data_ = upload<Format>(data, batches_ * batch_, stream_);
+    if (loss_ != Loss::kCrossEntropy) {
+      const std::int64_t values = batches_ * batch_ * widths_.back();
+      targets_ = DeviceBuffer<float>(values);
+      targets_.copy_from({data.targets, static_cast<std::size_t>(values)});
+    }
     choose_wide_products();
     set_parameters(initial);
     capture_steps();
@@ -101,31 +111,25 @@ class LayeredTrainer : public Trainer {
     return losses_.read(first_step, count, stream_);
   }
 
-  Parameters parameters() override {
-    Parameters result(widths_);
-    for (int layer = 0; layer < result.layers(); ++layer) {
-      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
-      copy_rows(result.weight(layer).data(), place.in, masters_.data() + place.weight, padded(place.in),
-                place.in, place.out, cudaMemcpyDeviceToHost, stream_);
-      copy_rows(result.bias(layer).data(), place.out, masters_.data() + place.bias, padded(place.out),
-                place.out, 1, cudaMemcpyDeviceToHost, stream_);
-    }
-    stream_.synchronize();
-    return result;
-  }
+  Parameters parameters() override { return from_device(masters_); }
 
   void set_parameters(const Parameters& parameters) override {
     if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
-    for (int layer = 0; layer < parameters.layers(); ++layer) {
-      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
-      copy_rows(masters_.data() + place.weight, padded(place.in), parameters.weight(layer).data(), place.in,
-                place.in, place.out, cudaMemcpyHostToDevice, stream_);
-      copy_rows(masters_.data() + place.bias, padded(place.out), parameters.bias(layer).data(), place.out,
-                place.out, 1, cudaMemcpyHostToDevice, stream_);
-    }
+    to_device(parameters, masters_);
     if constexpr (kCopiesWeights)
       round_weights<Format>(masters_.data(), copies_.data(), masters_.size(), stream_);
     stream_.synchronize();
+  }
+
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (const DeviceBuffer<float>& slot : slots_) result.push_back(from_device(slot));
+    return result;
+  }
+
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, optimizer_.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) to_device(slots[slot], slots_[slot]);
   }
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
@@ -156,19 +160,49 @@ class LayeredTrainer : public Trainer {
     Graph plain = std::move(many_steps_);
     capture_steps();
     planted_->calibrate(plain, many_steps_, kStepsPerGraph, stream_);
-    set_parameters(initial);
+    set_state(State::initial(initial, optimizer_.slots()));
     set_step(state_.data(), 0, batches_, stream_);
+  }
+
+  /// What lies in `values` as the parameters lie in masters_.
+  Parameters from_device(const DeviceBuffer<float>& values) {
+    Parameters result = Parameters::unset(widths_);
+    for (int layer = 0; layer < result.layers(); ++layer) {
+      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
+      copy_rows(result.weight(layer).data(), place.in, values.data() + place.weight, padded(place.in),
+                place.in, place.out, cudaMemcpyDeviceToHost, stream_);
+      copy_rows(result.bias(layer).data(), place.out, values.data() + place.bias, padded(place.out),
+                place.out, 1, cudaMemcpyDeviceToHost, stream_);
+    }
+    stream_.synchronize();
+    return result;
+  }
+  void to_device(const Parameters& parameters, DeviceBuffer<float>& values) {
+    for (int layer = 0; layer < parameters.layers(); ++layer) {
+      const LayerPlace& place = layers_[static_cast<std::size_t>(layer)];
+      copy_rows(values.data() + place.weight, padded(place.in), parameters.weight(layer).data(), place.in,
+                place.in, place.out, cudaMemcpyHostToDevice, stream_);
+      copy_rows(values.data() + place.bias, padded(place.out), parameters.bias(layer).data(), place.out,
+                place.out, 1, cudaMemcpyHostToDevice, stream_);
+    }
+    stream_.synchronize();
   }
 
   void allocate() {
     const std::int64_t parameters = layers_.back().end;
     masters_ = zeros<float>(parameters);
     gradients_ = zeros<float>(parameters);
+    for (int slot = 0; slot < optimizer_.slots(); ++slot) slots_.push_back(zeros<float>(parameters));
+    if (!slots_.empty()) factors_ = zeros<rules::UpdateFactors>(1);
     if constexpr (kCopiesWeights) copies_ = zeros<Value>(parameters);
     std::int64_t split_values = 0;
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       const LayerPlace& place = layers_[layer];
-      if (layer + 1 < layers_.size()) hidden_.push_back(zeros<Value>(batch_ * padded(place.out)));
+      if (layer + 1 < layers_.size()) {
+        hidden_.push_back(zeros<Value>(batch_ * padded(place.out)));
+        hidden_sums_.push_back(
+            zeros<Value>(rules::slope_is_of_output(activation_) ? 0 : batch_ * padded(place.out)));
+      }
       output_gradients_.push_back(zeros<Value>(batch_ * padded(place.out)));
       splits_.push_back(weight_gradient_splits(Format::kPrecision, batch_, place.out, place.in));
       if (splits_.back() > 1)
@@ -203,16 +237,20 @@ class LayeredTrainer : public Trainer {
 
   void make_wide_products() {
     const std::size_t last = layers_.size() - 1;
+    const bool relu = activation_ == Activation::kRelu;
+    const auto updates_itself = [&](std::int64_t out, std::int64_t in) {
+      return updates_plainly() && wide_gradient_pays(batch_, out, in);
+    };
     std::int64_t workspace = 0;
     for (const LayerPlace& place : layers_)
-      if (wide_gradient_pays(batch_, place.out, place.in))
+      if (updates_itself(place.out, place.in))
         workspace = std::max(
             workspace, WideWeightUpdate<Format>::workspace_values(
                            batch_, place.out, place.in, wide_gradient_parts(batch_, place.out, place.in)));
     wide_workspace_ = zeros<float>(workspace);
     for (std::size_t layer = 0; layer <= last; ++layer) {
       const auto [in, out, weight, bias_begin, end] = layers_[layer];
-      if (layer < last && wide_product_pays(batch_, out, in)) {
+      if (relu && layer < last && wide_product_pays(batch_, out, in)) {
         positive_[layer] = zeros<std::uint32_t>(positive_words(batch_, out));
         wide_forwards_[layer].emplace(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
                                       matrix(hidden_[layer].data(), batch_, out), positive_[layer].data());
@@ -220,7 +258,7 @@ class LayeredTrainer : public Trainer {
       if (layer > 0 && wide_forwards_[layer - 1] && wide_product_pays(batch_, in, out))
         wide_input_gradients_[layer].emplace(readable(output_gradient(layer)), weights(layer),
                                              positive_[layer - 1].data(), output_gradient(layer - 1));
-      if (wide_gradient_pays(batch_, out, in))
+      if (updates_itself(out, in))
         wide_updates_[layer].emplace(readable(output_gradient(layer)), layer_inputs(layer), batch_of(layer),
                                      matrix(masters_.data() + weight, out, in),
                                      matrix(copies_.data() + weight, out, in), masters_.data() + bias_begin,
@@ -229,11 +267,12 @@ class LayeredTrainer : public Trainer {
     }
   }
 
-  /// The last layer, if it has few classes and the one below is wide.
+  /// The last layer, if it has few classes and the one below is wide, which says that the activation is ReLU.
   void make_narrow_layer() {
     const std::size_t last = layers_.size() - 1;
     const auto [in, out, weight, bias_begin, end] = layers_[last];
     if (last == 0 || !wide_forwards_[last - 1] || out > kNarrowClasses) return;
+    if (!updates_plainly() || loss_ != Loss::kCrossEntropy) return;
     narrow_workspace_ = zeros<float>(NarrowLayer<Format>::workspace_values(batch_, out, in));
     narrow_.emplace(layer_inputs(last), matrix(masters_.data() + weight, out, in),
                     matrix(copies_.data() + weight, out, in), output_gradient(last),
@@ -241,6 +280,7 @@ class LayeredTrainer : public Trainer {
     losses_of_step_ = NarrowLayer<Format>::losses(batch_);
   }
 
+  bool updates_plainly() const { return optimizer_.slots() == 0; }
   const Value* weights_for_products() const {
     if constexpr (kCopiesWeights)
       return copies_.data();
@@ -268,6 +308,7 @@ class LayeredTrainer : public Trainer {
   /// One step, from the batch that the device's counter names to the counter's next value.
   void queue_step() {
     const std::size_t last = layers_.size() - 1;
+    if (!updates_plainly()) queue_update_factors();
     for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
     queue_loss();
     for (std::size_t layer = last; layer > 0; --layer) {
@@ -295,15 +336,30 @@ class LayeredTrainer : public Trainer {
     queue_wide_update(0);
     gradients_done_.hold(stream_);
     if (planted_) planted_->begin(stream_);
-    for (const Range& range : updates_)
-      update<Format>(masters_.data() + range.begin, gradients_.data() + range.begin,
-                     kCopiesWeights ? copies_.data() + range.begin : nullptr, range.end - range.begin,
-                     learning_rate_, 1.0f / loss_scale_, stream_);
+    for (const Range& range : updates_) queue_update(range.begin, range.end);
     step_finished_.hold(stream_);
     if (planted_) planted_->end(stream_);
   }
 
-  /// Logits of the last layer, loss and the gradient of the logits.
+  /// Beside the products, as soon as the update before has read those of its step.
+  void queue_update_factors() {
+    step_begun_.record(stream_);
+    step_begun_.hold(gradient_stream());
+    set_update_factors(optimizer_, state_.data(), factors_.data(), gradient_stream());
+  }
+  /// Of parameters begin to end - 1 by their gradients.
+  void queue_update(std::int64_t begin, std::int64_t end) {
+    float *masters = masters_.data() + begin, *gradients = gradients_.data() + begin;
+    Value* copies = kCopiesWeights ? copies_.data() + begin : nullptr;
+    if (updates_plainly())
+      return update<Format>(masters, gradients, copies, end - begin, learning_rate_, 1.0f / loss_scale_,
+                            stream_);
+    update_with_slots<Format>(masters, gradients, copies, slots_[0].data() + begin,
+                              slots_.size() > 1 ? slots_[1].data() + begin : nullptr, end - begin,
+                              factors_.data(), 1.0f / loss_scale_, stream_);
+  }
+
+  /// Outputs of the last layer, loss and the gradient of the outputs.
   void queue_loss() {
     const std::size_t last = layers_.size() - 1;
     const float gradient_scale = loss_scale_ / static_cast<float>(batch_);
@@ -314,8 +370,14 @@ class LayeredTrainer : public Trainer {
     const Matrix<float> logits = matrix(logits_.data(), batch_, layers_[last].out);
     forward_logits<Format>(layer_inputs(last), batch_of(last), weights(last), bias(last), logits, split(),
                            stream_);
-    loss_gradient<Format>({logits.data, logits.rows, logits.columns, logits.pitch}, data_.labels.data(),
-                          state_.data(), gradient_scale, output_gradient(last), row_losses_.data(), stream_);
+    const Matrix<const float> outputs{logits.data, logits.rows, logits.columns, logits.pitch};
+    if (loss_ == Loss::kCrossEntropy)
+      loss_gradient<Format>(outputs, data_.labels.data(), state_.data(), gradient_scale,
+                            output_gradient(last), row_losses_.data(), stream_);
+    else
+      loss_of_targets<Format>(loss_, outputs, targets_.data(), state_.data(),
+                              gradient_scale / static_cast<float>(outputs.columns), output_gradient(last),
+                              row_losses_.data(), stream_);
   }
   /// The layer is updated with the first one, if that is by sums of parts.
   void queue_narrow_backward() {
@@ -328,14 +390,26 @@ class LayeredTrainer : public Trainer {
   void queue_forward(std::size_t layer) {
     if constexpr (kCopiesWeights)
       if (wide_forwards_[layer]) return wide_forwards_[layer]->queue(stream_, layer > 0);
-    forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
-                           matrix(hidden_[layer].data(), batch_, layers_[layer].out), split(), stream_);
+    const Matrix<Value> hidden = matrix(hidden_[layer].data(), batch_, layers_[layer].out);
+    if (activation_ == Activation::kRelu)
+      forward_hidden<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer), hidden,
+                             split(), stream_);
+    else
+      forward_activated<Format>(layer_inputs(layer), batch_of(layer), weights(layer), bias(layer),
+                                activation_, hidden, hidden_sums_[layer].data(), split(), stream_);
   }
   void queue_input_gradient(std::size_t layer) {
     if constexpr (kCopiesWeights)
       if (wide_input_gradients_[layer]) return wide_input_gradients_[layer]->queue(stream_);
-    input_gradient<Format>(readable(output_gradient(layer)), weights(layer), layer_inputs(layer),
-                           output_gradient(layer - 1), split(), stream_);
+    const Matrix<const Value> gradient = readable(output_gradient(layer));
+    if (activation_ == Activation::kRelu)
+      return input_gradient<Format>(gradient, weights(layer), layer_inputs(layer), output_gradient(layer - 1),
+                                    split(), stream_);
+    const DeviceBuffer<Value>& kept =
+        (rules::slope_is_of_output(activation_) ? hidden_ : hidden_sums_)[layer - 1];
+    activated_input_gradient<Format>(gradient, weights(layer), activation_,
+                                     matrix(kept.data(), batch_, layers_[layer].in),
+                                     output_gradient(layer - 1), split(), stream_);
   }
   /// Weight gradient of a layer whose product is a wide one, and the rest of its update.
   void queue_wide_product(std::size_t layer) {
@@ -369,19 +443,26 @@ class LayeredTrainer : public Trainer {
 
   const std::vector<int> widths_;
   const std::int64_t batch_, batches_;
+  const Activation activation_;
+  const Loss loss_;
+  const Optimizer optimizer_;
   const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
   StepWatch watch_;
 
   Stream stream_, side_stream_;
   Event begin_, end_;
-  Event output_gradient_done_{Event::Kind::kOrder}, gradients_done_{Event::Kind::kOrder},
-      step_finished_{Event::Kind::kOrder};
+  Event step_begun_{Event::Kind::kOrder}, output_gradient_done_{Event::Kind::kOrder},
+      gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder};
 
-  TrainingData<Format> data_;  // batches * batch samples
+  TrainingData<Format> data_;    // batches * batch samples
+  DeviceBuffer<float> targets_;  // of them [batches * batch, outputs]; none with cross-entropy
   DeviceBuffer<float> masters_, gradients_;
-  DeviceBuffer<Value> copies_;               // the masters as they enter products; 16-bit formats only
-  std::vector<DeviceBuffer<Value>> hidden_;  // of each layer but the last [batch, out]
+  std::vector<DeviceBuffer<float>> slots_;        // the optimizer's, each as the masters
+  DeviceBuffer<rules::UpdateFactors> factors_;    // of the step, where there are slots
+  DeviceBuffer<Value> copies_;                    // the masters as they enter products; 16-bit formats only
+  std::vector<DeviceBuffer<Value>> hidden_;       // of each layer but the last [batch, out]
+  std::vector<DeviceBuffer<Value>> hidden_sums_;  // before the activation, empty where no slope needs them
   std::vector<DeviceBuffer<Value>> output_gradients_;  // of each layer [batch, out]
   std::vector<int> splits_;                            // of each layer's weight gradient
   DeviceBuffer<float> batch_sums_;                     // its partial sums, one layer at a time

@@ -14,7 +14,7 @@ namespace headroom::layered {
 template <class Format>
 struct TrainingData {
   DeviceBuffer<typename Format::Value> inputs;  // [samples, padded(features)]
-  DeviceBuffer<std::int32_t> labels;            // [samples]
+  DeviceBuffer<std::int32_t> labels;            // [samples]; none with a loss over targets
 };
 
 /// The first `samples` of `data`, staged in pieces. Waits until they are there.
@@ -23,8 +23,8 @@ TrainingData<Format> upload(const DatasetView& data, std::int64_t samples, Strea
   constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;
   const std::int64_t pitch = padded(data.feature_count);
   TrainingData<Format> result{DeviceBuffer<typename Format::Value>(samples * pitch),
-                              DeviceBuffer<std::int32_t>(samples)};
-  result.labels.copy_from({data.labels, static_cast<std::size_t>(samples)});
+                              DeviceBuffer<std::int32_t>(data.labels != nullptr ? samples : 0)};
+  if (data.labels != nullptr) result.labels.copy_from({data.labels, static_cast<std::size_t>(samples)});
   const std::int64_t row_bytes = std::int64_t{data.feature_count} * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t rows_at_once = std::clamp<std::int64_t>(kStagedBytes / row_bytes, 1, samples);
   DeviceBuffer<float> staged(rows_at_once * data.feature_count);

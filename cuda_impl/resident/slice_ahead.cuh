@@ -1,36 +1,49 @@
-// The slice kernel in fp32 in teams of three or four with four layers or more: the first layer's sums are made a step ahead.
+// The slice kernel in fp32 with four layers or more, in teams of three or four: the first layer's sums are made a step ahead.
 //
-// The first layer's gradient d1 is the last thing that a step makes, and its product is the first that the next one needs, so
-// its update, its product and the hop of its team's partial sums are on the chain. Here only this is:
+// The words (member, slice, team, exchange, tile) are those of slice_step.cuh and slice_team.cuh. The *chain* of a step is the work
+// of which each part waits for the part before. In slice_step.cuh the first layer closes the chain: its gradient d1 is the last
+// thing that a step makes, and its product is the first thing that the next step needs. So its update, its product, and the
+// hop that adds up the team's parts of that product are all on the chain. Here only a small product is:
 //
 //   x(s+1) W1(s+1)' = x(s+1) W1(s)' + factor * (x(s+1) x(s)') d1(s)
 //
-//   The first term is of weights that are there when step s begins; the second is a product of [32, 32] and [32, 8], from where
-//   d1 is. One added to every element of x(s+1) x(s)' makes it hold the bias's update, too. fp32 rounds no weight
-//   where it enters a product, so these are the contract's products and sums in another order; the masters are updated as
-//   ever, and what a launch begins with is made of them alone.
+//   W1(s) are the weights at the beginning of step s, x(s) is the batch of step s, and factor is minus the learning rate.
+//   The first term needs no result of step s, so there is a whole step's time for it. The second term is a product of [32, 32]
+//   and [32, 8], which can begin when d1(s) is there. One is added to every element of x(s+1) x(s)'. Then the second term also
+//   holds the update of the bias, which is the sum of d1 over the batch.
+//   In fp32 no weight is rounded where it enters a product. So these are the products and sums of the contract in another
+//   order. The masters are updated as in slice_step.cuh, and a launch makes its first sums from the masters alone.
 //
-//   warps:     four that have the first layer, a step's time for the update of W1(s) and the next but one product; four that have
-//              hidden columns, as in slice_step.cuh, two slices each or, up to 128 columns, one; in teams of three eight. Four
-//              that serve, two of which add up and publish. The other two have what is left: the first layer's sums over the
-//              team, x x', biases. All four make the first layer's activations.
-//   x x':      three teams behind the members make it, and nothing else; where no more teams are resident, each of the first 64
-//              thread blocks makes 16 elements, of inputs that it reads from the L2, beside its other work. They are published
-//              over the grid; an element and the number of its step are one 8-byte value. The first two members of
-//              a team make half of the rows of its next activations each, so they take that half. All take the
-//              team's own tile as it was published.
-//   barriers:  as there, but those of the first layer's parts, which are complete at the logits'; their sums and x x' are at the
-//              first layer's gradient's parts. Both have one place each: who writes there has passed a barrier behind the
-//              last reader.
-//   exchanges: two buffers, of x x' too. What anybody publishes of step s + 2 follows its team's sums of step s + 1, over tiles of
-//              every team, each of which was made of sums that all members of that team had sent behind the first barrier of step s + 1:
-//              so all members have left step s, and used what they read of it a second time for the second layer. What of
-//              it they use later in step s + 1, for a layer above, is written again behind h1 of step s + 2, and that is made
-//              of sums that all members of its team sent at the end of step s + 1. Teams that make x x' depend on inputs alone and
-//              would run ahead: they write over that of step s when every warp that takes it has said that it did. What such a
-//              warp says depends on what it has read, and its words only grow, so it does not matter when they are looked at.
-//   launches:  the first layer's sums of the step after the last stay in memory for a launch that goes on there: bits do not
-//              depend on where a launch ends.
+//   x x':      short for x(s+1) x(s)', the products of the next batch's rows with this batch's rows. Functions call it `gram`
+//              (Gram matrix). It depends on inputs alone. Three teams behind the members make it, and nothing else. Where three
+//              more teams are not resident, each of the first 64 thread blocks makes 16 elements of it beside its other work,
+//              from inputs that it reads from the L2. x x' travels over the grid. Each element is published with the number
+//              of its step as one 8-byte value, so a reader sees whether the element has arrived.
+//   warps:     - Four have the first layer. In step s they update W1 with d1(s-1) and multiply it with x(s+1).
+//              - Four have hidden columns, as in slice_step.cuh: two slices each or, up to 128 columns, one. In teams of three
+//                there are eight of them.
+//              - Four serve. Two of these add up partial sums and publish tiles. The other two add up the first layer's sums
+//                over the team, take x x', and update biases.
+//              - The first two members of a team make the first layer's activations of the next step, half of the rows each, by
+//                all four warps that serve. So each of the two members takes only its half of the rows of x x'. Every member
+//                then takes the team's own tile of h1 from the exchange, as it takes the tiles of other teams.
+//   barriers:  those of slice_step.cuh, except for the first layer. Its partial sums are complete at the barrier of the logits'
+//              partial sums. The team's sum of them, and x x', are complete at the barrier of d1's partial sums. Both lie in one
+//              place each, and need no second one: whoever writes there has passed a barrier that comes after the last reading.
+//   exchanges: every exchange has two buffers in turn, and so has x x'. For tiles nothing is acknowledged. Two buffers are enough:
+//              - Whoever publishes a tile of step s + 2 has its team's sums of step s + 1. These are sums over tiles of every team.
+//                Each of these tiles was made of sums that all members of its team had sent after the first barrier of step
+//                s + 1. So all members have left step s. They have also read the tiles of step s a second time for the update
+//                of the second layer.
+//              - Updates of the layers above the second read their tiles of step s later in step s + 1. These places
+//                are written again only after h1 of step s + 2 has arrived. That h1 was made of sums that all members
+//                of its team sent at the end of step s + 1.
+//              - Teams that make x x' wait for no tile, so they would run ahead. x x' of step s + 2 takes the place of that of
+//                step s. These teams write it when every warp that takes x x' has said that it has taken that of step
+//                s: it writes the number of the step to a word of its own (`taken`). It writes after it has read, and what it
+//                writes depends on what it read. The numbers only grow, so a late look at a word does no harm.
+//   launches:  when a launch ends, the first layer's sums of the step after it stay in memory for a launch that goes on there. So
+//              the bits do not depend on where a launch ends.
 #pragma once
 
 #include <type_traits>

@@ -1,8 +1,6 @@
 // The checks of a whole trainer: an honest one passes in every precision, and each planted fault is caught.
 //
-// The trainer is not the oracle with a fault in it but a second, plain implementation that accumulates in
-// fp32, in another order, with fp32 masters: what a real backend does. So the tests also show the room
-// between honest and faulty.
+// The trainer is a second implementation (plain_trainer.h), so the tests also show the room between honest and faulty.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,163 +10,10 @@
 #include "analysis/verification.h"
 #include "data/dataset.h"
 #include "oracle/oracle.h"
-#include "oracle/precision_rounding.h"
+#include "plain_trainer.h"
 
 namespace headroom {
 namespace {
-
-struct Fault {
-  double learning_rate_factor = 1;
-  int frozen_layer = -1;        // neither its weight nor its bias is updated
-  int layer_without_bias = -1;  // its bias is not updated
-  int scaled_layer = -1;        // both of its gradients are 5 % too long
-  std::int64_t batch_shift = 0;
-  bool nan = false;                 // one weight becomes NaN
-  std::int64_t only_from_call = 0;  // the learning rate is wrong from this call of train() on
-};
-
-class PlainTrainer {
- public:
-  PlainTrainer(const Workload& workload, Precision precision, const DatasetView& data, const Fault& fault)
-      : workload_(workload),
-        precision_(precision),
-        data_(data),
-        fault_(fault),
-        parameters_(workload.model.widths) {}
-
-  void set_parameters(const Parameters& parameters) { parameters_ = parameters; }
-  const Parameters& parameters() const { return parameters_; }
-  const std::vector<float>& losses() const { return losses_; }
-
-  void train(std::int64_t first_step, std::int64_t count) {
-    for (std::int64_t step = first_step; step < first_step + count; ++step) train_step(step);
-    ++calls_;
-  }
-
- private:
-  using Matrix = std::vector<float>;  // [batch, width]
-
-  float rounded(float value) const {
-    switch (precision_) {
-      case Precision::kTf32:
-        return static_cast<float>(round_to_tf32(value));
-      case Precision::kFp16:
-        return static_cast<float>(round_to_fp16(value));
-      case Precision::kBf16:
-        return static_cast<float>(round_to_bf16(value));
-      case Precision::kFp32:
-        break;
-    }
-    return value;
-  }
-  float rounded_weight(float value) const {
-    return precision_ == Precision::kBf16 ? static_cast<float>(round_weight_to_bf16(value)) : rounded(value);
-  }
-
-  void train_step(std::int64_t step) {
-    const int batch = workload_.batch_size, layers = workload_.layers();
-    const std::vector<int>& widths = workload_.model.widths;
-    const std::int64_t first_row = (step + fault_.batch_shift) % data_.batches(batch) * batch;
-    std::vector<Matrix> values(static_cast<std::size_t>(layers) + 1),
-        weights(static_cast<std::size_t>(layers));
-    for (int i = 0; i < batch * widths[0]; ++i)
-      values[0].push_back(rounded(data_.features[first_row * widths[0] + i]));
-    for (int layer = 0; layer < layers; ++layer) {
-      for (float weight : parameters_.weight(layer)) weights[layer].push_back(rounded_weight(weight));
-      forward(layer, values[layer], weights[layer], values[layer + 1]);
-    }
-    const float scale = precision_ == Precision::kFp16 ? 16.0f * 32 : 1;
-    Matrix gradient = loss_gradient(values[layers], first_row, scale);
-    for (int layer = layers - 1; layer >= 0; --layer) {
-      Matrix entering = gradient;
-      for (float& value : entering) value = rounded(value);
-      const Matrix& summed = precision_ == Precision::kTf32 ? gradient : entering;
-      Matrix below = layer > 0 ? input_gradient(layer, entering, weights[layer], values[layer]) : Matrix{};
-      update(layer, entering, summed, values[layer], scale);
-      gradient = std::move(below);
-    }
-    if (fault_.nan) parameters_.weight(0)[3] = std::numeric_limits<float>::quiet_NaN();
-  }
-
-  void forward(int layer, const Matrix& x, const Matrix& weight, Matrix& out) {
-    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
-    const bool hidden = layer + 1 < workload_.layers();
-    out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
-    for (int row = 0; row < workload_.batch_size; ++row) {
-      for (int o = 0; o < width; ++o) {
-        float sum = 0;  // from the last input to the first
-        for (int i = in - 1; i >= 0; --i) sum += x[row * in + i] * weight[o * in + i];
-        sum += parameters_.bias(layer)[o];
-        const bool stored_rounded = precision_ != Precision::kFp32;
-        out[row * width + o] = !hidden          ? sum
-                               : stored_rounded ? rounded(std::max(sum, 0.0f))
-                                                : std::max(sum, 0.0f);
-      }
-    }
-  }
-
-  Matrix loss_gradient(const Matrix& logits, std::int64_t first_row, float scale) {
-    const int classes = workload_.classes(), batch = workload_.batch_size;
-    Matrix gradient(logits.size());
-    float total = 0;
-    for (int row = 0; row < batch; ++row) {
-      const float* logit = &logits[static_cast<std::size_t>(row) * classes];
-      const float highest = *std::max_element(logit, logit + classes);
-      float sum = 0;
-      for (int c = 0; c < classes; ++c) sum += std::exp(logit[c] - highest);
-      const std::int32_t label = data_.labels[first_row + row];
-      total += std::log(sum) - (logit[label] - highest);
-      for (int c = 0; c < classes; ++c) {
-        const float probability = std::exp(logit[c] - highest) / sum;
-        gradient[row * classes + c] =
-            (probability - (c == label ? 1.0f : 0.0f)) * (scale / static_cast<float>(batch));
-      }
-    }
-    losses_.push_back(total / static_cast<float>(batch));
-    return gradient;
-  }
-
-  Matrix input_gradient(int layer, const Matrix& gradient, const Matrix& weight, const Matrix& activation) {
-    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
-    Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
-    for (int row = 0; row < workload_.batch_size; ++row) {
-      for (int o = width - 1; o >= 0; --o) {
-        for (int i = 0; i < in; ++i) below[row * in + i] += gradient[row * width + o] * weight[o * in + i];
-      }
-      for (int i = 0; i < in; ++i)
-        below[row * in + i] = activation[row * in + i] > 0 ? below[row * in + i] : 0;
-    }
-    return below;
-  }
-
-  void update(int layer, const Matrix& gradient, const Matrix& summed, const Matrix& x, float scale) {
-    if (layer == fault_.frozen_layer) return;
-    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
-    const double factor = (calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1) *
-                          (layer == fault_.scaled_layer ? 1.05 : 1);
-    const float rate = static_cast<float>(workload_.optimizer.learning_rate * factor);
-    std::vector<float> row_gradient(static_cast<std::size_t>(in));
-    for (int o = 0; o < width; ++o) {
-      std::fill(row_gradient.begin(), row_gradient.end(), 0.0f);
-      float bias_gradient = 0;
-      for (int row = workload_.batch_size - 1; row >= 0; --row) {
-        const float d = gradient[row * width + o];
-        for (int i = 0; i < in; ++i) row_gradient[i] += d * x[row * in + i];
-        bias_gradient += summed[row * width + o];
-      }
-      for (int i = 0; i < in; ++i) parameters_.weight(layer)[o * in + i] -= rate * (row_gradient[i] / scale);
-      if (layer != fault_.layer_without_bias) parameters_.bias(layer)[o] -= rate * (bias_gradient / scale);
-    }
-  }
-
-  const Workload& workload_;
-  Precision precision_;
-  DatasetView data_;
-  Fault fault_;
-  Parameters parameters_;
-  std::vector<float> losses_;
-  int calls_ = 0;
-};
 
 struct Problem {
   explicit Problem(const std::string& name, double learning_rate = Optimizer{}.learning_rate)
@@ -201,10 +46,10 @@ Verification verify_against(const Reference& reference, const Problem& problem, 
   PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault);
   std::vector<StepErrors> steps;
   for (const ReferencePoint& point : reference.points) {
-    trainer.set_parameters(point.start.parameters);
+    trainer.set_state(point.start);
     trainer.train(point.step, 1);
     steps.push_back(
-        compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));
+        compare_step(point.step, problem.workload.optimizer, point.start, trainer.state(), point.update));
   }
   trainer.set_parameters(problem.initial);
   trainer.train(0, kFreeSteps);
@@ -367,6 +212,73 @@ INSTANTIATE_TEST_SUITE_P(EveryPrecision, DeepStepCheck, ::testing::ValuesIn(kAll
 
 INSTANTIATE_TEST_SUITE_P(EveryPrecision, StepCheck, ::testing::ValuesIn(kAllPrecisions),
                          [](const auto& instance) { return std::string(to_string(instance.param)); });
+
+/// What stands behind the gradient: activations, losses, optimizers, on small networks, trained states among the steps.
+struct Class {
+  const char* name;
+  double learning_rate;
+};
+std::string name_of(const testing::TestParamInfo<std::tuple<Class, Precision>>& info) {
+  std::string name =
+      std::string(std::get<0>(info.param).name) + "_" + std::string(to_string(std::get<1>(info.param)));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+}
+
+class OptimizerCheck : public testing::TestWithParam<std::tuple<Class, Precision>> {
+ protected:
+  Precision precision() const { return std::get<1>(GetParam()); }
+  Verdict verdict(const Fault& fault) const {
+    const Verification verification = verify_against(reference_, problem_, precision(), fault);
+    message_ = failure_message(verification);
+    return verification.verdict;
+  }
+  const Optimizer& optimizer() const { return problem_.workload.optimizer; }
+
+  Problem problem_{std::get<0>(GetParam()).name, std::get<0>(GetParam()).learning_rate};
+  Reference reference_ = follow(problem_, precision(), kCheckSteps);
+  mutable std::string message_;
+};
+
+TEST_P(OptimizerCheck, PassesAnHonestTrainer) { EXPECT_EQ(verdict({}), Verdict::kPass) << message_; }
+
+TEST_P(OptimizerCheck, CatchesFaultsOfEveryOptimizer) {
+  EXPECT_EQ(verdict({.learning_rate_factor = 1.01}), Verdict::kFail);
+  EXPECT_EQ(verdict({.learning_rate_factor = 0.99}), Verdict::kFail);
+  EXPECT_EQ(verdict({.frozen_layer = 0}), Verdict::kFail);
+  EXPECT_EQ(verdict({.layer_without_bias = 1}), Verdict::kFail);
+  EXPECT_EQ(verdict({.batch_shift = 1}), Verdict::kFail);
+  EXPECT_EQ(verdict({.nan = true}), Verdict::kFail);
+  EXPECT_EQ(verdict({.sum_for_mean = true}), Verdict::kFail);
+}
+
+TEST_P(OptimizerCheck, CatchesFaultsOfItsOwnOptimizer) {
+  if (optimizer().momentum != 0) {
+    EXPECT_EQ(verdict({.momentum_factor = 1.01}), Verdict::kFail);
+    EXPECT_EQ(verdict({.momentum_factor = 0.99}), Verdict::kFail);
+  }
+  if (optimizer().kind == Optimizer::Kind::kSgd) return;
+  EXPECT_EQ(verdict({.beta1_factor = 0.99}), Verdict::kFail);
+  EXPECT_EQ(verdict({.beta2_factor = 0.99}), Verdict::kFail);
+  EXPECT_EQ(verdict({.without_bias_correction = true}), Verdict::kFail);
+  EXPECT_EQ(verdict({.step_offset = 1}), Verdict::kFail);
+  EXPECT_EQ(verdict({.step_offset = -1}), Verdict::kFail);
+  EXPECT_EQ(verdict({.swapped_slots = true}), Verdict::kFail);
+  if (optimizer().kind != Optimizer::Kind::kAdamW) return;
+  EXPECT_EQ(verdict({.without_weight_decay = true}), Verdict::kFail);
+  EXPECT_EQ(verdict({.coupled_weight_decay = true}), Verdict::kFail);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, OptimizerCheck,
+                         testing::Combine(testing::Values(Class{"mlp-17x64x64x6-b64-tanh-mse-adam", 0.003},
+                                                          Class{"mlp-24x40x40x1-b32-silu-bce-adamw", 0.003},
+                                                          Class{"mlp-30x48x48x10-b32-gelu-momentum0.9", 0.05},
+                                                          Class{"mlp-20x32x32x3-b48-elu-mse-momentum0.9",
+                                                                0.01},
+                                                          Class{"mlp-30x48x48x10-b32-adamw", 0.001}),
+                                          testing::ValuesIn(kAllPrecisions)),
+                         name_of);
 
 }  // namespace
 }  // namespace headroom

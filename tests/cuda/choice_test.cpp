@@ -67,6 +67,12 @@ TEST(Choice, ALargeBatchIsFusedWhereItCan) {
             (Order{Strategy::kFused, Strategy::kStreamed, Strategy::kLayered}));
 }
 
+TEST(Choice, WhatIsBeyondPlainTrainingIsLayered) {
+  for (const char* name : {"mlp-784x128x128x128x10-b32-tanh", "mlp-784x128x128x128x10-b32-adam",
+                           "mlp-64x64x64x64x64x16-b131072-mse", "mlp-784x128x10-b32-momentum0.9"})
+    EXPECT_EQ(order_for(name, Precision::kBf16), Order{Strategy::kLayered}) << name;
+}
+
 TEST(Choice, SaysWhyWithoutADevice) {
   EXPECT_EQ(choice_unavailable(-1), "no CUDA device");
   const Problem problem({4, 3}, 2);
@@ -90,6 +96,22 @@ TEST(Choice, TrainsTheStrategyThatItNames) {
   EXPECT_GT(chosen->peak_device_bytes(), 0);
   chosen->set_parameters(problem.initial);
   EXPECT_TRUE(std::ranges::equal(chosen->parameters().flat(), problem.initial.flat()));
+}
+
+TEST(Choice, KeepsTheSlotsOfTheStrategyThatItTakes) {
+  HEADROOM_NEEDS_DEVICE();
+  const Problem problem(parse_workload_name("mlp-20x24x10-b8-adam"));
+  const auto chosen = chosen_trainer(problem, Precision::kFp32);
+  EXPECT_EQ(chosen->note(), "takes cuda-layered");
+  chosen->train(0, 3);
+  const State state = chosen->state();
+  ASSERT_EQ(state.slots.size(), 2u);
+  chosen->set_state(State::initial(problem.initial, 2));
+  const State anew = chosen->state();
+  for (const float value : anew.slots[0].flat()) ASSERT_EQ(value, 0);
+  chosen->set_state(state);
+  const State again = chosen->state();
+  EXPECT_TRUE(std::ranges::equal(again.slots[1].flat(), state.slots[1].flat()));
 }
 
 TEST(Choice, TakesTheNextWhereTheFirstDoesNotFitAndSaysWhy) {

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "core/training_rules.h"
 #include "gpu_test.h"
 #include "layered/kernels.h"
 
@@ -211,6 +212,40 @@ class LayeredKernels : public testing::Test {
     expect_close(row_losses.found(), expected_losses, kBoundOfSum, shape, rounding);
   }
 
+  void check_loss_of_targets(Loss loss, std::int64_t batch, std::int64_t count) {
+    const Shape shape{batch, 0, count};
+    TestMatrix<float> outputs(batch, count), row_losses(1, batch);
+    TestMatrix<Value> gradient(batch, count);
+    outputs.template fill_random<Fp32>(random_, 3);
+    std::vector<float> targets(static_cast<std::size_t>(4 * batch * count));
+    std::normal_distribution<float> normal;
+    for (float& target : targets)
+      target = loss == Loss::kMeanSquaredError ? normal(random_) : static_cast<float>(random_() % 2);
+    DeviceBuffer<float> device_targets(4 * batch * count);
+    device_targets.copy_from(targets);
+    DeviceBuffer<StepState> state(1);
+    state.copy_from(std::vector<StepState>{{7, 3}});
+    const double scale = 16.0 / static_cast<double>(batch * count);
+    loss_of_targets<Format>(loss, outputs.readable(), device_targets.data(), state.data(),
+                            static_cast<float>(scale), gradient.view(), row_losses.buffer.data(), stream_);
+    stream_.synchronize();
+    std::vector<double> expected, expected_losses;
+    for (std::int64_t row = 0; row < batch; ++row) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < count; ++c) {
+        const double target = targets[static_cast<std::size_t>((3 * batch + row) * count + c)];
+        const rules::LossPart part = loss == Loss::kMeanSquaredError
+                                         ? rules::squared_error(outputs.at(row, c), target)
+                                         : rules::binary_cross_entropy(outputs.at(row, c), target);
+        expected.push_back(part.gradient * scale);
+        sum += part.loss;
+      }
+      expected_losses.push_back(sum / static_cast<double>(count));
+    }
+    expect_close(gradient.found(), expected, bound_of_stored(), shape);
+    expect_close(row_losses.found(), expected_losses, kBoundOfSum, shape);
+  }
+
   std::uint64_t seed_ = 0;
   DeviceBuffer<float> split_sums_;
   DeviceBuffer<unsigned> arrivals_;
@@ -265,6 +300,109 @@ TYPED_TEST(LayeredKernels, SmallLossAndGradientMatchDouble) {
   for (const std::int64_t batch : {1, 31, 32, 700})
     for (const std::int64_t classes : {1, 7, 10, 33}) this->check_loss(batch, classes);
   this->check_loss(3, 5000);
+}
+
+TYPED_TEST(LayeredKernels, SmallLossesOfTargetsAndTheirGradientsMatchDouble) {
+  for (const Loss loss : {Loss::kMeanSquaredError, Loss::kBinaryCrossEntropy})
+    for (const auto& [batch, count] : {std::pair{1, 1}, {31, 1}, {700, 1}, {33, 7}, {5, 33}, {3, 500}})
+      this->check_loss_of_targets(loss, batch, count);
+}
+
+// Hidden values of a layer of one input and weight 1 are the activation of the inputs; the gradient of 1 is its slope.
+TYPED_TEST(LayeredKernels, SmallActivationsAndSlopesAreThoseOfDouble) {
+  using Stored = typename TypeParam::Value;
+  const std::int64_t batch = 777;
+  TestMatrix<Stored> x(batch, 1), one(1, 1), ones(batch, 1), hidden(batch, 1), sums(batch, 1),
+      slopes(batch, 1);
+  TestMatrix<float> bias(1, 1);
+  x.template fill_random<TypeParam>(this->random_, 4);
+  auto inputs = x.buffer.to_host();
+  const float kEdges[] = {0, -0.0f, 1e-3f, -1e-3f, 90, -90, 300, -300};
+  for (std::size_t i = 0; i < std::size(kEdges); ++i) inputs[8 * i] = TypeParam::round(kEdges[i]);
+  x.buffer.copy_from(inputs);
+  one.buffer.copy_from(std::vector<Stored>(8, TypeParam::round(1)));
+  ones.buffer.copy_from(std::vector<Stored>(static_cast<std::size_t>(8 * batch), TypeParam::round(1)));
+  bias.buffer.fill_bytes(0);
+  const auto rounded = [](double value) {
+    return static_cast<double>(to_float(TypeParam::round(static_cast<float>(value))));
+  };
+  const auto difference = [](double found, double expected) {
+    return std::abs(found - expected) / std::max(1.0, std::abs(expected));
+  };
+  for (const Activation activation : kAllActivations) {
+    const bool of_output = rules::slope_is_of_output(activation);
+    forward_activated<TypeParam>(x.readable(), nullptr, one.readable(), bias.buffer.data(), activation,
+                                 hidden.view(), of_output ? nullptr : sums.buffer.data(), this->split(),
+                                 this->stream_);
+    activated_input_gradient<TypeParam>(ones.readable(), one.readable(), activation,
+                                        of_output ? hidden.readable() : sums.readable(), slopes.view(),
+                                        this->split(), this->stream_);
+    this->stream_.synchronize();
+    const std::vector<double> entered = x.found(), found = hidden.found(), kept = sums.found(),
+                              found_slopes = slopes.found();
+    const double bound = std::is_same_v<TypeParam, Fp16>   ? 5e-4
+                         : std::is_same_v<TypeParam, Bf16> ? 4e-3
+                                                           : 1e-6;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const double z = product_input<TypeParam>(entered[i]);
+      const std::string what = std::string(to_string(activation)) + " of " + std::to_string(z) + ", seed " +
+                               std::to_string(this->seed_);
+      ASSERT_LE(difference(found[i], rules::activated(activation, z)), bound) << what;
+      if (!of_output) {
+        ASSERT_EQ(kept[i], rounded(z)) << what;
+      }
+      ASSERT_LE(difference(found_slopes[i], rules::slope(activation, of_output ? found[i] : z)), bound)
+          << "slope of " << what;
+    }
+  }
+}
+
+TYPED_TEST(LayeredKernels, SmallUpdateWithSlotsFollowsTheRuleOfItsStep) {
+  using Stored = typename TypeParam::Value;
+  constexpr bool kCopies = sizeof(Stored) == 2;
+  const std::int64_t count = 4 * 1237;
+  const Optimizer optimizers[] = {{.momentum = 0.9},
+                                  {.kind = Optimizer::Kind::kAdam},
+                                  {.kind = Optimizer::Kind::kAdamW, .weight_decay = 0.1}};
+  for (const Optimizer& optimizer : optimizers)
+    for (const long long step : {0ll, 6ll, 299ll, 1ll << 40}) {
+      TestMatrix<float> masters(1, count), gradient(1, count), first(1, count), second(1, count);
+      masters.template fill_random<Fp32>(this->random_, 1);
+      gradient.template fill_random<Fp32>(this->random_, 5);
+      first.template fill_random<Fp32>(this->random_, 0.01);
+      second.template fill_random<Fp32>(this->random_, 0.01);
+      std::vector<float> squares = second.buffer.to_host();
+      for (float& value : squares) value *= value;
+      second.buffer.copy_from(squares);
+      TestMatrix<Stored> copy(1, count);
+      DeviceBuffer<StepState> state(1);
+      state.copy_from(std::vector<StepState>{{step, 0}});
+      DeviceBuffer<rules::UpdateFactors> factors(1);
+      set_update_factors(optimizer, state.data(), factors.data(), this->stream_);
+      update_with_slots<TypeParam>(masters.buffer.data(), gradient.buffer.data(),
+                                   kCopies ? copy.buffer.data() : nullptr, first.buffer.data(),
+                                   optimizer.slots() == 2 ? second.buffer.data() : nullptr, count,
+                                   factors.data(), 1.0f / 512, this->stream_);
+      this->stream_.synchronize();
+      const std::vector<double> found = masters.found(), found_first = first.found(),
+                                found_second = second.found(), copies = copy.found();
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        rules::Parameter one{.value = masters.values[i], .slots = {first.values[i], squares[i]}};
+        rules::update(optimizer, static_cast<double>(step), gradient.values[i] / 512, one);
+        // From the slots that were found: where the first is a small difference, its rounding shows in the parameter.
+        const double change = rules::increment(optimizer, static_cast<double>(step), masters.values[i],
+                                               found_first[i], found_second[i]);
+        ASSERT_NEAR(found[i] - masters.values[i], change, 1e-6 * std::abs(change) + 6e-8 * std::abs(found[i]))
+            << step;
+        ASSERT_NEAR(found_first[i], one.slots[0], 1e-8) << step;
+        if (optimizer.slots() == 2) {
+          ASSERT_NEAR(found_second[i], one.slots[1], 1e-6 * one.slots[1]) << step;
+        }
+        if constexpr (kCopies) {
+          ASSERT_EQ(copies[i], to_float(TypeParam::round_weight(static_cast<float>(found[i])))) << step;
+        }
+      }
+    }
 }
 
 TYPED_TEST(LayeredKernels, SmallUpdateMatchesDoubleAndRoundsTheCopy) {

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "analysis/verification.h"
 #include "core/error.h"
 #include "gpu_test.h"
 #include "layered/trainer.h"
 #include "not_finite.h"
 #include "oracle/oracle.h"
+#include "shortened.h"
 #include "trainer_contract.h"
 
 namespace headroom {
@@ -60,6 +62,50 @@ void check_updates(const Trained& trained, Precision precision, const std::vecto
   }
 }
 
+// ---- what is trained
+
+std::vector<Optimizer> all_optimizers() {
+  return {{},
+          {.momentum = 0.9},
+          {.kind = Optimizer::Kind::kAdam},
+          {.kind = Optimizer::Kind::kAdamW, .weight_decay = 0.1}};
+}
+
+Trained network(std::vector<int> widths, int batch_size, Activation activation, Loss loss,
+                const Optimizer& optimizer) {
+  Workload workload = test_workload(std::move(widths), batch_size, fresh_seed());
+  workload.model.activation = activation;
+  workload.loss = loss;
+  workload.optimizer = optimizer;
+  workload.name = default_name(workload);
+  return Trained(std::move(workload), 1 << 14);
+}
+Trained adam_network() {
+  return network({20, 24, 10}, 8, Activation::kTanh, Loss::kMeanSquaredError,
+                 {.kind = Optimizer::Kind::kAdam});
+}
+
+/// The driver's step check of parameters and slots.
+void check_states(const Trained& trained, Precision precision, const std::vector<std::int64_t>& steps) {
+  const Workload& workload = trained.workload;
+  SCOPED_TRACE(workload.name + " seed " + std::to_string(workload.seed));
+  auto trainer = trained.trainer(precision);
+  std::vector<StepErrors> errors;
+  follow_reference(
+      workload, precision, true, trained.data.train(), trained.initial, steps,
+      [&](const ReferencePoint& point) {
+        trainer->set_state(point.start);
+        trainer->train(point.step, 1);
+        errors.push_back(
+            compare_step(point.step, workload.optimizer, point.start, trainer->state(), point.update));
+        EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * std::abs(point.loss) + 1e-5);
+      },
+      {});
+  for (const Check& check : step_update_checks(workload, errors, Contract::kExact, precision))
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst;
+}
+
 class LayeredTrainer : public testing::TestWithParam<Precision> {
  protected:
   void SetUp() override { HEADROOM_NEEDS_DEVICE(); }
@@ -92,6 +138,70 @@ TEST_P(LayeredTrainer, ALargeBatchUpdatesAsTheReference) {
   check_updates(Trained({48, 300, 260, 10}, 4100), GetParam(), {0, 1, 7});
 }
 
+TEST_P(LayeredTrainer, SmallActivationsLossesAndOptimizersUpdateAsTheReference) {
+  struct Shape {
+    std::vector<int> widths;
+    int batch_size;
+  };
+  // The last one's forward product is split, but in 16 bits; with four SMs the one before has large tiles.
+  const Shape shapes[] = {{{7, 33, 5}, 3},      {{33, 5, 18, 1}, 31},  {{5, 1, 9, 2}, 1},
+                          {{12, 40, 9, 33}, 8}, {{9, 20, 17, 2}, 130}, {{600, 9, 3}, 5}};
+  std::size_t index = 0;
+  for (const Activation activation : kAllActivations)
+    for (const Loss loss : kAllLosses)
+      for (const Optimizer& optimizer : all_optimizers()) {
+        // Shortened, every combination has its turn in one of the precisions, with one of the shapes.
+        const std::size_t turn = index++ + static_cast<std::size_t>(GetParam());
+        if (is_shortened() && turn % 4 != 0) continue;
+        for (std::size_t shape = 0; shape < std::size(shapes); ++shape)
+          if (!is_shortened() || shape == turn / 4 % std::size(shapes))
+            check_states(network(shapes[shape].widths, shapes[shape].batch_size, activation, loss, optimizer),
+                         GetParam(), {0, 1, 7});
+      }
+}
+TEST_P(LayeredTrainer, LargeTilesUpdateAsTheReferenceWithEveryActivation) {
+  std::size_t index = 0;
+  for (const Activation activation : kAllActivations)
+    check_states(network({48, 300, 260, 10}, 4100, activation, kAllLosses[index++ % 3],
+                         {.kind = Optimizer::Kind::kAdam}),
+                 GetParam(), {0, 1, 7});
+}
+
+TEST_P(LayeredTrainer, SmallStepNumbersCorrectAdamsBias) {
+  const Trained trained = adam_network();
+  auto trainer = trained.trainer(GetParam());
+  auto oracle =
+      make_oracle_trainer(trained.workload, GetParam(), true, trained.data.train(), trained.initial);
+  // Single steps and a graph of many; from zeros, and from what was trained there far from the beginning.
+  for (const auto& [step, count] : {std::pair<std::int64_t, std::int64_t>{0, 9}, {1000, 9}, {1ll << 40, 1}}) {
+    trainer->train(step, count);
+    oracle->train(step, count);
+    const State found = trainer->state(), expected = oracle->state();
+    const std::vector<double> errors =
+        update_errors_from_end(trained.initial, found.parameters, expected.parameters);
+    for (const double error : errors) EXPECT_FALSE(!(error <= 2e-2)) << error << " at step " << step;
+    trainer->set_state(expected);
+  }
+}
+
+TEST_P(LayeredTrainer, SmallSlotsComeBackAsTheyWereSet) {
+  const Trained trained = adam_network();
+  auto trainer = trained.trainer(GetParam());
+  const std::vector<int>& widths = trained.workload.model.widths;
+  const std::vector<Parameters> slots = {initial_parameters(widths, trained.workload.seed + 1),
+                                         initial_parameters(widths, trained.workload.seed + 2)};
+  const std::vector<Parameters> at_first = trainer->slots();
+  ASSERT_EQ(at_first.size(), 2u);
+  for (const Parameters& slot : at_first)
+    for (const float value : slot.flat()) ASSERT_EQ(value, 0);
+  trainer->set_slots(slots);
+  const std::vector<Parameters> found = trainer->slots();
+  for (const std::size_t slot : {0u, 1u})
+    EXPECT_TRUE(std::ranges::equal(slots[slot].flat(), found[slot].flat()));
+  EXPECT_THROW(trainer->set_slots({slots[0]}), InputError);
+  EXPECT_THROW(Trained({20, 24, 10}, 8).trainer(GetParam())->set_slots({slots[0]}), InputError);
+}
+
 TEST_P(LayeredTrainer, TwoRunsHaveTheSameBits) {
   for (const Trained& trained : {Trained({784, 128, 128, 128, 10}, 32), Trained({64, 64, 64, 16}, 8192)}) {
     std::vector<float> parameters[2], losses[2];
@@ -109,14 +219,17 @@ TEST_P(LayeredTrainer, TwoRunsHaveTheSameBits) {
 }
 
 TEST_P(LayeredTrainer, AnySplitOfTheStepsTrainsTheSame) {
-  const Trained trained({20, 24, 10}, 8);
-  auto whole = trained.trainer(GetParam()), pieces = trained.trainer(GetParam());
-  whole->train(0, 40);
-  for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 16}, {24, 0}, {24, 3}, {27, 13}})
-    pieces->train(first, count);
-  EXPECT_EQ(whole->losses(0, 40), pieces->losses(0, 40));
-  const Parameters a = whole->parameters(), b = pieces->parameters();
-  EXPECT_TRUE(std::equal(a.flat().begin(), a.flat().end(), b.flat().begin()));
+  for (const Trained& trained : {Trained({20, 24, 10}, 8), adam_network()}) {
+    auto whole = trained.trainer(GetParam()), pieces = trained.trainer(GetParam());
+    whole->train(0, 40);
+    for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 16}, {24, 0}, {24, 3}, {27, 13}})
+      pieces->train(first, count);
+    EXPECT_EQ(whole->losses(0, 40), pieces->losses(0, 40));
+    const State a = whole->state(), b = pieces->state();
+    EXPECT_TRUE(std::ranges::equal(a.parameters.flat(), b.parameters.flat()));
+    for (std::size_t slot = 0; slot < a.slots.size(); ++slot)
+      EXPECT_TRUE(std::ranges::equal(a.slots[slot].flat(), b.slots[slot].flat()));
+  }
 }
 
 TEST_P(LayeredTrainer, SmallStepNumbersChooseTheBatch) {
@@ -167,6 +280,17 @@ TEST_P(LayeredTrainer, ANaNComesOutOfEveryProductAsNaNLosses) {
 }
 TEST_P(LayeredTrainer, ANaNInAnyPlaceComesOutOfEveryProductAsNaNLosses) {
   expect_nans_in_the_losses_of_products(GetParam(), NaNPlaces::kEvery);
+}
+
+TEST_P(LayeredTrainer, ANaNComesOutOfEveryProductWithEveryActivationLossAndOptimizer) {
+  for (const char* name :
+       {"mlp-20x24x33x10-b8-tanh-adam", "mlp-20x24x33x1-b8-silu-mse-adamw",
+        "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x5-b8-elu-mse-adam", "mlp-20x24x33x1-b8-bce"}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, GetParam(), NaNPlaces::kFew, [&] {
+      return make_layered_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0);
+    });
+  }
 }
 
 TEST_P(LayeredTrainer, SmallMemoryIsCountedAndGivenBack) {

@@ -34,8 +34,10 @@ void compare_references(const std::vector<int>& widths, int batch_size, Precisio
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_EQ(found[i].step, expected[i].step);
     EXPECT_NEAR(found[i].loss, expected[i].loss, kBound * expected[i].loss + 1e-12);
-    const double start = relative_error(doubles(found[i].start), doubles(expected[i].start));
-    const double update = relative_error(doubles(found[i].update), doubles(expected[i].update));
+    const double start =
+        relative_error(doubles(found[i].start.parameters), doubles(expected[i].start.parameters));
+    const double update =
+        relative_error(doubles(found[i].update.parameters), doubles(expected[i].update.parameters));
     EXPECT_FALSE(!(start <= kBound)) << start << ", seed " << workload.seed;
     EXPECT_FALSE(!(update <= kBound)) << update << ", step " << found[i].step << ", seed " << workload.seed;
   }

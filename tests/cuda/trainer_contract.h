@@ -19,10 +19,12 @@ struct Problem {
   Dataset data;
   Parameters initial;
 
-  Problem(std::vector<int> widths, int batch_size, std::int64_t data_bytes = std::int64_t{1} << 20)
-      : workload(test_workload(std::move(widths), batch_size, fresh_seed())),
+  explicit Problem(Workload of, std::int64_t data_bytes = std::int64_t{1} << 20)
+      : workload(std::move(of)),
         data(make_dataset(workload, data_bytes)),
         initial(initial_parameters(workload.model.widths, workload.seed)) {}
+  Problem(std::vector<int> widths, int batch_size, std::int64_t data_bytes = std::int64_t{1} << 20)
+      : Problem(test_workload(std::move(widths), batch_size, fresh_seed()), data_bytes) {}
 };
 
 inline void expect_a_non_finite_weight_in_the_loss(Trainer& trainer, const Problem& problem) {

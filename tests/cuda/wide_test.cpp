@@ -572,6 +572,29 @@ TEST_P(WideTrainer, ANaNComesOutOfWideProductsAsNaNLosses) {
 TEST_P(WideTrainer, ANaNInAnyPlaceComesOutOfWideProductsAsNaNLosses) {
   expect_nans_in_the_losses_of_wide_products(GetParam(), NaNPlaces::kEvery);
 }
+// Wide products with ReLU; the update, which they do not know, by its own kernel.
+TEST_P(WideTrainer, SlotsAreUpdatedAsTheReferenceBehindWideProducts) {
+  const int sms = device_attribute(cudaDevAttrMultiProcessorCount, 0);
+  Workload workload =
+      parse_workload_name("mlp-130x140x136x10-b" + std::to_string(std::max(520, 64 * sms + 8)) + "-mse-adam");
+  workload.seed = fresh_seed();
+  const Problem problem(std::move(workload), 0);
+  auto trainer = make_layered_trainer(problem.workload, GetParam(), problem.data.train(), problem.initial, 0);
+  EXPECT_EQ(trainer->note(), "wide tiles for 3 of 8 products");
+  std::vector<StepErrors> errors;
+  follow_reference(problem.workload, GetParam(), true, problem.data.train(), problem.initial, {0, 1, 2},
+                   [&](const ReferencePoint& point) {
+                     trainer->set_state(point.start);
+                     trainer->train(point.step, 1);
+                     errors.push_back(compare_step(point.step, problem.workload.optimizer, point.start,
+                                                   trainer->state(), point.update));
+                     EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * std::abs(point.loss));
+                   },
+                   {});
+  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, GetParam()))
+    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
+                              << check.worst << ", seed " << problem.workload.seed;
+}
 TEST_P(WideTrainer, OddWidthsAndARemainderOfTheBatchUpdateAsTheReference) {
   check_wide_network({200, 300, 333, 10}, 8500, GetParam(), "wide tiles for 4 of 8 products", {0, 1, 7});
 }

@@ -1,6 +1,4 @@
 // The records in Google Benchmark's formats.
-#include "driver/results/benchmark_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,8 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "driver/results/benchmark_out.h"
+#include "driver/results/formats/formats.h"
 #include "temporary_folder.h"
 
 namespace headroom {

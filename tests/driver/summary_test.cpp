@@ -1,12 +1,11 @@
 // What a run prints at its end about floors and about where the time goes.
-#include "driver/results/summary.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
 #include "analysis/ladder.h"
+#include "driver/results/formats/formats.h"
 
 namespace headroom {
 namespace {

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from compared import compare, record, results, write
 from running import (
     PROGRAM,
+    ROOT,
     SMALL,
     assert_refused,
     headroom,
@@ -108,6 +110,23 @@ def tamper(request):
     assert records["honest"]["outcome"] == "failed"
     assert "died with signal 9 (Killed) during 'hello'" in records["honest"]["message"]
     assert records["oracle"]["outcome"] == "ok", records["oracle"]["message"]
+
+
+def test_a_working_folder_that_goes_during_the_run_costs_nothing(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    tamper = f"""
+def tamper(request):
+    if request["call"] == "train" and os.path.exists({str(gone)!r}):
+        os.rmdir({str(gone)!r})
+"""
+    output = tmp_path / "a.json"
+    words = map(str, [PROGRAM, *run_words(output, proxy(tmp_path, tamper))])
+    environment = os.environ | {"HEADROOM_ROOT": str(ROOT)}
+    done = subprocess.run(words, cwd=gone, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not gone.exists()
+    assert f"Results: {output}" in done.stdout
 
 
 DAEMON = """

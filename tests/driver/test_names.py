@@ -20,7 +20,8 @@ def test_a_backend_named_like_a_file_is_refused_and_the_file_stays(tmp_path):
     worker = proxy(tmp_path, RENAME.format(name=str(tmp_path / "x")))
     output = tmp_path / "a.json"
     done = headroom(*run_words(output, worker, backends=str(tmp_path / "x")))
-    assert_refused(done, "--worker fault", "backends[0].name: expected a name of letters", str(tmp_path / "x"))
+    said = "backends[0].name: expected a name of letters"
+    assert_refused(done, "--worker fault", said, str(tmp_path / "x"))
     assert victim.read_text() == "mine"
     assert not output.exists()
 

@@ -27,9 +27,7 @@ def test_update_in_every_precision_is_near_double_precision(tmp_path, precision,
         assert trainer.features.dtype == TYPES[precision]
         trainer.train(1, 1)
         loss, expected = problem.step(problem.parameters, 1)
-        errors.append(
-            relative_error(trainer.parameters() - problem.parameters, expected - problem.parameters)
-        )
+        errors.append(relative_error(trainer.state() - problem.parameters, expected - problem.parameters))
         assert abs(trainer.losses(1, 1)[0] - loss) <= bound * loss
     assert np.median(errors) <= bound, errors
     if precision != "fp32":

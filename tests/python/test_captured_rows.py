@@ -54,13 +54,11 @@ def median_error(make_trainer, folder, precision: str) -> float:
     trainer = make_trainer(problem, precision)
     errors = []
     for step in range(STEPS):
-        trainer.set_parameters(problem.parameters)
-        assert np.array_equal(trainer.parameters(), problem.parameters)
+        trainer.set_state(problem.parameters)
+        assert np.array_equal(trainer.state(), problem.parameters)
         trainer.train(step, 1)
         loss, expected = problem.step(problem.parameters, step)
-        errors.append(
-            relative_error(trainer.parameters() - problem.parameters, expected - problem.parameters)
-        )
+        errors.append(relative_error(trainer.state() - problem.parameters, expected - problem.parameters))
         assert abs(trainer.losses(step, 1)[0] - loss) <= LOSS_BOUND * loss
     return float(np.median(errors))
 
@@ -92,14 +90,14 @@ def test_steps_together_equal_steps_one_by_one(tmp_path, row, precision):
     (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
     trainer = make(row, problem, precision)
     for first, count in ((0, 4), (7, 5), (2, 1), (2**20 - 2, 5)):
-        trainer.set_parameters(problem.parameters)
+        trainer.set_state(problem.parameters)
         trainer.train(first, count)
-        together, losses = trainer.parameters(), trainer.losses(first, count)
-        trainer.set_parameters(problem.parameters)
-        assert np.array_equal(trainer.parameters(), problem.parameters)
+        together, losses = trainer.state(), trainer.losses(first, count)
+        trainer.set_state(problem.parameters)
+        assert np.array_equal(trainer.state(), problem.parameters)
         for step in range(first, first + count):
             trainer.train(step, 1)
-        assert np.array_equal(trainer.parameters(), together)
+        assert np.array_equal(trainer.state(), together)
         assert np.array_equal(trainer.losses(first, count), losses)
         assert np.isfinite(losses).all()
 
@@ -116,7 +114,7 @@ def test_set_up_is_cold_then_warm(tmp_path):
     assert [trainer.setup_cache for trainer in trainers] == ["cold", "warm"]
     trainers[1].train(1, 1)
     expected = problem.step(problem.parameters, 1)[1] - problem.parameters
-    assert relative_error(trainers[1].parameters() - problem.parameters, expected) <= BOUNDS["fp32"]
+    assert relative_error(trainers[1].state() - problem.parameters, expected) <= BOUNDS["fp32"]
 
 
 def test_a_compiler_that_is_turned_off_is_an_error(tmp_path):

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plots"))
 
 import doc_blocks  # noqa: E402
 import findings  # noqa: E402
-from published import Published  # noqa: E402
+from published import Published, Stale, claimed  # noqa: E402
 from results_file import read_results  # noqa: E402
 
 
@@ -57,9 +57,60 @@ def test_a_summary_has_the_best_of_both_sides_and_the_floor(tmp_path):
         made_up.record(entry["name"], "cuda-resident", "fp32", 1e-5, fraction_of_floor=0.5),
     ]
     text = doc_blocks.made_block(published(tmp_path, results), "summary")
-    ours = "100 pytorch-graph | 10 cuda-resident | 10× | 100×"
+    ours = "100 pytorch-graph | the same | 10 cuda-resident | 10× | 10× | 100×"
     assert f"| 128 | fp32 | {ours} | 5 µs (exchanges) | 50 % |" in text
     assert text.count("\n") == 3
+
+
+def test_a_summary_has_the_best_rival_where_it_is_no_pytorch_row(tmp_path):
+    results = document()
+    name = results["workloads"][0]["name"]
+    results["records"] += [
+        made_up.record(name, "cublaslt-graph", "fp32", 8e-5),
+        made_up.record(name, "oracle", "fp32", 1e-6),
+        made_up.record(name, "cuda-resident", "fp32", 1e-5),
+    ]
+    text = doc_blocks.made_block(published(tmp_path, results), "summary")
+    assert "| 1000 pytorch-eager | 80 cublaslt-graph | 10 cuda-resident | 100× | 8.0× | 100× |" in text
+
+
+def test_a_claim_of_an_end_is_over_all_cells_that_have_its_rows(tmp_path):
+    documents = [document(precision) for precision in ("fp32", "fp16", "bf16")]
+    for results, seconds in zip(documents, (2e-4, 5e-4, None), strict=True):
+        name = results["workloads"][0]["name"]
+        precision = results["records"][0]["precision"]
+        results["records"].append(made_up.record(name, "cuda-layered", precision, seconds))
+    data = published(tmp_path, *documents)
+    assert claimed(data, "lowest H=* best / cuda-layered")[0] == pytest.approx(2)
+    value, row = claimed(data, "highest * best / cuda-layered")
+    assert (value, row.precision) == (pytest.approx(5), "fp32")
+    with pytest.raises(Stale, match="no cell"):
+        claimed(data, "lowest H=* best / cuda-fused")
+
+
+def test_an_interval_of_a_share_is_what_both_rows_allow(tmp_path):
+    results = document()
+    name = results["workloads"][0]["name"]
+    results["records"].append(made_up.record(name, "libtorch-eager", "fp32", 5e-4))
+    data = published(tmp_path, results)
+    least, share, most = (
+        claimed(data, f"fp32 H=128 {how} libtorch-eager of pytorch-eager")[0]
+        for how in ("at least", "saved by", "at most")
+    )
+    assert least < share < most
+    assert share == pytest.approx(0.5)
+
+
+def test_a_verification_record_is_a_line_a_kind_of_test(tmp_path, monkeypatch):
+    data = published(tmp_path, document())
+    monkeypatch.setattr(doc_blocks, "ROOT", tmp_path)
+    assert "No verification" in doc_blocks.made_block(data, "verification")
+    (tmp_path / "results" / "verification").mkdir(parents=True)
+    counts = {"passed": 4, "failed": 0, "skipped": 1, "not_finished": ["one", "two"]}
+    record = {"device": "GPU", "date": "2026-01-01", "ptx_jit": counts}
+    (tmp_path / "results" / "verification" / "gpu.json").write_text(json.dumps(record))
+    (line,) = doc_blocks.made_block(data, "verification").splitlines()[2:]
+    assert line.startswith("| GPU | 2026-01-01 | tests of the kernels") and line.endswith("| 4 | 0 | 1 | 2 |")
 
 
 def test_every_record_is_among_the_outcomes(tmp_path):
@@ -91,7 +142,7 @@ def test_regimes_are_the_workloads_outside_the_seed_suite(tmp_path):
         made_up.record(entry["name"], "cuda-fused", "fp16", 1e-4),
     ]
     text = doc_blocks.made_block(published(tmp_path, seed), "regimes")
-    assert f"| {entry['name']} | fp16 | 3.0× | 300 | 100 | 0.json |" in text
+    assert f"| {entry['name']} | fp16 | 3.0× | 3.0× | 300 | 100 | 0.json |" in text
     assert "mlp-784x128" not in text
 
 

@@ -66,6 +66,12 @@ def test_every_page_of_the_docs_is_reached_from_the_readme():
     assert sorted(str(page.relative_to(ROOT)) for page in docs - reached) == []
 
 
+def test_the_first_page_has_900_words_at_most_and_its_commands_near_the_top():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    assert text[: text.index("./headroom run")].count("\n") <= 15
+
+
 def commands(page: Path) -> list[list[str]]:
     """Every ./headroom command that the page shows, in fences and in code, without comments and output."""
     text = page.read_text()

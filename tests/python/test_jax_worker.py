@@ -44,7 +44,7 @@ def problem(tmp_path):
 def parameters_of(worker, problem) -> np.ndarray:
     file = problem.folder / "out"
     np.full(problem.parameters.size, np.nan, dtype=np.float32).tofile(file)
-    assert worker.ok("parameters", file=str(file)) == {"count": problem.parameters.size}
+    assert worker.ok("state", file=str(file)) == {"count": problem.parameters.size}
     return np.fromfile(file, dtype=np.float32)
 
 
@@ -55,7 +55,7 @@ def losses_of(worker, problem, first_step: int, count: int) -> np.ndarray:
 
 
 def test_hello_says_contracts_and_what_the_cpu_cannot_run(worker):
-    hello = worker.ok("hello", protocol=1)
+    hello = worker.ok("hello", protocol=2)
     assert (hello["worker"], hello["device"]) == ("jax", None)
     assert hello["software"]["jax"]
     offered = {backend["name"]: backend["precisions"] for backend in hello["backends"]}
@@ -74,13 +74,13 @@ def test_steps_and_losses_match_double_precision_and_leave_the_callers_files_alo
     start = problem.parameters
     assert np.array_equal(parameters_of(worker, problem), start)  # whatever set-up has trained
     for step in (6, 3):
-        worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+        worker.ok("set_state", file=str(problem.folder / "parameters"))
         timing = worker.ok("train", first_step=step, count=1)
         assert timing["device_seconds"] > 0 and timing["cpu_seconds"] >= 0
         loss, expected = problem.step(start, step)
         assert relative_error(parameters_of(worker, problem) - start, expected - start) <= BOUND
         assert abs(losses_of(worker, problem, step, 1)[0] - loss) <= BOUND * abs(loss)
-    worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+    worker.ok("set_state", file=str(problem.folder / "parameters"))
     worker.ok("train", first_step=0, count=4)
     worker.ok("train", first_step=4, count=6)
     parameters, losses = start.astype(np.float64), []
@@ -89,7 +89,16 @@ def test_steps_and_losses_match_double_precision_and_leave_the_callers_files_alo
         losses.append(loss)
     assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
     assert relative_error(losses_of(worker, problem, 0, 10), np.array(losses)) <= BOUND
-    for first_step, count in ((9, 2), (10, 1), (0, 2**20 + 1)):
+    around = 2**20 - 3  # steps beyond it use the first slots for losses again
+    worker.ok("set_state", file=str(problem.folder / "parameters"))
+    worker.ok("train", first_step=around, count=6)
+    parameters, losses = start.astype(np.float64), []
+    for step in range(around, around + 6):
+        loss, parameters = problem.step(parameters, step)
+        losses.append(loss)
+    assert relative_error(parameters_of(worker, problem), parameters) <= BOUND
+    assert relative_error(losses_of(worker, problem, around, 6), np.array(losses)) <= BOUND
+    for first_step, count in ((around - 1, 2), (around + 6, 1), (0, 2**20 + 1)):
         arguments = {"first_step": first_step, "count": count, "file": str(problem.folder / "losses")}
         assert worker.error("losses", **arguments)[0] == "input"
     assert np.array_equal(np.fromfile(problem.folder / "parameters", np.float32), start)
@@ -146,7 +155,7 @@ def test_a_bias_sums_the_gradient_as_it_is_rounded(
 def test_bf16_weights_round_ties_away_from_zero(worker, tmp_path):
     problem = Problem(tmp_path, widths=(1, 2), batch_size=1, samples=1)
     np.array([1], np.float32).tofile(tmp_path / "features")
-    np.array([0], np.int32).tofile(tmp_path / "labels")
+    np.array([0], np.int32).tofile(tmp_path / "targets")
     np.array([-HALFWAY, 0, 0, 0], np.float32).tofile(tmp_path / "parameters")  # logits -1 - 2^-7 and 0
     worker.ok("prepare", **problem.request(backend="jax-jit", precision="bf16"))
     worker.ok("train", first_step=0, count=1)
@@ -199,7 +208,7 @@ jax_scan.LONGEST_SECONDS, jax_scan.LONGEST_STEPS = 0, 8
 
 def test_without_jax_every_row_has_the_reason(tmp_path, problem):
     worker = start(tmp_path, "sys.modules['jax'] = None")
-    for backend in worker.ok("hello", protocol=1)["backends"]:
+    for backend in worker.ok("hello", protocol=2)["backends"]:
         for row in backend["precisions"].values():
             assert row["unavailable"].startswith("JAX cannot be imported by this Python: ")
     assert worker.error("prepare", **problem.request(backend="jax-scan"))[0] == "unsupported"
@@ -209,7 +218,7 @@ def test_without_jax_every_row_has_the_reason(tmp_path, problem):
 def test_a_broken_jax_is_a_failure(tmp_path):
     (tmp_path / "jax.py").write_text("raise OSError('libjax_common.so: cannot open shared object file')")
     worker = start(tmp_path, f"sys.path.insert(0, '{tmp_path}')")
-    kind, message = worker.error("hello", protocol=1)
+    kind, message = worker.error("hello", protocol=2)
     assert kind == "failed"
     assert message.startswith("JAX is broken in this Python: OSError: libjax_common.so")
     assert worker.end() == 0
@@ -217,7 +226,7 @@ def test_a_broken_jax_is_a_failure(tmp_path):
 
 def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
     worker = Worker(tmp_path / "log", device=0, module="headroom_jax", python=PYTHON)
-    for backend in worker.ok("hello", protocol=1)["backends"]:
+    for backend in worker.ok("hello", protocol=2)["backends"]:
         assert all("finds no CUDA device" in row["unavailable"] for row in backend["precisions"].values())
     assert worker.end() == 0
 

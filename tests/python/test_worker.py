@@ -40,7 +40,7 @@ def problem(tmp_path):
 def parameters_of(worker, problem) -> np.ndarray:
     file = problem.folder / "out"
     np.full(problem.parameters.size, np.nan, dtype=np.float32).tofile(file)
-    assert worker.ok("parameters", file=str(file)) == {"count": problem.parameters.size}
+    assert worker.ok("state", file=str(file)) == {"count": problem.parameters.size}
     return np.fromfile(file, dtype=np.float32)
 
 
@@ -51,8 +51,8 @@ def losses_of(worker, problem, first_step: int, count: int) -> np.ndarray:
 
 
 def test_hello_lists_every_precision_with_a_reason_for_what_the_cpu_cannot_run(worker):
-    hello = worker.ok("hello", protocol=1)
-    assert hello["protocol"] == 1
+    hello = worker.ok("hello", protocol=2)
+    assert hello["protocol"] == 2
     assert hello["worker"] == "python"
     assert hello["device"] is None
     assert hello["software"]["torch"] == torch.__version__
@@ -64,7 +64,7 @@ def test_hello_lists_every_precision_with_a_reason_for_what_the_cpu_cannot_run(w
 
 
 def test_graph_and_compile_rows_have_a_reason_on_the_cpu(worker, problem):
-    hello = worker.ok("hello", protocol=1)
+    hello = worker.ok("hello", protocol=2)
     offered = {backend["name"]: backend["precisions"] for backend in hello["backends"]}
     for row in ("pytorch-graph", "pytorch-compile", "pytorch-compile-graph"):
         assert set(offered[row]) == {"fp32", "tf32", "fp16", "bf16"}
@@ -74,7 +74,7 @@ def test_graph_and_compile_rows_have_a_reason_on_the_cpu(worker, problem):
 
 
 def test_another_protocol_version_is_refused(worker):
-    assert worker.error("hello", protocol=2)[0] == "input"
+    assert worker.error("hello", protocol=1) == ("input", "request.protocol: expected 2, found 1")
 
 
 @pytest.mark.parametrize("step", [0, 3, 6])
@@ -95,17 +95,17 @@ def test_update_of_one_step_matches_double_precision(worker, problem, step):
 
 
 @pytest.mark.parametrize("held", [0, 3, 10**6])
-def test_parameters_are_written_over_what_the_file_held(worker, problem, held):
+def test_a_state_is_written_over_what_the_file_held(worker, problem, held):
     worker.ok("prepare", **problem.request())
     file = problem.folder / "out"
     file.write_bytes(b"\xff" * held)
-    worker.ok("parameters", file=str(file))
+    worker.ok("state", file=str(file))
     assert np.array_equal(np.fromfile(file, dtype=np.float32), problem.parameters)
 
 
-def test_parameters_that_cannot_be_written_are_an_error_of_the_call(worker, problem):
+def test_a_state_that_cannot_be_written_are_an_error_of_the_call(worker, problem):
     worker.ok("prepare", **problem.request())
-    assert worker.error("parameters", file=str(problem.folder / "none" / "out"))[0] == "failed"
+    assert worker.error("state", file=str(problem.folder / "none" / "out"))[0] == "failed"
     assert np.array_equal(parameters_of(worker, problem), problem.parameters)
 
 
@@ -128,13 +128,13 @@ def test_one_layer_and_odd_widths(worker, tmp_path):
     assert relative_error(parameters_of(worker, problem), problem.step(problem.parameters, 1)[1]) <= BOUND
 
 
-def test_set_parameters_returns_to_the_start(worker, problem):
+def test_a_state_that_is_set_returns_to_the_start(worker, problem):
     worker.ok("prepare", **problem.request())
     assert np.array_equal(parameters_of(worker, problem), problem.parameters)
     worker.ok("train", first_step=0, count=3)
     first = parameters_of(worker, problem)
     assert not np.array_equal(first, problem.parameters)
-    assert worker.ok("set_parameters", file=str(problem.folder / "parameters")) == {}
+    assert worker.ok("set_state", file=str(problem.folder / "parameters")) == {}
     worker.ok("train", first_step=0, count=3)
     assert relative_error(parameters_of(worker, problem), first) <= 1e-6
 
@@ -172,6 +172,7 @@ def test_a_failed_prepare_leaves_no_trainer(worker, problem):
     assert worker.error("train", first_step=0, count=1)[0] == "input"
 
 
+ADAM = {"kind": "adam", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 BAD_PREPARES = {
     "unknown backend": ({"backend": "pytorch-lazy"}, "input", "pytorch-lazy"),
     "unknown precision": ({"precision": "fp64"}, "input", "fp64"),
@@ -183,7 +184,29 @@ BAD_PREPARES = {
     "other inputs": ({"workload__widths": [24, 5]}, "input", "feature_count"),
     "fewer classes than labels": ({"workload__widths": [23, 33, 7, 1]}, "input", "label"),
     "another size of parameters": ({"workload__widths": [23, 34, 7, 5]}, "input", "parameters"),
-    "another optimizer": ({"workload__optimizer__kind": "adam"}, "input", "adam"),
+    "unknown optimizer": ({"workload__optimizer__kind": "lion"}, "input", "sgd, adam, adamw, found 'lion'"),
+    "unknown activation": (
+        {"workload__activation": "rleu"},
+        "input",
+        "workload.activation: expected relu, tanh",
+    ),
+    "unknown loss": ({"workload__loss": "l1"}, "input", "workload.loss: expected cross-entropy, mse, bce"),
+    "unknown field": ({"workload__dropout": 0.5}, "input", "workload: 'dropout' is not a field of version 2"),
+    "field of another optimizer": ({"workload__optimizer__beta1": 0.9}, "input", "optimizer: 'beta1' is not"),
+    "no momentum": ({"workload__optimizer": {"kind": "sgd", "learning_rate": 0.1}}, "input", "momentum"),
+    "momentum of 1": ({"workload__optimizer__momentum": 1}, "input", "from 0 to below 1"),
+    "beta of 1": ({"workload__optimizer": ADAM | {"beta2": 1}}, "input", "beta2: expected a number from 0"),
+    "epsilon of 0": ({"workload__optimizer": ADAM | {"epsilon": 0}}, "input", "epsilon: expected a positive"),
+    "weight decay for adam": (
+        {"workload__optimizer": ADAM | {"weight_decay": 0}},
+        "input",
+        "'weight_decay' is",
+    ),
+    "labels for a regression": (
+        {"workload__loss": "mse"},
+        "input",
+        "targets: expected 155 values of 4 bytes",
+    ),
     "learning rate of zero": ({"workload__optimizer__learning_rate": 0}, "input", "learning_rate"),
     "no file": ({"data__features_file": "/nowhere/features"}, "input", "/nowhere/features"),
     "file too short": ({"data__samples": 32}, "input", "features"),
@@ -207,7 +230,7 @@ def test_missing_arguments_and_unknown_calls_are_named(worker, problem):
     assert "count" in worker.error("train", first_step=0, count=0)[1]
     assert "dance" in worker.error("dance")[1]
     assert worker.error("reference", steps=[0], folder="/tmp", free_steps=10)[0] == "unsupported"
-    assert worker.error("parameters", file="/nowhere/out")[0] == "failed"
+    assert worker.error("state", file="/nowhere/out")[0] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +240,7 @@ def test_a_line_that_is_no_request_gets_an_error(worker, line):
     answer = worker.raw(line)
     assert answer["ok"] is False
     assert answer["error"]["kind"] == "input"
-    worker.ok("hello", protocol=1)
+    worker.ok("hello", protocol=2)
 
 
 @pytest.mark.parametrize("allowance", [4, 12], ids=["mapping the file", "making the network"])
@@ -252,7 +275,7 @@ torch.optim.SGD.step = noisy
     worker, problem = Worker(tmp_path / "log", prelude=noise), Problem(tmp_path)
     worker.ok("prepare", **problem.request())
     worker.ok("train", first_step=0, count=2)
-    worker.ok("hello", protocol=1)
+    worker.ok("hello", protocol=2)
     assert worker.end() == 0
     log = worker.log_path.read_text()
     assert all(f"noise from {source}" in log for source in ("Python", "C", "a child"))
@@ -271,7 +294,7 @@ torch.optim.SGD.step = noisy
 )
 def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason):
     worker, problem = Worker(tmp_path / "log", prelude=prelude), Problem(tmp_path)
-    for backend in worker.ok("hello", protocol=1)["backends"]:
+    for backend in worker.ok("hello", protocol=2)["backends"]:
         assert len(backend["precisions"]) == 4
         assert all(reason in row["unavailable"] for row in backend["precisions"].values())
     if "numpy" not in prelude:
@@ -292,14 +315,14 @@ def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason
 def test_a_torch_that_is_there_and_broken_is_an_error_and_no_reason_to_skip(tmp_path, module, text):
     (tmp_path / f"{module}.py").write_text(text)
     worker = Worker(tmp_path / "log", prelude=f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
-    kind, message = worker.error("hello", protocol=1)
+    kind, message = worker.error("hello", protocol=2)
     assert (kind, "PyTorch is broken" in message) == ("failed", True)
     assert worker.end() == 0
 
 
 def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
     worker = Worker(tmp_path / "log", device=0)
-    for backend in worker.ok("hello", protocol=1)["backends"]:
+    for backend in worker.ok("hello", protocol=2)["backends"]:
         assert all("CUDA device" in row["unavailable"] for row in backend["precisions"].values())
     assert worker.end() == 0
 
@@ -307,7 +330,7 @@ def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
 def test_an_interrupt_is_left_to_the_driver(worker):
     worker.process.send_signal(signal.SIGINT)
     time.sleep(0.05)
-    worker.ok("hello", protocol=1)
+    worker.ok("hello", protocol=2)
 
 
 def test_the_worker_dies_with_its_parent(tmp_path):
@@ -320,7 +343,7 @@ keep = os.dup(worker.stdin.fileno())
 os.set_inheritable(keep, True)
 holder = subprocess.Popen(["sleep", "30"], close_fds=False,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # input stays open
-worker.stdin.write(b'{"id": 1, "call": "hello", "protocol": 1}\\n'); worker.stdin.flush()
+worker.stdin.write(b'{"id": 1, "call": "hello", "protocol": 2}\\n'); worker.stdin.flush()
 worker.stdout.readline()
 print(worker.pid, holder.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -346,5 +369,5 @@ def is_running(process_id: int) -> bool:
 
 
 def test_answers_are_plain_json_lines(worker):
-    answer = worker.raw(json.dumps({"id": 5, "call": "hello", "protocol": 1}).encode())
+    answer = worker.raw(json.dumps({"id": 5, "call": "hello", "protocol": 2}).encode())
     assert set(answer) == {"id", "ok", "result"}

@@ -30,7 +30,7 @@ def problem(tmp_path):
 
 
 def test_hello_describes_the_device_and_offers_every_precision(worker):
-    hello = worker.ok("hello", protocol=1)
+    hello = worker.ok("hello", protocol=2)
     device = hello["device"]
     assert device["name"]
     assert device["uuid"].startswith("GPU-")
@@ -49,7 +49,7 @@ def test_update_and_loss_are_near_double_precision(worker, tmp_path, precision, 
     for problem in problems_of_a_fresh_seed(tmp_path, 9):
         worker.ok("prepare", **problem.request(precision=precision, backend=backend))
         worker.ok("train", first_step=1, count=1)
-        worker.ok("parameters", file=str(problem.folder / "out"))
+        worker.ok("state", file=str(problem.folder / "out"))
         found = np.fromfile(problem.folder / "out", np.float32)
         loss, expected = problem.step(problem.parameters, 1)
         errors.append(relative_error(found - problem.parameters, expected - problem.parameters))
@@ -69,10 +69,10 @@ def test_device_times_and_memory(worker, problem, precision):
 
 def trained(worker, problem, ranges) -> tuple[np.ndarray, np.ndarray]:
     """Parameters and losses after the ranges (first step, count) that follow one another."""
-    worker.ok("set_parameters", file=str(problem.folder / "parameters"))
+    worker.ok("set_state", file=str(problem.folder / "parameters"))
     for first, count in ranges:
         worker.ok("train", first_step=first, count=count)
-    worker.ok("parameters", file=str(problem.folder / "out"))
+    worker.ok("state", file=str(problem.folder / "out"))
     begin, end = ranges[0][0], sum(ranges[-1])
     worker.ok("losses", first_step=begin, count=end - begin, file=str(problem.folder / "losses"))
     return np.fromfile(problem.folder / "out", np.float32), np.fromfile(problem.folder / "losses", np.float32)

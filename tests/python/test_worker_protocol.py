@@ -52,7 +52,7 @@ class Session:
         self.thread = threading.Thread(target=serve, args=(requests, write_answers, self.backends))
         self.thread.start()
         np.zeros(8, dtype="<f4").tofile(folder / "features")
-        np.zeros(4, dtype="<i4").tofile(folder / "labels")
+        np.zeros(4, dtype="<i4").tofile(folder / "targets")
         np.zeros(9, dtype="<f4").tofile(folder / "parameters")
         self.prepared = {
             "backend": "b",
@@ -61,12 +61,14 @@ class Session:
                 "name": "small",
                 "widths": [2, 3],
                 "batch_size": 2,
-                "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+                "activation": "relu",
+                "loss": "cross-entropy",
+                "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0},
                 "seed": 1,
             },
             "data": {
                 "features_file": str(folder / "features"),
-                "labels_file": str(folder / "labels"),
+                "targets_file": str(folder / "targets"),
                 "samples": 4,
                 "feature_count": 2,
             },

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ def jax_python() -> str | None:
 
 
 class Worker:
-    """Starts `PYTHON -m MODULE`; `prelude` is Python that runs in its process before it.
+    """Starts `PYTHON -m MODULE`; `prelude` is Python that runs in its process before it. Or `command`.
 
     Sees no CUDA device unless told to, so that the CPU tests do the same everywhere.
     """
@@ -33,6 +33,7 @@ class Worker:
         sees_cuda: bool = False,
         module: str = "headroom_worker",
         python: str = sys.executable,
+        command: list[str] | None = None,
     ):
         start = f"import runpy, sys; sys.argv[1:] = ['--device', '{device}']\n"
         start += f"{prelude}\nrunpy.run_module('{module}', run_name='__main__')"
@@ -42,7 +43,7 @@ class Worker:
         self.log_path = log
         with log.open("w") as log_file:
             self.process = subprocess.Popen(
-                [python, "-c", start],
+                [*command, "--device", str(device)] if command else [python, "-c", start],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
@@ -85,7 +86,7 @@ class Worker:
 
 @dataclass
 class Problem:
-    """A small network with random data, its files and its NumPy double-precision training step."""
+    """A small network with random data and its files; `step` trains ReLU, cross-entropy and plain sgd."""
 
     folder: Path
     widths: tuple[int, ...] = (23, 33, 7, 5)
@@ -93,6 +94,9 @@ class Problem:
     samples: int = 31  # 4 batches and 3 samples left over
     learning_rate: float = 0.1
     seed: int = 0
+    activation: str = "relu"
+    loss: str = "cross-entropy"
+    optimizer: dict = field(default_factory=lambda: {"kind": "sgd", "momentum": 0})
 
     def __post_init__(self):
         random = np.random.default_rng(self.seed)
@@ -103,7 +107,11 @@ class Problem:
             pieces.append(random.uniform(-1, 1, inputs * outputs + outputs) / np.sqrt(inputs))
         self.parameters = np.concatenate(pieces).astype(np.float32)
         self.features.tofile(self.folder / "features")
-        self.labels.tofile(self.folder / "labels")
+        self.targets = self.labels
+        if self.loss != "cross-entropy":
+            values = random.random((self.samples, self.widths[-1]), dtype=np.float32)
+            self.targets = np.round(values) if self.loss == "bce" else 4 * values - 2
+        self.targets.tofile(self.folder / "targets")
         self.parameters.tofile(self.folder / "parameters")
 
     def request(self, **changes) -> dict:
@@ -113,13 +121,15 @@ class Problem:
             "workload": {
                 "name": "test",
                 "widths": list(self.widths),
+                "activation": self.activation,
+                "loss": self.loss,
                 "batch_size": self.batch_size,
-                "optimizer": {"kind": "sgd", "learning_rate": self.learning_rate},
+                "optimizer": {"learning_rate": self.learning_rate, **self.optimizer},
                 "seed": 1,
             },
             "data": {
                 "features_file": str(self.folder / "features"),
-                "labels_file": str(self.folder / "labels"),
+                "targets_file": str(self.folder / "targets"),
                 "samples": self.samples,
                 "feature_count": self.widths[0],
             },
@@ -144,7 +154,7 @@ class Problem:
         return layers
 
     def step(self, parameters: np.ndarray, step: int) -> tuple[float, np.ndarray]:
-        """Loss before the update and the parameters after it, in double precision."""
+        """Loss before the update and the parameters after it, in double precision by NumPy."""
         first = step % (self.samples // self.batch_size) * self.batch_size
         hidden = self.features[first : first + self.batch_size].astype(np.float64)
         labels = self.labels[first : first + self.batch_size]

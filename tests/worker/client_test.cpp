@@ -307,6 +307,19 @@ TEST_F(Client, ASegmentationFaultIsNamed) {
               HasSubstr("died with signal 11 (Segmentation fault)"));
 }
 
+TEST_F(Client, AWorkerThatASignalEndedIsToldFromOneThatExited) {
+  WorkerClient killed(script("read line; kill -KILL $$"), -1), exited(script("read line; exit 9"), -1);
+  EXPECT_THROW(killed.hello(), WorkerKilledError);
+  try {
+    exited.hello();
+    FAIL() << "it answered";
+  } catch (const WorkerKilledError& error) {
+    FAIL() << error.what();
+  } catch (const WorkerLostError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("exited with status 9"));
+  }
+}
+
 TEST_F(Client, AnAnswerToAnotherRequestEndsTheWorker) {
   EXPECT_THAT(lost_by_hello(R"(read line; echo '{"id": 2, "ok": true, "result": {}}'; sleep 60)"),
               HasSubstr("id: expected 1, found 2"));

@@ -99,6 +99,7 @@ def traced_step(workload: dict, precision: str, device_index: int) -> tuple[floa
     import numpy as np
     import torch
     from headroom_protocol.server import TrainerRequest
+    from headroom_protocol.workload import Optimizer
     from headroom_worker.backends import PyTorchBackends
 
     random = np.random.default_rng(1)
@@ -114,11 +115,11 @@ def traced_step(workload: dict, precision: str, device_index: int) -> tuple[floa
         workload_name=workload["name"],
         widths=widths,
         batch_size=batch,
-        learning_rate=workload["optimizer"]["learning_rate"],
         features=random.random((samples, widths[0]), dtype=np.float32),
-        labels=random.integers(0, widths[-1], samples, dtype=np.int32),
+        targets=random.integers(0, widths[-1], samples, dtype=np.int32),
         parameters=np.concatenate(parameters).astype(np.float32),
         cache_folder=None,
+        optimizer=Optimizer("sgd", workload["optimizer"]["learning_rate"]),
     )
     trainer = PyTorchBackends(device_index).prepare(request)
     trainer.train(0, STEPS)

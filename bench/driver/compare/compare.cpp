@@ -21,10 +21,13 @@
 #include "driver/compare/paired_run.h"
 #include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
-#include "driver/run/run.h"
+#include "driver/run/device_use.h"
+#include "driver/run/outlook.h"
 #include "driver/system/host.h"
 #include "driver/system/left_out.h"
 #include "driver/system/scratch.h"
+#include "driver/system/shown_path.h"
+#include "driver/system/whole_file.h"
 #include "worker/descriptor.h"
 
 namespace headroom {

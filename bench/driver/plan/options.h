@@ -19,7 +19,7 @@ struct WorkerOption {
   std::vector<std::string> command;
 };
 
-/// Google Benchmark's own flags. Its reports are ours to write (benchmark_report.h): left to itself the library
+/// Google Benchmark's own flags. Its reports are ours to write (results/benchmark_out.h): left to itself the library
 /// would start the file anew for every (workload, precision).
 struct GoogleBenchmarkOptions {
   std::string filter;                  ///< --benchmark_filter

@@ -9,8 +9,8 @@
 
 #include "core/error.h"
 #include "driver/plan/backends.h"
+#include "driver/run/device_use.h"
 #include "driver/run/progress.h"
-#include "driver/run/run.h"
 #include "driver/run/worker_pool.h"
 #include "driver/system/device_lock.h"
 #include "driver/system/left_out.h"

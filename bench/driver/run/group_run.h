@@ -19,7 +19,7 @@
 
 namespace headroom {
 
-/// Synthetic training data outgrow the caches: so many bytes, or four times the device's L2.
+/// Bytes of synthetic training data, at least, where the L2 of the device is not known: they have to outgrow it.
 inline constexpr std::int64_t kLeastTrainBytes = std::int64_t{1} << 28;
 
 /// What all groups of a run share.

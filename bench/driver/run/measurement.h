@@ -3,7 +3,7 @@
 //
 // A repetition of a benchmark is a block, its manual time the device time that the worker measured, its
 // iterations the steps. The library's own repetitions and order are used; the samples are kept here in full, and
-// reports are made of the records (benchmark_report.h).
+// reports are made of the records (results/formats/google_benchmark.cpp).
 #pragma once
 
 #include <functional>

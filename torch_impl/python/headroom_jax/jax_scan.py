@@ -40,7 +40,7 @@ class ScanTrainer(JaxTrainer):
             _choices[shape] = self._choose_unroll()
         self._unroll, self._longest, measured = _choices[shape]
         self.note = self.notes(measured)
-        self.set_parameters(request.parameters)
+        self.set_state(request.parameters)
 
     def _scan(
         self,

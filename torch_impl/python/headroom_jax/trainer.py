@@ -30,7 +30,10 @@ class JaxTrainer:
         self.on_gpu = device.platform != "cpu"
         self.batches = request.batches
         self.network = Network(
-            request.precision, "cuda" if self.on_gpu else "cpu", request.batch_size, request.learning_rate
+            request.precision,
+            "cuda" if self.on_gpu else "cpu",
+            request.batch_size,
+            request.optimizer.learning_rate,
         )
         self._shapes = [
             ((outputs, inputs), (outputs,))
@@ -39,8 +42,8 @@ class JaxTrainer:
         samples = self.batches * request.batch_size
         features = request.features[:samples].reshape(self.batches, request.batch_size, -1)
         self.features = self._put(features.astype(self.network.arithmetic.type))  # [batches, batch, inputs]
-        self.labels = self._put(request.labels[:samples].reshape(self.batches, -1))  # [batches, batch]
-        self.set_parameters(request.parameters)
+        self.labels = self._put(request.targets[:samples].reshape(self.batches, -1))  # [batches, batch]
+        self.set_state(request.parameters)
         self._kept, self._losses = KeptSteps(), np.full(KEPT_LOSSES, np.nan, np.float32)
         self._most_bytes = 0
 
@@ -87,7 +90,7 @@ class JaxTrainer:
     def losses(self, first_step: int, count: int) -> np.ndarray:
         return self._losses[self._kept.slots(first_step, count)]
 
-    def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
+    def state(self, into: np.ndarray | None = None) -> np.ndarray:
         """Flat, and `into` an array such as a mapped file where there is one."""
         tensors, begin = jax.tree.leaves(self.parameters_), 0
         values = np.empty(sum(tensor.size for tensor in tensors), np.float32) if into is None else into
@@ -96,7 +99,7 @@ class JaxTrainer:
             begin += tensor.size
         return values
 
-    def set_parameters(self, values: np.ndarray) -> None:
+    def set_state(self, values: np.ndarray) -> None:
         begin, parameters = 0, []
         for shapes in self._shapes:
             layer = []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headroom_protocol.server import TrainerRequest, WorkerError
+from headroom_protocol.workload import beyond_plain_training
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Backend:
     contracts: Mapping[str, str]  # by precision
     runs_on_cpu: tuple[str, ...] = ()  # precisions
     compiles: bool = False  # with a compiler that may be missing
+    # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
+    trains_everything: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -52,4 +55,8 @@ class BackendTable:
         reason = self._unavailable(backend, request.precision)
         if reason is not None:
             raise WorkerError("unsupported", f"{backend.name} {request.precision}: {reason}")
+        if not backend.trains_everything:
+            beyond = beyond_plain_training(request.activation, request.loss, request.optimizer)
+            if beyond:
+                raise WorkerError("unsupported", beyond)
         return backend

@@ -16,13 +16,16 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from headroom_protocol.workload import ACTIVATIONS, LOSSES, OPTIMIZERS, Optimizer
 
 if TYPE_CHECKING:
     import numpy as np
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 # As in bench/core/names.h.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 LONGEST_MESSAGE = 500  # characters
@@ -46,15 +49,18 @@ class TrainerRequest:
     workload_name: str
     widths: tuple[int, ...]
     batch_size: int
-    learning_rate: float
     features: np.ndarray  # [samples, inputs] float32, mapped from a file
-    labels: np.ndarray  # [samples] int32, each in [0, classes)
+    # With cross-entropy labels, [samples] int32, each in [0, classes); else [samples, outputs] float32.
+    targets: np.ndarray
     parameters: np.ndarray  # flat float32: weight1 [out, in], bias1 [out], weight2, ...
     cache_folder: str | None
+    activation: str = "relu"  # of ACTIVATIONS
+    loss: str = "cross-entropy"  # of LOSSES
+    optimizer: Optimizer = Optimizer()
 
     @property
     def batches(self) -> int:
-        return len(self.labels) // self.batch_size
+        return len(self.targets) // self.batch_size
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,15 @@ class Timing:
 
 
 class Trainer(Protocol):
+    """A state is flat float32: the parameters, and behind them each slot of the optimizer, in their order."""
+
     note: str
     setup_cache: str | None  # "cold" or "warm" where code was compiled
 
     def train(self, first_step: int, count: int) -> Timing: ...
     def losses(self, first_step: int, count: int) -> np.ndarray: ...
-    def parameters(self, into: np.ndarray | None = None) -> np.ndarray: ...
-    def set_parameters(self, values: np.ndarray) -> None: ...
+    def state(self, into: np.ndarray | None = None) -> np.ndarray: ...
+    def set_state(self, values: np.ndarray) -> None: ...
     def peak_device_bytes(self) -> int | None: ...
 
 
@@ -124,11 +132,34 @@ class Arguments:
             raise WorkerError("input", f"{self._where}.{name}: expected {expected}, found {value}")
         return value
 
-    def positive(self, name: str) -> float:
-        value = float(self._get(name, (int, float), "a positive number"))
-        if not (value > 0 and math.isfinite(value)):
-            raise WorkerError("input", f"{self._where}.{name}: expected a positive number, found {value}")
+    def _number(self, name: str, expected: str, fits: Callable[[float], bool]) -> float:
+        value = float(self._get(name, (int, float), expected))
+        if not (fits(value) and math.isfinite(value)):
+            raise WorkerError("input", f"{self._where}.{name}: expected {expected}, found {value}")
         return value
+
+    def positive(self, name: str) -> float:
+        return self._number(name, "a positive number", lambda value: value > 0)
+
+    def zero_or_more(self, name: str) -> float:
+        return self._number(name, "a number of 0 or more", lambda value: value >= 0)
+
+    def below_one(self, name: str) -> float:
+        return self._number(name, "a number from 0 to below 1", lambda value: 0 <= value < 1)
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value not in known:
+            expected = f"expected {', '.join(known)}, found {value[:60]!a}"
+            raise WorkerError("input", f"{self._where}.{name}: {expected}")
+        return value
+
+    def expect_only(self, *known: str) -> None:
+        """A worker that trained without what it does not know would train something else."""
+        for name in self._fields:
+            if name not in known:
+                which = f"not a field of version {PROTOCOL_VERSION} of the worker protocol"
+                raise WorkerError("input", f"{self._where}: {name[:60]!a} is {which}")
 
     def widths(self, name: str) -> tuple[int, ...]:
         value = self._get(name, (list,), "an array of widths")
@@ -172,14 +203,39 @@ def map_for_writing(file: str, count: int) -> np.ndarray:
         os.close(descriptor)
 
 
+def read_optimizer(fields: Arguments) -> Optimizer:
+    kind, learning_rate = fields.one_of("kind", OPTIMIZERS), fields.positive("learning_rate")
+    if kind == "sgd":
+        fields.expect_only("kind", "learning_rate", "momentum")
+        return Optimizer(kind, learning_rate, momentum=fields.below_one("momentum"))
+    decays = ("weight_decay",) if kind == "adamw" else ()
+    fields.expect_only("kind", "learning_rate", "beta1", "beta2", "epsilon", *decays)
+    return Optimizer(
+        kind,
+        learning_rate,
+        beta1=fields.below_one("beta1"),
+        beta2=fields.below_one("beta2"),
+        epsilon=fields.positive("epsilon"),
+        weight_decay=fields.zero_or_more("weight_decay") if decays else 0.0,
+    )
+
+
+def map_targets(file: str, loss: str, samples: int, outputs: int) -> np.ndarray:
+    """Labels are checked: one outside the classes would poison the CUDA context."""
+    if loss != "cross-entropy":
+        return map_array(file, "<f4", samples * outputs).reshape(samples, outputs)
+    labels = map_array(file, "<i4", samples)
+    if labels.min() < 0 or labels.max() >= outputs:
+        raise WorkerError("input", f"{file}: a label is outside 0 to {outputs - 1}")
+    return labels
+
+
 def read_request(call: Arguments) -> TrainerRequest:
-    """The arguments of `prepare`, checked: a label outside the classes would poison the CUDA context."""
+    """The arguments of `prepare`, checked."""
     workload, data = call.inner("workload"), call.inner("data")
-    widths = workload.widths("widths")
+    workload.expect_only("name", "widths", "activation", "loss", "batch_size", "optimizer", "seed")
+    widths, loss = workload.widths("widths"), workload.one_of("loss", LOSSES)
     batch_size = workload.integer("batch_size", 1)
-    optimizer = workload.inner("optimizer")
-    if optimizer.text("kind") != "sgd":
-        raise WorkerError("input", f"workload.optimizer.kind: expected sgd, found {optimizer.text('kind')}")
     samples, feature_count = data.integer("samples", 1), data.integer("feature_count", 1)
     if feature_count != widths[0]:
         raise WorkerError(
@@ -188,21 +244,19 @@ def read_request(call: Arguments) -> TrainerRequest:
     if batch_size > samples:
         raise WorkerError("input", f"workload.batch_size: {batch_size} is more than the {samples} samples")
     features = map_array(data.text("features_file"), "<f4", samples * feature_count)
-    labels_file = data.text("labels_file")
-    labels = map_array(labels_file, "<i4", samples)
-    if labels.min() < 0 or labels.max() >= widths[-1]:
-        raise WorkerError("input", f"{labels_file}: a label is outside 0 to {widths[-1] - 1}")
     return TrainerRequest(
         backend=call.name("backend"),
         precision=call.text("precision"),
         workload_name=workload.name("name"),
         widths=widths,
         batch_size=batch_size,
-        learning_rate=optimizer.positive("learning_rate"),
         features=features.reshape(samples, feature_count),
-        labels=labels,
+        targets=map_targets(data.text("targets_file"), loss, samples, widths[-1]),
         parameters=map_array(call.text("parameters_file"), "<f4", parameter_count(widths)),
         cache_folder=call.text_or_null("cache_folder"),
+        activation=workload.one_of("activation", ACTIVATIONS),
+        loss=loss,
+        optimizer=read_optimizer(workload.inner("optimizer")),
     )
 
 
@@ -224,14 +278,14 @@ class Session:
     def __init__(self, backends: Any):
         self._backends = backends
         self._trainer: Trainer | None = None
-        self._parameter_count = 0
+        self._state_size = 0  # values
         self._calls = {
             "hello": self._hello,
             "prepare": self._prepare,
             "train": self._train,
             "losses": self._losses,
-            "parameters": self._parameters,
-            "set_parameters": self._set_parameters,
+            "state": self._state,
+            "set_state": self._set_state,
             "reference": self._reference,
             "release": self._release,
         }
@@ -288,7 +342,7 @@ class Session:
         request = read_request(arguments)
         started = time.perf_counter()
         self._trainer = self._backends.prepare(request)
-        self._parameter_count = parameter_count(request.widths)
+        self._state_size = parameter_count(request.widths) * (1 + len(request.optimizer.slots))
         return {
             "setup_seconds": time.perf_counter() - started,
             "setup_cache": self._trainer.setup_cache,
@@ -304,14 +358,14 @@ class Session:
         values.astype("<f4", copy=False).tofile(arguments.text("file"))
         return {"count": int(values.size)}
 
-    def _parameters(self, arguments: Arguments) -> dict:
+    def _state(self, arguments: Arguments) -> dict:
         trainer = self._held()
-        values = trainer.parameters(map_for_writing(arguments.text("file"), self._parameter_count))
+        values = trainer.state(map_for_writing(arguments.text("file"), self._state_size))
         return {"count": int(values.size)}
 
-    def _set_parameters(self, arguments: Arguments) -> dict:
+    def _set_state(self, arguments: Arguments) -> dict:
         trainer = self._held()
-        trainer.set_parameters(map_array(arguments.text("file"), "<f4", self._parameter_count))
+        trainer.set_state(map_array(arguments.text("file"), "<f4", self._state_size))
         return {}
 
     def _reference(self, arguments: Arguments) -> dict:

@@ -25,13 +25,16 @@ OLDEST_TORCH = (2, 6)
 AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
 
 
+def row(name: str, **options) -> Backend:
+    module = f"headroom_worker.{name.replace('-', '_')}"
+    return Backend(name, module, AUTOGRAD_CONTRACTS, trains_everything=True, **options)
+
+
 BACKENDS = (
-    Backend("pytorch-eager", "headroom_worker.pytorch_eager", AUTOGRAD_CONTRACTS, runs_on_cpu=("fp32",)),
-    Backend("pytorch-graph", "headroom_worker.pytorch_graph", AUTOGRAD_CONTRACTS),
-    Backend("pytorch-compile", "headroom_worker.pytorch_compile", AUTOGRAD_CONTRACTS, compiles=True),
-    Backend(
-        "pytorch-compile-graph", "headroom_worker.pytorch_compile_graph", AUTOGRAD_CONTRACTS, compiles=True
-    ),
+    row("pytorch-eager", runs_on_cpu=("fp32",)),
+    row("pytorch-graph"),
+    row("pytorch-compile", compiles=True),
+    row("pytorch-compile-graph", compiles=True),
 )
 
 

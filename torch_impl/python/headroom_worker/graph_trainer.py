@@ -18,18 +18,20 @@ from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
 
 # Launching a graph costs the host some us and the device a few: sixteen of the shortest steps hide both.
 STEPS_PER_GRAPH = 16
-# Copies of the graph's batches; more would only push weights out of the L2.
+# Copies of the graph's batches, targets included; more would only push weights out of the L2.
 GRAPH_FEATURE_BYTES = 8 << 20
 LARGE_BATCH_BYTES = 4 << 20
 MOST_GRAPHS = 64
 WARM_UP_ROUNDS = 3
 
 
-def widest_type(size: int, own: torch.dtype) -> torch.dtype:
-    """The widest type whose elements make up `size` bytes: the gather then moves whole vectors."""
-    if size % 16 == 0:
-        return torch.complex128
-    return torch.float64 if size % 8 == 0 else own
+def as_rows(batches: torch.Tensor) -> torch.Tensor:
+    """A row for each batch, of the widest type that makes up its bytes: a gather then moves whole vectors."""
+    rows = batches.view(len(batches), -1)
+    row_bytes = rows.shape[1] * rows.element_size()
+    if row_bytes % 16 == 0:
+        return rows.view(torch.complex128)
+    return rows.view(torch.float64) if row_bytes % 8 == 0 else rows
 
 
 class GraphTrainer(TorchTrainer):
@@ -38,7 +40,11 @@ class GraphTrainer(TorchTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device, steps_per_graph: int = STEPS_PER_GRAPH):
         super().__init__(request, device)
         samples = self.batches * self.batch_size
-        batch_bytes = self.batch_size * self.features.shape[1] * self.features.element_size()
+        self._batches = self.features[:samples].view(self.batches, self.batch_size, -1)
+        self._batch_targets = self.targets[:samples].view(
+            self.batches, self.batch_size, *self.targets.shape[1:]
+        )
+        batch_bytes = self._batches[0].nbytes + self._batch_targets[0].nbytes
         self._captures = device.type == "cuda"
         self._graph_per_batch = (
             self._captures and batch_bytes >= LARGE_BATCH_BYTES and self.batches <= MOST_GRAPHS
@@ -46,31 +52,28 @@ class GraphTrainer(TorchTrainer):
         fitting = max(1, min(GRAPH_FEATURE_BYTES // batch_bytes, steps_per_graph))
         self.steps_per_graph = fitting if self._captures and not self._graph_per_batch else 1
 
-        self._batches = self.features[:samples].view(self.batches, self.batch_size, -1)
-        self._batch_labels = self.labels[:samples].view(self.batches, self.batch_size)
         if not self._graph_per_batch:
-            self._data = self._batches.view(self.batches, -1).view(
-                widest_type(batch_bytes, self.features.dtype)
-            )
-            self._graph_features = self._batches.new_empty((self.steps_per_graph, *self._batches.shape[1:]))
-            self._graph_labels = self._batch_labels.new_empty((self.steps_per_graph, self.batch_size))
+            # What a graph's steps read, and where it comes from.
+            self._gathered = [
+                (data, data.new_empty((self.steps_per_graph, *data.shape[1:])))
+                for data in (self._batches, self._batch_targets)
+            ]
         self._graph_losses = self.loss_slots.new_empty(self.steps_per_graph)
         self._offsets = torch.arange(self.steps_per_graph, device=device)
         self._batch_indices = self._offsets.clone()  # of the next steps_per_graph steps
         self._slots = self._offsets.clone()  # likewise
-        self._next_step = -1  # what the indices say
 
-    def queue_steps(self, features: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor) -> None:
-        """Enqueues a step each of features [steps, batch, inputs], labels [steps, batch], losses [steps]."""
+    def queue_steps(self, features: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor) -> None:
+        """Enqueues steps: features [steps, batch, inputs], targets [steps, batch, ...], losses [steps]."""
         raise NotImplementedError
 
     def capture(self, initial: np.ndarray) -> None:
-        """Runs some steps, captures, and goes back to the initial parameters."""
+        """Runs some steps, captures, and goes back to the initial state."""
         if not self._captures:
             self._queue(1)
         else:
             self._pool, self._one_step, self._many_steps, self._batch_graphs = None, None, None, []
-            self._go_to(0)
+            self.go_to(0)
             self._synchronize()
             if self._graph_per_batch:
                 for batch in range(self.batches):
@@ -79,8 +82,7 @@ class GraphTrainer(TorchTrainer):
                 self._one_step = self._captured(lambda: self._queue(1))
                 if self.steps_per_graph > 1:
                     self._many_steps = self._captured(lambda: self._queue(self.steps_per_graph))
-        self._next_step = -1
-        self.set_parameters(initial)
+        self.start_from(initial)
 
     def graph_note(self) -> str:
         if not self._captures:
@@ -112,8 +114,6 @@ class GraphTrainer(TorchTrainer):
         return graph
 
     def run_steps(self, first_step: int, count: int) -> None:
-        if first_step != self._next_step:
-            self._go_to(first_step)
         step, end = first_step, first_step + count
         while step < end:
             if not self._captures:
@@ -128,24 +128,23 @@ class GraphTrainer(TorchTrainer):
             else:
                 self._one_step.replay()
                 step += 1
-        self._next_step = end
 
-    def _go_to(self, step: int) -> None:
+    def go_to(self, step: int) -> None:
+        super().go_to(step)
         self._batch_indices.copy_(self._offsets).add_(step % self.batches).remainder_(self.batches)
         self._slots.copy_(self._offsets).add_(step % KEPT_LOSSES).remainder_(KEPT_LOSSES)
 
     def _queue(self, steps: int) -> None:
         indices = self._batch_indices[:steps]
-        features, labels = self._graph_features[:steps], self._graph_labels[:steps]
-        wide = features.view(steps, -1).view(self._data.dtype)
-        torch.index_select(self._data, 0, indices, out=wide)
-        torch.index_select(self._batch_labels, 0, indices, out=labels)
-        self.queue_steps(features, labels, self._graph_losses[:steps])
+        for data, copies in self._gathered:
+            torch.index_select(as_rows(data), 0, indices, out=as_rows(copies[:steps]))
+        features, targets = (copies[:steps] for _, copies in self._gathered)
+        self.queue_steps(features, targets, self._graph_losses[:steps])
         self._close_steps(steps)
 
     def _queue_batch(self, batch: int) -> None:
         one = slice(batch, batch + 1)
-        self.queue_steps(self._batches[one], self._batch_labels[one], self._graph_losses)
+        self.queue_steps(self._batches[one], self._batch_targets[one], self._graph_losses)
         self._close_steps(1)
 
     def _close_steps(self, steps: int) -> None:

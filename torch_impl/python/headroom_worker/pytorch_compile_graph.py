@@ -1,20 +1,22 @@
 """`pytorch-compile-graph`: loss, gradients and update compiled as one function, captured in a CUDA graph.
 
-The function changes nothing in place: it takes weights and returns new ones, because Inductor lets an update
+The function changes nothing in place: it takes a state and returns a new one, because Inductor lets an update
 be the end of the weight gradient's product only if nothing is overwritten by it. Captured steps hand the new
-weights on, and the last one of a graph copies them back. In 16 bits the state holds, beside the masters, the
+state on, and the last one of a graph copies it back. In 16 bits the state holds, beside the masters, the
 16-bit copies that autocast would make of them in each step: the update makes the next step's, and the
 arithmetic stays autocast's.
 """
 
+import itertools
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import Compilation, compiled
 from headroom_worker.graph_trainer import GraphTrainer
-
-Tensors = list[torch.Tensor]
+from headroom_worker.rules import ACTIVATIONS, Tensors, updated
 
 
 class CompiledGraphTrainer(GraphTrainer):
@@ -28,8 +30,10 @@ class CompiledGraphTrainer(GraphTrainer):
         backend: str = "inductor",
     ):
         super().__init__(request, device)
-        self.learning_rate = request.learning_rate / self.scale
-        self.masters: Tensors = [tensor.detach() for tensor in self.network.parameters()]
+        self.activation = ACTIVATIONS[request.activation]()
+        # Of each step of a graph, 16 bytes apart: Inductor would copy a number that is not so aligned.
+        self.trained_steps = torch.zeros(self.steps_per_graph, 4, device=device)[:, 0]
+        self.masters: Tensors = [tensor.detach() for tensor in self.parameter_list]
         self.copies: Tensors = []
         if keep_copies and self.autocast_type is not None:
             self.copies = [tensor.to(self.autocast_type) for tensor in self.masters]
@@ -44,7 +48,7 @@ class CompiledGraphTrainer(GraphTrainer):
         self.next_state = compiled(self.trained, mode, backend)
 
     def mean_losses(
-        self, weights: Tensors, features: torch.Tensor, labels: torch.Tensor
+        self, weights: Tensors, features: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss to take the gradient of, and the one to report."""
         with self.autocast():
@@ -52,36 +56,59 @@ class CompiledGraphTrainer(GraphTrainer):
             for index in range(0, len(weights), 2):
                 values = F.linear(values, weights[index], weights[index + 1])
                 if index + 2 < len(weights):
-                    values = torch.relu(values)
-            loss = F.cross_entropy(values, labels)
+                    values = self.activation(values)
+            loss = self.loss_function(values, targets)
         return loss * self.scale, loss
 
     def trained(
-        self, masters: Tensors, copies: Tensors, features: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[Tensors, Tensors, torch.Tensor]:
-        """One step: new masters, new copies and the loss; features [batch, inputs], labels [batch]."""
+        self,
+        trained_steps: torch.Tensor,
+        masters: Tensors,
+        copies: Tensors,
+        slots: list[Tensors],
+        features: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> tuple[Tensors, Tensors, list[Tensors], torch.Tensor]:
+        """One step: the state behind it and the loss; features [batch, inputs], targets [batch, ...]."""
         gradients, (_, loss) = torch.func.grad_and_value(self.mean_losses, has_aux=True)(
-            copies or masters, features, labels
+            copies or masters, features, targets
         )
-        new = [
-            master - self.learning_rate * gradient.float()
-            for master, gradient in zip(masters, gradients, strict=True)
-        ]
-        return new, [master.to(copy.dtype) for master, copy in zip(new, copies, strict=False)], loss
+        new_masters, new_slots = [], [[] for _ in slots]
+        for index, (master, gradient) in enumerate(zip(masters, gradients, strict=True)):
+            own_slots = [slot[index] for slot in slots]
+            unscaled = gradient.float() * (1 / self.scale)
+            new_master, own_slots = updated(self.rule, trained_steps, master, unscaled, own_slots)
+            new_masters.append(new_master)
+            for slot, tensor in zip(new_slots, own_slots, strict=True):
+                slot.append(tensor)
+        new_copies = [master.to(copy.dtype) for master, copy in zip(new_masters, copies, strict=False)]
+        return new_masters, new_copies, new_slots, loss
 
-    def queue_steps(self, features: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor) -> None:
-        masters, copies, queued = self.masters, self.copies, []
+    def go_to(self, step: int) -> None:
+        super().go_to(step)
+        self.trained_steps.add_(self._offsets)
+
+    def queue_steps(self, features: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor) -> None:
+        state, queued = (self.masters, self.copies, self.slots), []
         with torch.no_grad():
-            for batch in zip(features, labels, strict=True):
-                masters, copies, loss = self.next_state(masters, copies, *batch)
+            for trained_steps, *batch in zip(
+                self.trained_steps[: len(features)], features, targets, strict=True
+            ):
+                *state, loss = self.next_state(trained_steps, *state, *batch)
                 queued.append(loss)
             torch.stack(queued, out=losses)
-            torch._foreach_copy_(self.masters + self.copies, [*masters, *copies])
+            torch._foreach_copy_(flattened(self.masters, self.copies, self.slots), flattened(*state))
+            if self.rule.kind != "sgd":
+                self.trained_steps.add_(len(features))
 
-    def set_parameters(self, values) -> None:
-        super().set_parameters(values)
-        for copy, master in zip(getattr(self, "copies", ()), self.network.parameters(), strict=False):
+    def _copy(self, values: np.ndarray, tensors: Tensors) -> None:
+        super()._copy(values, tensors)
+        for copy, master in zip(getattr(self, "copies", ()), self.parameter_list, strict=False):
             copy.copy_(master.detach())
+
+
+def flattened(masters: Tensors, copies: Tensors, slots: list[Tensors]) -> Tensors:
+    return [*masters, *copies, *itertools.chain.from_iterable(slots)]
 
 
 def make_trainer(request: TrainerRequest, device: torch.device) -> CompiledGraphTrainer:

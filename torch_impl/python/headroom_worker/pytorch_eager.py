@@ -1,15 +1,15 @@
 """`pytorch-eager`: the training step as a PyTorch user writes it.
 
 fp16 uses the contract's static loss scale instead of GradScaler: a careful user's choice, cheaper, and it
-never skips a step. The learning rate takes the scale out again.
+never skips a step. The optimizer takes the scale out again.
 """
 
 import time
 
 import torch
-import torch.nn.functional as F
 from headroom_protocol.server import TrainerRequest
 
+from headroom_worker.rules import torch_optimizer
 from headroom_worker.torch_trainer import KEPT_LOSSES, TorchTrainer
 
 LAUNCHES = 1000
@@ -40,8 +40,9 @@ def cpu_model() -> str:
 class EagerTrainer(TorchTrainer):
     def __init__(self, request: TrainerRequest, device: torch.device):
         super().__init__(request, device)
-        # Defaults: on CUDA they pick the multi-tensor ("foreach") update.
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=request.learning_rate / self.scale)
+        self.optimizer = torch_optimizer(
+            self.rule, self.parameter_list, self.slots, self.trained_steps, self.scale
+        )
         self.step = self.step_plain if self.autocast_type is None else self.step_autocast
         self.note = ", ".join(filter(None, (self.scale_note(), launch_note(device))))
 
@@ -49,21 +50,21 @@ class EagerTrainer(TorchTrainer):
         for step in range(first_step, first_step + count):
             first = step % self.batches * self.batch_size
             batch = slice(first, first + self.batch_size)
-            self.loss_slots[step % KEPT_LOSSES] = self.step(self.features[batch], self.labels[batch])
+            self.loss_slots[step % KEPT_LOSSES] = self.step(self.features[batch], self.targets[batch])
 
-    def step_plain(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """features [batch, inputs], labels [batch]; returns the loss before the update, on the device."""
+    def step_plain(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """features [batch, inputs], targets [batch, ...]; the loss before the update, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self.network(features), labels)
+        loss = self.loss_function(self.network(features), targets)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
 
-    def step_autocast(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step_autocast(self, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """As step_plain, with 16-bit products; features are 16-bit already."""
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast():
-            loss = F.cross_entropy(self.network(features), labels)
+            loss = self.loss_function(self.network(features), targets)
         scaled = loss * self.scale if self.scale != 1.0 else loss
         scaled.backward()
         self.optimizer.step()

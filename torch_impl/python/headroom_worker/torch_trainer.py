@@ -1,4 +1,4 @@
-"""What every PyTorch backend has in common: network, resident data, loss slots, timing.
+"""What every PyTorch backend has in common: network, its optimizer's slots, resident data, losses, timing.
 
 Losses go to a ring of 2^20 floats on the device: copying one to the host inside a block would wait for the
 device at every step.
@@ -14,6 +14,8 @@ import torch
 from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
 from headroom_protocol.server import Timing, TrainerRequest
 from torch import nn
+
+from headroom_worker.rules import ACTIVATIONS, LOSSES
 
 VALUES_PER_PAGE = 1024
 AUTOCAST_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -39,11 +41,11 @@ def find_pages(flat: torch.Tensor) -> None:
     flat[::VALUES_PER_PAGE].sum()
 
 
-def make_network(widths: tuple[int, ...]) -> nn.Sequential:
-    """Linear, ReLU, ..., Linear; its parameters() are in the order of the flat array."""
+def make_network(widths: tuple[int, ...], activation: str = "relu") -> nn.Sequential:
+    """Linear, activation, ..., Linear; its parameters() are in the order of the flat array."""
     modules: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
-        modules += [nn.Linear(inputs, outputs), nn.ReLU()]
+        modules += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
     return nn.Sequential(*modules[:-1])
 
 
@@ -72,14 +74,28 @@ class TorchTrainer:
         self.scale = loss_scale(request.precision, request.batch_size)
 
         with torch.device("meta"):  # no initial values: they come from the request
-            network = make_network(request.widths)
+            network = make_network(request.widths, request.activation)
         self.network = network.to_empty(device=device)
-        self.set_parameters(request.parameters)
+        self.parameter_list = list(self.network.parameters())
+        self.rule = request.optimizer
+        self.slots = [  # of the optimizer, in the order of its names; each has a tensor for each parameter
+            [torch.empty_like(parameter, requires_grad=False) for parameter in self.parameter_list]
+            for _ in self.rule.slots
+        ]
+        self.trained_steps = torch.zeros(
+            len(self.parameter_list), device=device
+        )  # as torch.optim counts them
+        self._next_step = -1  # which trained_steps is right for
+        self.start_from(request.parameters)
+        self.loss_function = LOSSES[request.loss]
 
         # Rounded on the host, so that the device never holds both copies.
         features = torch.from_numpy(request.features).to(self.autocast_type or torch.float32, copy=True)
         self.features = features.to(device)  # [samples, inputs]
-        self.labels = torch.from_numpy(request.labels).to(torch.int64).to(device)  # [samples]
+        targets = torch.from_numpy(request.targets)
+        if request.loss == "cross-entropy":
+            targets = targets.to(torch.int64)
+        self.targets = targets.to(device, copy=True)  # [samples] or [samples, outputs]
 
         self.loss_slots = torch.full((KEPT_LOSSES,), float("nan"), device=device)
         self._kept = KeptSteps()
@@ -93,6 +109,10 @@ class TorchTrainer:
     def run_steps(self, first_step: int, count: int) -> None:
         raise NotImplementedError
 
+    def go_to(self, step: int) -> None:
+        """Before steps that do not go on where the last ones ended."""
+        self.trained_steps.fill_(step)
+
     def autocast(self) -> contextlib.AbstractContextManager:
         """Around forward pass and loss; does nothing in fp32 and tf32."""
         if self.autocast_type is None:
@@ -103,7 +123,15 @@ class TorchTrainer:
         return f"static loss scale {self.scale:g}" if self.scale != 1.0 else ""
 
     def train(self, first_step: int, count: int) -> Timing:
-        timing = self._timed(lambda: self.run_steps(first_step, count))
+        goes_on, self._next_step = first_step == self._next_step, -1
+
+        def run() -> None:
+            if not goes_on:
+                self.go_to(first_step)
+            self.run_steps(first_step, count)
+
+        timing = self._timed(run)
+        self._next_step = first_step + count
         self._kept.add(first_step, count)
         return timing
 
@@ -124,9 +152,12 @@ class TorchTrainer:
         slots = self._kept.slots(first_step, count)
         return self.loss_slots.cpu().numpy()[slots]
 
-    def parameters(self, into: np.ndarray | None = None) -> np.ndarray:
+    def _state_tensors(self) -> list[torch.Tensor]:
+        return [*self.parameter_list, *itertools.chain.from_iterable(self.slots)]
+
+    def state(self, into: np.ndarray | None = None) -> np.ndarray:
         """Flat, and `into` an array such as a mapped file where there is one."""
-        tensors, begin = list(self.network.parameters()), 0
+        tensors, begin = self._state_tensors(), 0
         values = np.empty(sum(tensor.numel() for tensor in tensors), np.float32) if into is None else into
         flat = torch.from_numpy(values)
         if into is not None:
@@ -137,12 +168,22 @@ class TorchTrainer:
                 begin += tensor.numel()
         return values
 
-    def set_parameters(self, values: np.ndarray) -> None:
+    def set_state(self, values: np.ndarray) -> None:
         """Copies in place: optimizers and captured graphs keep pointing at the same memory."""
+        self._copy(values, self._state_tensors())
+
+    def start_from(self, parameters: np.ndarray) -> None:
+        """Their state at step 0: slots are zeros."""
+        for slot in self.slots:
+            for tensor in slot:
+                tensor.zero_()
+        self._copy(parameters, self.parameter_list)
+
+    def _copy(self, values: np.ndarray, tensors: list[torch.Tensor]) -> None:
         flat, begin = torch.from_numpy(np.ascontiguousarray(values)), 0
         find_pages(flat)
         with torch.no_grad():
-            for tensor in self.network.parameters():
+            for tensor in tensors:
                 tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
                 begin += tensor.numel()
 

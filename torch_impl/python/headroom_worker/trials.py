@@ -1,6 +1,8 @@
 """Other ways to write the rows' steps, measured like any backend; docs/rivals.md says what they gave.
 
 ./headroom run --suite trials
+
+They train with plain SGD only.
 """
 
 import torch
@@ -21,8 +23,8 @@ class EagerForm(EagerTrainer):
         self, request: TrainerRequest, device: torch.device, sgd: dict | None = None, keep_gradients=False
     ):
         super().__init__(request, device)
-        learning_rate = request.learning_rate / self.scale
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=learning_rate, **(sgd or {}))
+        learning_rate = self.rule.learning_rate / self.scale
+        self.optimizer = torch.optim.SGD(self.parameter_list, lr=learning_rate, **(sgd or {}))
         if keep_gradients:
             clear = self.optimizer.zero_grad
             self.optimizer.zero_grad = lambda set_to_none: clear(set_to_none=False)
@@ -33,8 +35,7 @@ class EagerForeachAdd(EagerTrainer):
 
     def __init__(self, request: TrainerRequest, device: torch.device):
         super().__init__(request, device)
-        self.parameter_list = list(self.network.parameters())
-        self.learning_rate = request.learning_rate / self.scale
+        self.learning_rate = self.rule.learning_rate / self.scale
         self.step = self.step_with_foreach
 
     def step_with_foreach(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -75,7 +76,7 @@ class GraphedCopies(GraphedEagerTrainer):
             network = make_network(self.widths)
         self.low = network.to_empty(device=self.device).to(self.autocast_type or torch.float32)
         self.low_list = list(self.low.parameters())
-        self.set_parameters(self.parameters())
+        self.set_state(self.state())
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.low(features).float(), labels)
@@ -86,10 +87,10 @@ class GraphedCopies(GraphedEagerTrainer):
             torch._foreach_copy_(self.low_list, self.parameter_list)
         return loss.detach()
 
-    def set_parameters(self, values) -> None:
-        super().set_parameters(values)
+    def _copy(self, values, tensors) -> None:
+        super()._copy(values, tensors)
         with torch.no_grad():
-            for low, master in zip(getattr(self, "low_list", ()), self.network.parameters(), strict=False):
+            for low, master in zip(getattr(self, "low_list", ()), self.parameter_list, strict=False):
                 low.copy_(master)
 
 
@@ -100,21 +101,21 @@ class CompiledInParts(CompiledGraphTrainer):
         super().__init__(request, device, keep_copies=False, backend=backend)
 
     def compile_step(self, mode: str, backend: str) -> None:
-        self.leaves = list(self.network.parameters())
+        self.learning_rate = self.rule.learning_rate / self.scale
         self.losses_of = compiled(self.mean_losses, mode, backend)
-        self.update = compiled(self.updated, mode, backend)
+        self.update = compiled(self.update_all, mode, backend)
 
-    def updated(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+    def update_all(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         torch._foreach_add_(parameters, gradients, alpha=-self.learning_rate)
 
     def queue_steps(self, features: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor) -> None:
         queued = []
         for batch in zip(features, labels, strict=True):
-            scaled, loss = self.losses_of(self.leaves, *batch)
+            scaled, loss = self.losses_of(self.parameter_list, *batch)
             queued.append(loss.detach())
-            gradients = torch.autograd.grad(scaled, self.leaves)
+            gradients = torch.autograd.grad(scaled, self.parameter_list)
             with torch.no_grad():
-                self.update(self.leaves, gradients)
+                self.update(self.parameter_list, gradients)
         torch.stack(queued, out=losses)
 
 

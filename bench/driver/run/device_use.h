@@ -1,0 +1,32 @@
+// The device of a run: which one, that nobody else uses it, and what it can do.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/record.h"
+#include "driver/gpu/gpu_monitor.h"
+#include "driver/plan/options.h"
+#include "driver/results/results.h"
+#include "driver/run/progress.h"
+#include "driver/run/worker_pool.h"
+#include "driver/system/device_lock.h"
+
+namespace headroom {
+
+/// The device to use: -1 where there is none. Throws InputError if one was asked for that is not there.
+int choose_device(const RunOptions& options);
+
+/// Takes the lock of the device, or throws InputError; with --wait it waits, with --share-device it goes on.
+void lock_device(const RunOptions& options, const std::optional<DeviceInfo>& device, DeviceLock& lock,
+                 Progress& progress);
+
+/// Opens NVML for the device and notes whether its memory has ECC. Null where there is no device or NVML does not show
+/// it; what cannot be read costs one line.
+std::unique_ptr<GpuMonitor> watch_device(std::optional<DeviceInfo>& device, Progress& progress);
+
+/// Measures what the device can do, if it was not measured before in this run's file. Empty where there is no device; a
+/// rate that is missing costs one line and the floors that need it.
+void calibrate(Results& results, WorkerPool& pool, Progress& progress);
+
+}  // namespace headroom
