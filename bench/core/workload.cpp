@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/optimizer_numbers.h"
 
 namespace headroom {
 namespace {

@@ -66,13 +66,6 @@ Activation parse_activation(std::string_view name);
 Loss parse_loss(std::string_view name);
 Optimizer::Kind parse_optimizer(std::string_view name);
 
-/// What an optimizer's numbers are called in files.
-inline constexpr std::array<std::string_view, 6> kOptimizerNumbers = {
-    "learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay"};
-/// The one of them that is called so; null where the optimizer's kind has none.
-double* optimizer_number(Optimizer& optimizer, std::string_view name);
-const double* optimizer_number(const Optimizer& optimizer, std::string_view name);
-
 /// Fully connected layers with biases.
 struct Model {
   std::vector<int> widths;  ///< inputs, hidden widths, outputs

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/optimizer_numbers.h"
 #include "driver/run/loss_runs.h"
 #include "driver/system/whole_file.h"
 #include "temporary_folder.h"

@@ -18,12 +18,13 @@ needs_jax = pytest.mark.skipif(
 
 # The JAX worker with an optimizer whose learning rate is 1 % off.
 FAULTY_WORKER = """
-import os, runpy, sys
+import dataclasses, os, runpy, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, {package!r})
 from headroom_jax import rules
 sgd = rules.OPTIMIZERS["sgd"]
-rules.OPTIMIZERS["sgd"] = lambda parameter, gradient, rate: sgd(parameter, gradient, 1.01 * rate)
+faster = lambda rule: dataclasses.replace(rule, learning_rate=1.01 * rule.learning_rate)
+rules.OPTIMIZERS["sgd"] = lambda rule, *arguments: sgd(faster(rule), *arguments)
 runpy.run_module("headroom_jax", run_name="__main__")
 """
 

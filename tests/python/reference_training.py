@@ -96,3 +96,17 @@ def random_state(problem: Problem, optimizer: str) -> np.ndarray:
     slots = [1e-2 * random.standard_normal(size) for _ in SLOTS[optimizer][:1]]
     slots += [1e-4 * random.random(size) + 1e-5 for _ in SLOTS[optimizer][1:]]
     return np.concatenate([problem.parameters, *slots]).astype(np.float32)
+
+
+def assert_changed_alike(
+    found: np.ndarray, expected: np.ndarray, start: np.ndarray, pieces: int, bound: float
+):
+    """What was added to parameters and slots, each of which may be beyond the bound by its rounding to fp32.
+
+    The parameters of adam by medians: its first steps are signs, and a gradient near 0 may have either.
+    """
+    split = [np.split(state, pieces) for state in (found, expected, start)]
+    for piece, (after, right, before) in enumerate(zip(*split, strict=True)):
+        size = np.median if pieces == 3 and piece == 0 else np.linalg.norm
+        error = size(np.abs(after - right)) / size(np.abs(right - before))
+        assert error <= bound + 4 * 2**-24 * size(np.abs(before)) / size(np.abs(right - before))

@@ -232,13 +232,17 @@ def test_a_cuda_device_that_is_not_there_is_not_replaced_by_the_cpu(tmp_path):
 
 
 PRODUCTS = """
+import types
 import jax, jax.numpy as jnp
 from headroom_jax.network import ARITHMETICS, Network
+from headroom_protocol.workload import Optimizer
 
-parameters = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((4, 16)), jnp.ones(4))]
+state = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((4, 16)), jnp.ones(4))], []
 for precision, arithmetic in ARITHMETICS.items():
-    step = Network(precision, "cuda", batch_size=8, learning_rate=0.1).step
-    traced = jax.jit(step).trace(parameters, jnp.ones((8, 8), arithmetic.type), jnp.zeros(8, jnp.int32))
+    rules = dict(activation="relu", loss="cross-entropy", optimizer=Optimizer())
+    request = types.SimpleNamespace(precision=precision, batch_size=8, **rules)
+    step = Network(request, "cuda").step
+    traced = jax.jit(step).trace(state, None, jnp.ones((8, 8), arithmetic.type), jnp.zeros(8, jnp.int32))
     for line in traced.lower(lowering_platforms=("cuda",)).as_text().splitlines():
         if "dot" in line:
             print(precision, line)

@@ -24,6 +24,7 @@ from reference_training import (  # noqa: E402
     OPTIMIZERS,
     SLOTS,
     ReferenceTraining,
+    assert_changed_alike,
     random_state,
 )
 
@@ -43,8 +44,6 @@ ROWS = {
     "pytorch-compile-graph": (CompiledGraphTrainer, {"backend": "aot_eager"}),
 }
 BOUNDS = {"fp32": 2e-5, "fp16": 2e-2, "bf16": 1.5e-1}
-# Of the parameters with adam in 16 bits: its first steps are signs, and a gradient near 0 may have either.
-SIGNS_BOUND = 0.3
 
 
 def make_problem(folder: Path, activation: str, loss: str, optimizer: str) -> Problem:
@@ -66,14 +65,6 @@ def make(kind, problem: Problem, precision: str = "fp32", **options):
     return kind(read_request(Arguments(problem.request(precision=precision), "request")), CPU, **options)
 
 
-def assert_changed_alike(found: np.ndarray, expected: np.ndarray, start: np.ndarray, bounds: list[float]):
-    """What was added to parameters and slots, each of which has a bound beyond its rounding to fp32."""
-    pieces = [np.split(state, len(bounds)) for state in (found, expected, start)]
-    for after, right, before, bound in zip(*pieces, bounds, strict=True):
-        stored = 4 * 2**-24 * np.linalg.norm(before) / np.linalg.norm(right - before)
-        assert relative_error(after - before, right - before) <= bound + stored
-
-
 def assert_trains_as_torch_does(trainer, problem: Problem, optimizer: str, precision: str = "fp32"):
     """From step 0, and from a step and a state in the midst of training."""
     bound = BOUNDS[precision]
@@ -88,8 +79,7 @@ def assert_trains_as_torch_does(trainer, problem: Problem, optimizer: str, preci
         trainer.train(first + count - 1, 1)
         losses = reference.train(first, count)
         assert relative_error(trainer.losses(first, count), np.array(losses)) <= bound
-        bounds = [SIGNS_BOUND if precision != "fp32" and pieces == 3 else bound] + [bound] * (pieces - 1)
-        assert_changed_alike(trainer.state(), reference.state(), state, bounds)
+        assert_changed_alike(trainer.state(), reference.state(), state, pieces, bound)
 
 
 @pytest.mark.parametrize(("activation", "loss", "optimizer"), COMBINATIONS)
@@ -158,5 +148,5 @@ def test_fifty_steps_of_the_oracle_are_those_of_torch_optim(tmp_path, activation
     worker.ok("losses", first_step=0, count=50, file=str(tmp_path / "losses"))
     assert relative_error(np.fromfile(tmp_path / "losses", np.float32), np.array(losses)) <= 1e-6
     found = np.fromfile(tmp_path / "out", np.float32)
-    assert_changed_alike(found, reference.state(), start, [1e-7] * pieces)
+    assert_changed_alike(found, reference.state(), start, pieces, bound=1e-7)
     assert worker.end() == 0

@@ -7,6 +7,7 @@
 #include "analysis/signed_rank.h"
 #include "analysis/speedup.h"
 #include "core/error.h"
+#include "core/optimizer_numbers.h"
 
 namespace headroom {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/names.h"
+#include "core/optimizer_numbers.h"
 #include "driver/plan/compare_options.h"
 #include "driver/plan/number_range.h"
 #include "driver/system/command_name.h"

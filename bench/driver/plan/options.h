@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/optimizer_numbers.h"
 #include "core/workload.h"
 
 namespace headroom {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/optimizer_numbers.h"
 #include "data/dataset.h"
 #include "driver/system/command_name.h"
 

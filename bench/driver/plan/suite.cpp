@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/names.h"
+#include "core/optimizer_numbers.h"
 #include "driver/system/command_name.h"
 #include "driver/system/json_file.h"
 #include "json/reader.h"

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/optimizer_numbers.h"
 #include "driver/results/optional_json.h"
 #include "driver/results/results.h"
 #include "driver/results/results_schema.h"

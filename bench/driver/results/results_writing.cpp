@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/optimizer_numbers.h"
 #include "driver/results/optional_json.h"
 #include "driver/results/results.h"
 

@@ -1,7 +1,7 @@
 """`jax-jit`: one compiled step a call, from a Python loop.
 
-Parameters, losses and the step's number are donated: the step writes over them. The number stays on the
-device, as a copy to it at each step would cost more than the call.
+The network's state, losses and the step's number are donated: the step writes over them. The number stays on
+the device, as a copy to it at each step would cost more than the call.
 """
 
 import jax
@@ -20,31 +20,35 @@ class JitTrainer(JaxTrainer):
         self._slots = -(-KEPT_LOSSES // self.batches) * self.batches
         self._ring = self._put(np.full(self._slots, np.nan, np.float32))
         self._go_to(0)
-        self._step = self.compiled(self._one_step, self._state, self.features, self.labels)
-        jax.block_until_ready(self._step(copies(self._state), self.features, self.labels))
+        self._step = self.compiled(self._one_step, self._state, self.features, self.targets)
+        jax.block_until_ready(self._step(copies(self._state), self.features, self.targets))
         self.note = self.notes()
 
     @property
     def _state(self) -> tuple:
-        return self.parameters_, self._ring, self._slot
+        return self.network_state, self._ring, self._slot, self._numbers
 
-    def _one_step(self, state: tuple, features: jax.Array, labels: jax.Array) -> tuple:
-        parameters, ring, slot = state
-        parameters, loss = self.network.step(parameters, *self.batch(slot % self.batches, features, labels))
-        return parameters, ring.at[slot].set(loss), jnp.where(slot + 1 == self._slots, 0, slot + 1)
+    def _one_step(self, state: tuple, features: jax.Array, targets: jax.Array) -> tuple:
+        network_state, ring, slot, numbers = state
+        batch = self.batch(slot % self.batches, features, targets)
+        network_state, loss = self.network.step(network_state, numbers[0] if numbers else None, *batch)
+        next_slot = jnp.where(slot + 1 == self._slots, 0, slot + 1)
+        return network_state, ring.at[slot].set(loss), next_slot, [number + 1 for number in numbers]
 
     def _go_to(self, step: int) -> None:
         self._slot, self._next_step = self._put(np.array(step % self._slots, np.int32)), step
+        counts = self.network.rule.kind != "sgd"
+        self._numbers = [self._put(np.array(step, np.float32))] if counts else []
 
     def get_ready(self, first_step: int, count: int) -> None:
         if first_step != self._next_step:
             self._go_to(first_step)
 
     def run_steps(self, first_step: int, count: int) -> None:
-        state, step, features, labels = self._state, self._step, self.features, self.labels
+        state, step, features, targets = self._state, self._step, self.features, self.targets
         for _ in range(count):
-            state = step(state, features, labels)
-        self.parameters_, self._ring, self._slot = state
+            state = step(state, features, targets)
+        self.network_state, self._ring, self._slot, self._numbers = state
         self._next_step = first_step + count
 
     def take_losses(self, first_step: int, count: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from headroom_protocol.server import TrainerRequest
 from jax import lax
 
-from headroom_jax.network import Parameters
+from headroom_jax.network import State
 from headroom_jax.trainer import JaxTrainer, copies
 
 UNROLLS = (1, 4, 8)
@@ -35,35 +35,45 @@ class ScanTrainer(JaxTrainer):
         self._programs: dict[int, jax.stages.Compiled] = {}  # by length
         self._outputs: list[jax.Array] = []  # losses of the block just run
         self._programs[1] = self._program(1, unroll=1)
-        shape = (request.widths, request.batch_size, self.batches, request.precision)
+        shape = (
+            *(request.widths, request.activation, request.loss, request.optimizer),
+            *(request.batch_size, self.batches, request.precision),
+        )
         if shape not in _choices:
             _choices[shape] = self._choose_unroll()
         self._unroll, self._longest, measured = _choices[shape]
         self.note = self.notes(measured)
-        self.set_state(request.parameters)
+        self.start_from(request.parameters)
 
     def _scan(
         self,
-        parameters: Parameters,
-        first_batch: jax.Array,
+        state: State,
+        first: tuple[jax.Array, jax.Array],
         features: jax.Array,
-        labels: jax.Array,
+        targets: jax.Array,
         length: int,
         unroll: int,
-    ) -> tuple[Parameters, jax.Array]:
-        """The parameters after `length` steps from batch `first_batch` on, and the steps' losses [length]."""
-        order = (first_batch + jnp.arange(length, dtype=jnp.int32)) % self.batches
+    ) -> tuple[State, jax.Array]:
+        """The state after `length` steps, and their losses [length]; `first`: as _first() has it."""
+        numbers, batches = (start + jnp.arange(length, dtype=start.dtype) for start in first)
 
-        def step(parameters: Parameters, index: jax.Array) -> tuple[Parameters, jax.Array]:
-            return self.network.step(parameters, *self.batch(index, features, labels))
+        def step(state: State, place: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+            number, index = place
+            return self.network.step(state, number, *self.batch(index, features, targets))
 
-        return lax.scan(step, parameters, order, unroll=min(unroll, length))
+        return lax.scan(step, state, (numbers, batches % self.batches), unroll=min(unroll, length))
+
+    def _first(self, step: int) -> tuple[np.float32, np.int32]:
+        """A step's number, as the network's step takes it, and its batch."""
+        return np.float32(step), np.int32(step % self.batches)
 
     def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
         """Compiled, and run once: a first run loads kernels and builds graphs of launches."""
         scan = functools.partial(self._scan, length=length, unroll=unroll)
-        program = self.compiled(scan, self.parameters_, np.int32(0), self.features, self.labels)
-        jax.block_until_ready(program(copies(self.parameters_), np.int32(0), self.features, self.labels))
+        program = self.compiled(scan, self.network_state, self._first(0), self.features, self.targets)
+        jax.block_until_ready(
+            program(copies(self.network_state), self._first(0), self.features, self.targets)
+        )
         return program
 
     def _choose_unroll(self) -> tuple[int, int, str]:
@@ -85,8 +95,8 @@ class ScanTrainer(JaxTrainer):
         fastest = float("inf")
         for _ in range(repeats):
             start = time.perf_counter()
-            self.parameters_, _ = program(self.parameters_, np.int32(0), self.features, self.labels)
-            jax.block_until_ready(self.parameters_)
+            self.network_state, _ = program(self.network_state, self._first(0), self.features, self.targets)
+            jax.block_until_ready(self.network_state)
             fastest = min(fastest, time.perf_counter() - start)
         return fastest
 
@@ -113,8 +123,8 @@ class ScanTrainer(JaxTrainer):
         for begin, length in zip(
             itertools.accumulate(self._block, initial=first_step), self._block, strict=False
         ):
-            self.parameters_, losses = self._programs[length](
-                self.parameters_, np.int32(begin % self.batches), self.features, self.labels
+            self.network_state, losses = self._programs[length](
+                self.network_state, self._first(begin), self.features, self.targets
             )
             self._outputs.append(losses)
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from headroom_protocol.server import TrainerRequest
 from jax import lax
 
 from headroom_jax.rules import ACTIVATIONS, LOSSES, OPTIMIZERS
 
 Parameters = list[tuple[jax.Array, jax.Array]]  # a layer's weight [out, in] and bias [out], fp32
+State = tuple[Parameters, list[Parameters]]  # and the optimizer's slots
 
 
 @dataclass(frozen=True)
@@ -48,28 +50,41 @@ def loss_scale(precision: str, batch_size: int) -> float:
 class Network:
     """`step` for one precision and platform ("cuda" or "cpu")."""
 
-    def __init__(self, precision: str, platform: str, batch_size: int, learning_rate: float):
-        self.arithmetic = ARITHMETICS[precision]
+    def __init__(self, request: TrainerRequest, platform: str):
+        self.arithmetic = ARITHMETICS[request.precision]
         # The CPU has no algorithms to choose from; its highest precision is fp32 for all of them.
         self.product_precision = self.arithmetic.on_gpu if platform == "cuda" else lax.Precision.HIGHEST
         # By default XLA may leave out a rounding to 16 bits whose result is widened again.
         is_rounded = self.arithmetic.type != jnp.float32
         self.compiler_options = {"xla_allow_excess_precision": False} if is_rounded else {}
-        self.scale = loss_scale(precision, batch_size)
-        self.learning_rate = learning_rate
-        self.activation = ACTIVATIONS["relu"]
-        self.loss = LOSSES["cross-entropy"]
-        self.optimizer = OPTIMIZERS["sgd"]
+        self.scale = loss_scale(request.precision, request.batch_size)
+        self.activation, self.loss = ACTIVATIONS[request.activation], LOSSES[request.loss]
+        self.rule, self.updated = request.optimizer, OPTIMIZERS[request.optimizer.kind]
 
     def step(
-        self, parameters: Parameters, inputs: jax.Array, labels: jax.Array
-    ) -> tuple[Parameters, jax.Array]:
-        """inputs [batch, in] as products read them, labels [batch]; the loss is that before the update."""
-        loss, gradients = self.loss_and_gradients(parameters, inputs, labels)
-        return jax.tree.map(self._updated, parameters, gradients), loss
+        self, state: State, step: jax.Array | None, inputs: jax.Array, targets: jax.Array
+    ) -> tuple[State, jax.Array]:
+        """Step number `step` (fp32; sgd needs none) and its loss before the update.
+
+        inputs: [batch, in] as products read them; targets: [batch, ...].
+        """
+        parameters, slots = state
+        loss, gradients = self.loss_and_gradients(parameters, inputs, targets)
+        tensors, structure = jax.tree.flatten(parameters)
+        own_slots = list(zip(*map(jax.tree.leaves, slots), strict=True)) or [()] * len(tensors)
+        behind = [
+            self.updated(self.rule, step, tensor, gradient * (1 / self.scale), list(own))
+            for tensor, gradient, own in zip(tensors, jax.tree.leaves(gradients), own_slots, strict=True)
+        ]
+        new_slots = zip(*(own for _, own in behind), strict=True)
+        new_state = (
+            jax.tree.unflatten(structure, [tensor for tensor, _ in behind]),
+            [jax.tree.unflatten(structure, slot) for slot in new_slots],
+        )
+        return new_state, loss
 
     def loss_and_gradients(
-        self, parameters: Parameters, inputs: jax.Array, labels: jax.Array
+        self, parameters: Parameters, inputs: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, Parameters]:
         """Gradients are fp32 and carry the loss scale."""
         arithmetic, activation = self.arithmetic, self.activation
@@ -81,7 +96,7 @@ class Network:
             kept.append(layer_inputs[-1] if activation.keeps == "output" else sums.astype(arithmetic.type))
 
         loss, gradient = jax.value_and_grad(self.loss)(
-            sums, labels
+            sums, targets
         )  # of the last layer, which has no activation
         gradient = gradient * self.scale
 
@@ -91,7 +106,8 @@ class Network:
             bias_gradient = rounded.astype(jnp.float32).sum(axis=0)
             gradients.append((self._product(rounded, 0, layer_inputs[layer], 0), bias_gradient))
             if layer > 0:
-                gradient = activation.backward(self._product(rounded, 1, weights[layer], 0), kept[layer - 1])
+                slope_of = kept[layer - 1].astype(jnp.float32)
+                gradient = activation.backward(self._product(rounded, 1, weights[layer], 0), slope_of)
         return loss, gradients[::-1]
 
     def _product(self, a: jax.Array, a_axis: int, b: jax.Array, b_axis: int) -> jax.Array:
@@ -103,6 +119,3 @@ class Network:
             precision=self.product_precision,
             preferred_element_type=jnp.float32,
         )
-
-    def _updated(self, parameter: jax.Array, gradient: jax.Array) -> jax.Array:
-        return self.optimizer(parameter, gradient, self.learning_rate / self.scale)

@@ -1,4 +1,4 @@
-"""What the JAX backends have in common: resident data and parameters, the clocks, the losses.
+"""What the JAX backends have in common: resident data and state, the clocks, the losses.
 
 JAX has no events of the device, so a block's device time is wall time, from its dispatch to the end of the
 wait for its results. The record says so, and what both take for a program that does nothing.
@@ -14,7 +14,7 @@ from headroom_protocol.kept_losses import KEPT_LOSSES, KeptSteps
 from headroom_protocol.server import Timing, TrainerRequest
 from jax import lax
 
-from headroom_jax.network import Network, Parameters
+from headroom_jax.network import Network, Parameters, State
 
 EMPTY_PROGRAMS = 50
 
@@ -29,12 +29,7 @@ class JaxTrainer:
         self.device = device
         self.on_gpu = device.platform != "cpu"
         self.batches = request.batches
-        self.network = Network(
-            request.precision,
-            "cuda" if self.on_gpu else "cpu",
-            request.batch_size,
-            request.optimizer.learning_rate,
-        )
+        self.network = Network(request, "cuda" if self.on_gpu else "cpu")
         self._shapes = [
             ((outputs, inputs), (outputs,))
             for inputs, outputs in zip(request.widths, request.widths[1:], strict=False)
@@ -42,8 +37,10 @@ class JaxTrainer:
         samples = self.batches * request.batch_size
         features = request.features[:samples].reshape(self.batches, request.batch_size, -1)
         self.features = self._put(features.astype(self.network.arithmetic.type))  # [batches, batch, inputs]
-        self.labels = self._put(request.targets[:samples].reshape(self.batches, -1))  # [batches, batch]
-        self.set_state(request.parameters)
+        targets = request.targets[:samples]
+        # [batches, batch], with outputs behind where they are no labels
+        self.targets = self._put(targets.reshape(self.batches, request.batch_size, *targets.shape[1:]))
+        self.start_from(request.parameters)
         self._kept, self._losses = KeptSteps(), np.full(KEPT_LOSSES, np.nan, np.float32)
         self._most_bytes = 0
 
@@ -61,16 +58,16 @@ class JaxTrainer:
             self._most_bytes = max(self._most_bytes, held + memory.temp_size_in_bytes)
         return program
 
-    def batch(self, index: jax.Array, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Inputs [batch, in] and labels [batch] of batch `index`."""
+    def batch(self, index: jax.Array, features: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Inputs [batch, in] and targets [batch, ...] of batch `index`."""
         pick = functools.partial(lax.dynamic_index_in_dim, index=index, keepdims=False)
-        return pick(features), pick(labels)
+        return pick(features), pick(targets)
 
     def get_ready(self, first_step: int, count: int) -> None:
         """Before the clocks start: compiles what these steps need."""
 
     def run_steps(self, first_step: int, count: int) -> None:
-        """Enqueues the steps, and leaves the last result in `self.parameters_`."""
+        """Enqueues the steps, and leaves the state behind them in `self.network_state`."""
         raise NotImplementedError
 
     def take_losses(self, first_step: int, count: int) -> np.ndarray:
@@ -81,7 +78,7 @@ class JaxTrainer:
         self.get_ready(first_step, count)
         cpu, wall = time.process_time(), time.perf_counter()
         self.run_steps(first_step, count)
-        jax.block_until_ready(self.parameters_)
+        jax.block_until_ready(self.network_state)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         slots = self._kept.add(first_step, count)
         self._losses[slots] = self.take_losses(first_step, count)[-len(slots) :]
@@ -92,7 +89,7 @@ class JaxTrainer:
 
     def state(self, into: np.ndarray | None = None) -> np.ndarray:
         """Flat, and `into` an array such as a mapped file where there is one."""
-        tensors, begin = jax.tree.leaves(self.parameters_), 0
+        tensors, begin = jax.tree.leaves(self.network_state), 0
         values = np.empty(sum(tensor.size for tensor in tensors), np.float32) if into is None else into
         for tensor in tensors:
             values[begin : begin + tensor.size] = np.asarray(tensor).reshape(-1)
@@ -100,6 +97,19 @@ class JaxTrainer:
         return values
 
     def set_state(self, values: np.ndarray) -> None:
+        size = values.size // (1 + len(self.network.rule.slots))
+        parameters, *slots = (
+            self._on_device(values[begin : begin + size]) for begin in range(0, values.size, size)
+        )
+        self.network_state: State = parameters, slots
+        jax.block_until_ready(self.network_state)
+
+    def start_from(self, parameters: np.ndarray) -> None:
+        """Their state at step 0: slots are zeros."""
+        zeros = np.zeros(parameters.size * len(self.network.rule.slots), np.float32)
+        self.set_state(np.concatenate([parameters, zeros]))
+
+    def _on_device(self, values: np.ndarray) -> Parameters:
         begin, parameters = 0, []
         for shapes in self._shapes:
             layer = []
@@ -108,8 +118,7 @@ class JaxTrainer:
                 layer.append(self._put(values[begin : begin + size].reshape(shape)))
                 begin += size
             parameters.append(tuple(layer))
-        self.parameters_: Parameters = parameters
-        jax.block_until_ready(parameters)
+        return parameters
 
     def peak_device_bytes(self) -> int | None:
         """What XLA plans for the program that needs most, data and parameters included."""
