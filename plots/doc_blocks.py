@@ -93,15 +93,10 @@ def regimes_block(data: Published, arguments: list[str]) -> list[str]:
     cells = [cell for cell in data.cells if cell.workload.name not in seed]
     if not cells:
         return ["The published files hold no other workload yet."]
-    named = [
-        [
-            titled(cell.workload),
-            cell.precision,
-            claim(cell, cell.against_best),
-            claim(cell, cell.against_rival),
-        ]
-        for cell in cells
-    ]
+    named = []
+    for cell in cells:
+        against = [claim(cell, value) for value in (cell.against_best, cell.against_rival)]
+        named.append([titled(cell.workload), cell.precision, *against])
     titles = ["workload", "precision", "ours against best PyTorch", "against best rival"]
     return times_table(titles, named, cells, None)
 

@@ -155,7 +155,8 @@ def test_widths_that_are_trained_otherwise_are_a_series_of_their_own(tmp_path):
         document["records"] += [made_up.record(plain["name"], "cuda-layered")]
         document["records"] += [made_up.record(name, "cuda-layered")]
     figures = drawn(tmp_path, document)
-    assert "784-H-10, batch 32, mse, adam" in figures["step-time-784-H-10-b32-mse-adam"]
+    text = " ".join(figures["step-time-784-H-10-b32-mse-adam"].split())
+    assert "784-H-10, batch 32, mse, adam" in text
     assert "adam" not in figures["step-time-784-H-10-b32"]
 
 
