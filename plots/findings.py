@@ -59,9 +59,8 @@ class Cell:
     eager: Row | None
     best: Row | None  # of the PyTorch rows
     ours: Row | None  # of the hand-written kernels
-    refuted: tuple[
-        str, ...
-    ] = ()  # rivals that failed verification: there is no speed-up until that is understood
+    # Rivals that failed verification: there is no speed-up until that is understood.
+    refuted: tuple[str, ...] = ()
 
     @property
     def rival(self) -> Row | None:
@@ -85,7 +84,7 @@ class Cell:
 
     @property
     def against_rival(self) -> float | None:
-        return self.rival.median / self.ours.median if self.rival and self.ours else None
+        return self.over(self.rival)
 
     @property
     def against_eager(self) -> float | None:

@@ -17,6 +17,7 @@ from json_file import InputError
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 VERSION = 2
 PYTORCH_FAMILIES = ("pytorch-", "libtorch-")
+OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay")
 RIVALS = (*PYTORCH_FAMILIES, "jax-", "cublaslt-")
 EAGER = "pytorch-eager"
 
@@ -292,8 +293,8 @@ def _workload(workload: dict) -> Workload:
 
 
 def _optimizer(optimizer: dict) -> Optimizer:
-    numbers = {name: float(value) for name, value in optimizer.items() if name != "kind"}
-    return Optimizer(kind=optimizer["kind"], numbers=tuple(sorted(numbers.items())))
+    numbers = tuple((name, float(optimizer[name])) for name in OPTIMIZER_NUMBERS if name in optimizer)
+    return Optimizer(kind=optimizer["kind"], numbers=numbers)
 
 
 def _curve(curve: dict, where: str) -> LossCurve:

@@ -44,7 +44,9 @@ def find_series(workloads: list[Workload]) -> list[Series]:
         found.append(
             Series(
                 title=", ".join(filter(None, (f"{shape}, batch {key[3]}", key[4]))),
-                slug="-".join([f"{shape}-b{key[3]}", *key[4].replace(" ", "").split(", ")]).rstrip("-"),
+                slug="-".join(
+                    filter(None, (f"{shape}-b{key[3]}", key[4].replace(", ", "-").replace(" ", "")))
+                ),
                 widths={name: width for width, name in sorted(by_width.items())},
             )
         )

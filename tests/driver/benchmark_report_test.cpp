@@ -64,6 +64,16 @@ TEST(BenchmarkReport, BlocksHaveTheirOwnTimesAndCounters) {
   EXPECT_DOUBLE_EQ(runs[5]["real_time"], std::sqrt(2.0) / 3);
 }
 
+TEST(BenchmarkReport, ANameOfASuitesOwnIsLabelledWithWhatItStandsFor) {
+  Results results = example();
+  results.workloads[0].workload.name = "mine";
+  results.workloads[0].workload.optimizer.kind = Optimizer::Kind::kAdam;
+  for (Record& record : results.records) record.workload = "mine";
+  const auto report = nlohmann::json::parse(benchmark_report(results, "json", false));
+  EXPECT_EQ(report.at("benchmarks")[0]["name"], "mine/honest/fp32/manual_time");
+  EXPECT_EQ(report.at("benchmarks")[0]["label"], "contract exact, mlp-6x5x3-b4-adam");
+}
+
 TEST(BenchmarkReport, FailedAndSkippedRecordsAreMarkedAndHaveNoTime) {
   const auto report = nlohmann::json::parse(benchmark_report(example(), "", false));
   const auto& failed = report.at("benchmarks")[6];

@@ -339,6 +339,50 @@ def test_list_says_what_runs_here():
             assert precision["runs"] or precision["reason"]
 
 
+def test_the_suite_of_what_people_train_says_of_each_what_and_whence():
+    done = headroom("list", "--json", "--worker", FAULT_WORKER)
+    (users,) = [suite for suite in json.loads(done.stdout)["suites"] if suite["name"] == "users"]
+    assert len(users["workloads"]) == 12
+    entries = json.loads((ROOT / "bench/suites/users.json").read_text())["workloads"]
+    assert all(entry["about"].endswith(".") for entry in entries)
+    assert "ppo                 mlp-17x64x64x6-b64-tanh-mse-adam" in headroom("list").stdout
+
+
+def test_a_workload_of_that_suite_is_verified_with_its_numbers_and_its_source(tmp_path):
+    words = ["--suite", "users", "--workloads", "ppo", "--backend", "oracle", "--precision", "fp32"]
+    more = [
+        "--losses",
+        20,
+        "--loss-seeds",
+        1,
+        "--beta1",
+        0.5,
+        "--no-figures",
+        "--output",
+        tmp_path / "a.json",
+    ]
+    done = headroom("run", "--device", -1, *words, *more)
+    assert done.returncode == 0, done.stderr
+    assert "ppo: mlp-17x64x64x6-b64-tanh-mse-adam" in done.stdout
+    results = read(tmp_path / "a.json")
+    (workload,), (record,) = results["workloads"], results["records"]
+    assert (workload["name"], workload["activation"], workload["loss"]) == ("ppo", "tanh", "mse")
+    numbers = {"learning_rate": 3e-4, "beta1": 0.5, "beta2": 0.999, "epsilon": 1e-5}
+    assert workload["optimizer"] == {"kind": "adam", **numbers}
+    assert "CleanRL" in workload["about"]
+    assert record["verification"]["verdict"] == "pass"
+    assert record["losses"][0]["held_out_accuracy"] is None
+    assert record["losses"][0]["held_out_r_squared"] <= 1
+
+
+def test_labels_are_refused_for_a_regression_before_anything_is_measured(tmp_path):
+    (tmp_path / "idx").mkdir()
+    write_idx(tmp_path / "idx")
+    words = ["--data", tmp_path / "idx", "--output", tmp_path / "a.json"]
+    assert_refused(headroom("run", "--workload", f"{SMALL}-mse", *words), "IDX files hold labels")
+    assert not (tmp_path / "a.json").exists()
+
+
 def test_the_suite_of_trials_brings_their_worker():
     done = headroom("run", "--suite", "trials", "--device", -1, "--benchmark_list_tests")
     assert done.returncode == 0, done.stderr
@@ -376,6 +420,12 @@ BAD_ARGUMENTS = {
     "blocks of no number": (["--block-seconds", "nan"], "--block-seconds: Value nan not in range"),
     "energy of no number": (["--energy-seconds", "NaN"], "--energy-seconds: Value NaN not in range"),
     "empty data folder's name": (["--data", ""], "--data: its value is empty"),
+    "unknown activation": (["--workload", "mlp-4x3-b2-tahn"], "did you mean 'tanh'"),
+    "unknown optimizer": (["--workload", "mlp-4x3-b2-adamx"], "did you mean 'adam"),
+    "momentum of 1": (["--momentum", "1"], "--momentum 1: expected"),
+    "a beta for sgd": (["--beta1", "0.5"], "is trained by sgd, which has none"),
+    "momentum for adam": (["--workload", "mlp-4x3-b2-adam", "--momentum", "0.5"], "--momentum: workload"),
+    "empty beta": (["--beta2", ""], "--beta2"),
     "empty seed": (["--seed", ""], "--seed: its value is empty"),
     "empty shard": (["--shard", ""], "--shard: its value is empty"),
     "empty file to go on with": (["--resume", ""], "--resume: its value is empty"),

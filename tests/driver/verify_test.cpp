@@ -32,6 +32,16 @@ TEST(CheckSteps, AreEarlyOnesWhereItWouldBeMinutes) {
               ElementsAreArray(kEarlyCheckSteps));
 }
 
+TEST(OracleOperations, AreThoseOfTheProductsForPlainTrainingAndMoreForOther) {
+  const auto operations = [](const char* name) { return oracle_operations(parse_workload_name(name)); };
+  const double plain = parse_workload_name("mlp-17x64x64x6-b64").flops_per_step();
+  EXPECT_EQ(operations("mlp-17x64x64x6-b64"), plain);
+  EXPECT_EQ(operations("mlp-17x64x64x6-b64-mse-momentum0.9"), plain);
+  EXPECT_GT(operations("mlp-17x64x64x6-b64-tanh"), 1.3 * plain);
+  EXPECT_GT(operations("mlp-17x64x64x6-b64-adamw"), plain);
+  EXPECT_GT(operations("mlp-784x1024x10-b1-adam"), 5 * operations("mlp-784x1024x10-b1"));
+}
+
 // The ten free steps end where the early ones do, so that they cost nothing more.
 TEST(CheckSteps, ReachTheFreeSteps) {
   EXPECT_GE(std::end(kEarlyCheckSteps)[-1], kFreeSteps - 1);

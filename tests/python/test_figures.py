@@ -145,6 +145,21 @@ def test_a_width_at_which_a_rival_failed_verification_has_no_speed_up(tmp_path):
     assert "No speed-up, libtorch-eager failed verification: cuda-layered fp32 at H 128." in text
 
 
+def test_widths_that_are_trained_otherwise_are_a_series_of_their_own(tmp_path):
+    document = made_up.empty_document()
+    for width in (128, 256, 512):
+        plain = made_up.workload((784, width, 10))
+        name = f"{plain['name']}-mse-adam"
+        other = made_up.workload((784, width, 10), name=name, loss="mse", optimizer=made_up.adam())
+        document["workloads"] += [plain, other]
+        document["records"] += [made_up.record(plain["name"], "cuda-layered")]
+        document["records"] += [made_up.record(name, "cuda-layered")]
+    figures = drawn(tmp_path, document)
+    text = " ".join(figures["step-time-784-H-10-b32-mse-adam"].split())
+    assert "784-H-10, batch 32, mse, adam" in text
+    assert "adam" not in figures["step-time-784-H-10-b32"]
+
+
 def test_the_loss_and_what_is_trained_are_named_where_they_are_no_defaults(tmp_path):
     document = made_up.empty_document()
     fields = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam()}

@@ -10,10 +10,12 @@
 
 #include "core/record.h"
 #include "core/workload.h"
-#include "driver/results/results_schema.h"
 #include "driver/system/host.h"
 
 namespace headroom {
+
+/// The version of results/schema.json, which is that of every file that is written.
+inline constexpr int kResultsVersion = 2;
 
 struct RunInfo {
   std::string id, started_utc;

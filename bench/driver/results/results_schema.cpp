@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "driver/results/results.h"
 #include "json/reader.h"
 
 namespace headroom {

@@ -6,9 +6,6 @@
 
 namespace headroom {
 
-/// The version of results/schema.json, which is that of every file that is written.
-inline constexpr int kResultsVersion = 2;
-
 /// A document of version 1 gets the fields that came with version 2, with what was meant before they were there. Returns the
 /// version that it had. Throws InputError with the first fault:
 /// `file: records[3].step_seconds.median: expected a number, found null`.
