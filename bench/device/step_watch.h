@@ -49,7 +49,8 @@ class StepWatch {
 
   /// Beside the steps, which may be stuck. -1 if `end` happens first.
   std::int64_t read_counter(const Event& end, const void* counter) {
-    CUDA_CHECK(cudaMemcpyAsync(seen_.get(), counter, sizeof(std::int64_t), cudaMemcpyDeviceToHost, beside_.get()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(seen_.get(), counter, sizeof(std::int64_t), cudaMemcpyDeviceToHost, beside_.get()));
     read_.record(beside_);
     while (!read_.has_happened())
       if (end.has_happened()) return -1;
@@ -72,7 +73,8 @@ class StepWatch {
 
   std::string backend_;
   std::chrono::duration<double> seconds_;
-  std::unique_ptr<std::int64_t, FreeHost> seen_ = page_locked();  // a copy to other memory would make the host wait
+  std::unique_ptr<std::int64_t, FreeHost> seen_ =
+      page_locked();  // a copy to other memory would make the host wait
   Stream beside_;
   Event read_{Event::Kind::kOrder};
 };
