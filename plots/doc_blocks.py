@@ -244,7 +244,7 @@ def verification_block(data: Published, arguments: list[str]) -> list[str]:
     for file in sorted((ROOT / "results" / "verification").glob("*.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
         for name, title in TESTED.items():
-            if name in record:
+            if record.get(name):  # null: was not run
                 counts = [str(record[name][outcome]) for outcome in ("passed", "failed", "skipped")]
                 unfinished = str(len(record[name]["not_finished"]))
                 rows.append([record["device"], record["date"], title, *counts, unfinished])

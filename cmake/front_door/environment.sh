@@ -126,17 +126,17 @@ choose_everything() {
 gpu_devices() { compgen -G '/dev/nvidia[0-9]*' | tr '\n' ' ' || true; }
 
 # A Python that has JAX, in jax_python: HEADROOM_JAX_PYTHON, else the base Python; nothing where that has none, or none for
-# the GPU that is there.
+# the GPU that is there. `quietly`: chosen without a word, as the rest of a build that is used as it is.
 find_jax() {
-  local version
+  local version quietly=${1:-}
   jax_python=''
   if [ -n "${HEADROOM_JAX_PYTHON:-}" ]; then
     version=$(inspect_python "$HEADROOM_JAX_PYTHON" && echo "${base_jax_version:-(none, so its rows are skipped)}") || exit 2
     jax_python=$(command -v "$HEADROOM_JAX_PYTHON")
-    say "JAX $version: $jax_python (HEADROOM_JAX_PYTHON)"
+    [ -n "$quietly" ] || say "JAX $version: $jax_python (HEADROOM_JAX_PYTHON)"
   elif [ -n "$base_jax_version" ] && [[ -z $(gpu_devices) || -n $base_jax_cuda ]]; then
     jax_python=$base_python
-    say "JAX $base_jax_version: $base_python ($base_why)"
+    [ -n "$quietly" ] || say "JAX $base_jax_version: $base_python ($base_why)"
   fi
 }
 
@@ -306,7 +306,7 @@ set_up_plots() {
 use_existing_python() {
   choose_base_python
   [ -n "$torch_folder" ] || fail "$base_python ($base_why): $torch_problem; HEADROOM_PYTHON names another Python"
-  find_jax
+  find_jax quietly
   python=$base_python cmake='' ninja='' toolkit=''
   find_formatters
 }

@@ -200,7 +200,7 @@ def test_baselines_end_as_documented(kept):
 def interrupted_run(file: Path) -> dict:
     """A file to go on with: of its two workloads the second is left, and fails as soon as it is set up."""
     workloads = ["--workload", "mlp-12x8x4-b8", "--workload", "mlp-6x4-b8"]
-    backends = ["--worker", FAULT_WORKER, "--backend", "fault-throws-in-prepare"]
+    backends = ["--worker", FAULT_WORKER, "--backend", "fault-throws-in-prepare", "--device", "-1"]
     done = ended([PROGRAM, "run", *workloads, *backends, "--output", file, "--no-figures"], "undamaged")
     assert done.returncode == 1, done.stderr
     document = json.loads(file.read_text())
@@ -217,7 +217,7 @@ def test_resuming_ends_as_documented_and_leaves_a_file_that_is_read(kept):
     document = interrupted_run(kept.folder / "first.json")
     whole = kept.folder / "whole.json"
     whole.write_text(json.dumps(document))
-    worker = ["--worker", FAULT_WORKER, "--no-figures"]
+    worker = ["--worker", FAULT_WORKER, "--no-figures", "--device", "-1"]
     done = ended([PROGRAM, "run", "--resume", whole, *worker], "undamaged")
     assert done.returncode == 1 and len(results_file.read_results([whole]).rows) == 2, done.stderr
     for where, folder in kept.rounds(share(0.2)):
@@ -247,6 +247,7 @@ def test_suites_end_as_documented(kept):
 
 def test_idx_files_end_as_documented(kept):
     training = ["--workload", "mlp-6x4-b8", "--worker", FAULT_WORKER, "--backend", "fault-throws-in-prepare"]
+    training += ["--device", "-1"]  # other tests hold the lock of one
     whole = mutations.idx_files(kept.rng)
     (kept.folder / "whole").mkdir()
     for name, data in whole.items():

@@ -80,15 +80,21 @@ def used_bytes() -> int:
 
 def test_a_released_trainer_gives_its_memory_back(worker, tmp_path):
     (problem,) = problems_of_a_fresh_seed(tmp_path, 1)
-    worker.ok("prepare", **problem.request(backend="jax-jit"))
-    worker.ok("release")
-    before = used_bytes()
     width = 16384  # 1.07 GB of weights in the middle
     count = 64 * width + width + width * width + width + 10 * width + 10
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(4 * count)  # sparse
     changes = {"workload__widths": [64, width, width, 10], "parameters_file": str(tmp_path / "huge")}
-    worker.ok("prepare", **problem.request(backend="jax-jit", **changes))
-    assert used_bytes() - before > 4 * count
-    worker.ok("release")
-    assert used_bytes() - before < 200e6
+
+    def held_and_kept():
+        worker.ok("prepare", **problem.request(backend="jax-jit"))
+        worker.ok("release")
+        before = used_bytes()
+        worker.ok("prepare", **problem.request(backend="jax-jit", **changes))
+        held = used_bytes() - before
+        worker.ok("release")
+        return held, used_bytes() - before
+
+    # Other tests use the GPU too and come and go; what is not given back stays in every attempt.
+    attempts = [held_and_kept() for _ in range(4)]
+    assert any(held > 4 * count and kept < 200e6 for held, kept in attempts), attempts
