@@ -1,4 +1,4 @@
-"""Tests that set up and build need the system packages of a build: where one is missing they say so and are skipped."""
+"""Tests that set up and build need a build's system packages: where one is missing they are skipped and say so."""
 
 import subprocess
 from pathlib import Path
