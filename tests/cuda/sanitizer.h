@@ -7,6 +7,7 @@
 
 namespace headroom {
 
+inline bool under_sanitizer() { return std::getenv("HEADROOM_SANITIZER") != nullptr; }
 inline bool under_racecheck() {
   const char* tool = std::getenv("HEADROOM_SANITIZER");
   return tool != nullptr && std::string_view(tool) == "racecheck";
