@@ -1,4 +1,4 @@
-"""Tests that set up and build need a build's system packages: where one is missing they are skipped and say so."""
+"""What sets up and builds needs a build's system packages: where one is missing these tests are skipped."""
 
 import subprocess
 from pathlib import Path
