@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from worker_process import PACKAGE, Problem, Worker, jax_python, relative_error
+from worker_process import PACKAGE, Problem, Worker, jax_python, losses_of, parameters_of, relative_error
 
 PYTHON = jax_python()
 if PYTHON is None:
@@ -39,19 +39,6 @@ def problem(tmp_path):
     seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
     print(f"problem seed {seed}")  # shown on failure
     return Problem(tmp_path, seed=seed)
-
-
-def parameters_of(worker, problem) -> np.ndarray:
-    file = problem.folder / "out"
-    np.full(problem.parameters.size, np.nan, dtype=np.float32).tofile(file)
-    assert worker.ok("state", file=str(file)) == {"count": problem.parameters.size}
-    return np.fromfile(file, dtype=np.float32)
-
-
-def losses_of(worker, problem, first_step: int, count: int) -> np.ndarray:
-    file = problem.folder / "losses"
-    assert worker.ok("losses", first_step=first_step, count=count, file=str(file)) == {"count": count}
-    return np.fromfile(file, dtype=np.float32)
 
 
 def test_hello_says_contracts_and_what_the_cpu_cannot_run(worker):

@@ -9,7 +9,13 @@ import subprocess
 
 import numpy as np
 import pytest
-from worker_process import Worker, jax_python, problems_of_a_fresh_seed, relative_error
+from worker_process import (
+    Worker,
+    assert_describes_a_gpu,
+    jax_python,
+    problems_of_a_fresh_seed,
+    relative_error,
+)
 
 PYTHON = jax_python()
 FIND = "import jax, json; print(json.dumps([str(device) for device in jax.devices('cuda')]))"
@@ -41,12 +47,7 @@ def worker(tmp_path_factory):
 
 def test_hello_describes_the_device_and_offers_every_precision(worker):
     hello = worker.ok("hello", protocol=2)
-    device = hello["device"]
-    assert device["name"]
-    assert device["uuid"].startswith("GPU-")
-    assert device["sm_count"] > 0
-    assert device["memory_bytes"] > 2**30
-    assert device["l2_bytes"] > 0
+    assert_describes_a_gpu(hello["device"])
     for backend in hello["backends"]:
         assert [row["unavailable"] for row in backend["precisions"].values()] == [None] * 4
 

@@ -5,7 +5,7 @@ Skipped where there is none.
 
 import numpy as np
 import pytest
-from worker_process import Worker, problems_of_a_fresh_seed, relative_error
+from worker_process import Worker, assert_describes_a_gpu, problems_of_a_fresh_seed, relative_error
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -31,12 +31,7 @@ def problem(tmp_path):
 
 def test_hello_describes_the_device_and_offers_every_precision(worker):
     hello = worker.ok("hello", protocol=2)
-    device = hello["device"]
-    assert device["name"]
-    assert device["uuid"].startswith("GPU-")
-    assert device["sm_count"] > 0
-    assert device["memory_bytes"] > 2**30
-    assert device["l2_bytes"] > 0
+    assert_describes_a_gpu(hello["device"])
     for backend in hello["backends"]:
         missing = no_compiler_reason() if "compile" in backend["name"] else None
         assert [row["unavailable"] for row in backend["precisions"].values()] == [missing] * 4

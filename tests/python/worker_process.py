@@ -203,3 +203,25 @@ def problems_of_a_fresh_seed(folder: Path, count: int, batches: int = 3) -> list
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """In Frobenius norms; not a number if either has one, so compare with `error <= bound`."""
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def parameters_of(worker, problem) -> np.ndarray:
+    file = problem.folder / "out"
+    np.full(problem.parameters.size, np.nan, dtype=np.float32).tofile(file)
+    assert worker.ok("state", file=str(file)) == {"count": problem.parameters.size}
+    return np.fromfile(file, dtype=np.float32)
+
+
+def losses_of(worker, problem, first_step: int, count: int) -> np.ndarray:
+    file = problem.folder / "losses"
+    assert worker.ok("losses", first_step=first_step, count=count, file=str(file)) == {"count": count}
+    return np.fromfile(file, dtype=np.float32)
+
+
+def assert_describes_a_gpu(device: dict) -> None:
+    """What `hello` says of it."""
+    assert device["name"]
+    assert device["uuid"].startswith("GPU-")
+    assert device["sm_count"] > 0
+    assert device["memory_bytes"] > 2**30
+    assert device["l2_bytes"] > 0

@@ -11,10 +11,10 @@
 namespace headroom {
 namespace {
 
-void write_values(const std::filesystem::path& file, const auto& values) {
+void write_labels(const std::filesystem::path& file, const std::vector<std::int32_t>& labels) {
   std::ofstream stream(file, std::ios::binary);
-  stream.write(reinterpret_cast<const char*>(values.data()),
-               static_cast<std::streamsize>(values.size() * sizeof values[0]));
+  stream.write(reinterpret_cast<const char*>(labels.data()),
+               static_cast<std::streamsize>(labels.size() * sizeof labels[0]));
   stream.close();
   if (!stream)
     throw OutputError(
@@ -36,7 +36,7 @@ TrainingFiles write_training_files(const Workload& workload, std::int64_t least_
                 dataset.feature_count};
   write_floats(files.data.features, dataset.train_features);
   if (labelled)
-    write_values(files.data.targets, dataset.train_labels);
+    write_labels(files.data.targets, dataset.train_labels);
   else
     write_floats(files.data.targets, dataset.train_targets);
   const State initial =
