@@ -54,6 +54,7 @@ class Job:
     tests: list[str]  # that it should run, for those that it does not finish
     environment: dict[str, str] = field(default_factory=dict)
     alone: bool = False
+    shared: str = ""  # what it holds while it runs, as no other job may that names it too
 
     def report(self, logs):
         return logs / f"{self.name}.xml"
@@ -140,7 +141,9 @@ def pytest_jobs(root):
     without = [f"--deselect={test}" for test in APART]
     for path in sorted((root / "tests").rglob("test_*.py")):
         file = path.relative_to(root).as_posix()
-        yield Job("tests", "pytest", f"tests.{path.stem}", [*command, *without, file], [file])
+        # One at a time (tests/driver/conftest.py): a second one would hold a core only to wait.
+        shared = "driver" if path.parent.name == "driver" else ""
+        yield Job("tests", "pytest", f"tests.{path.stem}", [*command, *without, file], [file], shared=shared)
 
 
 def gtest_jobs(build, parts, environment, sanitizer):
@@ -229,8 +232,9 @@ class TestRun:
             while waiting or self.running:
                 if time.monotonic() >= self.deadline:
                     break
-                while waiting and self.has_room(waiting[0]):
-                    self.start(waiting.popleft())
+                while (job := self.next_of(waiting)) is not None:
+                    waiting.remove(job)
+                    self.start(job)
                 self.reap()
                 time.sleep(0.02)
         finally:
@@ -239,6 +243,13 @@ class TestRun:
             for job in waiting:
                 self.done(job, cut_off_counts(job, self.logs))
             self.on_change(self.parts)
+
+    def next_of(self, waiting):
+        """The first that need not wait for a running one; those that run alone lie before all others."""
+        if not waiting or not self.has_room(waiting[0]):
+            return None
+        held = {running.job.shared for running in self.running if running.job.shared}
+        return next((job for job in waiting if job.shared not in held), None)
 
     def has_room(self, job):
         if job.alone or any(running.job.alone for running in self.running):

@@ -103,6 +103,21 @@ def test_nothing_runs_beside_a_program_that_measures_times(program):
     assert events[0][1] == events[1][1] == str(alone)
 
 
+def test_jobs_that_hold_the_same_thing_run_one_after_another_and_keep_no_core_waiting(program, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    holder = program.with_name("holding_test")
+    holder.write_text(program.read_text())
+    holder.chmod(0o755)
+    holding = jobs(holder)[:2]
+    for job in holding:
+        job.shared = "lock"
+    run([*holding, *jobs(program)[:1]], program.parent)
+    events = [line.split() for line in (program.parent / "events").read_text().splitlines()]
+    assert {events[0][1], events[1][1]} == {str(holder), str(program)}
+    of_holder = [event[0] for event in events if event[1] == str(holder)]
+    assert of_holder == ["begins", "ends", "begins", "ends"]
+
+
 def test_what_takes_longest_begins_first(program, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     part, name = run_tests.LONGEST.split(": ")
