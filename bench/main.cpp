@@ -22,6 +22,7 @@
 #include "driver/run/compile_ahead.h"
 #include "driver/run/device_use.h"
 #include "driver/run/list.h"
+#include "driver/run/offers.h"
 #include "driver/run/outlook.h"
 #include "driver/run/results_so_far.h"
 #include "driver/run/resume.h"
@@ -125,10 +126,17 @@ int run(const RunOptions& asked) {
   limits.train = limits.reference = limits.other = std::chrono::seconds(options.time_limit_seconds);
   limits.prepare = std::chrono::seconds(options.setup_limit_seconds);
   limits.hello = std::min(limits.hello, limits.other);
-  WorkerPool pool(worker_programs(installation, options.workers), device, limits, logs.folder());
-  std::vector<BackendRow> table = backend_table();
-  greet_named_workers(options, pool, table);
-  const Plan plan = make_plan(options, installation, table);
+  // The workers say which backends there are, and on which device.
+  const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
+  WorkerPool pool(programs, device, limits, logs.folder());
+  greet_named_workers(options, pool);
+  std::vector<BackendRow> table;
+  const Plan plan =
+      make_plan(options, installation, [&](const std::vector<std::string>& names) -> const auto& {
+        progress.status("asking the workers what they offer");
+        if (device >= 0) greet_quick_workers(programs, pool);  // some of them calibrate it
+        return table = find_backends(programs, pool, names);
+      });
   if (options.google_benchmark.list_tests) {
     for (const PlannedWorkload& planned : plan.workloads) {
       for (const Group& group : planned.groups) {
@@ -148,10 +156,9 @@ int run(const RunOptions& asked) {
   check_benchmark_out(options.google_benchmark, output.path());
   initialize_google_benchmark(options.google_benchmark);
 
-  // The workers say what they can run here, and on which device.
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
   progress.status("starting the workers", true);
-  greet_planned_workers(plan, table, device, pool);
+  keep_needed_workers(plan, table, pool);
   note_machine(results, pool);
   if (earlier) go_on_with(*earlier, options.resume.string(), plan, results);
   add_benchmark_context(options.google_benchmark, results);
@@ -170,7 +177,7 @@ int run(const RunOptions& asked) {
                            .cache_folder = cache_folder,
                            .least_train_bytes = least_train_bytes(results.device),
                            .has_device = results.device.has_value(),
-                           .has_gpu_oracle = has_gpu_oracle(table, pool),
+                           .gpu_oracle = reference_on_device(table, pool),
                            .monitor = monitor.get()};
   refuse_too_large(context, results);
   const Outlook outlook = look_ahead(context, results);

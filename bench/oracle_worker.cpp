@@ -19,6 +19,8 @@ Backend oracle_backend() {
     return make_oracle_trainer(request.workload, request.precision, true, request.data, request.initial);
   };
   backend.trains_everything = true;
+  backend.family = Family::kReference;
+  backend.description = "CPU, double precision with the contract's roundings";
   backend.reference = [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
                          std::int64_t free_steps, const std::function<void(const ReferencePoint&)>& point,
                          const std::function<void(const Parameters&)>& after_free_steps) {

@@ -47,28 +47,37 @@ WorkerDescription describe(int device) {
              return make_layered_trainer(request.workload, request.precision, request.data, request.initial,
                                          request.device);
            },
-       .trains_everything = true},
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "our kernels, one for each operation, in a CUDA graph"},
       {.name = "cuda-resident",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
                                           request.device);
-           }},
+           },
+       .family = Family::kOurs,
+       .description = "our kernel for small networks: weights stay on the chip, many steps a launch"},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
                                           request.device);
-           }},
+           },
+       .family = Family::kOurs,
+       .description =
+           "our kernel for large weights: each is read once forward, and read and written once backward"},
       {.name = "cuda-fused",
        .precisions = sixteen_bits_only(fused_unavailable(device), "cuda-fused trains in fp16 and bf16"),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_fused_trainer(request.workload, request.precision, request.data, request.initial,
                                        request.device);
-           }},
+           },
+       .family = Family::kOurs,
+       .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),
        .make_trainer =
@@ -76,7 +85,10 @@ WorkerDescription describe(int device) {
              return make_chosen_trainer(request.workload, request.precision, request.data, request.initial,
                                         request.device);
            },
-       .trains_everything = true},
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "the one of ours that is the fastest for the workload; not in 'all'",
+       .repeats = true},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
@@ -91,7 +103,9 @@ WorkerDescription describe(int device) {
              follow_reference_on_device(request.workload, request.precision, request.data, request.initial,
                                         request.device, steps, free_steps, point, after_free_steps);
            },
-       .trains_everything = true},
+       .trains_everything = true,
+       .family = Family::kReference,
+       .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
   return description;

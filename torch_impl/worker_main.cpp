@@ -19,6 +19,7 @@ enum class In16Bits { kAutocast, kExact };
 
 struct Row {
   const char* name;
+  const char* description;
   MakeTrainer make_trainer;
   In16Bits in_16_bits;
   bool on_cpu;                                           ///< trains there too, in fp32
@@ -26,9 +27,12 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"libtorch-eager", libtorch::make_eager, In16Bits::kAutocast, true, nullptr},
-    {"libtorch-graph", libtorch::make_graph, In16Bits::kAutocast, false, nullptr},
-    {"libtorch-expert", libtorch::make_expert, In16Bits::kExact, true, libtorch::expert_unavailable},
+    {"libtorch-eager", "PyTorch from C++, operation by operation", libtorch::make_eager, In16Bits::kAutocast,
+     true, nullptr},
+    {"libtorch-graph", "libtorch-eager's step, captured in a CUDA graph", libtorch::make_graph,
+     In16Bits::kAutocast, false, nullptr},
+    {"libtorch-expert", "a step written by hand in PyTorch's operations, in a CUDA graph",
+     libtorch::make_expert, In16Bits::kExact, true, libtorch::expert_unavailable},
 };
 
 Contract contract_of(const Row& row, Precision precision) {
@@ -59,6 +63,8 @@ WorkerDescription describe(int device) {
   for (const Row& row : kRows) {
     Backend backend;
     backend.name = row.name;
+    backend.family = Family::kLibtorch;
+    backend.description = row.description;
     for (const Precision precision : kAllPrecisions) {
       backend.precisions.push_back(
           {precision, contract_of(row, precision), unavailable(row, precision, device, missing)});

@@ -164,7 +164,7 @@ std::optional<Floor> workload_floor(const Workload& workload, Precision precisio
 void set_fractions(std::vector<Record>& records, const std::map<Precision, Floor>& floors) {
   for (Record& record : records) {
     const auto floor = floors.find(record.precision);
-    if (floor == floors.end() || is_oracle(record.backend) || record.outcome != Outcome::kOk ||
+    if (floor == floors.end() || is_reference(record) || record.outcome != Outcome::kOk ||
         !record.step_seconds || !(record.step_seconds->median > 0)) {
       continue;
     }

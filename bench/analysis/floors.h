@@ -43,7 +43,7 @@ std::optional<Floor> workload_floor(const Workload& workload, Precision precisio
 /// Of rates that workload_floor() needs the first that is missing; empty if all are there.
 std::string missing_rate(Precision precision, const Calibration& calibration);
 
-/// Sets fraction_of_floor of each record that has a time and is no oracle.
+/// Sets fraction_of_floor of each record that has a time and is no reference.
 void set_fractions(std::vector<Record>& records, const std::map<Precision, Floor>& floors);
 
 /// Such a record is a defect of the floor (or of the calibration), not a success.

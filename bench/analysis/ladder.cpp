@@ -23,9 +23,9 @@ class Rungs {
       : records_(records), workload_(workload), precision_(precision) {}
 
   Rung fastest_of(std::initializer_list<std::string_view> backends) const {
-    const auto wanted = [&](std::string_view backend) {
+    const auto wanted = [&](const Record& record) {
       for (const std::string_view one : backends) {
-        if (backend == one) return true;
+        if (record.backend == one) return true;
       }
       return false;
     };
@@ -41,7 +41,7 @@ class Rungs {
   Rung fastest(Wanted&& wanted, const std::string& otherwise) const {
     const Record* best = nullptr;
     for (const Record& record : records_) {
-      if (record.workload != workload_ || record.precision != precision_ || !wanted(record.backend) ||
+      if (record.workload != workload_ || record.precision != precision_ || !wanted(record) ||
           !counts(record))
         continue;
       if (best == nullptr || record.step_seconds->median < best->step_seconds->median) best = &record;

@@ -11,10 +11,6 @@
 namespace headroom {
 namespace {
 
-bool begins_with(std::string_view text, std::string_view beginning) {
-  return text.substr(0, beginning.size()) == beginning;
-}
-
 std::optional<double> ratio(const Record* slower, const Record& faster) {
   if (slower == nullptr || !counts(faster)) return std::nullopt;
   return slower->step_seconds->median / faster.step_seconds->median;
@@ -41,7 +37,7 @@ std::string count_of(std::size_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// The fastest of `family` in each (workload, precision), against the best PyTorch there.
+// The fastest of those in each (workload, precision), against the best PyTorch there.
 struct Comparison {
   const Record* record = nullptr;
   double speedup = 0;
@@ -49,10 +45,10 @@ struct Comparison {
 };
 
 std::vector<Comparison> fastest_against_best(const std::vector<SpeedupRow>& rows,
-                                             bool (*family)(std::string_view)) {
+                                             bool (*is_wanted)(const Record&)) {
   std::map<std::pair<std::string, Precision>, Comparison> fastest;
   for (const SpeedupRow& row : rows) {
-    if (!row.over_best_pytorch || !family(row.record->backend)) continue;
+    if (!row.over_best_pytorch || !is_wanted(*row.record)) continue;
     Comparison& best = fastest[{row.record->workload, row.record->precision}];
     if (*row.over_best_pytorch > best.speedup) best = {row.record, *row.over_best_pytorch, row.best_pytorch};
   }
@@ -89,7 +85,7 @@ std::string our_sentence(const std::vector<Comparison>& comparisons) {
 std::string refuted_sentence(const std::vector<SpeedupRow>& rows) {
   std::vector<std::string> cells;
   for (const SpeedupRow& row : rows) {
-    if (row.refuted_rivals.empty() || !is_ours(row.record->backend) || !counts(*row.record)) continue;
+    if (row.refuted_rivals.empty() || !is_ours(*row.record) || !counts(*row.record)) continue;
     const std::string cell = row.record->workload + " " + std::string(to_string(row.record->precision)) +
                              ": " + refuted_text(row.refuted_rivals);
     if (std::find(cells.begin(), cells.end(), cell) == cells.end()) cells.push_back(cell);
@@ -115,14 +111,12 @@ std::string pytorch_sentence(const std::vector<SpeedupRow>& rows) {
 
 }  // namespace
 
-bool is_pytorch(std::string_view backend) {
-  return begins_with(backend, "pytorch-") || begins_with(backend, "libtorch-");
+bool is_pytorch(const Record& record) {
+  return record.family == Family::kPytorch || record.family == Family::kLibtorch;
 }
-bool is_rival(std::string_view backend) {
-  return is_pytorch(backend) || begins_with(backend, "jax-") || begins_with(backend, "cublaslt-");
-}
-bool is_ours(std::string_view backend) { return backend == "cuda" || begins_with(backend, "cuda-"); }
-bool is_oracle(std::string_view backend) { return backend == "oracle" || begins_with(backend, "oracle-"); }
+bool is_ours(const Record& record) { return record.family == Family::kOurs; }
+bool is_reference(const Record& record) { return record.family == Family::kReference; }
+bool is_rival(const Record& record) { return !is_ours(record) && !is_reference(record); }
 
 bool counts(const Record& record) {
   return record.outcome == Outcome::kOk && record.verification.verdict == Verdict::kPass &&
@@ -133,7 +127,7 @@ const Record* best_pytorch(const std::vector<Record>& records, const std::string
                            Precision precision) {
   const Record* best = nullptr;
   for (const Record& record : records) {
-    if (record.workload != workload || record.precision != precision || !is_pytorch(record.backend) ||
+    if (record.workload != workload || record.precision != precision || !is_pytorch(record) ||
         !counts(record)) {
       continue;
     }
@@ -146,7 +140,7 @@ std::vector<std::string> refuted_rivals(const std::vector<Record>& records, cons
                                         Precision precision) {
   std::vector<std::string> rivals;
   for (const Record& record : records) {
-    if (record.workload == workload && record.precision == precision && is_rival(record.backend) &&
+    if (record.workload == workload && record.precision == precision && is_rival(record) &&
         record.verification.verdict == Verdict::kFail)
       rivals.push_back(record.backend);
   }
@@ -170,7 +164,7 @@ std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
                    .over_best_pytorch = {},
                    .over_pytorch_eager = {},
                    .refuted_rivals = refuted_rivals(records, record.workload, record.precision)};
-    if (!is_oracle(record.backend) && row.refuted_rivals.empty()) {
+    if (!is_reference(record) && row.refuted_rivals.empty()) {
       row.over_best_pytorch = ratio(best, record);
       row.over_pytorch_eager = ratio(find(records, record, "pytorch-eager"), record);
     }

@@ -1,23 +1,22 @@
 // Speed-ups between the records of one results file, and what they say in one sentence.
 //
 // Only records of the same workload and precision (a cell) are compared, and only if both ran and passed their checks.
-// The oracles are the yardstick of the checks, never a competitor. A rival that failed its verification may have been the
+// References are the yardstick of the checks, never competitors. A rival that failed its verification may have been the
 // fastest: until that is understood its cell has no speed-up.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/record.h"
 
 namespace headroom {
 
-bool is_pytorch(std::string_view backend);  ///< pytorch-* and libtorch-*
-bool is_ours(std::string_view backend);     ///< cuda and cuda-*
-bool is_oracle(std::string_view backend);   ///< oracle and oracle-*
-bool is_rival(std::string_view backend);    ///< PyTorch, JAX, or a vendor's library
+bool is_pytorch(const Record& record);  ///< from Python or from C++
+bool is_ours(const Record& record);
+bool is_reference(const Record& record);
+bool is_rival(const Record& record);  ///< neither ours nor a reference
 /// Ran, has a time, and passed its checks.
 bool counts(const Record& record);
 

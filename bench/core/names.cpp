@@ -1,6 +1,8 @@
 #include "core/names.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "core/error.h"
 
@@ -51,6 +53,21 @@ void check_name(const std::string& where, std::string_view name) {
 bool is_workload_name(std::string_view text) {
   return is_name(text) && std::none_of(text.begin(), text.end(),
                                        [](char one) { return one == '_' || (one >= 'A' && one <= 'Z'); });
+}
+
+std::size_t edit_distance(std::string_view one, std::string_view other) {
+  std::vector<std::size_t> row(other.size() + 1);  // of the table, one at a time
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < other.size(); ++j) {
+      const std::size_t replaced = diagonal + (one[i] == other[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
 }
 
 std::string printable(std::string_view text) {

@@ -26,6 +26,9 @@ inline constexpr const char* kWorkloadNameRule =
 /// What a suite may call a workload: such a name is part of a benchmark's name, of files and of lists with commas.
 bool is_workload_name(std::string_view text);
 
+/// Levenshtein's: how many letters to replace, add or leave out.
+std::size_t edit_distance(std::string_view one, std::string_view other);
+
 /// What can go to a terminal: control characters other than '\n', among them U+0080 to U+009F, become spaces, and bytes
 /// that are no UTF-8 become '?'.
 std::string printable(std::string_view text);

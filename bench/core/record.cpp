@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "core/error.h"
+
 namespace headroom {
 
 std::string_view to_string(Contract contract) {
@@ -42,6 +44,38 @@ std::string_view to_string(Verdict verdict) {
 }
 
 std::string_view to_string(SetupCache cache) { return cache == SetupCache::kCold ? "cold" : "warm"; }
+
+std::string_view to_string(Family family) {
+  switch (family) {
+    case Family::kReference:
+      return "reference";
+    case Family::kPytorch:
+      return "pytorch";
+    case Family::kLibtorch:
+      return "libtorch";
+    case Family::kJax:
+      return "jax";
+    case Family::kVendor:
+      return "vendor";
+    case Family::kOurs:
+      return "ours";
+    case Family::kOther:
+      return "other";
+  }
+  throw std::logic_error("to_string: not a Family");
+}
+
+Family parse_family(std::string_view name) {
+  std::vector<std::string> names;
+  std::string all;
+  for (const Family family : kAllFamilies) {
+    if (to_string(family) == name) return family;
+    names.emplace_back(to_string(family));
+    all += (all.empty() ? "" : ", ") + names.back();
+  }
+  throw InputError("unknown family '" + std::string(name) + "'; did you mean '" + nearest_name(name, names) +
+                   "'? There are " + all);
+}
 
 void mark_failed(Record& record, const std::string& message) {
   record.outcome = Outcome::kFailed;

@@ -3,6 +3,7 @@
 // Unknown is std::nullopt (null in the file), never 0.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,6 +19,12 @@ namespace headroom {
 /// whose input rounding is the library's own.
 enum class Contract { kExact, kAutocast, kLibrary };
 enum class Outcome { kOk, kSkipped, kFailed };
+/// Whom a backend is compared with. kOurs are the kernels that the others are compared with. A reference is the yardstick of
+/// the checks and never competes. kJax and kVendor compete and are neither PyTorch nor ours; kOther may be anything.
+enum class Family { kReference, kPytorch, kLibtorch, kJax, kVendor, kOurs, kOther };
+inline constexpr std::array kAllFamilies = {Family::kReference, Family::kPytorch, Family::kLibtorch,
+                                            Family::kJax,       Family::kVendor,  Family::kOurs,
+                                            Family::kOther};
 enum class Verdict { kPass, kFail, kNotRun };
 /// Whether a backend that compiles found its code in the cache folder or had to make some of it.
 enum class SetupCache { kCold, kWarm };
@@ -25,6 +32,10 @@ std::string_view to_string(Contract contract);  ///< "exact", "autocast", "libra
 std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
 std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
 std::string_view to_string(SetupCache cache);   ///< "cold", "warm"
+std::string_view to_string(
+    Family family);  ///< "reference", "pytorch", "libtorch", "jax", "vendor", "ours", "other"
+/// Throws InputError with the nearest name.
+Family parse_family(std::string_view name);
 
 /// What NVML said of the GPU while a block ran: medians of the samples. nullopt: it did not say.
 struct GpuState {
@@ -80,6 +91,7 @@ struct Verification {
 
 struct Record {
   std::string workload, backend;
+  Family family = Family::kOther;  ///< of the backend
   Precision precision = Precision::kFp32;
   Contract contract = Contract::kExact;
   Outcome outcome = Outcome::kOk;

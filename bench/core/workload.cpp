@@ -5,10 +5,10 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "core/optimizer_numbers.h"
 
 namespace headroom {
@@ -299,21 +299,10 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   std::string nearest;
   std::size_t nearest_distance = 0;
   for (const std::string& candidate : candidates) {
-    // Levenshtein distance, one row of the table at a time.
-    std::vector<std::size_t> row(candidate.size() + 1);
-    std::iota(row.begin(), row.end(), std::size_t{0});
-    for (std::size_t i = 0; i < name.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i + 1;
-      for (std::size_t j = 0; j < candidate.size(); ++j) {
-        const std::size_t replaced = diagonal + (name[i] == candidate[j] ? 0 : 1);
-        diagonal = row[j + 1];
-        row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-      }
-    }
-    if (nearest.empty() || row.back() < nearest_distance) {
+    const std::size_t distance = edit_distance(name, candidate);
+    if (nearest.empty() || distance < nearest_distance) {
       nearest = candidate;
-      nearest_distance = row.back();
+      nearest_distance = distance;
     }
   }
   return nearest;

@@ -390,6 +390,8 @@ Answer WorkerClient::call(Call request, std::chrono::milliseconds limit) {
       lose(fate);
     }
     lose(error.what + " during '" + name + "' and was ended");
+  } catch (const OtherProtocolError& error) {
+    lose<WorkerProtocolError>("gave a wrong answer to '" + name + "' and was ended: " + error.what());
   } catch (const MessageError& error) {
     lose("gave a wrong answer to '" + name + "' and was ended: " + error.what());
   }

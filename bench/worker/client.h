@@ -40,6 +40,12 @@ class WorkerLostError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A worker that speaks another version of the protocol.
+class WorkerProtocolError : public WorkerLostError {
+ public:
+  using WorkerLostError::WorkerLostError;
+};
+
 /// A worker that hung past its time limit.
 class WorkerTimeoutError : public WorkerLostError {
  public:

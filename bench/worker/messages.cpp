@@ -60,6 +60,19 @@ std::string read_checked_name(const JsonReader& field) {
 // A string that ends up in front of a reader.
 std::string read_shown(const JsonReader& field) { return one_line(field.string()); }
 
+Family read_family(const JsonReader& field) {
+  try {
+    return parse_family(field.string());
+  } catch (const InputError& error) {
+    field.fail(error.what());
+  }
+}
+
+// False where it is missing.
+bool read_flag(const JsonReader& fields, const std::string& key) {
+  return fields.has(key) && fields.at(key).boolean();
+}
+
 double read_number(const JsonReader& field) { return field.number(0, kLargestNumber); }
 
 double read_seconds(const JsonReader& field) { return field.number(0, kMostSeconds); }
@@ -229,11 +242,21 @@ Json to_json(const WorkerHello& hello) {
           {"contract", std::string(to_string(offered.contract))},
           {"unavailable", offered.unavailable ? Json(*offered.unavailable) : Json()}};
     }
-    backends.push_back({{"name", backend.name}, {"precisions", precisions}});
+    backends.push_back({{"name", backend.name},
+                        {"family", to_string(backend.family)},
+                        {"description", backend.description},
+                        {"compiles", backend.compiles},
+                        {"repeats", backend.repeats},
+                        {"reference", backend.reference},
+                        {"precisions", precisions}});
   }
-  return {{"protocol", kProtocolVersion}, {"worker", hello.worker},
-          {"software", hello.software},   {"device", hello.device ? to_json(*hello.device) : Json()},
-          {"backends", backends},         {"calibrates", hello.calibrates}};
+  return {{"protocol", kProtocolVersion},
+          {"worker", hello.worker},
+          {"software", hello.software},
+          {"device", hello.device ? to_json(*hello.device) : Json()},
+          {"backends", backends},
+          {"calibrates", hello.calibrates},
+          {"broken", hello.broken ? Json(*hello.broken) : Json()}};
 }
 
 double finite(double value, const char* what) {
@@ -282,9 +305,9 @@ Json to_json(const Result& result) {
 WorkerHello read(const JsonReader& fields, const WorkerHello*) {
   const std::int64_t protocol = fields.at("protocol").integer(0);
   if (protocol != kProtocolVersion) {
-    throw MessageError("it speaks version " + std::to_string(protocol) +
-                       " of the worker protocol, this program version " + std::to_string(kProtocolVersion) +
-                       "; build both from the same sources");
+    throw OtherProtocolError("it speaks version " + std::to_string(protocol) +
+                             " of the worker protocol, this program version " +
+                             std::to_string(kProtocolVersion) + "; build both from the same sources");
   }
   WorkerHello hello;
   hello.worker = read_checked_name(fields.at("worker"));
@@ -294,6 +317,11 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
   for (const JsonReader& row : fields.at("backends").items()) {
     OfferedBackend& backend = hello.backends.emplace_back();
     backend.name = read_checked_name(row.at("name"));
+    backend.family = read_family(row.at("family"));
+    backend.description = read_shown(row.at("description"));
+    backend.compiles = read_flag(row, "compiles");
+    backend.repeats = read_flag(row, "repeats");
+    backend.reference = read_flag(row, "reference");
     for (const auto& [name, offer] : row.at("precisions").members()) {
       OfferedPrecision& offered = backend.precisions[read_precision(name, offer)];
       offered.contract =
@@ -302,7 +330,9 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
         offered.unavailable = read_shown(reason);
     }
   }
-  if (fields.has("calibrates")) hello.calibrates = fields.at("calibrates").boolean();
+  hello.calibrates = read_flag(fields, "calibrates");
+  if (const auto broken = fields.find("broken"); broken && !broken->is_null())
+    hello.broken = read_shown(*broken);
   return hello;
 }
 

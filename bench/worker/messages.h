@@ -30,9 +30,15 @@ struct OfferedPrecision {
   Contract contract = Contract::kExact;
   std::optional<std::string> unavailable;
 };
+/// What a backend is: only its worker says so.
 struct OfferedBackend {
   std::string name;
-  std::map<Precision, OfferedPrecision> precisions;
+  Family family = Family::kOther;
+  std::string description = {};  ///< one line
+  bool compiles = false;         ///< when it is set up, which may take a minute
+  bool repeats = false;          ///< another row's work under its own name: "all" leaves it out
+  bool reference = false;        ///< whether it answers `reference`
+  std::map<Precision, OfferedPrecision> precisions = {};
 };
 struct WorkerHello {
   std::string worker;
@@ -40,6 +46,8 @@ struct WorkerHello {
   std::optional<DeviceInfo> device;
   std::vector<OfferedBackend> backends;
   bool calibrates = false;  ///< whether it answers `calibrate`
+  /// Why nothing that it offers works, though nothing is missing here: its rows fail with this reason.
+  std::optional<std::string> broken = {};
 };
 
 /// Files that hold one data set, as prepare() wants them.
@@ -127,6 +135,12 @@ class MessageError : public std::runtime_error {
 
  private:
   std::optional<std::int64_t> id_;
+};
+
+/// A hello of another version of the protocol.
+class OtherProtocolError : public MessageError {
+ public:
+  using MessageError::MessageError;
 };
 
 // Lines are without their newline, both ways. Reading throws MessageError.

@@ -96,10 +96,15 @@ class Server {
                        " of the worker protocol, worker " + description_.name + " speaks version " +
                        std::to_string(kProtocolVersion) + "; build both from the same sources");
     }
-    WorkerHello hello{description_.name, description_.software, description_.device, {}, false};
+    WorkerHello hello{description_.name, description_.software, description_.device, {}};
     for (const Backend& backend : description_.backends) {
       OfferedBackend& offered = hello.backends.emplace_back();
       offered.name = backend.name;
+      offered.family = backend.family;
+      offered.description = backend.description;
+      offered.compiles = backend.compiles;
+      offered.repeats = backend.repeats;
+      offered.reference = backend.reference != nullptr;
       for (const BackendPrecision& row : backend.precisions) {
         offered.precisions[row.precision] = {row.contract, row.unavailable};
       }

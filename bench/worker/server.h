@@ -47,10 +47,14 @@ struct Backend {
   /// Throws UnsupportedError if the workload does not fit, OutOfMemoryError, or any other exception for a
   /// failure. Null for a backend that only answers `reference`.
   std::function<std::unique_ptr<Trainer>(const TrainerRequest&)> make_trainer;
-  ReferenceFunction reference = nullptr;  ///< only `oracle-cuda` has one
+  ReferenceFunction reference = nullptr;  ///< of a reference; else null
   /// Whether it trains every activation, loss and optimizer. The server refuses for the others what is beyond
   /// ReLU, cross-entropy and plain sgd.
   bool trains_everything = false;
+  Family family = Family::kOther;
+  std::string description = {};  ///< one line
+  bool compiles = false;         ///< when it is set up, which may take a minute
+  bool repeats = false;          ///< another row's work under its own name: "all" leaves it out
 };
 
 struct WorkerDescription {

@@ -21,6 +21,8 @@ WorkerDescription describe(int device) {
   const std::optional<std::string> unavailable = cublaslt_unavailable(device);
   Backend backend;
   backend.name = "cublaslt-graph";
+  backend.family = Family::kVendor;
+  backend.description = "the vendor's products and their epilogues without a framework, in a CUDA graph";
   for (const Precision precision : kAllPrecisions)
     backend.precisions.push_back(
         {precision, precision == Precision::kTf32 ? Contract::kLibrary : Contract::kExact, unavailable});

@@ -8,6 +8,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "families.h"
+
 namespace headroom {
 namespace {
 
@@ -191,6 +193,7 @@ Record timed(const char* backend, double seconds) {
   Record record;
   record.workload = "mlp-8x8-b8";
   record.backend = backend;
+  record.family = family_of(backend);
   record.step_seconds = StepSeconds{seconds, seconds, seconds};
   return record;
 }

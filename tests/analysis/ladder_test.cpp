@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "families.h"
+
 namespace headroom {
 namespace {
 
@@ -15,6 +17,7 @@ Record row(const char* backend, double microseconds, double spread = 0.01) {
   Record record;
   record.workload = kWorkload;
   record.backend = backend;
+  record.family = family_of(backend);
   const double seconds = 1e-6 * microseconds;
   record.step_seconds = StepSeconds{seconds, seconds * (1 - spread), seconds * (1 + spread)};
   record.verification.verdict = Verdict::kPass;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "families.h"
+
 namespace headroom {
 namespace {
 
@@ -11,6 +13,7 @@ Record record(const std::string& backend, double seconds, Precision precision = 
   Record result;
   result.workload = workload;
   result.backend = backend;
+  result.family = family_of(backend);
   result.precision = precision;
   result.step_seconds = StepSeconds{.median = seconds, .low = seconds, .high = seconds};
   result.verification.verdict = verdict;

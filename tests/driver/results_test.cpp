@@ -40,6 +40,7 @@ Results example() {
   Record record;
   record.workload = "mlp-7x3-b2";
   record.backend = "cuda-layered";
+  record.family = Family::kOurs;
   record.precision = Precision::kBf16;
   record.contract = Contract::kLibrary;
   record.outcome = Outcome::kFailed;
@@ -97,7 +98,8 @@ std::string as_version_1(std::string text) {
            {R"("about":null,)", ""},
            {R"("activation":"relu","loss":"cross-entropy",)", ""},
            {R"(,"momentum":0.0)", ""},
-           {R"(,"held_out_r_squared":null)", ""}}) {
+           {R"(,"held_out_r_squared":null)", ""},
+           {R"("family":"ours",)", ""}}) {
     const std::size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
     text.replace(at, from.size(), to);
@@ -110,6 +112,33 @@ TEST(ResultsFile, FilesOfVersion1AreReadWithWhatWasMeantThen) {
   const Results read = read_results(folder.write("old.json", as_version_1(to_json(example()))));
   EXPECT_EQ(read.version, 1);
   EXPECT_EQ(to_json(read), to_json(example()));  // what is written is of the latest version
+}
+
+TEST(ResultsFile, FamiliesThatAFileDoesNotSayAreThoseOfTheNamesOfThen) {
+  const TemporaryFolder folder;
+  std::string text = to_json(example());
+  const std::string family = R"("family":"ours",)", name = R"("backend":"cuda-layered")";
+  text.erase(text.find(family), family.size());
+  const auto family_of = [&](const std::string& backend) {
+    std::string changed = text;
+    changed.replace(changed.find(name), name.size(), R"("backend":")" + backend + '"');
+    return read_results(folder.write("a.json", changed)).records[0].family;
+  };
+  EXPECT_EQ(family_of("cuda-layered"), Family::kOurs);
+  EXPECT_EQ(family_of("cuda"), Family::kOurs);
+  EXPECT_EQ(family_of("oracle-cuda"), Family::kReference);
+  EXPECT_EQ(family_of("pytorch-compile-graph"), Family::kPytorch);
+  EXPECT_EQ(family_of("libtorch-expert"), Family::kLibtorch);
+  EXPECT_EQ(family_of("jax-scan"), Family::kJax);
+  EXPECT_EQ(family_of("cublaslt-graph"), Family::kVendor);
+  EXPECT_EQ(family_of("eager-fused"), Family::kOther);
+}
+
+TEST(ResultsFile, AFamilyThatAFileSaysIsKeptWhateverTheName) {
+  const TemporaryFolder folder;
+  Results results = example();
+  results.records[0].family = Family::kJax;
+  EXPECT_EQ(read_results(folder.write("a.json", to_json(results))).records[0].family, Family::kJax);
 }
 
 TEST(ResultsFile, AFileOfVersion1HasNothingThatCameLater) {

@@ -152,7 +152,10 @@ class PlanTest : public testing::Test {
     installation_.root = folder_.path();
     options_.suite = "s";
   }
-  Plan plan() const { return make_plan(options_, installation_, backend_table()); }
+  Plan plan() const {
+    return make_plan(options_, installation_,
+                     [this](const std::vector<std::string>&) -> const auto& { return table_; });
+  }
   std::string refusal() const {
     return message_of<InputError>([this] { plan(); });
   }
@@ -162,18 +165,31 @@ class PlanTest : public testing::Test {
     return all;
   }
 
+  // As workers offer them.
+  const std::vector<BackendRow> table_ = {
+      {.name = "oracle", .worker = "oracle", .family = Family::kReference},
+      {.name = "pytorch-eager", .worker = "python", .family = Family::kPytorch, .in_all = true},
+      {.name = "pytorch-graph", .worker = "python", .family = Family::kPytorch, .in_all = true},
+      {.name = "pytorch-compile",
+       .worker = "python",
+       .family = Family::kPytorch,
+       .compiles = true,
+       .in_all = true},
+      {.name = "pytorch-compile-graph", .worker = "python", .family = Family::kPytorch, .in_all = true},
+      {.name = "libtorch-eager", .worker = "libtorch", .family = Family::kLibtorch, .in_all = true},
+      {.name = "cuda-layered", .worker = "cuda", .family = Family::kOurs, .in_all = true},
+      {.name = "cuda", .worker = "cuda", .family = Family::kOurs},
+      {.name = "mine", .worker = "mine"},
+  };
   TemporaryFolder folder_;
   Installation installation_;
   RunOptions options_;
 };
 
 TEST_F(PlanTest, AllIsEveryBackendThatCompetes) {
-  std::vector<std::string> competing;
-  for (const BackendRow& row : backend_table())
-    if (row.family != Family::kReference && !row.repeats) competing.push_back(row.name);
-  for (const char* name : {"pytorch-eager", "libtorch-eager", "cuda-layered"})
-    EXPECT_THAT(competing, ::testing::Contains(name));
-  EXPECT_EQ(plan().workloads[0].groups[0].backends, competing);
+  EXPECT_THAT(plan().workloads[0].groups[0].backends,
+              ElementsAre("pytorch-eager", "pytorch-graph", "pytorch-compile", "pytorch-compile-graph",
+                          "libtorch-eager", "cuda-layered"));
   options_.backends = {"oracle", "all"};
   EXPECT_EQ(plan().workloads[0].groups[0].backends.front(), "oracle");
 }
@@ -182,6 +198,20 @@ TEST_F(PlanTest, ABackendThatRepeatsAnotherIsMeasuredWhereItIsNamed) {
   EXPECT_THAT(plan().workloads[0].groups[0].backends, ::testing::Not(::testing::Contains("cuda")));
   options_.backends = {"all", "cuda"};
   EXPECT_THAT(plan().workloads[0].groups[0].backends, ::testing::Contains("cuda"));
+}
+
+TEST_F(PlanTest, TheBackendsAreAskedForOnceByEveryNameAndAfterAllElseWasChecked) {
+  std::vector<std::vector<std::string>> asked;
+  const auto ask = [&](const std::vector<std::string>& names) -> const auto& {
+    asked.push_back(names);
+    return table_;
+  };
+  options_.backends = {"all", "-cuda-layered", "mine"};
+  make_plan(options_, installation_, ask);
+  EXPECT_THAT(asked, ElementsAre(options_.backends));
+  options_.suite_workloads = {"mlp-5x3-b1"};
+  EXPECT_THROW(make_plan(options_, installation_, ask), InputError);
+  EXPECT_EQ(asked.size(), 1u);
 }
 
 TEST_F(PlanTest, ANameAfterAMinusIsLeftOut) {

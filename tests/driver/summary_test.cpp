@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "../analysis/families.h"
 #include "analysis/ladder.h"
 #include "driver/results/formats/formats.h"
 
@@ -17,6 +18,7 @@ Record row(const char* backend, double microseconds) {
   Record record;
   record.workload = "mlp-8x8-b8";
   record.backend = backend;
+  record.family = family_of(backend);
   record.step_seconds = StepSeconds{1e-6 * microseconds, 0.99e-6 * microseconds, 1.01e-6 * microseconds};
   record.verification.verdict = Verdict::kPass;
   return record;

@@ -398,7 +398,7 @@ def test_existing_output_is_not_overwritten(tmp_path):
 
 BAD_ARGUMENTS = {
     "unknown suite": (["--suite", "quik"], "quick"),
-    "unknown backend": (["--backend", "cuda-layerd"], "cuda-layered"),
+    "unknown backend": (["--backend", "oracl"], "did you mean 'oracle'"),
     "unknown precision": (["--precision", "fp61"], "fp16"),
     "malformed workload name": (["--workload", "mlp-784-10"], "mlp-784-10"),
     "a width of 0": (["--workload", "mlp-784x0x10-b32"], "mlp-784x0x10-b32"),
@@ -410,7 +410,7 @@ BAD_ARGUMENTS = {
     "output that is a folder": (["--output", "/tmp"], "/tmp"),
     "cache folder that is a file": (["--cache-dir", "/dev/null"], "--cache-dir /dev/null"),
     "no time to set up": (["--setup-limit", "0"], "--setup-limit"),
-    "unknown backend left out": (["--backend", "all,-cuda-layerd"], "cuda-layered"),
+    "unknown backend left out": (["--backend", "all,-pytorch-eagr"], "did you mean 'pytorch-eager'"),
     "every backend left out": (["--backend", "oracle,-oracle"], "nothing to measure"),
     "results file that is none": (["--resume", "/dev/null"], "/dev/null"),
     "a device that is not there": (["--device", "77"], "--device 77"),
@@ -640,7 +640,8 @@ class Backends:
     def hello(self):
         offered = {name: {"contract": "exact", "unavailable": None} for name in ("fp32", "tf32", "bf16")}
         return {"worker": "python", "software": {}, "device": None,
-                "backends": [{"name": "pytorch-compile-graph", "precisions": offered}]}
+                "backends": [{"name": "pytorch-compile-graph", "family": "pytorch", "description": "",
+                              "compiles": True, "precisions": offered}]}
     def prepare(self, request):
         with open(sys.argv[2], "a") as log:
             print(request.workload_name, request.precision, os.getpid(), os.environ.get("HEADROOM_COMPILERS"),
@@ -691,7 +692,8 @@ def test_compile_processes_set_up_every_compiled_cell_side_by_side(tmp_path):
 DEEP_WORKER = """
 import json, sys
 hello = {"protocol": 2, "worker": "deep", "software": {}, "device": None,
-         "backends": [{"name": "deep", "precisions": {"fp32": {"contract": "exact", "unavailable": None}}}]}
+         "backends": [{"name": "deep", "family": "other", "description": "",
+                       "precisions": {"fp32": {"contract": "exact", "unavailable": None}}}]}
 for line in sys.stdin:
     request = json.loads(line)
     answer = json.dumps({"id": request["id"], "ok": True, "result": hello})

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -110,6 +111,46 @@ def tamper(request):
     assert records["honest"]["outcome"] == "failed"
     assert "died with signal 9 (Killed) during 'hello'" in records["honest"]["message"]
     assert records["oracle"]["outcome"] == "ok", records["oracle"]["message"]
+
+
+# As workers of old answer: one refuses the driver's version, the other gives its own.
+OLD_ANSWERS = {
+    "refuses": {"ok": False, "error": {"kind": "input", "message": "request.protocol: expected 1, found 2"}},
+    "answers": {"ok": True, "result": {"protocol": 1, "worker": "old", "software": {}, "backends": []}},
+}
+
+
+@pytest.mark.parametrize("answer", OLD_ANSWERS)
+def test_a_worker_of_protocol_1_is_a_skipped_row(tmp_path, answer):
+    program = tmp_path / "old.py"
+    program.write_text(f"""
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({{"id": json.loads(line)["id"]}} | {OLD_ANSWERS[answer]!r}), flush=True)
+""")
+    worker = f"old={sys.executable} -I -S {program}"
+    words = run_words(tmp_path / "a.json", backends="oracle-honest,old-fast")
+    done = headroom(*words, "--worker", worker)
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path / "a.json")
+    assert records["oracle-honest"]["outcome"] == "ok"
+    assert records["old-fast"]["outcome"] == "skipped"
+    assert "worker protocol" in records["old-fast"]["message"]
+    assert ("version 1" if answer == "answers" else "expected 1, found 2") in records["old-fast"]["message"]
+    assert done.stdout.count("worker protocol") == 1
+
+
+@pytest.mark.parametrize("family, said", [("pytroch", "did you mean 'pytorch'?"), (None, "family: missing")])
+def test_a_worker_that_does_not_say_what_its_backends_are_is_refused(tmp_path, family, said):
+    tamper = f"""
+def tamper(request):
+    def change(result):
+        result["backends"][0].pop("family")
+        if {family!r}:
+            result["backends"][0]["family"] = {family!r}
+    return change if request["call"] == "hello" else None
+"""
+    assert_refused(headroom(*run_words(tmp_path / "a.json", proxy(tmp_path, tamper))), "--worker fault", said)
 
 
 def test_a_working_folder_that_goes_during_the_run_costs_nothing(tmp_path):

@@ -205,9 +205,9 @@ def test_without_jax_every_row_has_the_reason(tmp_path, problem):
 def test_a_broken_jax_is_a_failure(tmp_path):
     (tmp_path / "jax.py").write_text("raise OSError('libjax_common.so: cannot open shared object file')")
     worker = start(tmp_path, f"sys.path.insert(0, '{tmp_path}')")
-    kind, message = worker.error("hello", protocol=2)
-    assert kind == "failed"
-    assert message.startswith("JAX is broken in this Python: OSError: libjax_common.so")
+    hello = worker.ok("hello", protocol=2)
+    assert hello["broken"].startswith("JAX is broken in this Python: OSError: libjax_common.so")
+    assert [row["name"] for row in hello["backends"]] == ["jax-jit", "jax-scan"]
     assert worker.end() == 0
 
 

@@ -319,8 +319,9 @@ def test_without_a_usable_torch_every_backend_says_why(tmp_path, prelude, reason
 def test_a_torch_that_is_there_and_broken_is_an_error_and_no_reason_to_skip(tmp_path, module, text):
     (tmp_path / f"{module}.py").write_text(text)
     worker = Worker(tmp_path / "log", prelude=f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
-    kind, message = worker.error("hello", protocol=2)
-    assert (kind, "PyTorch is broken" in message) == ("failed", True)
+    hello = worker.ok("hello", protocol=2)
+    assert "PyTorch is broken" in hello["broken"]
+    assert "pytorch-eager" in [row["name"] for row in hello["backends"]]
     assert worker.end() == 0
 
 

@@ -138,8 +138,8 @@ def test_an_answer_that_json_cannot_hold_fails_its_call_and_the_worker_lives(ses
 )
 def test_a_backend_that_does_not_train_everything_refuses_what_is_not_plain(beyond, reason):
     rows = [
-        Backend("all", "m", {"fp32": "exact"}, trains_everything=True),
-        Backend("b", "m", {"fp32": "exact"}),
+        Backend("all", "pytorch", "d", "m", {"fp32": "exact"}, trains_everything=True),
+        Backend("b", "pytorch", "d", "m", {"fp32": "exact"}),
     ]
     table = BackendTable(rows, lambda backend, precision: None)
     plain = TrainerRequest("b", "fp32", "w", (2, 3), 2, *(np.zeros((4, 2)), np.zeros(4), np.zeros(9)), None)
@@ -148,6 +148,21 @@ def test_a_backend_that_does_not_train_everything_refuses_what_is_not_plain(beyo
         table.asked_for(dataclasses.replace(plain, **beyond))
     assert (refused.value.kind, str(refused.value)) == ("unsupported", reason)
     assert table.asked_for(dataclasses.replace(plain, backend="all", **beyond)) is rows[0]
+
+
+def test_a_row_says_what_its_backend_is():
+    row = Backend("b", "jax", "one line", "m", {"fp32": "exact"}, compiles=True)
+    (offered,) = BackendTable([row], lambda backend, precision: None).offered()
+    assert offered == {
+        "name": "b",
+        "family": "jax",
+        "description": "one line",
+        "compiles": True,
+        "repeats": False,
+        "precisions": {"fp32": {"contract": "exact", "unavailable": None}},
+    }
+    with pytest.raises(ValueError, match="family of b: expected reference, pytorch"):
+        BackendTable([dataclasses.replace(row, family="torch")], lambda backend, precision: None)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a b", "-b", "\x1b[31m", "ü", "a\n", "x" * 129])

@@ -233,20 +233,22 @@ WorkerDescription describe(int) {
       backend.precisions.push_back({precision, Contract::kExact, std::nullopt});
     }
     backend.make_trainer = make_trainer;
+    backend.description = "of the tests";
+    if (name == "oracle-honest") backend.family = Family::kReference;  // no competitor of the others
   }
-  description.backends.push_back({"reference",
-                                  {{Precision::kFp32, Contract::kExact, std::nullopt}},
-                                  nullptr,
-                                  [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
-                                     std::int64_t, const auto& point, const auto& after_free_steps) {
-                                    follow_reference(request.workload, request.precision, /*rounding=*/true,
-                                                     request.data, request.initial, steps, point,
-                                                     after_free_steps);
-                                  }});
-  description.backends.push_back({"fault-unavailable",
-                                  {{Precision::kFp32, Contract::kExact, "no such device in this machine"}},
-                                  nullptr,
-                                  nullptr});
+  Backend& reference = description.backends.emplace_back();
+  reference.name = "reference";
+  reference.family = Family::kReference;
+  for (const Precision precision : kAllPrecisions)
+    reference.precisions.push_back({precision, Contract::kExact, std::nullopt});
+  reference.reference = [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
+                           std::int64_t, const auto& point, const auto& after_free_steps) {
+    follow_reference(request.workload, request.precision, /*rounding=*/true, request.data, request.initial,
+                     steps, point, after_free_steps);
+  };
+  Backend& unavailable = description.backends.emplace_back();
+  unavailable.name = "fault-unavailable";
+  unavailable.precisions = {{Precision::kFp32, Contract::kExact, "no such device in this machine"}};
   return description;
 }
 

@@ -102,7 +102,12 @@ TEST(Messages, HelloIsReadBackAsWritten) {
   hello.device->sm_count = 132;
   hello.device->compute_major = 9;
   hello.device->memory_bytes = 150'000'000'000;
-  hello.backends.push_back({"cuda-layered", {{Precision::kFp16, {Contract::kAutocast, "no \"device\"\n"}}}});
+  hello.backends = {{.name = "cuda-layered",
+                     .family = Family::kOurs,
+                     .description = "a kernel\neach",
+                     .compiles = true,
+                     .precisions = {{Precision::kFp16, {Contract::kAutocast, "no \"device\"\n"}}}},
+                    {.name = "again", .repeats = true, .reference = true}};
   const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1));
   EXPECT_EQ(read.worker, "cuda");
   EXPECT_EQ(read.software, hello.software);
@@ -111,7 +116,14 @@ TEST(Messages, HelloIsReadBackAsWritten) {
   const OfferedPrecision offered = read.backends.at(0).precisions.at(Precision::kFp16);
   EXPECT_EQ(offered.contract, Contract::kAutocast);
   EXPECT_EQ(offered.unavailable, "no \"device\"");
-  EXPECT_FALSE(read.calibrates);
+  EXPECT_EQ(read.backends[0].family, Family::kOurs);
+  EXPECT_EQ(read.backends[0].description, "a kernel each");
+  EXPECT_TRUE(read.backends[0].compiles);
+  EXPECT_FALSE(read.backends[0].repeats || read.backends[0].reference || read.backends[1].compiles);
+  EXPECT_TRUE(read.backends[1].repeats && read.backends[1].reference);
+  EXPECT_FALSE(read.calibrates || read.broken);
+  hello.broken = "no library";
+  EXPECT_EQ(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).broken, "no library");
   hello.calibrates = true;
   EXPECT_TRUE(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).calibrates);
 }
@@ -122,10 +134,24 @@ TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationIsRead) {
   EXPECT_FALSE(std::get<WorkerHello>(read_answer<WorkerHello>(line, 1)).calibrates);
 }
 
+// The hello of a worker with one backend, whose fields but the name and the precisions are these.
+std::string hello_with(const std::string& fields) {
+  return R"({"id":1,"ok":true,"result":{"protocol":2,"worker":"w","software":{},"device":null,"backends":[{"name":"b",)" +
+         fields + R"("precisions":{}}]}})";
+}
+
+TEST(Messages, AFamilyThatThereIsNotIsRefusedWithTheNearest) {
+  EXPECT_EQ(refusal<WorkerHello>(hello_with(R"("family":"other","description":"",)")), "accepted");
+  EXPECT_THAT(refusal<WorkerHello>(hello_with(R"("family":"pytroch","description":"",)")),
+              HasSubstr("backends[0].family: unknown family 'pytroch'; did you mean 'pytorch'?"));
+  EXPECT_THAT(refusal<WorkerHello>(hello_with(R"("description":"",)")),
+              HasSubstr("backends[0].family: missing"));
+}
+
 TEST(Messages, ANameThatIsNoneIsRefusedAtBothEnds) {
   const auto hello = [](const std::string& worker, const std::string& backend) {
-    return refusal<WorkerHello>(
-        write_answer(1, WorkerHello{worker, {}, {}, {{backend, {{Precision::kFp32, {}}}}}, false}));
+    return refusal<WorkerHello>(write_answer(
+        1, WorkerHello{worker, {}, {}, {{.name = backend, .precisions = {{Precision::kFp32, {}}}}}}));
   };
   EXPECT_EQ(hello("w", "b"), "accepted");
   EXPECT_THAT(hello("w", "/some/folder/x"),

@@ -89,6 +89,8 @@ WorkerDescription describe(int) {
     if (made_up().is("lacks", name)) continue;
     Backend& backend = description.backends.emplace_back();
     backend.name = name;
+    backend.family = Family::kOurs;
+    backend.description = "with made-up times";
     for (const Precision precision : kAllPrecisions)
       backend.precisions.push_back({precision, Contract::kExact, std::nullopt});
     backend.make_trainer = [](const TrainerRequest& request) {

@@ -22,6 +22,7 @@
 #include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
 #include "driver/run/device_use.h"
+#include "driver/run/offers.h"
 #include "driver/run/outlook.h"
 #include "driver/system/host.h"
 #include "driver/system/left_out.h"
@@ -47,24 +48,8 @@ GateRule rule_of(const CompareOptions& options) {
 
 NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
 
-// The names of the worker programs that the plan needs.
-std::set<std::string> needed_workers(const Plan& plan, const std::vector<BackendRow>& table) {
-  std::set<std::string> workers;
-  for (const PlannedWorkload& planned : plan.workloads) {
-    for (const Group& group : planned.groups) {
-      for (const std::string& backend : group.backends) {
-        workers.insert(std::find_if(table.begin(), table.end(), [&](const auto& row) {
-                         return row.name == backend;
-                       })->worker);
-      }
-    }
-  }
-  return workers;
-}
-
-// The worker programs of a build folder. Those that the plan needs must be there.
-std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder,
-                                       const std::set<std::string>& needed) {
+// The worker programs of a build folder.
+std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder) {
   Installation build = find_installation();
   if (!fs::is_directory(folder)) {
     throw InputError(
@@ -72,23 +57,30 @@ std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path
                     option, folder.string()));
   }
   build.program_folder = fs::absolute(folder) / "bin";
-  std::vector<WorkerProgram> programs = worker_programs(build, {});
+  return worker_programs(build, {});
+}
+
+// Those that the plan needs must be there.
+void require_programs(const std::string& option, const fs::path& folder,
+                      const std::vector<WorkerProgram>& programs, const std::set<std::string>& needed) {
   for (const WorkerProgram& program : programs) {
     if (needed.count(program.name) == 0 || !program.missing) continue;
     throw InputError(fmt::format("{} {}: there is no bin/{} in it; expected a build folder of ./headroom",
                                  option, folder.string(),
                                  fs::path(program.command.front()).filename().string()));
   }
-  return programs;
+}
+
+// What head's workers offer, and what only base's do.
+std::vector<BackendRow> rows_of_both(const SidePools& pools) {
+  std::vector<BackendRow> table = pools[1].rows();
+  for (const BackendRow& row : pools[0].rows())
+    if (find_row(table, row.name) == nullptr) table.push_back(row);
+  return table;
 }
 
 std::string label(const std::string& given, const std::string& folder) {
   return given.empty() ? fs::path(folder).lexically_normal().string() : given;
-}
-
-// A plan of the suite with what was asked for; cells that the suite limits to GPUs are measured anyway.
-Plan plan_of(const CompareOptions& options, const std::vector<BackendRow>& table) {
-  return make_plan(options.measured, find_installation(), table);
 }
 
 void hold_device(const CompareOptions& options, const std::set<std::string>& needed, SidePools& pools,
@@ -160,29 +152,62 @@ std::vector<fs::path> files_read(const CompareOptions& options) {
   return files;
 }
 
-// So that nothing is built only to find that none of it can run.
-void refuse_without_device(const std::set<std::string>& workers) {
-  const std::set<std::string> need_device = {"cuda", "cublaslt"};
-  if (std::includes(need_device.begin(), need_device.end(), workers.begin(), workers.end()))
-    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
+// The programs that can be built and that did not say what they offer: not built yet, or from older sources.
+std::set<std::string> silent_programs(const std::vector<WorkerProgram>& programs, const WorkerPool& pool) {
+  std::set<std::string> names;
+  for (const WorkerProgram& program : programs)
+    if (!program.starts_slowly && !program.needs_pytorch && !pool.greeting(program.name).hello)
+      names.insert(program.name);
+  return names;
+}
+
+// Of a name that neither build offers the reason, unless it is just unknown.
+void refuse_silent_builds(const CompareOptions& options, const std::vector<std::string>& asked,
+                          const std::vector<BackendRow>& table, const SidePools& pools) {
+  if (std::all_of(asked.begin(), asked.end(), [&](const std::string& word) {
+        return word == kAllBackends || !lacks_asked(table, {word});
+      }))
+    return;
+  for (const Side side : kSides) {
+    for (const Greeting* greeting : pools[static_cast<std::size_t>(side)].silent())
+      if (!greeting->not_built) throw InputError(fmt::format("{}: {}", to_string(side), greeting->problem));
+  }
+  if (!table.empty()) return;
+  throw InputError(fmt::format(
+      "--base {}: there is no worker in its bin; expected a build folder of ./headroom", options.base));
 }
 
 }  // namespace
 
 bool measures(const CompareOptions& options) { return options.self_check || !options.base.empty(); }
 
+// Which backends there are, the programs of this build say. What they do not say may be in those that were not built.
 std::string targets_text(const CompareOptions& options) {
-  const std::vector<BackendRow> table = backend_table();
-  const std::set<std::string> needed = needed_workers(plan_of(options, table), table);
-  if (choose_device(options.measured) < 0) refuse_without_device(needed);
+  const Installation installation = find_installation();
+  const std::vector<WorkerProgram> programs = worker_programs(installation, {});
+  const Scratch logs(0);
+  WorkerPool pool(programs, -1, {}, logs.folder());
+  std::vector<BackendRow> table;
+  const Plan plan =
+      make_plan(options.measured, installation, [&](const std::vector<std::string>& asked) -> const auto& {
+        return table = find_backends(programs, pool, asked);
+      });
+  std::set<std::string> needed = serving_workers(plan, table);
+  if (std::any_of(table.begin(), table.end(), [](const BackendRow& row) { return row.worker.empty(); }))
+    needed.merge(silent_programs(programs, pool));
+  const auto is_needed = [&](const WorkerProgram& program) { return needed.contains(program.name); };
+  // So that nothing is built only to find that none of it can run.
+  if (choose_device(options.measured) < 0 &&
+      std::all_of(programs.begin(), programs.end(),
+                  [&](const WorkerProgram& program) { return !is_needed(program) || program.needs_device; }))
+    throw InputError("compare: no CUDA device, and every backend that was asked for needs one");
   std::string text;
-  for (const WorkerProgram& program : worker_programs(find_installation(), {})) {
-    if (needed.count(program.name) == 0) continue;
-    const std::string name = fs::path(program.command.front()).filename().string();
-    if (!name.starts_with("headroom-"))
+  for (const WorkerProgram& program : programs) {
+    if (!is_needed(program)) continue;
+    if (program.starts_slowly)
       throw InputError(fmt::format("compare: worker '{}' is not a program of a build; leave out its backends",
                                    program.name));
-    text += name + "\n";
+    text += fs::path(program.command.front()).filename().string() + "\n";
   }
   return text;
 }
@@ -213,11 +238,8 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
   CompareOptions options = asked;
   if (options.head.empty()) options.head = find_installation().program_folder.parent_path().string();
   if (options.self_check) options.base = options.head;
-  const std::vector<BackendRow> table = backend_table();
-  const Plan plan = plan_of(options, table);
-  const std::set<std::string> needed = needed_workers(plan, table);
-  std::array<std::vector<WorkerProgram>, 2> programs = {programs_of("--base", options.base, needed),
-                                                        programs_of("--head", options.head, needed)};
+  std::array<std::vector<WorkerProgram>, 2> programs = {programs_of("--base", options.base),
+                                                        programs_of("--head", options.head)};
   if (options.plant_percent > 0) {
     for (WorkerProgram& program : programs[1])
       program.environment[kPlantVariable] = fmt::format("{}", options.plant_percent);
@@ -235,8 +257,22 @@ void compare_builds(const CompareOptions& asked, const std::function<void(const 
     fs::create_directory(folder);
     return folder;
   };
-  SidePools pools{WorkerPool(std::move(programs[0]), device, limits, log_folder(Side::kBase)),
-                  WorkerPool(std::move(programs[1]), device, limits, log_folder(Side::kHead))};
+  SidePools pools{WorkerPool(programs[0], device, limits, log_folder(Side::kBase)),
+                  WorkerPool(programs[1], device, limits, log_folder(Side::kHead))};
+  std::vector<BackendRow> table;
+  // Cells that the suite limits to GPUs are measured anyway.
+  const Plan plan = make_plan(
+      options.measured, find_installation(), [&](const std::vector<std::string>& names) -> const auto& {
+        const auto greet = [&](const std::vector<std::string>& workers) {
+          for (const std::string& worker : workers) start_on_both(pools, worker);
+        };
+        table = ask_for_backends(programs[0], names, greet, [&] { return rows_of_both(pools); });
+        refuse_silent_builds(options, names, table, pools);
+        return table;
+      });
+  const std::set<std::string> needed = serving_workers(plan, table);
+  require_programs("--base", options.base, programs[0], needed);
+  require_programs("--head", options.head, programs[1], needed);
   DeviceLock held;
   hold_device(options, needed, pools, held, progress);
   const Room room = room_here();

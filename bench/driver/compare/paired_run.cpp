@@ -41,7 +41,7 @@ const TrainingFiles& ComparedFiles::training(const Workload& workload) {
 }
 
 const Reference& ComparedFiles::reference(const Workload& workload, Precision precision,
-                                          WorkerClient* gpu_oracle) {
+                                          const OfferedBackend* gpu_oracle, WorkerClient* client) {
   const auto key = std::make_pair(workload.name, precision);
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
@@ -49,7 +49,7 @@ const Reference& ComparedFiles::reference(const Workload& workload, Precision pr
   const std::filesystem::path folder = own.parameters.parent_path() / std::string(to_string(precision));
   const bool on_gpu = gpu_oracle != nullptr && wants_gpu_oracle(workload);
   return references_
-      .emplace(key, on_gpu ? gpu_reference(*gpu_oracle, own, precision, folder)
+      .emplace(key, on_gpu ? gpu_reference(*client, gpu_oracle->name, own, precision, folder)
                            : cpu_reference(own, precision, folder))
       .first->second;
 }
@@ -63,8 +63,7 @@ PairedRun::PairedRun(const CompareOptions& options, const Plan& plan, const std:
         Cell& cell = cells_.emplace_back();
         cell.index = comparison_.cells.size();
         cell.workload = planned.workload;
-        cell.row =
-            *std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == backend; });
+        cell.row = row_of(table, backend);
         ComparedCell& result = comparison_.cells.emplace_back();
         result.workload = planned.workload.name;
         result.base_backend = result.head_backend = backend;
@@ -178,8 +177,8 @@ bool PairedRun::offered(Cell& cell) {
     } else if (const auto entry = offer->precisions.find(result.precision);
                entry == offer->precisions.end()) {
       missing = fmt::format("does not offer {}", to_string(result.precision));
-    } else if (entry->second.unavailable) {
-      missing = *entry->second.unavailable;
+    } else if (hello.broken || entry->second.unavailable) {
+      missing = hello.broken ? *hello.broken : *entry->second.unavailable;
     }
     if (missing.empty()) continue;
     lack(side, cell, missing);
@@ -205,16 +204,19 @@ void PairedRun::check(Side side, Cell& cell) {
   }
   const Precision precision = compared(cell).precision;
   const WorkerHello& hello = this->hello(side, cell);
-  const auto offers = [&](const std::string& name) {
-    return std::find_if(hello.backends.begin(), hello.backends.end(),
-                        [&](const auto& backend) { return backend.name == name; });
+  const auto first = [&](auto&& is_wanted) {
+    const auto found = std::find_if(hello.backends.begin(), hello.backends.end(), is_wanted);
+    return found == hello.backends.end() ? nullptr : &*found;
   };
-  const bool has_oracle = offers("oracle-cuda") != hello.backends.end();
+  const OfferedBackend* oracle =
+      hello.device ? first([](const OfferedBackend& backend) { return backend.reference; }) : nullptr;
   WorkerClient& client = this->client(side, cell);
   // The oracle on the device takes the place of the trainer, so it comes first.
-  const Reference& reference = files_.reference(cell.workload, precision, has_oracle ? &client : nullptr);
+  const Reference& reference = files_.reference(cell.workload, precision, oracle, &client);
   prepare(side, cell);
-  const Contract contract = offers(cell.row.name)->precisions.at(precision).contract;
+  const OfferedBackend* offered =
+      first([&](const OfferedBackend& backend) { return backend.name == cell.row.name; });
+  const Contract contract = offered->precisions.at(precision).contract;
   const Verification verification =
       judge(check_trainer(client, files_.training(cell.workload), reference, contract, precision,
                           files_.scratch() / "trained.f32", [] { interruption::throw_if_requested(); }));
@@ -278,7 +280,7 @@ void PairedRun::check_losses(Side side, Cell& cell, std::int64_t steps) {
   const std::vector<float> losses =
       client(side, cell).losses(first, steps - first, files_.scratch() / "losses.f32");
   const double highest =
-      kLossRange * files_.reference(cell.workload, compared(cell).precision, nullptr).largest_loss;
+      kLossRange * files_.reference(cell.workload, compared(cell).precision, nullptr, nullptr).largest_loss;
   const Verification verification = judge({losses_finite_check(losses, highest)});
   if (verification.verdict != Verdict::kPass)
     throw std::runtime_error("verification: " + failure_message(verification));

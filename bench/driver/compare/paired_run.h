@@ -28,8 +28,9 @@ class ComparedFiles {
  public:
   explicit ComparedFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
   const TrainingFiles& training(const Workload& workload);
-  /// `gpu_oracle`: a client whose build has the oracle on the device; used where the CPU would take minutes.
-  const Reference& reference(const Workload& workload, Precision precision, WorkerClient* gpu_oracle);
+  /// `gpu_oracle`: the reference of a build that runs on the device; used where the CPU would take minutes. Null for none.
+  const Reference& reference(const Workload& workload, Precision precision, const OfferedBackend* gpu_oracle,
+                             WorkerClient* client);
   std::filesystem::path scratch() const { return folder_; }
   /// Which side's cells have passed their checks: a build is not checked again for every repetition.
   std::set<std::pair<Side, std::string>>& verified() { return verified_; }

@@ -1,6 +1,4 @@
-// The two tables of the driver: which worker programs there are, and which backend each of them serves.
-//
-// Adding a backend is one row here and one in its worker. Workers named with --worker bring their own rows.
+// Which worker programs there are, and what a backend is to the driver. Which backends there are, their workers say.
 #pragma once
 
 #include <filesystem>
@@ -10,29 +8,31 @@
 #include <string_view>
 #include <vector>
 
+#include "core/record.h"
 #include "driver/plan/options.h"
 
 namespace headroom {
 
-/// Who a backend is compared with. A reference is measured where it is named, never compared as a competitor.
-/// kJax and kVendor compete but are neither PyTorch nor ours; kOther comes with --worker.
-enum class Family { kReference, kPytorch, kLibtorch, kJax, kVendor, kCuda, kOther };
-std::string_view to_string(Family family);
-
+/// A backend as its worker describes it (`hello` in PROTOCOL.md).
 struct BackendRow {
   std::string name;
-  std::string worker;
+  std::string worker;  ///< empty: none that answered offers it, and some did not say what they offer
   Family family = Family::kOther;
-  std::string description;
-  bool compiles = false;  ///< when it is set up, which takes up to a minute
-  bool repeats = false;   ///< another row's work under its own name: "all" leaves it out
+  std::string description = {};
+  bool compiles = false;   ///< when it is set up, which takes up to a minute
+  bool in_all = false;     ///< whether "all" means it too
+  bool reference = false;  ///< follows the oracle for others
+  bool on_device = false;  ///< its worker has a CUDA device
 };
 
 struct WorkerProgram {
   std::string name;
   std::vector<std::string> command;  ///< program first
-  std::map<std::string, std::string> environment;
-  std::optional<std::string> missing;  ///< why it cannot be started, found without starting it
+  std::map<std::string, std::string> environment = {};
+  std::optional<std::string> missing = {};  ///< why it cannot be started, found without starting it
+  bool starts_slowly = false;               ///< it imports a framework, which takes seconds
+  bool needs_device = false;                ///< nothing of it runs without a CUDA device
+  bool needs_pytorch = false;               ///< to be built
 };
 
 /// Where this installation's parts are.
@@ -45,11 +45,10 @@ struct Installation {
 };
 Installation find_installation();
 
-std::vector<BackendRow> backend_table();
+/// The row called `name`; null if there is none.
+const BackendRow* find_row(const std::vector<BackendRow>& table, std::string_view name);
 /// The row called `name`, which must be there.
 const BackendRow& row_of(const std::vector<BackendRow>& table, std::string_view name);
-/// Worker programs that measure the device itself.
-std::vector<std::string> calibrating_workers();
 std::vector<WorkerProgram> worker_programs(const Installation& installation,
                                            const std::vector<WorkerOption>& options);
 

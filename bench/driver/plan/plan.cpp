@@ -14,8 +14,6 @@
 namespace headroom {
 namespace {
 
-constexpr const char* kAll = "all";
-
 std::vector<std::string> names_of(const std::vector<BackendRow>& table) {
   std::vector<std::string> names;
   for (const BackendRow& row : table) names.push_back(row.name);
@@ -28,7 +26,7 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   std::vector<std::string> known = names_of(table);
   for (const std::string& word : asked) {
     const std::string name = word.starts_with('-') ? word.substr(1) : word;
-    if (word != kAll && std::find(known.begin(), known.end(), name) == known.end()) {
+    if (word != kAllBackends && std::find(known.begin(), known.end(), name) == known.end()) {
       throw InputError(fmt::format("{}: unknown backend '{}'; did you mean '{}'? `{} list` shows them", where,
                                    name, nearest_name(name, known), command_name()));
     }
@@ -38,11 +36,20 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   };
   std::vector<std::string> chosen;
   for (const BackendRow& row : table) {
-    const bool competes = row.family != Family::kReference && row.family != Family::kOther && !row.repeats;
-    if ((is_asked(row.name) || (is_asked(kAll) && competes)) && !is_asked("-" + row.name))
+    if ((is_asked(row.name) || (is_asked(kAllBackends) && row.in_all)) && !is_asked("-" + row.name))
       chosen.push_back(row.name);
   }
   return chosen;
+}
+
+// Every name of a backend that any of them asks for.
+std::vector<std::string> asked_of(const std::vector<SuiteWorkload>& workloads) {
+  std::vector<std::string> asked;
+  for (const SuiteWorkload& entry : workloads) {
+    for (const std::string& word : entry.backends)
+      if (std::find(asked.begin(), asked.end(), word) == asked.end()) asked.push_back(word);
+  }
+  return asked;
 }
 
 // Keeps what is in `wanted`; every name there must exist.
@@ -99,10 +106,10 @@ class Filter {
 
 // IDX files are the user's: they are read once before anything is measured, so that a bad one ends the
 // program.
-void check_data(const std::vector<PlannedWorkload>& workloads) {
+void check_data(const std::vector<SuiteWorkload>& workloads) {
   std::vector<std::tuple<std::string, int, int, int>> checked;
-  for (const PlannedWorkload& planned : workloads) {
-    const Workload& workload = planned.workload;
+  for (const SuiteWorkload& entry : workloads) {
+    const Workload& workload = entry.workload;
     if (workload.dataset.kind != DatasetSpec::Kind::kIdx) continue;
     const auto key =
         std::make_tuple(workload.dataset.folder, workload.inputs(), workload.classes(), workload.batch_size);
@@ -139,12 +146,21 @@ std::int64_t Plan::cells() const {
   return count;
 }
 
+std::set<std::string> serving_workers(const Plan& plan, const std::vector<BackendRow>& table) {
+  std::set<std::string> workers;
+  for (const PlannedWorkload& planned : plan.workloads) {
+    for (const Group& group : planned.groups)
+      for (const std::string& backend : group.backends) workers.insert(row_of(table, backend).worker);
+  }
+  workers.erase("");
+  return workers;
+}
+
 std::string cell_name(const std::string& workload, const std::string& backend, Precision precision) {
   return fmt::format("{}/{}/{}", workload, backend, to_string(precision));
 }
 
-Plan make_plan(const RunOptions& options, const Installation& installation,
-               const std::vector<BackendRow>& table) {
+Plan make_plan(const RunOptions& options, const Installation& installation, const OfferedBackends& offered) {
   Plan plan;
   std::vector<SuiteWorkload> entries;
   std::string where = "--workload";
@@ -160,7 +176,7 @@ Plan make_plan(const RunOptions& options, const Installation& installation,
     keep_workloads(entries, options.suite_workloads, suite.name);
   } else {
     for (const std::string& name : options.workload_names) {
-      SuiteWorkload entry{parse_workload_name(name), {Precision::kFp32}, {kAll}};
+      SuiteWorkload entry{parse_workload_name(name), {Precision::kFp32}, {kAllBackends}};
       for (const SuiteWorkload& other : entries) {
         if (other.workload.name == entry.workload.name) {
           throw InputError(fmt::format("--workload {}: it is there twice", entry.workload.name));
@@ -178,26 +194,32 @@ Plan make_plan(const RunOptions& options, const Installation& installation,
 
   const Filter filter(options.google_benchmark.filter);
   for (SuiteWorkload& entry : entries) {
-    PlannedWorkload planned{entry.workload, {}, entry.about};
-    Workload& workload = planned.workload;
+    Workload& workload = entry.workload;
     if (options.seed) workload.seed = *options.seed;
     set_numbers(workload, options.optimizer_numbers);
-    for (const PlannedWorkload& other : plan.workloads)
-      if (other.workload.name == workload.name)
+    for (const SuiteWorkload* other = entries.data(); other != &entry; ++other)
+      if (other->workload.name == workload.name)
         throw InputError(
             fmt::format("--momentum: makes two workloads '{}'; choose one of them", workload.name));
     if (!options.data_folder.empty()) workload.dataset = {DatasetSpec::Kind::kIdx, options.data_folder};
     validate(workload);
-    const bool asked = !options.backends.empty();
+    if (!options.backends.empty()) entry.backends = options.backends;
+  }
+  check_data(entries);
+
+  const std::vector<BackendRow>& table = offered(asked_of(entries));
+  for (SuiteWorkload& entry : entries) {
+    const std::string& name = entry.workload.name;
+    PlannedWorkload planned{entry.workload, {}, entry.about};
     const std::vector<std::string> backends =
-        expand_backends(asked ? options.backends : entry.backends, table, asked ? "--backend" : where);
+        expand_backends(entry.backends, table, options.backends.empty() ? where : "--backend");
     const std::vector<Precision>& precisions =
         options.precisions.empty() ? entry.precisions : options.precisions;
     for (const Precision precision : kAllPrecisions) {
       if (std::find(precisions.begin(), precisions.end(), precision) == precisions.end()) continue;
       Group group{precision, {}};
       for (const std::string& backend : backends) {
-        if (filter.matches(cell_name(workload.name, backend, precision))) group.backends.push_back(backend);
+        if (filter.matches(cell_name(name, backend, precision))) group.backends.push_back(backend);
       }
       if (!group.backends.empty()) planned.groups.push_back(std::move(group));
     }
@@ -211,7 +233,6 @@ Plan make_plan(const RunOptions& options, const Installation& installation,
                           "--benchmark_list_tests shows them",
                           options.google_benchmark.filter));
   }
-  check_data(plan.workloads);
   return plan;
 }
 

@@ -1,6 +1,8 @@
 // A run as cells: which backends train which workload in which precision, in the order they will run.
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,9 +37,14 @@ struct Plan {
 /// "mlp-784x10-b32/cuda-layered/fp16": the name Google Benchmark knows a cell by.
 std::string cell_name(const std::string& workload, const std::string& backend, Precision precision);
 
+/// The backends that there are, where these were asked for: names, "all", or after a '-' what is left out of it.
+using OfferedBackends = std::function<const std::vector<BackendRow>&(const std::vector<std::string>& asked)>;
+
 /// Throws InputError for unknown names (with the nearest one), an empty selection, data that does not fit a
-/// workload, a number that a workload's optimizer does not have.
-Plan make_plan(const RunOptions& options, const Installation& installation,
-               const std::vector<BackendRow>& table);
+/// workload, a number that a workload's optimizer does not have. `offered` is called once, when everything else was checked.
+Plan make_plan(const RunOptions& options, const Installation& installation, const OfferedBackends& offered);
+
+/// The names of the worker programs that serve the planned backends.
+std::set<std::string> serving_workers(const Plan& plan, const std::vector<BackendRow>& table);
 
 }  // namespace headroom

@@ -10,10 +10,13 @@
 
 namespace headroom {
 
+/// Every backend that competes and repeats no other.
+inline constexpr const char* kAllBackends = "all";
+
 struct SuiteWorkload {
   Workload workload;
   std::vector<Precision> precisions;  ///< the suite's unless the workload has its own
-  std::vector<std::string> backends;  ///< names, or "all": every backend that competes
+  std::vector<std::string> backends;  ///< names, or kAllBackends; after a '-' what is left out of it
   std::string about = {};             ///< where it comes from, in a sentence; may be empty
 };
 

@@ -83,6 +83,7 @@ static void from_json(const Parsed& name, Verdict& verdict) {
 static void from_json(const Parsed& name, SetupCache& cache) {
   read_one_of(name, {SetupCache::kCold, SetupCache::kWarm}, cache);
 }
+static void from_json(const Parsed& name, Family& family) { read_one_of(name, kAllFamilies, family); }
 static void from_json(const Parsed& name, Activation& activation) {
   read_one_of(name, kAllActivations, activation);
 }
@@ -235,6 +236,7 @@ static void from_json(const Parsed& value, Verification& verification) {
 static void from_json(const Parsed& value, Record& record) {
   value.at("workload").get_to(record.workload);
   value.at("backend").get_to(record.backend);
+  value.at("family").get_to(record.family);
   value.at("precision").get_to(record.precision);
   value.at("contract").get_to(record.contract);
   value.at("outcome").get_to(record.outcome);

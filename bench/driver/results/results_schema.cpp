@@ -174,6 +174,26 @@ void for_each_of(json& object, const char* key, const std::string& where, auto&&
   for (std::size_t i = 0; i < list->size(); ++i) use((*list)[i], fmt::format("{}{}[{}]", where, key, i));
 }
 
+// Of the backends that there were when files did not say it.
+Family family_by_name(const std::string& backend) {
+  const auto begins = [&](const char* beginning) { return backend.starts_with(beginning); };
+  if (backend == "oracle" || begins("oracle-")) return Family::kReference;
+  if (begins("pytorch-")) return Family::kPytorch;
+  if (begins("libtorch-")) return Family::kLibtorch;
+  if (begins("jax-")) return Family::kJax;
+  if (begins("cublaslt-")) return Family::kVendor;
+  return backend == "cuda" || begins("cuda-") ? Family::kOurs : Family::kOther;
+}
+
+// Files of version 1, and the first ones of version 2, have none.
+void add_families(json& document) {
+  for_each_of(document, "records", "", [](json& record, const std::string&) {
+    if (record.is_object() && !record.contains("family") && record.contains("backend") &&
+        record["backend"].is_string())
+      record["family"] = to_string(family_by_name(record["backend"]));
+  });
+}
+
 void upgrade_from_version_1(json& document, const std::string& file) {
   document["schema_version"] = kResultsVersion;
   for_each_of(document, "workloads", file + ": ", [](json& workload, const std::string& where) {
@@ -184,6 +204,8 @@ void upgrade_from_version_1(json& document, const std::string& file) {
       add_fields(optimizer, where + ".optimizer", {{"momentum", 0}});
   });
   for_each_of(document, "records", file + ": ", [](json& record, const std::string& where) {
+    if (record.is_object() && record.contains("family"))
+      throw InputError(fmt::format("{}.family: unknown field", where));
     for_each_of(record, "losses", where + ".", [](json& curve, const std::string& place) {
       add_fields(curve, place, {{"held_out_r_squared", nullptr}});
     });
@@ -206,6 +228,7 @@ int check_results(json& document, const std::string& file) {
     version = found.get<int>();
   }
   if (version == 1) upgrade_from_version_1(document, file);
+  add_families(document);
   valijson::ValidationResults faults;
   {
     const ShownAsSigned signed_numbers(document);

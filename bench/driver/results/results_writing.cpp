@@ -17,6 +17,7 @@ static void to_json(json& value, Precision precision) { value = to_string(precis
 static void to_json(json& value, Contract contract) { value = to_string(contract); }
 static void to_json(json& value, Outcome outcome) { value = to_string(outcome); }
 static void to_json(json& value, Verdict verdict) { value = to_string(verdict); }
+static void to_json(json& value, Family family) { value = to_string(family); }
 static void to_json(json& value, SetupCache cache) { value = to_string(cache); }
 
 namespace {
@@ -183,6 +184,7 @@ static void to_json(json& value, const Verification& verification) {
 static void to_json(json& value, const Record& record) {
   value = {{"workload", record.workload},
            {"backend", record.backend},
+           {"family", record.family},
            {"precision", record.precision},
            {"contract", record.contract},
            {"outcome", record.outcome},

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "driver/plan/backends.h"
 #include "driver/run/device_use.h"
+#include "driver/run/offers.h"
 #include "driver/run/progress.h"
 #include "driver/run/worker_pool.h"
 #include "driver/system/device_lock.h"
@@ -31,10 +32,9 @@ std::string calibration_text(const CalibrateOptions& options, std::size_t width)
   const Scratch logs(0);
   Progress progress;
   if (const std::string text = left_out_text(); !text.empty()) progress.line(text);
-  WorkerPool pool(worker_programs(installation, options.workers), device, {}, logs.folder());
-  std::vector<std::string> names = calibrating_workers();
-  for (const WorkerOption& worker : options.workers) names.push_back(worker.name);
-  pool.greet(names);
+  const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
+  WorkerPool pool(programs, device, {}, logs.folder());
+  greet_quick_workers(programs, pool);  // those of --worker among them
   const std::optional<DeviceInfo> found = pool.device();
   if (!found) throw InputError("calibrate: no CUDA device was found; there is nothing to measure");
   DeviceLock lock;

@@ -42,7 +42,7 @@ void append_message(Record& record, const std::string& text) {
 WorkloadFiles::WorkloadFiles(const RunContext& context, const Workload& workload)
     : context_(context), folder_(MadeFolder::numbered(context.folder)) {
   // The CPU oracle reads the training samples from memory.
-  const bool keep = !(context.has_gpu_oracle && wants_gpu_oracle(workload));
+  const bool keep = !(context.gpu_oracle != nullptr && wants_gpu_oracle(workload));
   own_ = write_training_files(workload, context.least_train_bytes, folder() / "own", keep);
 }
 
@@ -65,6 +65,7 @@ GroupRun::GroupRun(const RunContext& context, const Workload& workload, const Gr
     cell.row = row_of(context.table, backend);
     cell.record.workload = workload.name;
     cell.record.backend = backend;
+    cell.record.family = cell.row.family;
     cell.record.precision = precision_;
     const Availability availability = context.pool.availability(cell.row, precision_);
     cell.record.contract = availability.contract;
@@ -135,12 +136,13 @@ void GroupRun::make_reference(WorkloadFiles& files) {
   status("", "following the oracle", true);
   // The next precision writes over this one's points: new files would have to find their pages anew.
   const std::filesystem::path points = files.folder() / "reference";
-  if (context_.has_gpu_oracle && wants_gpu_oracle(workload_)) {
-    const BackendRow& gpu_oracle = row_of(context_.table, "oracle-cuda");
+  const BackendRow* gpu_oracle = context_.gpu_oracle;
+  if (gpu_oracle != nullptr && wants_gpu_oracle(workload_)) {
     try {
-      reference_ = gpu_reference(context_.pool.client(gpu_oracle), files.own(), precision_, points);
+      reference_ =
+          gpu_reference(context_.pool.client(*gpu_oracle), gpu_oracle->name, files.own(), precision_, points);
     } catch (...) {
-      context_.pool.end(gpu_oracle.name);
+      context_.pool.end(gpu_oracle->name);
       throw;
     }
   } else {
@@ -265,7 +267,7 @@ void GroupRun::measure_energies() {
   status("", "measuring idle power", true);
   const std::optional<double> idle_watts = measure_idle_watts(nvml, kIdleFraction * seconds);
   for (Cell& cell : cells_) {
-    if (!cell.left() || cell.row.name == "oracle") continue;  // which works on the CPU
+    if (!cell.left() || !cell.row.on_device) continue;
     attempt(cell, "measuring energy", [&] {
       status(cell.row.name, "measuring energy");
       const auto train = [&](std::int64_t steps) {

@@ -33,7 +33,8 @@ struct RunContext {
   std::string cache_folder;      ///< for compiled code; empty: nowhere
   std::int64_t least_train_bytes = kLeastTrainBytes;
   bool has_device = false;
-  bool has_gpu_oracle = false;
+  const BackendRow* gpu_oracle =
+      nullptr;                    ///< of `table`: the reference that runs on the device; null for none
   GpuMonitor* monitor = nullptr;  ///< null where NVML says nothing of the device
 };
 

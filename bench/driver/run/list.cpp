@@ -9,6 +9,7 @@
 #include "driver/gpu/cuda_devices.h"
 #include "driver/plan/backends.h"
 #include "driver/plan/suite.h"
+#include "driver/run/offers.h"
 #include "driver/run/worker_pool.h"
 #include "driver/system/scratch.h"
 #include "driver/system/table.h"
@@ -67,11 +68,10 @@ std::string list_text(const ListOptions& options, std::size_t width) {
   limits.hello = std::chrono::seconds(60);
   const Scratch scratch(0);
   const bool has_device = options.device >= 0 && cuda_device_count() > 0;
-  WorkerPool pool(worker_programs(installation, options.workers), has_device ? options.device : -1, limits,
-                  scratch.folder());
+  const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
+  WorkerPool pool(programs, has_device ? options.device : -1, limits, scratch.folder());
   pool.greet_all();
-  std::vector<BackendRow> table = backend_table();
-  pool.add_rows(table);
+  const std::vector<BackendRow> table = find_backends(programs, pool, {kAllBackends});
   const std::optional<DeviceInfo> device = pool.device();
 
   std::vector<std::vector<PrecisionState>> states;

@@ -43,9 +43,9 @@ void refuse_too_large(const RunContext& context, const Results& results) {
                          [&](const std::string& backend) { return runs_here(context, group, backend); });
     });
     if (!runs) continue;
-    refuse_too_large(planned.workload,
-                     need_of(planned.workload, context.least_train_bytes, context.has_gpu_oracle, seeds),
-                     room);
+    refuse_too_large(
+        planned.workload,
+        need_of(planned.workload, context.least_train_bytes, context.gpu_oracle != nullptr, seeds), room);
   }
 }
 
@@ -81,7 +81,7 @@ double estimated_seconds(const RunContext& context, const PlannedWorkload& plann
     seconds += 1 + 60 * step + state_bytes * 9 * 6 / 1e9 + context.options.blocks * block + losses * step;
   }
   if (running == 0) return 0;
-  const bool gpu_oracle = context.has_gpu_oracle && wants_gpu_oracle(planned.workload);
+  const bool gpu_oracle = context.gpu_oracle != nullptr && wants_gpu_oracle(planned.workload);
   return seconds + reference_operations(planned.workload, gpu_oracle) / (gpu_oracle ? 4e12 : oracle_rate) +
          state_bytes * 20 / 1e9;
 }

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "core/error.h"
+#include "driver/run/offers.h"
 #include "driver/run/verify.h"
 #include "driver/system/host.h"
 #include "driver/system/interruption.h"
@@ -14,22 +16,8 @@
 #include "driver/system/subprocess.h"
 
 namespace headroom {
-namespace {
 
 namespace fs = std::filesystem;
-
-// What a worker would have offered that was killed before it could say so: whatever was asked for by a name that nobody
-// else has.
-void add_rows_of_killed(const std::string& worker, const std::vector<std::string>& asked,
-                        std::vector<BackendRow>& table) {
-  for (const std::string& name : asked) {
-    const auto has_name = [&](const BackendRow& row) { return row.name == name; };
-    if (name == "all" || name.starts_with('-') || std::any_of(table.begin(), table.end(), has_name)) continue;
-    table.push_back({name, worker, Family::kOther, fmt::format("served by worker '{}'", worker)});
-  }
-}
-
-}  // namespace
 
 void start_workers_as_the_suite_asks(RunOptions& options, const Installation& installation) {
   if (!options.workload_names.empty()) return;
@@ -45,29 +33,29 @@ void start_workers_as_the_suite_asks(RunOptions& options, const Installation& in
                         suite.python_worker_arguments.end());
 }
 
-void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table) {
+void greet_named_workers(const RunOptions& options, WorkerPool& pool) {
   std::vector<std::string> names;
   for (const WorkerOption& worker : options.workers) names.push_back(worker.name);
   pool.greet(names);
-  for (const Greeting& greeting : pool.greetings()) {
-    if (!greeting.asked || greeting.hello) continue;
-    if (!greeting.killed) throw InputError(fmt::format("--worker {}: {}", greeting.worker, greeting.problem));
-    add_rows_of_killed(greeting.worker, options.backends, table);
+  for (const Greeting* greeting : pool.silent()) {
+    // Its rows say so.
+    if (greeting->killed || greeting->other_protocol) continue;
+    throw InputError(fmt::format("--worker {}: {}", greeting->worker, greeting->problem));
   }
-  pool.add_rows(table);
 }
 
-void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,
-                           WorkerPool& pool) {
-  std::vector<std::string> names;
-  if (device >= 0) names = calibrating_workers();
-  for (const PlannedWorkload& planned : plan.workloads) {
-    if (wants_gpu_oracle(planned.workload)) names.push_back(row_of(table, "oracle-cuda").worker);
-    for (const Group& group : planned.groups) {
-      for (const std::string& backend : group.backends) names.push_back(row_of(table, backend).worker);
-    }
-  }
-  pool.greet(names);
+bool wants_gpu_oracle(const Plan& plan) {
+  return std::any_of(plan.workloads.begin(), plan.workloads.end(),
+                     [](const PlannedWorkload& planned) { return wants_gpu_oracle(planned.workload); });
+}
+
+void keep_needed_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool) {
+  std::set<std::string> needed = serving_workers(plan, table);
+  for (const Greeting& greeting : pool.greetings())
+    if (greeting.hello && greeting.hello->calibrates) needed.insert(greeting.worker);
+  const BackendRow* reference = reference_on_device(table, pool);
+  if (reference != nullptr && wants_gpu_oracle(plan)) needed.insert(reference->worker);
+  pool.keep_only(needed);
 }
 
 void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool) {
@@ -76,8 +64,9 @@ void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
     const auto same = [&](const BackendRow& other) { return other.name == row.name; };
     if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);
   };
+  const BackendRow* reference = reference_on_device(table, pool);
+  if (reference != nullptr && wants_gpu_oracle(plan)) add(*reference);
   for (const PlannedWorkload& planned : plan.workloads) {
-    if (wants_gpu_oracle(planned.workload)) add(row_of(table, "oracle-cuda"));
     for (const Group& group : planned.groups) {
       for (const std::string& backend : group.backends) {
         const BackendRow& row = row_of(table, backend);
@@ -132,11 +121,6 @@ std::string choose_cache_folder(const RunOptions& options) {
   fs::path there = folder;  // made when something is compiled
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   return writable(there) ? folder.string() : "";
-}
-
-bool has_gpu_oracle(const std::vector<BackendRow>& table, const WorkerPool& pool) {
-  return pool.availability(row_of(table, "oracle-cuda"), Precision::kFp32).state ==
-         Availability::State::kAvailable;
 }
 
 void draw_figures(const Installation& installation, const fs::path& results_file, Progress& progress) {

@@ -17,12 +17,12 @@ namespace headroom {
 /// A suite may start the Python worker with arguments of its own; --worker python=... comes first.
 void start_workers_as_the_suite_asks(RunOptions& options, const Installation& installation);
 
-/// Greets the workers named on the command line and adds their backends to `table`. Throws InputError if one cannot be
-/// started or is no worker; one that is killed meanwhile costs its rows alone.
-void greet_named_workers(const RunOptions& options, WorkerPool& pool, std::vector<BackendRow>& table);
-/// Greets those that serve the planned backends, and with a device those that calibrate it.
-void greet_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, int device,
-                           WorkerPool& pool);
+/// Greets the workers named on the command line. Throws InputError if one cannot be started or is no worker; one that is
+/// killed meanwhile, or speaks another version of the protocol, costs its rows alone.
+void greet_named_workers(const RunOptions& options, WorkerPool& pool);
+/// Ends those that were greeted and that the plan does not need: they serve none of its backends, follow no oracle for it
+/// and do not calibrate the device.
+void keep_needed_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
 
 /// Starts those that will train, at the same time.
 void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& table, WorkerPool& pool);
@@ -31,9 +31,6 @@ void start_planned_workers(const Plan& plan, const std::vector<BackendRow>& tabl
 /// Throws InputError if it cannot be written or is there already.
 void choose_output(const RunOptions& options, const Plan& plan, const Installation& installation,
                    const Results& results, ReservedFile& output);
-
-/// Whether a worker that was greeted has the oracle on the GPU.
-bool has_gpu_oracle(const std::vector<BackendRow>& table, const WorkerPool& pool);
 
 /// The folder for compiled code; empty if there is none to be had, and it is then compiled anew in each run. Throws
 /// InputError if the one that was asked for cannot be written.

@@ -89,11 +89,11 @@ Reference cpu_reference(const TrainingFiles& files, Precision precision,
   return reference;
 }
 
-Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
-                        const std::filesystem::path& folder) {
+Reference gpu_reference(WorkerClient& client, const std::string& backend, const TrainingFiles& files,
+                        Precision precision, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   Reference reference{folder, check_steps(files.workload, true)};
-  client.prepare("oracle-cuda", files.workload, precision, files.data, files.parameters, "");
+  client.prepare(backend, files.workload, precision, files.data, files.parameters, "");
   for (const double loss : client.reference(reference.steps, kFreeSteps, folder)) {
     reference.largest_loss = std::max(reference.largest_loss, loss);
   }

@@ -45,8 +45,9 @@ double oracle_operations(const Workload& workload);
 double reference_operations(const Workload& workload, bool on_gpu);
 
 Reference cpu_reference(const TrainingFiles& files, Precision precision, const std::filesystem::path& folder);
-Reference gpu_reference(WorkerClient& client, const TrainingFiles& files, Precision precision,
-                        const std::filesystem::path& folder);
+/// By `backend` of `client`, a reference on the device.
+Reference gpu_reference(WorkerClient& client, const std::string& backend, const TrainingFiles& files,
+                        Precision precision, const std::filesystem::path& folder);
 
 /// How many backends are checked at once, each in its own process: moving a large network's parameters in and out of one
 /// is mostly one core's work. Each needs a few copies of them.

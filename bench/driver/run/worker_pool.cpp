@@ -91,10 +91,17 @@ void WorkerPool::meet(const std::string& worker) {
   } catch (const WorkerKilledError& error) {
     greeting->problem = error.what();
     greeting->killed = true;
+  } catch (const WorkerProtocolError& error) {
+    greeting->problem = error.what();
+    greeting->other_protocol = true;
   } catch (const WorkerCallError& error) {
     greeting->problem = error.what();
     // The only thing wrong with a hello can be its version.
     greeting->other_protocol = error.kind() == WorkerCallError::Kind::kInput;
+    if (greeting->other_protocol)
+      greeting->problem =
+          fmt::format("worker {} speaks another version of the worker protocol than {}, this program's: {}",
+                      worker, kProtocolVersion, error.what());
   } catch (const std::exception& error) {
     greeting->problem = error.what();
   }
@@ -131,15 +138,22 @@ std::shared_ptr<WorkerClient> WorkerPool::living(const Processes& processes, con
   return found != processes.end() && found->second->alive() ? found->second : nullptr;
 }
 
-void WorkerPool::add_rows(std::vector<BackendRow>& table) const {
+std::vector<BackendRow> WorkerPool::rows() const {
+  std::vector<BackendRow> table;
   for (const Greeting& greeting : greetings_) {
     if (!greeting.hello) continue;
     for (const OfferedBackend& offered : greeting.hello->backends) {
-      const auto same =
-          std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == offered.name; });
-      if (same == table.end()) {
-        table.push_back({offered.name, greeting.worker, Family::kOther,
-                         fmt::format("served by worker '{}'", greeting.worker)});
+      const BackendRow* same = find_row(table, offered.name);
+      if (same == nullptr) {
+        const bool competes = offered.family != Family::kReference && offered.family != Family::kOther;
+        table.push_back({.name = offered.name,
+                         .worker = greeting.worker,
+                         .family = offered.family,
+                         .description = offered.description,
+                         .compiles = offered.compiles,
+                         .in_all = competes && !offered.repeats,
+                         .reference = offered.reference,
+                         .on_device = greeting.hello->device.has_value()});
       } else if (same->worker != greeting.worker) {
         throw InputError(fmt::format(
             "--worker {}: offers backend '{}', which worker '{}' has already; replace that worker instead",
@@ -147,29 +161,60 @@ void WorkerPool::add_rows(std::vector<BackendRow>& table) const {
       }
     }
   }
+  std::stable_sort(table.begin(), table.end(),
+                   [](const BackendRow& one, const BackendRow& other) { return one.family < other.family; });
+  return table;
+}
+
+std::vector<const Greeting*> WorkerPool::silent() const {
+  std::vector<const Greeting*> silent;
+  for (const Greeting& greeting : greetings_)
+    if (greeting.asked && !greeting.hello) silent.push_back(&greeting);
+  return silent;
+}
+
+void WorkerPool::keep_only(const std::set<std::string>& workers) {
+  for (Greeting& greeting : greetings_) {
+    greeting.kept = workers.contains(greeting.worker);
+    if (!greeting.kept) end_greeted(greeting.worker);
+  }
 }
 
 Availability WorkerPool::availability(const BackendRow& row, Precision precision) const {
+  const auto skipped = [](const std::string& reason, Contract contract = Contract::kExact) {
+    return Availability{Availability::State::kSkipped, reason, contract};
+  };
+  if (row.worker.empty()) return availability_of_silent();
   const Greeting* found = find_greeting(row.worker);
-  if (found == nullptr || found->not_built) {
-    return {Availability::State::kSkipped, found == nullptr ? "its worker is not known" : found->problem,
-            Contract::kExact};
-  }
-  if (!found->hello) return {Availability::State::kFailed, found->problem, Contract::kExact};
+  if (found == nullptr) return skipped("its worker is not known");
+  if (!found->hello) return availability_of(*found);
   for (const OfferedBackend& offered : found->hello->backends) {
     if (offered.name != row.name) continue;
     const auto entry = offered.precisions.find(precision);
-    if (entry == offered.precisions.end()) {
-      return {Availability::State::kSkipped,
-              fmt::format("{} does not offer {}", row.name, to_string(precision)), Contract::kExact};
-    }
-    if (entry->second.unavailable) {
-      return {Availability::State::kSkipped, *entry->second.unavailable, entry->second.contract};
-    }
-    return {Availability::State::kAvailable, "", entry->second.contract};
+    if (entry == offered.precisions.end())
+      return skipped(fmt::format("{} does not offer {}", row.name, to_string(precision)));
+    const Contract contract = entry->second.contract;
+    if (found->hello->broken) return {Availability::State::kFailed, *found->hello->broken, contract};
+    if (entry->second.unavailable) return skipped(*entry->second.unavailable, contract);
+    return {Availability::State::kAvailable, "", contract};
   }
-  return {Availability::State::kSkipped,
-          fmt::format("this build of worker '{}' does not offer it", row.worker), Contract::kExact};
+  return skipped(fmt::format("this build of worker '{}' does not offer it", row.worker));
+}
+
+Availability WorkerPool::availability_of(const Greeting& silent) const {
+  const bool skipped = silent.not_built || silent.other_protocol;
+  return {skipped ? Availability::State::kSkipped : Availability::State::kFailed, silent.problem,
+          Contract::kExact};
+}
+
+Availability WorkerPool::availability_of_silent() const {
+  Availability all{Availability::State::kSkipped, "no worker that answered offers it", Contract::kExact};
+  for (const Greeting* greeting : silent()) {
+    const Availability one = availability_of(*greeting);
+    if (one.state == Availability::State::kFailed) all.state = one.state;
+    all.reason += "; " + one.reason;
+  }
+  return all;
 }
 
 std::optional<DeviceInfo> WorkerPool::device() const {
@@ -182,7 +227,7 @@ std::optional<DeviceInfo> WorkerPool::device() const {
 std::map<std::string, std::string> WorkerPool::software() const {
   std::map<std::string, std::string> all;
   for (const Greeting& greeting : greetings_) {
-    if (!greeting.hello) continue;
+    if (!greeting.hello || !greeting.kept) continue;
     for (const auto& [name, version] : greeting.hello->software) {
       const auto [entry, added] = all.emplace(name, version);
       // Two workers may bring their own, such as the CUDA runtime of our kernels and that of PyTorch.

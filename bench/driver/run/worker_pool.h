@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Greeting {
   bool not_built = false;       ///< the program is not there, as opposed to one that failed
   bool killed = false;          ///< it died with a signal before it had answered
   bool other_protocol = false;  ///< it speaks another version of the protocol
+  bool kept = true;             ///< takes part in the run
 };
 
 /// Whether a (backend, precision) runs here.
@@ -61,13 +63,17 @@ class WorkerPool {
   /// Throws WorkerLostError if the pool has no such program.
   const Greeting& greeting(const std::string& worker) const;
 
-  /// Adds rows for the backends of programs that the table does not know (--worker). Throws InputError if one
-  /// offers a backend that another worker has already.
-  void add_rows(std::vector<BackendRow>& table) const;
+  /// What those that answered offer, a family after the other. Throws InputError if one offers a backend that another worker
+  /// has already.
+  std::vector<BackendRow> rows() const;
+  /// Those that were asked and did not say what they offer.
+  std::vector<const Greeting*> silent() const;
+  /// Ends the greeted processes of the other programs, and no longer counts their software.
+  void keep_only(const std::set<std::string>& workers);
 
   Availability availability(const BackendRow& row, Precision precision) const;
   std::optional<DeviceInfo> device() const;
-  std::map<std::string, std::string> software() const;
+  std::map<std::string, std::string> software() const;  ///< of those that are kept
 
   /// What the greeted workers measure of the device itself, one after the other; where two measure the same rate, the
   /// better one. A worker that fails is ended and costs its rates and one line, which goes to `complain`.
@@ -101,6 +107,9 @@ class WorkerPool {
 
   /// What starts for the same purpose appends to the same log.
   std::shared_ptr<WorkerClient> start(const WorkerProgram& program, const std::string& purpose);
+  /// Of what a worker would offer that did not say so, and of what any of them may offer.
+  Availability availability_of(const Greeting& silent) const;
+  Availability availability_of_silent() const;
   Greeting* find_greeting(const std::string& worker);
   const Greeting* find_greeting(const std::string& worker) const;
   /// The process of that name, or null; one that has ended counts as none.

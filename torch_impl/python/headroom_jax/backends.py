@@ -20,12 +20,15 @@ CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "exact", "bf16": "exact
 ON_CPU = ("fp32", "fp16", "bf16")
 
 
-def row(name: str) -> Backend:
+def row(name: str, description: str) -> Backend:
     module = f"headroom_jax.{name.replace('-', '_')}"
-    return Backend(name, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True)
+    return Backend(name, "jax", description, module, CONTRACTS, runs_on_cpu=ON_CPU, trains_everything=True)
 
 
-BACKENDS = (row("jax-jit"), row("jax-scan"))
+BACKENDS = (
+    row("jax-jit", "JAX, one compiled step a call"),
+    row("jax-scan", "JAX, all steps of a block in one compiled loop"),
+)
 
 
 def import_jax() -> tuple[ModuleType | None, str | None]:
@@ -79,8 +82,6 @@ class JaxBackends:
         return None
 
     def hello(self) -> dict:
-        if self._broken is not None:
-            raise self._broken
         software = {"python": platform.python_version()}
         if self._jax is not None:
             software["jax"] = str(self._jax.__version__)
@@ -90,6 +91,7 @@ class JaxBackends:
             "software": software,
             "device": device_description(self._device) if on_gpu else None,
             "backends": self._table.offered(),
+            "broken": None if self._broken is None else str(self._broken),
         }
 
     def prepare(self, request: TrainerRequest) -> Trainer:

@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 from headroom_protocol.server import TrainerRequest, WorkerError
 from headroom_protocol.workload import beyond_plain_training
 
+# Whom a backend is compared with (Family in bench/core/record.h).
+FAMILIES = ("reference", "pytorch", "libtorch", "jax", "vendor", "ours", "other")
+
 
 @dataclass(frozen=True)
 class Backend:
     """One row: `module` has make_trainer(request, device, **options)."""
 
     name: str
+    family: str  # of FAMILIES
+    description: str  # one line
     module: str
     contracts: Mapping[str, str]  # by precision
     runs_on_cpu: tuple[str, ...] = ()  # precisions
     compiles: bool = False  # with a compiler that may be missing
+    repeats: bool = False  # another row's work under its own name: "all" leaves it out
     # Else what is beyond ReLU, cross-entropy and plain sgd is refused for it.
     trains_everything: bool = False
     options: Mapping[str, object] = field(default_factory=dict)
@@ -28,12 +34,19 @@ class BackendTable:
         self._by_name = {backend.name: backend for backend in backends}
         if len(self._by_name) != len(backends):
             raise ValueError("backends.py: two backends have the same name")
+        for backend in backends:
+            if backend.family not in FAMILIES:
+                raise ValueError(f"backends.py: family of {backend.name}: expected {', '.join(FAMILIES)}")
         self._unavailable = unavailable
 
     def offered(self) -> list[dict]:
         return [
             {
                 "name": backend.name,
+                "family": backend.family,
+                "description": backend.description,
+                "compiles": backend.compiles,
+                "repeats": backend.repeats,
                 "precisions": {
                     precision: {"contract": contract, "unavailable": self._unavailable(backend, precision)}
                     for precision, contract in backend.contracts.items()

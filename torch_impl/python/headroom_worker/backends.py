@@ -25,16 +25,22 @@ OLDEST_TORCH = (2, 6)
 AUTOGRAD_CONTRACTS = {"fp32": "exact", "tf32": "library", "fp16": "autocast", "bf16": "autocast"}
 
 
-def row(name: str, **options) -> Backend:
+def row(name: str, description: str, **options) -> Backend:
     module = f"headroom_worker.{name.replace('-', '_')}"
-    return Backend(name, module, AUTOGRAD_CONTRACTS, trains_everything=True, **options)
+    return Backend(
+        name, "pytorch", description, module, AUTOGRAD_CONTRACTS, trains_everything=True, **options
+    )
 
 
 BACKENDS = (
-    row("pytorch-eager", runs_on_cpu=("fp32",)),
-    row("pytorch-graph"),
-    row("pytorch-compile", compiles=True),
-    row("pytorch-compile-graph", compiles=True),
+    row("pytorch-eager", "PyTorch from Python, operation by operation", runs_on_cpu=("fp32",)),
+    row("pytorch-graph", "pytorch-eager's step, captured in a CUDA graph"),
+    row("pytorch-compile", "torch.compile (max-autotune) of the loss and of the update", compiles=True),
+    row(
+        "pytorch-compile-graph",
+        "loss, gradients and update compiled as one function, whole steps in a CUDA graph",
+        compiles=True,
+    ),
 )
 
 
@@ -43,6 +49,8 @@ def trial(
 ) -> Backend:
     return Backend(
         name,
+        "other",  # so that "all" leaves it out and it is no best PyTorch
+        "another form of a row's step, tried before (docs/rivals.md)",
         "headroom_worker.trials",
         AUTOGRAD_CONTRACTS,
         compiles=compiles,
@@ -142,8 +150,6 @@ class PyTorchBackends:
         return self._no_compiler if backend.compiles else None
 
     def hello(self) -> dict:
-        if self._broken is not None:
-            raise self._broken
         software = {"python": platform.python_version()}
         if self._torch is not None:
             software["torch"] = str(self._torch.__version__)
@@ -155,6 +161,7 @@ class PyTorchBackends:
             "software": software,
             "device": device_description(self._torch, self._device) if on_gpu else None,
             "backends": self._table.offered(),
+            "broken": None if self._broken is None else str(self._broken),
         }
 
     def prepare(self, request: TrainerRequest) -> Trainer:

@@ -40,7 +40,7 @@ std::string verdict_text(const SpeedupRow& row) {
                                   ? "verified"
                                   : std::string(to_string(record.verification.verdict));
   const std::string slowdown = slowdown_message(record.blocks);
-  const bool no_speedup = !row.refuted_rivals.empty() && is_ours(record.backend) && counts(record);
+  const bool no_speedup = !row.refuted_rivals.empty() && is_ours(record) && counts(record);
   return verdict + (no_speedup ? ", no speed-up: " + refuted_text(row.refuted_rivals) : "") +
          (is_faster_than_floor(record) ? ", FASTER THAN ITS FLOOR" : "") +
          (slowdown.empty() ? "" : ", " + slowdown);
