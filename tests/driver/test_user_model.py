@@ -120,6 +120,13 @@ def test_a_network_too_deep_is_refused(run, tmp_path):
     assert_refused(run("--model", "net.py:make", "--batch", 2), "has 17 layers, must have 1 to 16")
 
 
+def test_one_output_with_cross_entropy_is_refused(run, tmp_path):
+    (tmp_path / "net.py").write_text(NETWORK.replace("8, 3", "8, 1"))
+    what = ["--model", "net.py:make", "--batch", 2, "--backend", "oracle", "--benchmark_list_tests"]
+    assert_refused(run(*what), "it has one output, with which cross-entropy learns nothing")
+    assert "mlp-5x8x1-b2-tanh-bce/oracle/fp32" in run(*what, "--loss", "bce").stdout
+
+
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass"])
 def test_a_file_that_takes_too_long_is_ended(run, tmp_path, code):
     (tmp_path / "net.py").write_text(code)

@@ -64,6 +64,8 @@ std::optional<ModelSource> take_user_model(RunOptions& options, const Installati
     workload.batch_size = *options.batch_size;
     workload.name = default_name(workload);
     validate(workload);
+    if (workload.outputs() == 1 && options.loss.value_or(workload.loss) == Loss::kCrossEntropy)
+      throw InputError("it has one output, with which cross-entropy learns nothing; give --loss mse or bce");
   } catch (const InputError& error) {
     throw InputError(fmt::format("--model {}: {}", model, error.what()));
   } catch (const JsonError& error) {
