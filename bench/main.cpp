@@ -27,6 +27,7 @@
 #include "driver/run/results_so_far.h"
 #include "driver/run/resume.h"
 #include "driver/run/run.h"
+#include "driver/run/user_model.h"
 #include "driver/system/command_name.h"
 #include "driver/system/interruption.h"
 #include "driver/system/left_out.h"
@@ -117,6 +118,7 @@ int run(const RunOptions& asked) {
   ReservedFile output;
   const Installation installation = find_installation();
   RunOptions options = resolve_options(asked, output, earlier);
+  std::optional<ModelSource> model = take_user_model(options, installation);
   start_workers_as_the_suite_asks(options, installation);
   Progress progress;
 
@@ -149,6 +151,11 @@ int run(const RunOptions& asked) {
   }
   refuse_other_plan(options, earlier, plan, installation);
   Results results = begin_results(options, plan, installation);
+  if (model) {
+    model->workload = plan.workloads.front().workload.name;
+    results.run.model = model;
+    progress.line(fmt::format("{}:{} is {}.", model->file, model->name, model->workload));
+  }
   choose_output(options, plan, installation, results, output);
   const std::string cache_folder = choose_cache_folder(options);
   if (cache_folder.empty() && options.compile_processes > 0)

@@ -464,6 +464,9 @@ def source_view(results: Results, source: Source) -> dict:
         "finished (UTC)": run.get("finished_utc") or "not finished",
         "commit": f"{run.get('git_sha') or 'not known'}{' (changed)' if run.get('git_dirty') else ''}",
         "source digest": run.get("source_digest"),
+        "model": "{file}:{name}, read as {workload}; SHA-256 of the file {sha256}".format(**run["model"])
+        if run.get("model")
+        else None,
         "settings": ", ".join(f"{name}: {value}" for name, value in (run.get("settings") or {}).items()),
         "data": "; ".join(sorted({row.workload.data for row in rows})),
         "device": device.get("name"),

@@ -77,8 +77,8 @@ void take_part(std::string_view name, std::string_view part, Workload& workload)
     for (const Activation one : kAllActivations) known.emplace_back(to_string(one));
     for (const Loss one : kAllLosses) known.emplace_back(to_string(one));
     for (const Optimizer::Kind one : kAllOptimizers) known.emplace_back(to_string(one));
-    throw bad_name(name, "'" + std::string(part) + "' is no activation, loss or optimizer; did you mean '" +
-                             nearest_name(part, known) + "'?");
+    throw bad_name(name, "'" + std::string(part) + "' is no activation, loss or optimizer (did you mean '" +
+                             nearest_name(part, known) + "'?)");
   }
 }
 

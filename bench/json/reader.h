@@ -68,6 +68,7 @@ class JsonReader {
 
   bool is_null() const;
   bool is_string() const;
+  bool is_object() const;
   bool boolean() const;
   std::string string() const;
   double number() const;

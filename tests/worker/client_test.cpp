@@ -249,6 +249,21 @@ TEST_F(Client, ErrorsOfACallKeepTheWorker) {
   EXPECT_GT(worker.train(0, 1).device_seconds, 0);
 }
 
+TEST_F(Client, TargetsOfAnotherWidthThanTheOutputsAreRefused) {
+  Workload workload = small_workload();  // three outputs
+  workload.loss = Loss::kMeanSquaredError;
+  const Scratch scratch(workload);
+  WorkerClient worker(fault_worker(), -1);
+  worker.hello();
+  for (const int width : {1, 2, 4}) {  // 1: labels have as many bytes
+    write_floats(scratch.data.targets,
+                 std::vector<float>(static_cast<std::size_t>(scratch.data.samples * width), 0.5f));
+    EXPECT_THAT(message_of<WorkerCallError>([&] { scratch.prepare(worker, "oracle-honest"); }),
+                HasSubstr("expected " + std::to_string(scratch.data.samples * 3 * 4) + " bytes, found " +
+                          std::to_string(scratch.data.samples * width * 4)));
+  }
+}
+
 TEST_F(Client, AFailedPrepareLeavesNoTrainer) {
   WorkerClient worker(fault_worker(), -1);
   scratch_.prepare(worker, "empty");

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <set>
 #include <thread>
@@ -21,9 +22,10 @@ namespace {
 
 // Options whose value decides what is measured and how. A resumed run must agree on them.
 const std::set<std::string> kSettings = {
-    "suite", "workload", "workloads", "shard",         "backend",       "precision",      "data",
-    "seed",  "losses",   "blocks",    "block-seconds", "device",        "energy-seconds", "loss-seeds",
-    "beta1", "beta2",    "epsilon",   "momentum",      "learning-rate", "weight-decay"};
+    "suite",          "workload",     "workloads", "shard",  "backend",       "precision",
+    "data",           "seed",         "losses",    "blocks", "block-seconds", "device",
+    "energy-seconds", "loss-seeds",   "beta1",     "beta2",  "epsilon",       "momentum",
+    "learning-rate",  "weight-decay", "batch",     "loss",   "optimizer"};
 
 // What a number of the optimizer may be.
 struct NumberOption {
@@ -100,6 +102,17 @@ WorkerOption parse_worker(const std::string& text) {
         fmt::format("--worker {}: expected NAME=COMMAND, such as mine=build/bin/my-worker", text));
   }
   check_name("--worker", option.name);
+  return option;
+}
+
+ModelOption parse_model(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  ModelOption option;
+  if (colon != std::string::npos) option = {text.substr(0, colon), text.substr(colon + 1)};
+  const auto is_word = [](unsigned char c) { return c == '_' || c >= 0x80 || std::isalnum(c) != 0; };
+  if (option.file.empty() || option.name.empty() ||
+      !std::all_of(option.name.begin(), option.name.end(), is_word))
+    throw InputError(fmt::format("--model {}: expected FILE.py:NAME, such as net.py:make", text));
   return option;
 }
 
@@ -202,7 +215,8 @@ struct Parser {
   CompareParser compare{app};
   CalibrateOptions calibrate_options;
   std::vector<std::string> precisions, workers, list_workers, calibrate_workers, loss_seeds;
-  std::string seed, shard, output, resume;
+  std::string seed, shard, output, resume, model, loss, optimizer;
+  int batch_size = 0;
   std::map<std::string, double> numbers;  // by option
   std::int64_t loss_steps = 0;
   CLI::Option* loss_steps_option = nullptr;
@@ -251,6 +265,17 @@ struct Parser {
     list_of(
         run->add_option("--workloads", options.suite_workloads, "Only these workloads of the suite, by name")
             ->group(what));
+    run->add_option(
+           "--model", model,
+           "FILE.py:NAME, instead of a suite: the torch.nn.Sequential that NAME is or returns, of Linear "
+           "layers with one activation between them; needs --batch; the file is executed with your rights")
+        ->group(what);
+    run->add_option("--batch", batch_size,
+                    "Of the model, or of each --workload instead of what its name says")
+        ->check(CLI::Range(1, 1 << 30))
+        ->group(what);
+    run->add_option("--loss", loss, "As --batch: cross-entropy, mse or bce")->group(what);
+    run->add_option("--optimizer", optimizer, "As --batch: sgd, adam or adamw")->group(what);
     run->add_option("--shard", shard, "I/N: the I-th of N parts of the workloads")->group(what);
     list_of(run->add_option("--backend", options.backends,
                             "Backends, or 'all' that compete (not 'cuda', which repeats another row); -NAME "
@@ -436,6 +461,17 @@ struct Parser {
       options.optimizer_numbers[one.number] = value;
     }
     if (loss_steps_option->count() > 0) options.loss_steps = loss_steps;
+    if (batch_size > 0) options.batch_size = batch_size;
+    const auto parse_kind = [](const char* option, auto read, const std::string& text, auto& kind) {
+      try {
+        if (!text.empty()) kind = read(text);
+      } catch (const InputError& error) {
+        throw InputError(fmt::format("{}: {}", option, error.what()));
+      }
+    };
+    parse_kind("--loss", parse_loss, loss, options.loss);
+    parse_kind("--optimizer", parse_optimizer, optimizer, options.optimizer);
+    if (!model.empty()) take_model();
     if (!shard.empty()) parse_shard();
     if (options.compile_only && options.compile_processes == 0)
       throw InputError("--compile-only: nothing would happen; give --compile-processes N too");
@@ -469,6 +505,19 @@ struct Parser {
     if (!options.google_benchmark.filter.empty()) {
       options.settings["benchmark_filter"] = options.google_benchmark.filter;
     }
+  }
+
+  void take_model() {
+    options.model = parse_model(model);
+    for (const char* other : {"--suite", "--workload", "--workloads"}) {
+      if (run->get_option(other)->count() > 0)
+        throw InputError(fmt::format("--model and {}: give one of them", other));
+    }
+    if (!resume.empty())
+      throw InputError(
+          "--model and --resume: a resumed run goes on with the workload that was read then; leave --model "
+          "out");
+    if (!options.batch_size) throw InputError("--model: needs --batch N, such as --batch 64");
   }
 
   static std::uint64_t parse_seed(const std::string& option, const std::string& text) {

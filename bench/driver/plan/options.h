@@ -31,8 +31,14 @@ struct GoogleBenchmarkOptions {
   std::vector<std::string> passed_on;  ///< what else the library may read itself
 };
 
+/// --model FILE:NAME: a network in a Python file of the user's.
+struct ModelOption {
+  std::string file, name;
+};
+
 struct RunOptions {
-  std::string suite = "quick";               ///< name or file
+  std::string suite = "quick";       ///< name or file
+  std::optional<ModelOption> model;  ///< instead of a suite, until run/user_model.h makes it a workload
   std::vector<std::string> workload_names;   ///< --workload: instead of a suite
   std::vector<std::string> suite_workloads;  ///< --workloads: subset of the suite; empty for all
   int shard_index = 1, shard_count = 1;      ///< --shard I/N, I from 1
@@ -40,6 +46,10 @@ struct RunOptions {
   std::vector<Precision> precisions;         ///< empty: what the suite says
   std::string data_folder;                   ///< IDX files; empty: synthetic
   std::optional<std::uint64_t> seed;
+  // Of the workloads named, instead of what their names say.
+  std::optional<int> batch_size;
+  std::optional<Loss> loss;
+  std::optional<Optimizer::Kind> optimizer;
   std::map<std::string, double> optimizer_numbers;  ///< as --learning-rate and the like, by kOptimizerNumbers
   std::optional<std::int64_t> loss_steps;
   std::vector<std::uint64_t> loss_seeds;  ///< empty: what the suite says

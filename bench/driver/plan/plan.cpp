@@ -119,6 +119,28 @@ void check_data(const std::vector<SuiteWorkload>& workloads) {
   }
 }
 
+// A workload of the command line: its name, and what other options say instead of it.
+Workload named_workload(const std::string& name, const RunOptions& options) {
+  Workload workload = parse_workload_name(name);
+  if (options.batch_size) workload.batch_size = *options.batch_size;
+  if (options.loss) workload.loss = *options.loss;
+  if (options.optimizer && *options.optimizer != workload.optimizer.kind)
+    workload.optimizer = {.kind = *options.optimizer};
+  workload.name = default_name(workload);
+  return workload;
+}
+
+// A suite says of each of its workloads what it is.
+void refuse_other_training(const RunOptions& options) {
+  const char* option = options.batch_size  ? "--batch"
+                       : options.loss      ? "--loss"
+                       : options.optimizer ? "--optimizer"
+                                           : nullptr;
+  if (option != nullptr)
+    throw InputError(fmt::format(
+        "{}: goes with --workload or --model; workloads of a suite say themselves what is trained", option));
+}
+
 // A name that says what is trained goes on saying it.
 void set_numbers(Workload& workload, const std::map<std::string, double>& numbers) {
   const bool says_all = workload.name == default_name(workload);
@@ -165,6 +187,7 @@ Plan make_plan(const RunOptions& options, const Installation& installation, cons
   std::vector<SuiteWorkload> entries;
   std::string where = "--workload";
   if (options.workload_names.empty()) {
+    refuse_other_training(options);
     const std::filesystem::path file = find_suite(options.suite, installation.root / "bench" / "suites");
     Suite suite = read_suite(file);
     where = file.string();
@@ -176,7 +199,7 @@ Plan make_plan(const RunOptions& options, const Installation& installation, cons
     keep_workloads(entries, options.suite_workloads, suite.name);
   } else {
     for (const std::string& name : options.workload_names) {
-      SuiteWorkload entry{parse_workload_name(name), {Precision::kFp32}, {kAllBackends}};
+      SuiteWorkload entry{named_workload(name, options), {Precision::kFp32}, {kAllBackends}};
       for (const SuiteWorkload& other : entries) {
         if (other.workload.name == entry.workload.name) {
           throw InputError(fmt::format("--workload {}: it is there twice", entry.workload.name));

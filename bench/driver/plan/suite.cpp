@@ -1,6 +1,6 @@
 #include "driver/plan/suite.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -48,10 +48,17 @@ Optimizer read_optimizer(const JsonReader& node) {
     optimizer.kind = read_kind(node, parse_optimizer);
     return optimizer;
   }
+  if (!node.is_object()) node.fail_expected("a name or an object");
+  if (!node.has("kind")) node.fail("key 'kind' is missing, such as \"adam\"");
   optimizer.kind = read_kind(node.at("kind"), parse_optimizer);
   std::vector<std::string> known;
   for (const std::string_view name : kOptimizerNumbers)
     if (optimizer_number(optimizer, name) != nullptr) known.emplace_back(name);
+  for (const std::string_view name : kOptimizerNumbers) {
+    if (node.has(std::string(name)) && optimizer_number(optimizer, name) == nullptr)
+      node.fail(
+          fmt::format("{} has no '{}'; it has {}", to_string(optimizer.kind), name, fmt::join(known, ", ")));
+  }
   expect_keys(node, {"kind"}, known);
   for (const std::string& name : known)
     if (node.has(name)) *optimizer_number(optimizer, name) = node.at(name).number();

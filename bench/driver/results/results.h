@@ -17,6 +17,13 @@ namespace headroom {
 /// The version of results/schema.json, which is that of every file that is written.
 inline constexpr int kResultsVersion = 2;
 
+/// The user's file that a workload was read off (`run --model`).
+struct ModelSource {
+  std::string file, name;  ///< base name; the callable or module in it
+  std::string sha256;      ///< of the file, 64 hexadecimal digits
+  std::string workload;    ///< the name of what was read
+};
+
 struct RunInfo {
   std::string id, started_utc;
   std::optional<std::string> finished_utc;
@@ -26,6 +33,7 @@ struct RunInfo {
   std::optional<std::string> source_digest;
   std::map<std::string, std::string> settings;  ///< options as given; what --resume compares
   bool complete = false;
+  std::optional<ModelSource> model = {};
 };
 
 /// Unknown until the data was built.

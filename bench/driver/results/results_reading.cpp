@@ -89,6 +89,13 @@ static void from_json(const Parsed& name, Activation& activation) {
 }
 static void from_json(const Parsed& name, Loss& loss) { read_one_of(name, kAllLosses, loss); }
 
+static void from_json(const Parsed& value, ModelSource& model) {
+  value.at("file").get_to(model.file);
+  value.at("name").get_to(model.name);
+  value.at("sha256").get_to(model.sha256);
+  value.at("workload").get_to(model.workload);
+}
+
 static void from_json(const Parsed& value, RunInfo& run) {
   value.at("id").get_to(run.id);
   value.at("started_utc").get_to(run.started_utc);
@@ -100,6 +107,7 @@ static void from_json(const Parsed& value, RunInfo& run) {
   read_if_known(value, "source_digest", run.source_digest);
   run.settings = read_strings(value.at("settings"));
   value.at("complete").get_to(run.complete);
+  read_if_known(value, "model", run.model);
 }
 
 static void from_json(const Parsed& value, HostInfo& host) {

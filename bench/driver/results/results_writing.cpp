@@ -41,6 +41,11 @@ json by_precision(const std::map<Precision, T>& values) {
 
 }  // namespace
 
+static void to_json(json& value, const ModelSource& model) {
+  value = {
+      {"file", model.file}, {"name", model.name}, {"sha256", model.sha256}, {"workload", model.workload}};
+}
+
 static void to_json(json& value, const RunInfo& run) {
   value = {{"id", run.id},
            {"started_utc", run.started_utc},
@@ -52,6 +57,7 @@ static void to_json(json& value, const RunInfo& run) {
            {"source_digest", run.source_digest},
            {"settings", run.settings},
            {"complete", run.complete}};
+  if (run.model) value["model"] = *run.model;
 }
 
 static void to_json(json& value, const HostInfo& host) {

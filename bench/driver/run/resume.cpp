@@ -109,6 +109,7 @@ void go_on_with(const Results& earlier, const std::string& file, const Plan& pla
   results.run.id = earlier.run.id;
   results.run.started_utc = earlier.run.started_utc;
   results.run.argv = earlier.run.argv;
+  results.run.model = earlier.run.model;
   results.run.complete = earlier.run.complete;  // what is to be tried again is there until it is replaced
   results.run.finished_utc = earlier.run.finished_utc;
   results.workloads = earlier.workloads;

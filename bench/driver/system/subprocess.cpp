@@ -20,8 +20,8 @@ extern char** environ;
 
 namespace headroom {
 
-ProgramResult run_program(const std::vector<std::string>& arguments, int time_limit_seconds,
-                          bool show_errors) {
+ProgramResult run_program(const std::vector<std::string>& arguments, int time_limit_seconds, bool show_errors,
+                          const std::vector<std::string>& environment) {
   int pipe_ends[2];
   ProgramResult result;
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) return result;
@@ -31,20 +31,25 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, writer.number(), 1);
   if (!show_errors) posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
+  const auto pointers = [](const std::vector<std::string>& texts) {
+    std::vector<char*> all;
+    for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
+    all.push_back(nullptr);
+    return all;
+  };
+  const std::vector<char*> argv = pointers(arguments), variables = pointers(environment);
   pid_t child = -1;
   int error = 0;
   children::start([&] {
-    error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+    error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(),
+                         environment.empty() ? environ : variables.data());
     return error == 0 ? child : -1;
   });
   posix_spawn_file_actions_destroy(&actions);
   writer.close();
   if (error != 0) return result;
+  result.started = true;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(time_limit_seconds);
-  bool late = false;
   while (true) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -56,7 +61,7 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
         over ? 0 : poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), kLongestWait)));
     if ((ready < 0 && errno == EINTR) || (ready == 0 && !over)) continue;
     if (ready <= 0) {
-      late = true;
+      result.late = true;
       break;
     }
     char buffer[4096];
@@ -66,12 +71,12 @@ ProgramResult run_program(const std::vector<std::string>& arguments, int time_li
     if (result.output.size() < (1u << 20)) result.output.append(buffer, static_cast<std::size_t>(count));
   }
   reader.close();
-  if (late) kill(child, SIGKILL);
+  if (result.late) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   children::forget(child);
-  if (!late && WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (!result.late && WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   return result;
 }
 

@@ -1,4 +1,7 @@
-"""`python -m headroom_worker --device N`: serves the backends of backends.py until standard input ends."""
+"""`python -m headroom_worker --device N`: serves the backends of backends.py until standard input ends.
+
+With `--read-model=FILE:NAME` it executes a user's file instead, and tells its network (user_model.py).
+"""
 
 import sys
 
@@ -21,7 +24,13 @@ def main() -> int:
     requests, answers = become_worker(SWITCHES)
     parser = argument_parser("headroom_worker", "PyTorch in Python")
     parser.add_argument("--trials", action="store_true", help="offer also what was tried (docs/rivals.md)")
+    parser.add_argument("--read-model", metavar="FILE:NAME", help="execute FILE, tell its network, and end")
     arguments = parser.parse_args()
+
+    if arguments.read_model:
+        from headroom_worker.user_model import answer_about
+
+        answer_about(arguments.read_model, answers)
 
     from headroom_protocol.server import serve
 
