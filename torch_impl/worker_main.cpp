@@ -69,6 +69,7 @@ WorkerDescription describe(int device) {
       backend.precisions.push_back(
           {precision, contract_of(row, precision), unavailable(row, precision, device, missing)});
     }
+    backend.trains_everything = true;
     backend.make_trainer = [make_trainer = row.make_trainer](const TrainerRequest& request) {
       return make_trainer(request.workload, request.precision, request.data, request.initial, request.device);
     };

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cublaslt/kernels.h"
+#include "rules/activation.cuh"
 
 namespace headroom::cublaslt {
 namespace {
@@ -94,6 +95,47 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+template <class Format>
+__global__ void __launch_bounds__(kBlock)
+    activate_other_kernel(Activation activation, const float* sums /* [batch, width] */,
+                          const float* bias /* [width] */, typename Format::Value* hidden,
+                          typename Format::Value* kept /* or null */, std::int64_t row_quads,
+                          std::int64_t quads) {
+  using Value = typename Format::Value;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x; i < quads;
+       i += std::int64_t{gridDim.x} * kBlock) {
+    const Quad<float> sum = reinterpret_cast<const Quad<float>*>(sums)[i];
+    const Quad<float> shift = reinterpret_cast<const Quad<float>*>(bias)[i % row_quads];
+    Quad<Value> active, before;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float z = sum.value[n] + shift.value[n];
+      before.value[n] = Format::round(z);
+      active.value[n] = Format::round(rules::activated(activation, z));
+    }
+    reinterpret_cast<Quad<Value>*>(hidden)[i] = active;
+    if (kept != nullptr) reinterpret_cast<Quad<Value>*>(kept)[i] = before;
+  }
+}
+
+template <class Format>
+__global__ void __launch_bounds__(kBlock)
+    pass_back_kernel(Activation activation, const float* unrounded, const typename Format::Value* kept,
+                     typename Format::Value* gradient, std::int64_t quads) {
+  using Value = typename Format::Value;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kBlock + threadIdx.x; i < quads;
+       i += std::int64_t{gridDim.x} * kBlock) {
+    const Quad<float> incoming = reinterpret_cast<const Quad<float>*>(unrounded)[i];
+    const Quad<Value> own = reinterpret_cast<const Quad<Value>*>(kept)[i];
+    Quad<Value> result;
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      result.value[n] =
+          Format::round(rules::passed_back(activation, layered::to_float(own.value[n]), incoming.value[n]));
+    reinterpret_cast<Quad<Value>*>(gradient)[i] = result;
+  }
+}
+
 /// A block owns 128 columns of one part of the batch; its eight warps take turns at the rows.
 template <class Format>
 __global__ void __launch_bounds__(32 * kRowsAtOnce)
@@ -125,10 +167,11 @@ __global__ void __launch_bounds__(32 * kRowsAtOnce)
   *reinterpret_cast<float4*>(partial_sums + blockIdx.y * stride + column) = sum;
 }
 
-/// 32 biases a block; eight rows of threads share the parts.
+/// 32 biases a block; eight rows of threads share the parts. `biases` are updated, or get the sums.
+template <bool kUpdates>
 __global__ void __launch_bounds__(kBlock)
-    update_biases_kernel(float* biases /* [count] */, const float* partial_sums /* [parts, count] */,
-                         int parts, std::int64_t count, float factor) {
+    sum_parts_kernel(float* biases /* [count] */, const float* partial_sums /* [parts, count] */, int parts,
+                     std::int64_t count, float factor) {
   __shared__ float sums[kBlock / 32][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t i = std::int64_t{blockIdx.x} * 32 + lane;
@@ -139,7 +182,7 @@ __global__ void __launch_bounds__(kBlock)
   __syncthreads();  // the rows' sums are written
   if (row != 0 || i >= count) return;
   for (int other = 1; other < kBlock / 32; ++other) sum += sums[other][lane];
-  biases[i] = fmaf(-factor, sum, biases[i]);
+  biases[i] = kUpdates ? fmaf(-factor, sum, biases[i]) : sum;
 }
 
 }  // namespace
@@ -175,6 +218,27 @@ void apply_mask(typename Format::Value* gradient, const typename Format::Value* 
   CUDA_CHECK(cudaGetLastError());
 }
 
+template <class Format>
+void activate_other(Activation activation, const float* sums, const float* bias,
+                    typename Format::Value* hidden, typename Format::Value* kept, std::int64_t batch,
+                    std::int64_t width, Stream& stream) {
+  require_multiple(width, 8, "activate: width");
+  const std::int64_t quads = batch * width / 4;
+  activate_other_kernel<Format><<<blocks_for(quads), kBlock, 0, stream.get()>>>(
+      activation, sums, bias, hidden, kept, width / 4, quads);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+template <class Format>
+void pass_back(Activation activation, const float* unrounded, const typename Format::Value* kept,
+               typename Format::Value* gradient, std::int64_t batch, std::int64_t width, Stream& stream) {
+  require_multiple(width, 8, "pass back: width");
+  const std::int64_t quads = batch * width / 4;
+  pass_back_kernel<Format>
+      <<<blocks_for(quads), kBlock, 0, stream.get()>>>(activation, unrounded, kept, gradient, quads);
+  CUDA_CHECK(cudaGetLastError());
+}
+
 int bias_parts(std::int64_t batch) {
   const std::int64_t parts = batch / 256;
   return static_cast<int>(parts < 1 ? 1 : parts > 256 ? 256 : parts);
@@ -193,8 +257,14 @@ void sum_columns(const typename Format::Value* gradient, std::int64_t batch, std
 
 void update_biases(float* biases, const float* partial_sums, int parts, std::int64_t count, float factor,
                    Stream& stream) {
-  update_biases_kernel<<<static_cast<unsigned>(divide_up(count, 32)), kBlock, 0, stream.get()>>>(
+  sum_parts_kernel<true><<<static_cast<unsigned>(divide_up(count, 32)), kBlock, 0, stream.get()>>>(
       biases, partial_sums, parts, count, factor);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void sum_parts(const float* partial_sums, int parts, std::int64_t count, float* sums, Stream& stream) {
+  sum_parts_kernel<false><<<static_cast<unsigned>(divide_up(count, 32)), kBlock, 0, stream.get()>>>(
+      sums, partial_sums, parts, count, 0);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -206,6 +276,11 @@ void update_biases(float* biases, const float* partial_sums, int parts, std::int
                                           std::uint32_t*, std::int64_t, std::int64_t, Stream&);              \
   template void apply_mask<layered::Format>(layered::Format::Value*, const layered::Format::Value*,          \
                                             std::int64_t, std::int64_t, Stream&);                            \
+  template void activate_other<layered::Format>(Activation, const float*, const float*,                      \
+                                                layered::Format::Value*, layered::Format::Value*,            \
+                                                std::int64_t, std::int64_t, Stream&);                        \
+  template void pass_back<layered::Format>(Activation, const float*, const layered::Format::Value*,          \
+                                           layered::Format::Value*, std::int64_t, std::int64_t, Stream&);    \
   template void sum_columns<layered::Format>(const layered::Format::Value*, std::int64_t, std::int64_t, int, \
                                              float*, std::int64_t, Stream&);
 HEADROOM_INSTANTIATE(Fp32)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/workload.h"
 #include "device/stream.h"
 #include "layered/formats.h"
 #include "layered/matrix.h"
@@ -34,6 +35,19 @@ template <class Format>
 void apply_mask(typename Format::Value* gradient, const typename Format::Value* hidden, std::int64_t batch,
                 std::int64_t width, Stream& stream);
 
+/// The same with any activation, and without a mask. `kept`, if not null, gets what it is applied to, rounded like hidden; it may be
+/// `sums` where Format::Value is fp32.
+template <class Format>
+void activate_other(Activation activation, const float* sums, const float* bias,
+                    typename Format::Value* hidden, typename Format::Value* kept, std::int64_t batch,
+                    std::int64_t width, Stream& stream);
+
+/// gradient = round(unrounded times the activation's slope); all [batch, width]. `kept` as in rules::slope(); `unrounded` may be
+/// `gradient` where Format::Value is fp32.
+template <class Format>
+void pass_back(Activation activation, const float* unrounded, const typename Format::Value* kept,
+               typename Format::Value* gradient, std::int64_t batch, std::int64_t width, Stream& stream);
+
 /// How many parts of the batch the bias gradients are summed in.
 int bias_parts(std::int64_t batch);
 
@@ -45,5 +59,8 @@ void sum_columns(const typename Format::Value* gradient, std::int64_t batch, std
 /// biases[i] -= factor * sum over the parts of partial_sums[p * count + i].
 void update_biases(float* biases, const float* partial_sums, int parts, std::int64_t count, float factor,
                    Stream& stream);
+
+/// sums[i] = sum over the parts of partial_sums[p * count + i].
+void sum_parts(const float* partial_sums, int parts, std::int64_t count, float* sums, Stream& stream);
 
 }  // namespace headroom::cublaslt

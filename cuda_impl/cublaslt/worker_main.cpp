@@ -30,6 +30,7 @@ WorkerDescription describe(int device) {
     return make_cublaslt_trainer(request.workload, request.precision, request.data, request.initial,
                                  request.device);
   };
+  backend.trains_everything = true;
   description.backends.push_back(std::move(backend));
   if (!unavailable) description.calibrate = [device] { return calibrate_matrix_products(device); };
   return description;

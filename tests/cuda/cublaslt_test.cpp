@@ -10,6 +10,7 @@
 
 #include "analysis/verification.h"
 #include "core/error.h"
+#include "core/training_rules.h"
 #include "cublaslt/kernels.h"
 #include "cublaslt/library.h"
 #include "cublaslt/matrix_rates.h"
@@ -115,6 +116,48 @@ TYPED_TEST(CublasltKernels, SmallActivationRoundsAndMasksWhatIsOverZero) {
   }
 }
 
+TYPED_TEST(CublasltKernels, SmallActivationsAndTheirSlopesRoundOnce) {
+  using Value = typename TypeParam::Value;
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  // Half a unit of the format, and what fp32 functions are off.
+  const double close = TypeParam::kPrecision == Precision::kFp16   ? 6e-4
+                       : TypeParam::kPrecision == Precision::kBf16 ? 5e-3
+                                                                   : 4e-6;
+  for (const Activation activation : kAllActivations)
+    for (const auto& [batch, width] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {31, 136}, {5, 264}}) {
+      SCOPED_TRACE(std::string(to_string(activation)) + " " + std::to_string(batch) + " " +
+                   std::to_string(width));
+      TestMatrix<float> sums(batch, width), bias(1, width), incoming(batch, width);
+      sums.fill_random<Fp32>(random, 2);
+      bias.fill_random<Fp32>(random, 1);
+      incoming.fill_random<Fp32>(random, 1);
+      TestMatrix<Value> hidden(batch, width), kept(batch, width), gradient(batch, width);
+      Stream stream;
+      cublaslt::activate_other<TypeParam>(activation, sums.buffer.data(), bias.buffer.data(),
+                                          hidden.buffer.data(), kept.buffer.data(), batch, width, stream);
+      const bool of_output = rules::slope_is_of_output(activation);
+      cublaslt::pass_back<TypeParam>(activation, incoming.buffer.data(),
+                                     (of_output ? hidden : kept).buffer.data(), gradient.buffer.data(), batch,
+                                     width, stream);
+      stream.synchronize();
+      const std::vector<double> outputs = hidden.found(), befores = kept.found(),
+                                gradients = gradient.found();
+      for (std::int64_t row = 0; row < batch; ++row)
+        for (std::int64_t column = 0; column < width; ++column) {
+          const auto i = static_cast<std::size_t>(row * width + column);
+          const float z = static_cast<float>(sums.at(row, column)) + static_cast<float>(bias.at(0, column));
+          EXPECT_EQ(befores[i], to_float(TypeParam::round(z)));
+          const double output = rules::activated(activation, z);
+          EXPECT_NEAR(outputs[i], output, close * (std::abs(output) + 0.01)) << z;
+          const double slope = rules::slope(activation, of_output ? outputs[i] : befores[i]);
+          const double expected = slope * incoming.at(row, column);
+          EXPECT_NEAR(gradients[i], expected, close * (std::abs(expected) + 0.01)) << z;
+        }
+    }
+}
+
 TYPED_TEST(CublasltKernels, SmallBiasUpdateSumsTheRowsOfEveryPart) {
   using Value = typename TypeParam::Value;
   const std::uint64_t seed = fresh_seed();
@@ -131,13 +174,17 @@ TYPED_TEST(CublasltKernels, SmallBiasUpdateSumsTheRowsOfEveryPart) {
     Stream stream;
     cublaslt::sum_columns<TypeParam>(gradient.buffer.data(), batch, width, parts, sums.data(), width, stream);
     cublaslt::update_biases(biases.buffer.data(), sums.data(), parts, width, 0.25f, stream);
+    TestMatrix<float> whole(1, width);
+    cublaslt::sum_parts(sums.data(), parts, width, whole.buffer.data(), stream);
     stream.synchronize();
-    std::vector<double> expected;
+    std::vector<double> expected, expected_sums;
     for (std::int64_t column = 0; column < width; ++column) {
       double sum = 0;
       for (std::int64_t row = 0; row < batch; ++row) sum += gradient.at(row, column);
       expected.push_back(biases.at(0, column) - 0.25 * sum);
+      expected_sums.push_back(sum);
     }
+    EXPECT_FALSE(!(relative_error(whole.found(), expected_sums) <= 1e-5)) << batch << ", " << width;
     EXPECT_FALSE(!(relative_error(biases.found(), expected) <= 1e-5)) << batch << ", " << width;
   }
 }
@@ -162,13 +209,33 @@ void check_updates(const Trained& trained, Precision precision, std::optional<Cu
       [&](const ReferencePoint& point) {
         trainer->set_state(point.start);
         trainer->train(point.step, 1);
-        errors.push_back(
-            compare_step(point.step, point.start.parameters, trainer->parameters(), point.update.parameters));
+        errors.push_back(compare_step(point.step, trained.workload.optimizer, point.start, trainer->state(),
+                                      point.update));
         EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * (1 + point.loss));
       },
       [](const Parameters&) {});
   const Verification verification = judge(step_update_checks(trained.workload, errors, contract, precision));
   EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
+}
+
+Trained network(std::vector<int> widths, int batch_size, Activation activation, Loss loss,
+                const Optimizer& optimizer) {
+  Workload workload = test_workload(std::move(widths), batch_size, fresh_seed());
+  workload.model.activation = activation;
+  workload.loss = loss;
+  workload.optimizer = optimizer;
+  workload.name = default_name(workload);
+  return Trained(std::move(workload), 1 << 14);
+}
+Trained adam_network() {
+  return network({20, 24, 10}, 8, Activation::kTanh, Loss::kMeanSquaredError,
+                 {.kind = Optimizer::Kind::kAdam});
+}
+std::vector<Optimizer> all_optimizers() {
+  return {{},
+          {.momentum = 0.9},
+          {.kind = Optimizer::Kind::kAdam},
+          {.kind = Optimizer::Kind::kAdamW, .weight_decay = 0.1}};
 }
 
 class CublasltTrainer : public testing::TestWithParam<Precision> {
@@ -205,17 +272,67 @@ TEST_P(CublasltTrainer, LargeBatchesThatStayWhereTheyAreUpdateAsTheReference) {
   check_updates(trained, GetParam(), {}, {0, 1, 7});
 }
 
-TEST_P(CublasltTrainer, AnySplitOfTheStepsTrainsTheSame) {
-  const Trained trained({20, 24, 10}, 8);
+TEST_P(CublasltTrainer, EveryActivationLossAndOptimizerUpdatesAsTheReference) {
+  const std::pair<std::vector<int>, int> shapes[] = {
+      {{17, 33, 5, 3}, 7}, {{17, 33, 5, 1}, 7}, {{5, 9, 2}, 1}};
+  // The bounds of a library's tf32 are for real networks, with one combination after another.
+  const bool exact = GetParam() != Precision::kTf32;
+  std::size_t turn = 0;
+  for (const Activation activation : kAllActivations)
+    for (const Loss loss : kAllLosses)
+      for (const Optimizer& optimizer : all_optimizers()) {
+        const auto& [widths, batch_size] = shapes[turn++ % std::size(shapes)];
+        if (exact)
+          check_updates(network(widths, batch_size, activation, loss, optimizer), GetParam(),
+                        CublasltPlan{2, false}, {0, 1, 7});
+        else if (turn % 4 == static_cast<std::size_t>(activation) % 4)
+          check_updates(network({784, 128, 128, 10}, 32, activation, loss, optimizer), GetParam(),
+                        CublasltPlan{2, false}, {0, 1, 7});
+      }
+}
+TEST_P(CublasltTrainer, EverySideStreamPlanUpdatesSlotsAsTheReference) {
+  for (const int side_streams : {0, 1, 2})
+    for (const Activation activation : {Activation::kRelu, Activation::kGelu})
+      check_updates(network({784, 128, 128, 10}, 32, activation, Loss::kMeanSquaredError,
+                            {.kind = Optimizer::Kind::kAdam}),
+                    GetParam(), CublasltPlan{side_streams, false}, {0, 1, 7});
+}
+TEST_P(CublasltTrainer, ALargeBatchWithSlotsUpdatesAsTheReference) {
+  check_updates(network({784, 64, 12}, 2048, Activation::kElu, Loss::kMeanSquaredError,
+                        {.kind = Optimizer::Kind::kAdamW}),
+                GetParam(), {}, {0, 1, 7});
+}
+
+TEST_P(CublasltTrainer, SlotsComeBackAsTheyWereSet) {
+  const Trained trained = adam_network();
   auto trainer = trained.trainer(GetParam());
-  trainer->train(0, 60);
-  const std::vector<float> whole = trainer->losses(0, 60);
-  trainer->set_parameters(trained.initial);
-  for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 33}, {41, 0}, {41, 3}, {44, 16}})
-    trainer->train(first, count);
-  const std::vector<float> pieces = trainer->losses(0, 60);
-  for (std::size_t step = 0; step < whole.size(); ++step)
-    EXPECT_NEAR(whole[step], pieces[step], 1e-4) << "step " << step << ", seed " << trained.workload.seed;
+  const std::vector<int>& widths = trained.workload.model.widths;
+  const std::vector<Parameters> slots = {initial_parameters(widths, trained.workload.seed + 1),
+                                         initial_parameters(widths, trained.workload.seed + 2)};
+  const std::vector<Parameters> at_first = trainer->slots();
+  ASSERT_EQ(at_first.size(), 2u);
+  for (const Parameters& slot : at_first)
+    for (const float value : slot.flat()) ASSERT_EQ(value, 0);
+  trainer->set_slots(slots);
+  const std::vector<Parameters> found = trainer->slots();
+  for (const std::size_t slot : {0u, 1u})
+    EXPECT_TRUE(std::ranges::equal(slots[slot].flat(), found[slot].flat()));
+  EXPECT_THROW(trainer->set_slots({slots[0]}), InputError);
+}
+
+TEST_P(CublasltTrainer, AnySplitOfTheStepsTrainsTheSame) {
+  for (const Trained& trained : {Trained({20, 24, 10}, 8), adam_network()}) {
+    auto trainer = trained.trainer(GetParam());
+    trainer->train(0, 60);
+    const std::vector<float> whole = trainer->losses(0, 60);
+    trainer->set_state(State::initial(trained.initial, trained.workload.optimizer.slots()));
+    for (const auto& [first, count] : {std::pair{0, 1}, {1, 7}, {8, 33}, {41, 0}, {41, 3}, {44, 16}})
+      trainer->train(first, count);
+    const std::vector<float> pieces = trainer->losses(0, 60);
+    for (std::size_t step = 0; step < whole.size(); ++step)
+      EXPECT_NEAR(whole[step], pieces[step], 1e-4)
+          << "step " << step << ", " << trained.workload.name << " seed " << trained.workload.seed;
+  }
 }
 
 TEST_P(CublasltTrainer, StepNumbersChooseTheBatch) {

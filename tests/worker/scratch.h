@@ -23,7 +23,7 @@ inline std::filesystem::path program_folder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path();
 }
 
-/// A folder of its own with random features and labels and the initial parameters of `workload`; removed at
+/// A folder of its own with random features, labels or targets, and the initial parameters of `workload`; removed at
 /// the end.
 class Scratch {
  public:
@@ -35,15 +35,22 @@ class Scratch {
     data.samples = samples > 0 ? samples : workload.batch_size * 12 + 1;  // the odd one out fills no batch
     data.feature_count = workload.inputs();
     data.features = folder / "features.f32";
-    data.targets = folder / "labels.i32";
+    const bool labelled = workload.loss == Loss::kCrossEntropy;
+    data.targets = folder / (labelled ? "labels.i32" : "targets.f32");
     std::mt19937 random(static_cast<std::mt19937::result_type>(workload.seed));
     features.resize(static_cast<std::size_t>(data.samples * data.feature_count));
     for (float& value : features) value = std::uniform_real_distribution<float>(0, 1)(random);
-    labels.resize(static_cast<std::size_t>(data.samples));
-    for (std::int32_t& label : labels)
-      label = std::uniform_int_distribution<int>(0, workload.classes() - 1)(random);
     write_floats(data.features, features);
-    write_labels(labels);
+    if (labelled) {
+      labels.resize(static_cast<std::size_t>(data.samples));
+      for (std::int32_t& label : labels)
+        label = std::uniform_int_distribution<int>(0, workload.classes() - 1)(random);
+      write_labels(labels);
+    } else {
+      targets.resize(static_cast<std::size_t>(data.samples * workload.outputs()));
+      for (float& target : targets) target = std::uniform_real_distribution<float>(0, 1)(random);
+      write_floats(data.targets, targets);
+    }
     parameters_file = folder / "initial.f32";
     initial = initial_parameters(workload.model.widths, workload.seed);
     write_floats(parameters_file, initial.flat());
@@ -61,7 +68,8 @@ class Scratch {
                static_cast<std::streamsize>(values.size() * sizeof(std::int32_t)));
   }
   DatasetView view() const {
-    return {features.data(), labels.data(), nullptr, data.samples, data.feature_count};
+    return {features.data(), labels.empty() ? nullptr : labels.data(),
+            targets.empty() ? nullptr : targets.data(), data.samples, data.feature_count};
   }
   Prepared prepare(WorkerClient& worker, const std::string& backend,
                    Precision precision = Precision::kFp32) const {
@@ -72,7 +80,8 @@ class Scratch {
   std::filesystem::path folder, parameters_file;
   DataFiles data;
   std::vector<float> features;
-  std::vector<std::int32_t> labels;
+  std::vector<std::int32_t> labels;  // with cross-entropy
+  std::vector<float> targets;        // else
   Parameters initial;
 };
 

@@ -1,16 +1,15 @@
-// The update is one foreach call: torch::optim::SGD launches a kernel for each tensor, and without momentum nothing
-// else is left of it.
+// The update is one foreach call without slots and a fused one with: torch::optim's classes launch kernels for each tensor, and
+// count Adam's steps on the host, which a graph cannot follow.
 //
 // fp16 uses the contract's static loss scale, capped, instead of a scaler that searches: a careful user's choice,
-// cheaper, and it never skips a step. The learning rate takes the scale out again.
+// cheaper, and it never skips a step. The update takes the scale out again.
 #include "libtorch/autograd_step.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
-#include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 
@@ -38,16 +37,6 @@ class Autocast {
   at::DeviceType device_;
 };
 
-/// Linear, ReLU, ..., Linear; its parameters() are in the order of the flat array.
-torch::nn::Sequential make_network(const std::vector<int>& widths) {
-  torch::nn::Sequential network;
-  for (std::size_t layer = 1; layer < widths.size(); ++layer) {
-    if (layer > 1) network->push_back(torch::nn::ReLU());
-    network->push_back(torch::nn::Linear(widths[layer - 1], widths[layer]));
-  }
-  return network;
-}
-
 }  // namespace
 
 double autocast_loss_scale(Precision precision, int batch_size) {
@@ -55,39 +44,55 @@ double autocast_loss_scale(Precision precision, int batch_size) {
 }
 
 AutogradStep::AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device)
-    : network_(make_network(workload.model.widths)),
+    : network_(make_network(workload.model)),
       device_(device),
-      scale_(scale),
-      learning_rate_(workload.optimizer.learning_rate / scale) {
+      loss_(workload.loss),
+      optimizer_(workload.optimizer),
+      scale_(scale) {
   network_->to(device);
+  for (int slot = 0; slot < optimizer_.slots(); ++slot) {
+    Tensors& tensors = slots_.emplace_back();
+    for (const at::Tensor& parameter : network_->parameters())
+      tensors.push_back(at::empty_like(parameter.detach()));
+  }
+  if (!slots_.empty() && scale_ != 1)
+    gradient_scale_ = at::full({}, scale_, at::TensorOptions().dtype(at::kFloat).device(device));
   if (precision == Precision::kFp16) autocast_type_ = at::kHalf;
   if (precision == Precision::kBf16) autocast_type_ = at::kBFloat16;
 }
 
-at::Tensor AutogradStep::operator()(const at::Tensor& features, const at::Tensor& labels) {
+Tensors AutogradStep::state_tensors(int part) {
+  return part == 0 ? network_->parameters() : slots_[static_cast<std::size_t>(part) - 1];
+}
+
+at::Tensor AutogradStep::operator()(const at::Tensor& features, const at::Tensor& targets,
+                                    const at::Tensor& number) {
   network_->zero_grad(/*set_to_none=*/true);
   at::Tensor loss;
   if (autocast_type_) {
     const Autocast autocast(device_.type(), *autocast_type_);
-    loss = mean_loss(features, labels);
+    loss = loss_of(features, targets);
   } else {
-    loss = mean_loss(features, labels);
+    loss = loss_of(features, targets);
   }
   (scale_ == 1 ? loss : loss * scale_).backward();
-  update();
+  update(number);
   return loss.detach();
 }
 
-at::Tensor AutogradStep::mean_loss(const at::Tensor& features, const at::Tensor& labels) {
-  return torch::nn::functional::cross_entropy(network_->forward(features), labels);
+at::Tensor AutogradStep::loss_of(const at::Tensor& features, const at::Tensor& targets) {
+  return mean_loss(loss_, network_->forward(features), targets);
 }
 
-void AutogradStep::update() {
+void AutogradStep::update(const at::Tensor& number) {
   const c10::AutoGradMode no_gradient(false);
-  const std::vector<at::Tensor> parameters = network_->parameters();
-  std::vector<at::Tensor> gradients;
+  const Tensors parameters = network_->parameters();
+  Tensors gradients;
   for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
-  at::_foreach_add_(parameters, gradients, -learning_rate_);
+  if (slots_.empty())
+    at::_foreach_add_(parameters, gradients, -optimizer_.learning_rate / scale_);
+  else
+    fused_update(optimizer_, parameters, gradients, slots_, number, gradient_scale_);
 }
 
 }  // namespace headroom::libtorch

@@ -4,11 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/workload.h"
+#include "libtorch/rules.h"
 
 namespace headroom::libtorch {
 
@@ -18,22 +18,26 @@ double autocast_loss_scale(Precision precision, int batch_size);
 
 class AutogradStep {
  public:
-  /// Parameters are uninitialised until copied into. `scale` as in TorchTrainer.
+  /// Parameters and slots are uninitialised until copied into. `scale` as in TorchTrainer.
   AutogradStep(const Workload& workload, Precision precision, double scale, at::Device device);
 
-  /// Trains one step on features [batch, inputs] and labels [batch]; returns the loss before the update, on
-  /// the device.
-  at::Tensor operator()(const at::Tensor& features, const at::Tensor& labels);
-  /// In the order of the flat array.
-  std::vector<at::Tensor> parameters() { return network_->parameters(); }
+  /// Trains one step on features [batch, inputs] and targets as in mean_loss(); returns the loss before the update, on
+  /// the device. `number` as in fused_update().
+  at::Tensor operator()(const at::Tensor& features, const at::Tensor& targets, const at::Tensor& number);
+  /// As in TorchTrainer.
+  Tensors state_tensors(int part);
 
  private:
-  at::Tensor mean_loss(const at::Tensor& features, const at::Tensor& labels);
-  void update();
+  at::Tensor loss_of(const at::Tensor& features, const at::Tensor& targets);
+  void update(const at::Tensor& number);
 
   torch::nn::Sequential network_;
   at::Device device_;
-  double scale_, learning_rate_;
+  Loss loss_;
+  Optimizer optimizer_;
+  double scale_;
+  std::vector<Tensors> slots_;
+  std::optional<at::Tensor> gradient_scale_;  // where there are slots
   std::optional<at::ScalarType> autocast_type_;
 };
 

@@ -50,7 +50,8 @@ class EagerTrainer : public TorchTrainer {
       : TorchTrainer(workload, precision, data, device_index,
                      autocast_loss_scale(precision, workload.batch_size)),
         train_step_(workload, precision, scale(), device()) {
-    set_parameters(initial);
+    number_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device()));
+    start_from(initial);
     if (device().is_cuda()) launch_note_ = launch_note(device());
   }
 
@@ -58,15 +59,21 @@ class EagerTrainer : public TorchTrainer {
 
  private:
   void run_steps(std::int64_t first_step, std::int64_t count) override {
+    const bool counts = counts_steps(workload().optimizer);
+    if (counts && first_step != next_step_) number_.fill_(static_cast<double>(first_step));
     for (std::int64_t step = first_step; step < first_step + count; ++step) {
-      const at::Tensor loss = train_step_(features(step), labels(step));
+      if (counts) number_.add_(1);
+      const at::Tensor loss = train_step_(features(step), targets(step), number_);
       loss_slot(step).copy_(loss);
     }
+    next_step_ = first_step + count;
   }
 
-  std::vector<at::Tensor> parameter_tensors() override { return train_step_.parameters(); }
+  std::vector<at::Tensor> state_tensors(int part) override { return train_step_.state_tensors(part); }
 
   AutogradStep train_step_;
+  at::Tensor number_;            // of the step that was trained last, counted from 1
+  std::int64_t next_step_ = -1;  // what it says
   std::string launch_note_;
 };
 

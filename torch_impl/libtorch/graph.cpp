@@ -13,26 +13,26 @@ class AutogradGraphTrainer : public GraphTrainer {
  public:
   AutogradGraphTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                        const Parameters& initial, int device_index)
-      : GraphTrainer(workload, precision, data, device_index, workload.inputs(),
+      : GraphTrainer(workload, precision, data, device_index, workload.inputs(), workload.outputs(),
                      autocast_loss_scale(precision, workload.batch_size)),
         train_step_(workload, precision, scale(), device()) {
-    set_parameters(initial);
+    start_from(initial);
     capture();
-    set_parameters(initial);
+    start_from(initial);
   }
 
   std::string note() override { return scale() == 1 ? graph_note() : graph_note() + ", " + scale_note(); }
 
  private:
-  void queue_steps(const at::Tensor& features, const at::Tensor& labels, const at::Tensor& losses) override {
+  void queue_steps(const at::Tensor& features, const at::Tensor& targets, const at::Tensor& losses) override {
     std::vector<at::Tensor> queued;
     for (std::int64_t step = 0; step < features.size(0); ++step)
-      queued.push_back(train_step_(features.select(0, step), labels.select(0, step)));
+      queued.push_back(train_step_(features.select(0, step), targets.select(0, step), number(step)));
     at::Tensor to = losses;
     at::stack_out(to, queued);  // one kernel for all losses of a graph
   }
 
-  std::vector<at::Tensor> parameter_tensors() override { return train_step_.parameters(); }
+  std::vector<at::Tensor> state_tensors(int part) override { return train_step_.state_tensors(part); }
 
   AutogradStep train_step_;
 };

@@ -9,6 +9,8 @@
 #include <map>
 #include <utility>
 
+#include "libtorch/rules.h"
+
 namespace headroom::libtorch {
 namespace {
 
@@ -27,6 +29,19 @@ at::ScalarType widest_type(std::int64_t bytes, at::ScalarType own) {
   return own;
 }
 
+/// A row for each batch, of the widest elements that divide it.
+at::Tensor as_rows(const at::Tensor& batches) {
+  const at::Tensor rows = batches.view({batches.size(0), -1});
+  return rows.view(
+      widest_type(rows.size(1) * static_cast<std::int64_t>(rows.element_size()), rows.scalar_type()));
+}
+
+/// out = the batches of these indices.
+void gather(const at::Tensor& batches, const at::Tensor& indices, const at::Tensor& out) {
+  at::Tensor rows = as_rows(out);
+  at::index_select_out(rows, as_rows(batches), 0, indices);
+}
+
 /// One of a few streams that live as long as the process.
 c10::cuda::CUDAStream stream_of_its_own(int which, c10::DeviceIndex device) {
   static std::map<std::pair<int, c10::DeviceIndex>, c10::cuda::CUDAStream> streams;
@@ -39,28 +54,35 @@ c10::cuda::CUDAStream stream_of_its_own(int which, c10::DeviceIndex device) {
 }  // namespace
 
 GraphTrainer::GraphTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
-                           std::int64_t feature_columns, double scale)
-    : TorchTrainer(workload, precision, data, device, scale), feature_columns_(feature_columns) {
+                           std::int64_t feature_columns, std::int64_t target_columns, double scale)
+    : TorchTrainer(workload, precision, data, device, scale) {
   const std::int64_t batch = workload.batch_size;
-  features_ = all_features(feature_columns_).view({batches(), batch, feature_columns_});
+  features_ = all_features(feature_columns).view({batches(), batch, feature_columns});
+  targets_ = all_targets(target_columns);
+  const bool labels = targets_.dim() == 1;
+  targets_ = labels ? targets_.view({batches(), batch}) : targets_.view({batches(), batch, target_columns});
   const std::int64_t batch_bytes =
-      batch * feature_columns_ * static_cast<std::int64_t>(features_.element_size());
+      batch * (feature_columns * static_cast<std::int64_t>(features_.element_size()) +
+               (labels ? 0 : target_columns * static_cast<std::int64_t>(targets_.element_size())));
   const bool on_gpu = this->device().is_cuda();
   graph_per_batch_ = on_gpu && batch_bytes >= kLargeBatchBytes && batches() <= kMostGraphs;
   steps_per_graph_ = !on_gpu || graph_per_batch_
                          ? 1
                          : std::clamp<std::int64_t>(kGraphFeatureBytes / batch_bytes, 1, kStepsPerGraph);
-  data_ = features_.view({batches(), batch * feature_columns_})
-              .view(widest_type(batch_bytes, features_.scalar_type()));
-  labels_ = all_labels().view({batches(), batch});
   if (!graph_per_batch_) {
-    graph_features_ = at::empty({steps_per_graph_, batch * feature_columns_}, features_.options());
-    graph_labels_ = at::empty({steps_per_graph_, batch}, labels_.options());
+    const auto room_for = [&](const at::Tensor& batches) {
+      std::vector<std::int64_t> shape = batches.sizes().vec();
+      shape[0] = steps_per_graph_;
+      return at::empty(shape, batches.options());
+    };
+    graph_features_ = room_for(features_);
+    graph_targets_ = room_for(targets_);
   }
   graph_losses_ = at::empty({steps_per_graph_}, all_losses().options());
-  offsets_ = at::arange(steps_per_graph_, labels_.options());
+  offsets_ = at::arange(steps_per_graph_, at::TensorOptions().dtype(at::kLong).device(this->device()));
   batch_indices_ = offsets_.clone();
   loss_slots_ = offsets_.clone();
+  numbers_ = offsets_.to(at::kFloat).add_(1);
 }
 
 c10::cuda::CUDAStream GraphTrainer::side_stream(int which) const {
@@ -159,22 +181,21 @@ void GraphTrainer::run_steps(std::int64_t first_step, std::int64_t count) {
 void GraphTrainer::go_to(std::int64_t step) {
   batch_indices_.copy_(offsets_).add_(step % batches()).remainder_(batches());
   loss_slots_.copy_(offsets_).add_(step % kKeptLosses).remainder_(kKeptLosses);
+  if (counts_steps(workload().optimizer)) numbers_.copy_(offsets_).add_(static_cast<double>(step + 1));
 }
 
 void GraphTrainer::queue(std::int64_t steps) {
   const at::Tensor batch_indices = batch_indices_.narrow(0, 0, steps);
   const at::Tensor features = graph_features_.narrow(0, 0, steps);
-  at::Tensor labels = graph_labels_.narrow(0, 0, steps);
-  at::Tensor wide_features = features.view(data_.scalar_type());
-  at::index_select_out(wide_features, data_, 0, batch_indices);
-  at::index_select_out(labels, labels_, 0, batch_indices);
-  queue_steps(features.view({steps, workload().batch_size, feature_columns_}), labels,
-              graph_losses_.narrow(0, 0, steps));
+  const at::Tensor targets = graph_targets_.narrow(0, 0, steps);
+  gather(features_, batch_indices, features);
+  gather(targets_, batch_indices, targets);
+  queue_steps(features, targets, graph_losses_.narrow(0, 0, steps));
   close_steps(steps);
 }
 
 void GraphTrainer::queue_batch(std::int64_t batch) {
-  queue_steps(features_.narrow(0, batch, 1), labels_.narrow(0, batch, 1), graph_losses_);
+  queue_steps(features_.narrow(0, batch, 1), targets_.narrow(0, batch, 1), graph_losses_);
   close_steps(1);
 }
 
@@ -184,6 +205,7 @@ void GraphTrainer::close_steps(std::int64_t steps) {
   ring.index_copy_(0, loss_slots_.narrow(0, 0, steps), graph_losses_.narrow(0, 0, steps));
   if (!graph_per_batch_) batch_indices_.add_(steps).remainder_(batches());
   loss_slots_.add_(steps).remainder_(kKeptLosses);
+  if (counts_steps(workload().optimizer)) numbers_.add_(steps);
 }
 
 }  // namespace headroom::libtorch

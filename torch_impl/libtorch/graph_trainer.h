@@ -18,14 +18,18 @@ namespace headroom::libtorch {
 
 class GraphTrainer : public TorchTrainer {
  protected:
-  /// `feature_columns`: of the batches that queue_steps() is given; zeros beyond the workload's inputs.
+  /// `feature_columns`, `target_columns`: of the batches that queue_steps() is given; zeros beyond the workload's inputs and
+  /// outputs.
   GraphTrainer(const Workload& workload, Precision precision, const DatasetView& data, int device,
-               std::int64_t feature_columns, double scale);
+               std::int64_t feature_columns, std::int64_t target_columns, double scale);
 
-  /// Enqueues one step for each of features [steps, batch, feature_columns], labels [steps, batch] and
-  /// losses [steps], which each step's loss is written to. Runs under capture: no allocation that outlives it.
-  virtual void queue_steps(const at::Tensor& features, const at::Tensor& labels,
+  /// Enqueues one step for each of features [steps, batch, feature_columns], labels [steps, batch] or targets
+  /// [steps, batch, target_columns], and losses [steps], which each step's loss is written to. Runs under capture: no allocation
+  /// that outlives it.
+  virtual void queue_steps(const at::Tensor& features, const at::Tensor& targets,
                            const at::Tensor& losses) = 0;
+  /// Of step `index` of those that are queued, counted from 1: one fp32. Right where counts_steps().
+  at::Tensor number(std::int64_t index) const { return numbers_.select(0, index); }
 
   static constexpr int kSideStreams = 2;
   /// A stream beside the one that is captured, for work that does not wait for the chain; the same for all
@@ -49,18 +53,17 @@ class GraphTrainer : public TorchTrainer {
   at::cuda::CUDAGraph& graph_for(std::int64_t step, std::int64_t left);
   void go_to(std::int64_t step);
 
-  std::int64_t feature_columns_;
   std::int64_t steps_per_graph_;
   bool graph_per_batch_;
   at::Tensor features_;        // [batches, batch, feature_columns]
-  at::Tensor data_;            // the same as [batches, elements], as wide elements as divide a batch
-  at::Tensor labels_;          // [batches, batch]
-  at::Tensor graph_features_;  // [steps_per_graph, batch * feature_columns]
-  at::Tensor graph_labels_;    // [steps_per_graph, batch]
+  at::Tensor targets_;         // [batches, batch] or [batches, batch, target_columns]
+  at::Tensor graph_features_;  // [steps_per_graph, batch, feature_columns]
+  at::Tensor graph_targets_;   // [steps_per_graph, ...], of targets_
   at::Tensor graph_losses_;    // [steps_per_graph]
   at::Tensor offsets_;         // 0, 1, ..., steps_per_graph - 1
   at::Tensor batch_indices_;   // of the next steps_per_graph steps
   at::Tensor loss_slots_;      // likewise
+  at::Tensor numbers_;         // likewise, fp32
   std::unique_ptr<at::cuda::CUDAGraph> one_step_, many_steps_;
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> batch_graphs_;
   c10::MempoolId_t pool_{0, 0};  // of all graphs: they run one after another and hand nothing on

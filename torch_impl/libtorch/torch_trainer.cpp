@@ -76,14 +76,17 @@ TorchTrainer::TorchTrainer(const Workload& workload, Precision precision, const 
   features_ = host_tensor(data.features, {data.samples, data.feature_count}, at::kFloat)
                   .to(input_type(precision))
                   .to(device_, input_type(precision), /*non_blocking=*/false, /*copy=*/true);
-  labels_ = host_tensor(data.labels, {data.samples}, at::kInt).to(at::kLong).to(device_);
+  targets_ = workload.loss == Loss::kCrossEntropy
+                 ? host_tensor(data.labels, {data.samples}, at::kInt).to(at::kLong).to(device_)
+                 : host_tensor(data.targets, {data.samples, workload.outputs()}, at::kFloat)
+                       .to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   losses_ = at::full({kKeptLosses}, std::numeric_limits<float>::quiet_NaN(),
                      at::TensorOptions().dtype(at::kFloat).device(device_));
 }
 
 TorchTrainer::~TorchTrainer() {
   features_.reset();
-  labels_.reset();
+  targets_.reset();
   losses_.reset();
   if (!device_.is_cuda()) return;
   try {
@@ -120,27 +123,60 @@ std::vector<float> TorchTrainer::losses(std::int64_t first_step, std::int64_t co
 }
 
 Parameters TorchTrainer::parameters() {
+  return with_errors_of_ours([&] { return read(0); });
+}
+
+std::vector<Parameters> TorchTrainer::slots() {
   return with_errors_of_ours([&] {
-    Parameters result(workload_.model.widths);
-    float* next = result.flat().data();
-    for (const at::Tensor& tensor : parameter_tensors()) {
-      at::from_blob(next, tensor.sizes(), at::kFloat).copy_(tensor.detach());
-      next += tensor.numel();
-    }
+    std::vector<Parameters> result;
+    for (int slot = 1; slot <= workload_.optimizer.slots(); ++slot) result.push_back(read(slot));
     return result;
   });
 }
 
 void TorchTrainer::set_parameters(const Parameters& parameters) {
+  if (parameters.widths() != workload_.model.widths)
+    throw InputError("set_parameters: parameters of another network");
   with_errors_of_ours([&] {
-    const c10::AutoGradMode no_gradient(false);
-    const float* next = parameters.flat().data();
-    for (const at::Tensor& tensor : parameter_tensors()) {
-      tensor.copy_(host_tensor(next, tensor.sizes(), at::kFloat));
-      next += tensor.numel();
-    }
+    write(0, parameters);
     parameters_changed();
   });
+}
+
+void TorchTrainer::set_slots(const std::vector<Parameters>& slots) {
+  require_slots(slots, workload_.model.widths, workload_.optimizer.slots());
+  with_errors_of_ours([&] {
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) write(static_cast<int>(slot) + 1, slots[slot]);
+  });
+}
+
+void TorchTrainer::start_from(const Parameters& parameters) {
+  const c10::AutoGradMode no_gradient(false);
+  for (int slot = 1; slot <= workload_.optimizer.slots(); ++slot) {
+    clear(slot);
+    for (const at::Tensor& tensor : state_tensors(slot)) tensor.zero_();
+  }
+  set_parameters(parameters);
+}
+
+Parameters TorchTrainer::read(int part) {
+  Parameters result = Parameters::unset(workload_.model.widths);
+  float* next = result.flat().data();
+  for (const at::Tensor& tensor : state_tensors(part)) {
+    at::from_blob(next, tensor.sizes(), at::kFloat).copy_(tensor.detach());
+    next += tensor.numel();
+  }
+  return result;
+}
+
+void TorchTrainer::write(int part, const Parameters& values) {
+  const c10::AutoGradMode no_gradient(false);
+  clear(part);
+  const float* next = values.flat().data();
+  for (const at::Tensor& tensor : state_tensors(part)) {
+    tensor.copy_(host_tensor(next, tensor.sizes(), at::kFloat));
+    next += tensor.numel();
+  }
 }
 
 std::int64_t TorchTrainer::peak_device_bytes() {
@@ -155,8 +191,8 @@ at::Tensor TorchTrainer::features(std::int64_t step) const {
   return features_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
 }
 
-at::Tensor TorchTrainer::labels(std::int64_t step) const {
-  return labels_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
+at::Tensor TorchTrainer::targets(std::int64_t step) const {
+  return targets_.narrow(0, step % batches_ * workload_.batch_size, workload_.batch_size);
 }
 
 at::Tensor TorchTrainer::all_features(std::int64_t columns) {
@@ -166,7 +202,12 @@ at::Tensor TorchTrainer::all_features(std::int64_t columns) {
   return features_;
 }
 
-at::Tensor TorchTrainer::all_labels() const { return labels_.narrow(0, 0, batches_ * workload_.batch_size); }
+at::Tensor TorchTrainer::all_targets(std::int64_t columns) {
+  targets_ = targets_.narrow(0, 0, batches_ * workload_.batch_size);
+  if (targets_.dim() == 2 && columns > targets_.size(1))
+    targets_ = at::constant_pad_nd(targets_, {0, columns - targets_.size(1)});
+  return targets_;
+}
 
 std::string TorchTrainer::scale_note() const {
   return scale_ == 1 ? std::string() : "static loss scale " + std::to_string(static_cast<long>(scale_));

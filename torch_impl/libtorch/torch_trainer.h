@@ -33,42 +33,52 @@ class TorchTrainer : public Trainer {
   Timing train(std::int64_t first_step, std::int64_t count) final;
   std::vector<float> losses(std::int64_t first_step, std::int64_t count) final;
   Parameters parameters() final;
-  void set_parameters(
-      const Parameters& parameters) final;  ///< in place: captured graphs keep their addresses
+  std::vector<Parameters> slots() final;
+  // In place: captured graphs keep their addresses.
+  void set_parameters(const Parameters& parameters) final;
+  void set_slots(const std::vector<Parameters>& slots) final;
   std::int64_t peak_device_bytes() final;
 
  protected:
   /// Enqueues the steps. Errors may be PyTorch's own.
   virtual void run_steps(std::int64_t first_step, std::int64_t count) = 0;
-  /// weight1 [out, in], bias1 [out], weight2, ...: fp32, on the device.
-  virtual std::vector<at::Tensor> parameter_tensors() = 0;
+  /// weight1 [out, in], bias1 [out], weight2, ...: fp32, on the device. Part 0: the parameters; from 1 on: of the optimizer's slots.
+  virtual std::vector<at::Tensor> state_tensors(int part) = 0;
+  /// Before a part is set: what lies between its tensors may have become NaN with them.
+  virtual void clear(int part) { (void)part; }
   /// After set_parameters(): a row that keeps more than the parameters brings it up to date.
   virtual void parameters_changed() {}
+  /// Their state at step 0: slots are zeros.
+  void start_from(const Parameters& parameters);
 
   at::Device device() const { return device_; }
   const Workload& workload() const { return workload_; }
   Precision precision() const { return precision_; }
   double scale() const { return scale_; }  ///< of the loss, before its gradient is taken
-  /// [batch, inputs], in the type of the first product, and [batch] int64, of step `step`.
+  /// Of step `step`: [batch, inputs], in the type of the first product, and int64 labels [batch] or fp32 targets [batch, outputs].
   at::Tensor features(std::int64_t step) const;
-  at::Tensor labels(std::int64_t step) const;
+  at::Tensor targets(std::int64_t step) const;
   /// Where the loss of `step` goes: one fp32 on the device.
   at::Tensor loss_slot(std::int64_t step) const;
   std::int64_t batches() const { return batches_; }
   /// [batches * batch, columns], in the type of the first product; columns over the inputs are zero.
   at::Tensor all_features(std::int64_t columns);
-  at::Tensor all_labels() const;                            ///< [batches * batch], int64
+  /// Labels [batches * batch], or targets [batches * batch, columns]; columns over the outputs are zero.
+  at::Tensor all_targets(std::int64_t columns);
   const at::Tensor& all_losses() const { return losses_; }  ///< [kKeptLosses], slot: step mod kKeptLosses
   std::string scale_note() const;                           ///< the static loss scale, if there is one
 
  private:
+  Parameters read(int part);
+  void write(int part, const Parameters& values);
+
   Workload workload_;
   Precision precision_;
   at::Device device_;
   double scale_;
   std::int64_t batches_;
   at::Tensor features_;  // [samples, inputs], in the type of the first product
-  at::Tensor labels_;    // [samples], int64
+  at::Tensor targets_;   // int64 labels [samples] or fp32 targets [samples, outputs]
   at::Tensor losses_;    // [kKeptLosses], slot: step mod kKeptLosses
   std::optional<c10::Event> begin_, end_;
 };
