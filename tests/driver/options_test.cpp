@@ -127,6 +127,15 @@ TEST(Resume, RefusesOtherSettingsByName) {
   EXPECT_THAT(resume({"--blocks", "16"}, {{"blocks", "12"}}), HasSubstr("--blocks 12, not --blocks 16"));
   EXPECT_THAT(resume({"--backend", "x"}, {}), HasSubstr("--backend"));
   EXPECT_THAT(resume({}, {{"data", "mnist"}}), HasSubstr("give its path again"));
+  EXPECT_THAT(resume({"--model", "net.py:make", "--batch", "2"}, {}), HasSubstr("leave --model out"));
+}
+
+TEST(Resume, ExecutesNothingThatAFileNames) {
+  const std::vector<std::string> argv = {"headroom", "run", "--resume", "a.json"};
+  for (const char* option : {"model", "worker", "cache-dir"}) {
+    EXPECT_THAT(message_of<InputError>([&] { parse_resumed(argv, "a.json", {{option, "x=y.py:make"}}); }),
+                HasSubstr(std::string("run.settings.") + option + ": not an option"));
+  }
 }
 
 }  // namespace

@@ -78,6 +78,7 @@ def test_the_guide_to_a_workload(checkout):
     assert "narrow" in listed
     assert trained == {
         "mlp-784x64x10-b16",
+        "mlp-17x64x64x6-b64-tanh-mse-adam",
         "mlp-784x16x10-b32",
         "mlp-784x32x10-b32",
         "mlp-784x32x32x10-b8",

@@ -212,6 +212,12 @@ def test_what_is_trained_is_shown_where_names_do_not_say_it(tmp_path):
     assert "| ppo | 17-64-6, batch 64, tanh, mse, adam | " in markdown and "From a paper." in markdown
 
 
+def test_the_users_file_that_a_network_was_read_off_is_named_with_its_digest(tmp_path):
+    model = {"file": "net.py", "name": "make", "sha256": 64 * "5", "workload": "mlp-4x2-b1"}
+    document, _ = reported(tmp_path, changed("run.model", model))
+    assert f"net.py:make, read as mlp-4x2-b1; SHA-256 of the file {64 * '5'}" in document.text
+
+
 def test_a_failed_rival_weakens_the_best_and_that_is_said(tmp_path):
     results = with_a_failed_rival("not_run")
     document, _ = reported(tmp_path, results)

@@ -13,6 +13,7 @@ SCHEMA = json.loads((ROOT / "results" / "schema.json").read_text())
 EXAMPLE = json.loads((Path(__file__).parent / "data" / "example-results.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
+MODEL = {"file": "net.py", "name": "make", "sha256": 64 * "0", "workload": "mlp-4x2-b1"}
 DELETED = object()
 
 FAULTS = {
@@ -60,6 +61,8 @@ FAULTS = {
     "learning rate of zero": ("workloads.0.optimizer.learning_rate", 0),
     "absolute folder": ("workloads.0.dataset.folder", "/home/someone/mnist"),
     "floor of an unknown precision": ("workloads.0.floors.fp8", {"seconds": 1.0, "bound": "bytes"}),
+    "the path of a model's file": ("run.model", {**MODEL, "file": "/home/someone/net.py"}),
+    "a model without its digest": ("run.model", {**MODEL, "sha256": None}),
     "calibration without a unit": ("calibration.copy.unit", DELETED),
 }
 
@@ -83,6 +86,10 @@ def test_schema_is_a_schema():
 
 def test_example_is_valid():
     assert [error.message for error in VALIDATOR.iter_errors(EXAMPLE)] == []
+
+
+def test_a_users_model_is_valid():
+    assert VALIDATOR.is_valid(with_fault("run.model", MODEL))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -44,6 +44,8 @@ def replaced() -> nn.Linear:
 
 
 SHARED = nn.Linear(3, 3)
+LOOP = nn.Sequential(nn.Linear(3, 3))
+LOOP.append(LOOP)
 BLOCK = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
 READ = {
     "one layer": (lambda: nn.Sequential(nn.Linear(4, 3)), [4, 3], "relu"),
@@ -79,6 +81,11 @@ REFUSED = {
     "a block that is there twice": (
         lambda: nn.Sequential(BLOCK, BLOCK, nn.Linear(3, 1)),
         "module '1' is a Sequential",
+    ),
+    "a network in itself": (lambda: LOOP, "module '1' is a Sequential that is there twice"),
+    "a call of its own": (
+        lambda: type("Called", (nn.Sequential,), {"__call__": lambda self, x: x})(nn.Linear(3, 3)),
+        "it is a Called; expected a torch.nn.Sequential",
     ),
     "tied weights": (tied, "with the parameters of another layer"),
     "no bias": (lambda: nn.Sequential(nn.Linear(3, 1, bias=False)), "module '0' is a Linear(in_features=3"),
@@ -226,6 +233,7 @@ def test_what_the_file_prints_and_leaves_running_does_not_reach_the_answer(file)
         "from torch import nn\n"
         "print('printed'); os.write(1, b'written'); print(repr(sys.stdin.read()))\n"
         "atexit.register(print, 'at the end')\n"
+        "if os.fork() == 0: os.setsid(); os.close(2); os.close(1); time.sleep(20); os._exit(0)\n"
         "threading.Thread(target=time.sleep, args=[60]).start()\n"
         "if __name__ == '__main__': raise SystemExit\n"
         "class Make:\n"

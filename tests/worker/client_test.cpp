@@ -253,12 +253,13 @@ TEST_F(Client, TargetsOfAnotherWidthThanTheOutputsAreRefused) {
   Workload workload = small_workload();  // three outputs
   workload.loss = Loss::kMeanSquaredError;
   const Scratch scratch(workload);
-  WorkerClient worker(fault_worker(), -1);
+  const std::string program = (program_folder() / "headroom-oracle-worker").string();
+  WorkerClient worker({"oracle", {program}, {}, scratch.folder / "oracle.log"}, -1);
   worker.hello();
   for (const int width : {1, 2, 4}) {  // 1: labels have as many bytes
     write_floats(scratch.data.targets,
                  std::vector<float>(static_cast<std::size_t>(scratch.data.samples * width), 0.5f));
-    EXPECT_THAT(message_of<WorkerCallError>([&] { scratch.prepare(worker, "oracle-honest"); }),
+    EXPECT_THAT(message_of<WorkerCallError>([&] { scratch.prepare(worker, "oracle"); }),
                 HasSubstr("expected " + std::to_string(scratch.data.samples * 3 * 4) + " bytes, found " +
                           std::to_string(scratch.data.samples * width * 4)));
   }

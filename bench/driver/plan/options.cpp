@@ -586,6 +586,11 @@ RunOptions parse_resumed(const std::vector<std::string>& argv, const std::string
   }
   std::vector<std::string> extended;
   for (const auto& [name, value] : file_settings) {
+    // Options that name programs or files to execute are the command line's alone.
+    if (kSettings.count(name) == 0 && name != "benchmark_filter")
+      throw InputError(
+          fmt::format("--resume {}: run.settings.{}: not an option that a run goes on with; start a new run",
+                      file, name));
     if (given.settings.count(name) > 0) continue;
     if (name == "data" || (name == "suite" && is_path(value))) {
       throw InputError(

@@ -98,7 +98,7 @@ def read_network(network) -> tuple[list[int], str]:
     refuse_other_forward(network, "")
     if not is_sequential(network):
         raise NotTrained(f"it is {described(network)}; {EXPECTED}")
-    modules = list(leaves(network, "", set()))
+    modules = list(leaves(network, "", {id(network)}))
     if not any(type(module) is nn.Linear for _, module in modules):
         raise NotTrained(f"it has no Linear layer; {EXPECTED}")
     widths, activation, parameters = [], None, set()
@@ -139,7 +139,9 @@ def read_network(network) -> tuple[list[int], str]:
 def is_sequential(module) -> bool:
     from torch import nn
 
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    kind = type(module)
+    own = kind.forward is not nn.Sequential.forward or kind.__call__ is not nn.Module.__call__
+    return isinstance(module, nn.Sequential) and not own
 
 
 def leaves(module, path: str, seen: set[int]) -> Iterator[tuple[str, object]]:
@@ -217,6 +219,8 @@ def described(module) -> str:
 def answer_about(model: str, answers: int) -> None:
     """Writes the answer about FILE:NAME to a descriptor and ends the process, with the file's threads."""
     file, _, name = model.rpartition(":")
+    # A process that the file forks must not hold the reader of the answer up.
+    os.register_at_fork(after_in_child=lambda: os.close(answers))
     try:
         answer = read_model(file, name)
     except NotTrained as error:
