@@ -32,6 +32,8 @@ inline std::vector<Workload> workloads() {
 inline WorkerCommand torch_worker(const Scratch& scratch) {
   WorkerCommand command{
       "libtorch", {(program_folder() / "headroom-torch-worker").string()}, {}, scratch.folder / "log"};
+  // PyTorch's threads wait awake, which takes the cores from the oracle's.
+  command.environment["OMP_NUM_THREADS"] = "1";
   const char* torch_path = std::getenv("HEADROOM_TORCH_LIBRARY_PATH");
   const char* path = std::getenv("LD_LIBRARY_PATH");
   if (torch_path != nullptr) {

@@ -4,7 +4,8 @@ The function changes nothing in place: it takes a state and returns a new one, b
 be the end of the weight gradient's product only if nothing is overwritten by it. Captured steps hand the new
 state on, and the last one of a graph copies it back. In 16 bits the state holds, beside the masters, the
 16-bit copies that autocast would make of them in each step: the update makes the next step's, and the
-arithmetic stays autocast's.
+arithmetic stays autocast's. Adam's bias corrections are made for all steps of a graph at its head: Inductor
+would put them into every kernel that updates, for each element.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from headroom_protocol.server import TrainerRequest
 
 from headroom_worker.compilation import Compilation, compiled
 from headroom_worker.graph_trainer import GraphTrainer
-from headroom_worker.rules import ACTIVATIONS, Tensors, updated
+from headroom_worker.rules import ACTIVATIONS, Tensors, step_factors, updated
 
 
 class CompiledGraphTrainer(GraphTrainer):
@@ -32,8 +33,9 @@ class CompiledGraphTrainer(GraphTrainer):
     ):
         super().__init__(request, device)
         self.activation = ACTIVATIONS[request.activation]()
-        # Of each step of a graph, 16 bytes apart: Inductor would copy a number that is not so aligned.
-        self.trained_steps = torch.zeros(self.steps_per_graph, 4, device=device)[:, 0]
+        # Of each step of a graph, four times, as are the factors made of it: so they are 16 bytes apart.
+        # Inductor would copy a number that is not so aligned.
+        self.trained_steps = torch.zeros(self.steps_per_graph, 4, device=device)
         self.masters: Tensors = [tensor.detach() for tensor in self.parameter_list]
         self.copies: Tensors = []
         if keep_copies and self.autocast_type is not None:
@@ -47,6 +49,10 @@ class CompiledGraphTrainer(GraphTrainer):
 
     def compile_step(self, mode: str, backend: str) -> None:
         self.next_state = compiled(self.trained, mode, backend)
+        self.factors = compiled(self.factors_of_steps, mode, backend)
+
+    def factors_of_steps(self, trained_steps: torch.Tensor) -> Tensors:
+        return step_factors(self.rule, trained_steps)
 
     def mean_losses(
         self, weights: Tensors, features: torch.Tensor, targets: torch.Tensor
@@ -63,14 +69,17 @@ class CompiledGraphTrainer(GraphTrainer):
 
     def trained(
         self,
-        trained_steps: torch.Tensor,
+        factors: Tensors,
         masters: Tensors,
         copies: Tensors,
         slots: list[Tensors],
         features: torch.Tensor,
         targets: torch.Tensor,
     ) -> tuple[Tensors, Tensors, list[Tensors], torch.Tensor]:
-        """One step: the state behind it and the loss; features [batch, inputs], targets [batch, ...]."""
+        """One step: the state behind it and the loss; features [batch, inputs], targets [batch, ...].
+
+        factors: each of step_factors(), one number.
+        """
         gradients, (_, loss) = torch.func.grad_and_value(self.mean_losses, has_aux=True)(
             copies or masters, features, targets
         )
@@ -78,7 +87,7 @@ class CompiledGraphTrainer(GraphTrainer):
         for index, (master, gradient) in enumerate(zip(masters, gradients, strict=True)):
             own_slots = [slot[index] for slot in slots]
             unscaled = gradient.float() * (1 / self.scale)
-            new_master, own_slots = updated(self.rule, trained_steps, master, unscaled, own_slots)
+            new_master, own_slots = updated(self.rule, factors, master, unscaled, own_slots)
             new_masters.append(new_master)
             for slot, tensor in zip(new_slots, own_slots, strict=True):
                 slot.append(tensor)
@@ -87,15 +96,15 @@ class CompiledGraphTrainer(GraphTrainer):
 
     def go_to(self, step: int) -> None:
         super().go_to(step)
-        self.trained_steps.add_(self._offsets)
+        self.trained_steps.add_(self._offsets[:, None])
 
     def queue_steps(self, features: torch.Tensor, targets: torch.Tensor, losses: torch.Tensor) -> None:
         state, queued = (self.masters, self.copies, self.slots), []
         with torch.no_grad():
-            for trained_steps, *batch in zip(
-                self.trained_steps[: len(features)], features, targets, strict=True
-            ):
-                *state, loss = self.next_state(trained_steps, *state, *batch)
+            all_factors = self.factors(self.trained_steps) if self.rule.kind != "sgd" else []
+            for step, batch in enumerate(zip(features, targets, strict=True)):
+                factors = [of_steps[step, 0] for of_steps in all_factors]
+                *state, loss = self.next_state(factors, *state, *batch)
                 queued.append(loss)
             torch.stack(queued, out=losses)
             torch._foreach_copy_(flattened(self.masters, self.copies, self.slots), flattened(*state))

@@ -82,24 +82,32 @@ def bias_corrections(rule: Optimizer, trained_steps: torch.Tensor) -> tuple[torc
     )
 
 
+def step_factors(rule: Optimizer, trained_steps: torch.Tensor) -> list[torch.Tensor]:
+    """What all parameters of a step share: adam's learning rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)."""
+    if rule.kind == "sgd":
+        return []
+    bias1, bias2 = bias_corrections(rule, trained_steps)
+    return [rule.learning_rate / bias1, bias2.rsqrt()]
+
+
 def updated(
     rule: Optimizer,
-    trained_steps: torch.Tensor,
+    factors: list[torch.Tensor],
     parameter: torch.Tensor,
     gradient: torch.Tensor,
     slots: Tensors,
 ) -> tuple[torch.Tensor, Tensors]:
-    """One tensor and its slots behind a step; nothing is changed in place."""
+    """One tensor and its slots behind a step with these step_factors(); nothing is changed in place."""
     if rule.kind == "sgd":
         if rule.momentum:
             gradient = rule.momentum * slots[0] + gradient
         return parameter - rule.learning_rate * gradient, [gradient for _ in slots]
     mean = rule.beta1 * slots[0] + (1 - rule.beta1) * gradient
     square = rule.beta2 * slots[1] + (1 - rule.beta2) * gradient * gradient
-    bias1, bias2 = bias_corrections(rule, trained_steps)
-    root = square.sqrt() / bias2.sqrt() + rule.epsilon
+    rate, root_factor = factors
+    root = square.sqrt() * root_factor + rule.epsilon
     kept = parameter * (1 - rule.learning_rate * rule.weight_decay) if rule.weight_decay else parameter
-    return kept - rule.learning_rate / bias1 * mean / root, [mean, square]
+    return kept - rate * mean / root, [mean, square]
 
 
 def update_in_place(
