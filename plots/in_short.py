@@ -41,7 +41,7 @@ def draw_in_short(results: Results, series: Series) -> Page | None:
     lines = {name: lines_of(series, [cell for cell in cells if cell.precision == name]) for name in shown}
     page = series_page(
         f"Time of a training step: {series.title}",
-        f"{results.device} · {results.clock}, axes logarithmic · best PyTorch, rival, ours: the fastest row of each",
+        f"{results.device} · {results.clock}, axes logarithmic · best PyTorch, rival: the fastest of each",
         failures_of(results, series, shown),
         shown,
         ["PyTorch, eager 0.00 ms"],

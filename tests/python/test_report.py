@@ -109,10 +109,8 @@ def test_the_first_screen_answers_with_numbers_that_lead_to_their_records(tmp_pa
 def test_speed_ups_are_those_of_the_records(tmp_path):
     document, markdown = reported(tmp_path, small())
     assert "at mlp-784x128x10-b32 the fastest of our kernels is 20× as fast (fp32)" in document.text
-    assert (
-        "| mlp-784x128x10-b32 | fp32 | 1000 | libtorch-eager | 800 | the same | – | cuda-layered | 40.0 | 20× | – | 25× |"
-        in markdown
-    )
+    line = "| 1000 | libtorch-eager | 800 | the same | – | cuda-layered | 40.0 | 20× | – | 25× |"
+    assert f"| mlp-784x128x10-b32 | fp32 {line}" in markdown
     assert "saves 20 % of the 1.00 ms" in document.text
 
 
