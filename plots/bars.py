@@ -59,6 +59,8 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     meanings = "\n".join(meaning for panel in texts.values() for _, meaning, _ in panel)
     if " vs " in meanings:
         notes.append("vs best: over the fastest PyTorch row; vs eager: over pytorch-eager; same precision.")
+        if any(_has_other_rival(results, row) for row in rows):
+            notes.append("Best rival: the fastest row that is not ours.")
     names = [row.backend for panel in panels.values() for row in panel]
     title = f"Time of a training step: {shortened(workload.name, 90)}"
     subtitle = f"{results.device} · {', '.join(precisions)} · {workload.network} · shorter is faster"
@@ -126,7 +128,7 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
     else:
         if "best" in base and not row.is_pytorch:
             parts.append(f"{format_ratio(base['best'].median / row.median)} vs best")
-        if "rival" in base and not row.is_rival and base["rival"] is not base.get("best"):
+        if not row.is_rival and _has_other_rival(results, row):
             parts.append(f"{format_ratio(base['rival'].median / row.median)} vs best rival")
         if base.get("best") is row:
             parts.append("best PyTorch")
@@ -137,6 +139,11 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
     if row.state == "unverified":
         parts.append("not verified")
     return format_seconds(row.median), ", ".join(parts), INK
+
+
+def _has_other_rival(results: Results, row: Row) -> bool:
+    base = results.baselines(row)
+    return "rival" in base and base["rival"] is not base.get("best")
 
 
 def _has_bar(row: Row, longest: float) -> bool:
