@@ -11,7 +11,7 @@ from collections import Counter
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from notes import record_notes
-from results_file import PRECISIONS, Results, Row, Workload, is_oracle, is_pytorch, refuted_text
+from results_file import PRECISIONS, Results, Row, Workload, refuted_text
 from style import (
     ALARM,
     FAINT,
@@ -49,7 +49,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     }
     elsewhere = [row for row in rows if row not in _inside(panels)]
     notes = [f"Bars: median of the blocks' {results.clock} per step; black lines: its 95 % interval."]
-    if any(is_oracle(row.backend) and row.timed for row in rows):
+    if any(row.is_reference and row.timed for row in rows):
         notes.append("The oracle is the double-precision reference of the checks, not a competitor.")
     notes += record_notes(results, elsewhere, where=lambda row: "")
     notes += [
@@ -59,6 +59,8 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
     meanings = "\n".join(meaning for panel in texts.values() for _, meaning, _ in panel)
     if " vs " in meanings:
         notes.append("vs best: over the fastest PyTorch row; vs eager: over pytorch-eager; same precision.")
+        if any(_has_other_rival(results, row) for row in rows):
+            notes.append("Best rival: the fastest row that is not ours.")
     names = [row.backend for panel in panels.values() for row in panel]
     title = f"Time of a training step: {shortened(workload.name, 90)}"
     subtitle = f"{results.device} · {', '.join(precisions)} · {workload.network} · shorter is faster"
@@ -76,7 +78,7 @@ def draw_bars(results: Results, workload: Workload) -> Page | None:
         foot=0.62,
     )
     shown = _inside(panels)
-    competing = [row.median for row in shown if row.timed and not is_oracle(row.backend)]
+    competing = [row.median for row in shown if row.timed and not row.is_reference]
     longest = max(competing, default=max((row.median for row in shown if row.timed), default=1.0))
     all_axes = [row[0] for row in page.axes]
     words = [(row, text) for name in panels for row, text in zip(panels[name], texts[name], strict=True)]
@@ -118,16 +120,20 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
     parts = []
     base = results.baselines(row)
     refuted = results.refuted_rivals(row)
-    if is_oracle(row.backend):
+    if row.is_reference:
         parts.append("reference of the checks")
     elif refuted:
-        if not is_pytorch(row.backend):
+        if not row.is_pytorch:
             parts.append(f"no speed-up: {refuted_text(refuted)}")
     else:
-        if "best" in base and not is_pytorch(row.backend):
+        if "best" in base and not row.is_pytorch:
             parts.append(f"{format_ratio(base['best'].median / row.median)} vs best")
+        if not row.is_rival and _has_other_rival(results, row):
+            parts.append(f"{format_ratio(base['rival'].median / row.median)} vs best rival")
         if base.get("best") is row:
             parts.append("best PyTorch")
+        elif base.get("rival") is row:
+            parts.append("best rival")
         if "eager" in base and base["eager"] is not row:
             parts.append(f"{format_ratio(base['eager'].median / row.median)} vs eager")
     if row.state == "unverified":
@@ -135,8 +141,13 @@ def _bar_text(results: Results, row: Row) -> tuple[str, str, str]:
     return format_seconds(row.median), ", ".join(parts), INK
 
 
+def _has_other_rival(results: Results, row: Row) -> bool:
+    base = results.baselines(row)
+    return "rival" in base and base["rival"] is not base.get("best")
+
+
 def _has_bar(row: Row, longest: float) -> bool:
-    return row.timed and not (is_oracle(row.backend) and row.median > 1.5 * longest)
+    return row.timed and not (row.is_reference and row.median > 1.5 * longest)
 
 
 def _limit(axes: Axes, bars: list[tuple[Row, tuple[str, str, str]]], longest: float) -> float:

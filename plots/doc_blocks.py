@@ -20,7 +20,6 @@ from results_file import (
     Row,
     Source,
     Workload,
-    is_oracle,
     read_results,
     refuted_text,
 )
@@ -109,7 +108,7 @@ def times_table(
     titles: list[str], named: list[list[str]], cells: list[Cell], asked: list[str] | None
 ) -> list[str]:
     """A line a cell, begun by `named`; microseconds a step of `asked`, else of all that have a result."""
-    timed = {row.backend for cell in cells for row in cell.rows if row.counts and not is_oracle(row.backend)}
+    timed = {row.backend for cell in cells for row in cell.rows if row.counts and not row.is_reference}
     names = sorted(timed, key=backend_order) if asked is None else [name for name in asked if name in timed]
     rows = []
     for name, cell in zip(named, cells, strict=True):
@@ -292,7 +291,7 @@ def format_rate(value: float, unit: str) -> str:
 def spread_block(data: Published, arguments: list[str]) -> list[str]:
     """Nine of ten blocks lie within, over all widths of the series."""
     names = {f"mlp-784x{width}x{width}x{width}x10-b32" for width in widths_of(data, arguments)}
-    rows = [row for row in data.results.rows if row.workload.name in names]
+    rows = [row for row in data.results.rows if row.workload.name in names and not row.is_reference]
     by_precision = {
         precision: {one.backend: one for one in spreads([row for row in rows if row.precision == precision])}
         for precision in PRECISIONS
@@ -309,7 +308,6 @@ def spread_block(data: Published, arguments: list[str]) -> list[str]:
             ],
         ]
         for backend in backends
-        if not is_oracle(backend)
     ]
     return table(["backend", *PRECISIONS], lines)
 

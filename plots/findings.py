@@ -16,9 +16,6 @@ from results_file import (
     Results,
     Row,
     Workload,
-    is_oracle,
-    is_ours,
-    is_pytorch,
     refuted_text,
 )
 from style import backend_order, format_percent, format_ratio, format_seconds
@@ -64,19 +61,18 @@ class Cell:
 
     @property
     def rival(self) -> Row | None:
-        """The fastest row that is not ours: PyTorch, JAX or the vendor's library."""
-        rows = [row for row in self.rows if row.counts and not is_ours(row.backend)]
-        others = [row for row in rows if not is_oracle(row.backend)]
-        return min(others, key=lambda row: row.median, default=None)
+        """The fastest row that is not ours: PyTorch, JAX, the vendor's library or another's."""
+        rivals = [row for row in self.rows if row.counts and row.is_rival]
+        return min(rivals, key=lambda row: row.median, default=None)
 
     @property
     def rivals(self) -> list[Row]:
-        return [row for row in self.rows if is_pytorch(row.backend) and row.counts]
+        return [row for row in self.rows if row.is_pytorch and row.counts]
 
     @property
     def failed_rivals(self) -> list[str]:
         """PyTorch rows without a result: with them the best PyTorch might be faster."""
-        return [row.backend for row in self.rows if is_pytorch(row.backend) and row.state == "failed"]
+        return [row.backend for row in self.rows if row.is_pytorch and row.state == "failed"]
 
     @property
     def against_best(self) -> float | None:
@@ -100,7 +96,7 @@ def cells_of(results: Results) -> list[Cell]:
         groups.setdefault((row.file, row.workload.name, row.precision), []).append(row)
     cells = []
     for (file, _, precision), rows in groups.items():
-        ours = [row for row in rows if is_ours(row.backend) and row.counts]
+        ours = [row for row in rows if row.is_ours and row.counts]
         bases = results.baselines(rows[0])
         cells.append(
             Cell(
@@ -181,7 +177,22 @@ def speed(results: Results, cells: list[Cell]) -> Sentence:
         f"Against {against} in the same precision, ",
         *joined(parts, "; ", "; "),
         " (below 1×: slower)." if any(cell.against_best < 1 for cell in compared) else ".",
+        *_against_rivals(compared),
     ]
+
+
+def _against_rivals(compared: list[Cell]) -> Sentence:
+    """What is left against whoever is fastest, where that is not PyTorch."""
+    others = [cell for cell in compared if cell.rival is not cell.best]
+    if not others:
+        return []
+    low, high = (end(others, key=lambda cell: cell.against_rival) for end in (min, max))
+    names = sorted({cell.rival.backend for cell in others}, key=backend_order)
+    where = f" Where the best rival is not PyTorch ({', '.join(names)}), ours is "
+    found = [Number(format_ratio(cell.against_rival), (cell.ours, cell.rival)) for cell in (low, high)]
+    if str(found[0]) == str(found[1]):
+        return [where, found[0], " as fast as it."]
+    return [where, found[0], " to ", found[1], " as fast as it."]
 
 
 def _ratio(cell: Cell) -> Number:
@@ -190,9 +201,9 @@ def _ratio(cell: Cell) -> Number:
 
 def _speed_without_ours(results: Results, cells: list[Cell]) -> Sentence:
     reason = "none of our kernels was measured"
-    if any(is_ours(row.backend) and row.counts for row in results.rows):
+    if any(row.is_ours and row.counts for row in results.rows):
         reason = "no file holds a PyTorch row beside one of our kernels"
-    elif any(is_ours(row.backend) and row.state == "failed" for row in results.rows):
+    elif any(row.is_ours and row.state == "failed" for row in results.rows):
         reason = "every record of our kernels failed"
     refuted = [cell for cell in cells if cell.refuted and cell.ours and cell.best]
     if refuted:
@@ -247,14 +258,14 @@ def floor(results: Results, cells: list[Cell]) -> Sentence:
     known = [
         row
         for row in results.rows
-        if row.counts and row.fraction_of_floor is not None and not is_oracle(row.backend)
+        if row.counts and row.fraction_of_floor is not None and not row.is_reference
     ]
     if not known:
         return [
             "How close a step comes to the floor of the hardware is not known: these files hold no floors."
         ]
-    ours = [row for row in known if is_ours(row.backend)] or known
-    whose = "our kernels" if is_ours(ours[0].backend) else "the records"
+    ours = [row for row in known if row.is_ours] or known
+    whose = "our kernels" if ours[0].is_ours else "the records"
     top = max(ours, key=lambda row: row.fraction_of_floor)
     bottoms = [
         max(
@@ -292,11 +303,14 @@ def extremes(results: Results, cells: list[Cell]) -> list[Extreme]:
     found = []
     for name, ratio, base in (
         ("best PyTorch", lambda cell: cell.against_best, lambda cell: cell.best),
+        ("best rival", lambda cell: cell.against_rival, lambda cell: cell.rival),
         (EAGER, lambda cell: cell.against_eager, lambda cell: cell.eager),
     ):
         known = [cell for cell in cells if ratio(cell) is not None]
         if not known or (name != EAGER and all(base(cell) is cell.eager for cell in known)):
             continue  # where eager is all of PyTorch, it is not called the best of it
+        if name == "best rival" and all(cell.rival is cell.best for cell in known):
+            continue  # which was said
         whole = [cell for cell in known if not cell.failed_rivals] or known
         best, worst = max(whole, key=ratio), min(known, key=ratio)
         chosen = {"Best against": best, "Worst against": worst} if best is not worst else {"Against": best}
@@ -381,7 +395,7 @@ def _differences(results: Results) -> dict[str, list[str]]:
 
 def missing(results: Results, cells: list[Cell]) -> list[str]:
     """What a report has but these files do not give, so that its absence is not taken for a result."""
-    ran = [row for row in results.rows if row.counts and not is_oracle(row.backend)]
+    ran = [row for row in results.rows if row.counts and not row.is_reference]
     said = [
         f"The run of {file} did not finish: workloads it had not completed are not in it."
         for file in results.partial
@@ -409,9 +423,9 @@ def missing(results: Results, cells: list[Cell]) -> list[str]:
         said.append("No rates of the device were measured (calibration).")
     if not any(row.losses for row in results.rows):
         said.append("No loss curves were recorded.")
-    if not any(is_pytorch(row.backend) for row in ran):
+    if not any(row.is_pytorch for row in ran):
         said.append("No PyTorch row has a result.")
-    if not any(is_ours(row.backend) for row in ran):
+    if not any(row.is_ours for row in ran):
         said.append("None of our kernels has a result.")
     return said
 
@@ -420,7 +434,7 @@ def _gaps(results: Results) -> list[str]:
     """Backends and precisions that a file has for some of its workloads and not for others."""
     said = []
     for source in results.sources:
-        rows = [row for row in results.rows if row.file == source.file and not is_oracle(row.backend)]
+        rows = [row for row in results.rows if row.file == source.file and not row.is_reference]
         have = {(row.workload.name, row.backend, row.precision) for row in rows}
         pairs = sorted({(row.backend, row.precision) for row in rows})
         for name in dict.fromkeys(row.workload.name for row in rows):

@@ -19,6 +19,7 @@ from width_series import Series, limits, panels, series_page, width_axis
 
 EAGER_LOOK = Look(LOOKS[EAGER].color, "o", 2.0)
 BEST_LOOK = Look("#56b4e9", "s", 2.0)
+RIVAL_LOOK = Look("#009e73", "^", 2.0, (0, (2, 2)))
 OURS_LOOK = Look("#d55e00", "D", 3.0, size=6.0)
 FLOOR_LOOK = Look(MUTED, "", 1.4, (0, (4, 3)))
 
@@ -40,7 +41,7 @@ def draw_in_short(results: Results, series: Series) -> Page | None:
     lines = {name: lines_of(series, [cell for cell in cells if cell.precision == name]) for name in shown}
     page = series_page(
         f"Time of a training step: {series.title}",
-        f"{results.device} · {results.clock}, axes logarithmic · best PyTorch, ours: the fastest row of each",
+        f"{results.device} · {results.clock}, axes logarithmic · best PyTorch, rival: the fastest of each",
         failures_of(results, series, shown),
         shown,
         ["PyTorch, eager 0.00 ms"],
@@ -83,6 +84,7 @@ def lines_of(series: Series, cells: list[Cell]) -> list[Line]:
     lines = [
         Line("PyTorch, eager", EAGER_LOOK, [(h, cell.eager.median) for h, cell in by_width if cell.eager]),
         Line("best PyTorch", BEST_LOOK, [(h, cell.best.median) for h, cell in by_width]),
+        Line("best rival", RIVAL_LOOK, other_rivals(by_width)),
         Line("ours", OURS_LOOK, [(h, cell.ours.median) for h, cell in by_width]),
         Line(
             "floor",
@@ -95,6 +97,13 @@ def lines_of(series: Series, cells: list[Cell]) -> list[Line]:
         ),
     ]
     return [line for line in lines if line.points]
+
+
+def other_rivals(by_width: list[tuple[int, Cell]]) -> list[tuple[int, float]]:
+    """Where the best rival is not PyTorch; nothing if it always is."""
+    if all(cell.rival is cell.best for _, cell in by_width):
+        return []
+    return [(h, cell.rival.median) for h, cell in by_width]
 
 
 def write_ends(axes: Axes, lines: list[Line]) -> None:

@@ -12,7 +12,7 @@ from line_labels import LineLabel, label_lines
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from notes import record_notes
-from results_file import PRECISIONS, Results, Row, Workload, is_oracle
+from results_file import PRECISIONS, Results, Row, Workload
 from style import (
     INK,
     MUTED,
@@ -70,7 +70,7 @@ def _rows_with(quantity: Quantity, results: Results, names: set[str]) -> list[Ro
         for row in results.rows
         if row.workload.name in names
         and row.counts
-        and not is_oracle(row.backend)
+        and not row.is_reference
         and quantity.value(row) is not None
     ]
 
@@ -83,7 +83,7 @@ def _absent_note(results: Results, series: Series, quantity: Quantity) -> list[s
     """One line: which cells have records that count, and in none of them the quantity."""
     having: dict[tuple[str, int], bool] = {}
     for row in results.rows:
-        if row.workload.name in series.widths and row.counts and not is_oracle(row.backend):
+        if row.workload.name in series.widths and row.counts and not row.is_reference:
             cell = (row.precision, series.widths[row.workload.name])
             having[cell] = having.get(cell, False) or quantity.value(row) is not None
     absent: dict[tuple[int, ...], list[str]] = {}

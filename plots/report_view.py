@@ -10,7 +10,7 @@ from pathlib import Path
 import findings
 from findings import Cell, Number, Sentence
 from notes import kind_of
-from results_file import PRECISIONS, Check, Results, Row, Source, is_ours, is_pytorch, refuted_text
+from results_file import PRECISIONS, Check, Results, Row, Source, refuted_text
 from style import (
     backend_order,
     format_joules,
@@ -134,12 +134,13 @@ def measured(results: Results) -> str:
 
 
 def backends(results: Results) -> list[dict[str, str]]:
-    names = sorted({row.backend for row in results.rows})
+    rows = {row.backend: row for row in results.rows}
+    names = sorted(rows)
     return [
         {
             "name": name,
             "color": look_of(name, names).color,
-            "kind": "ours" if is_ours(name) else "PyTorch" if is_pytorch(name) else "neither",
+            "kind": "ours" if rows[name].is_ours else "PyTorch" if rows[name].is_pytorch else "neither",
         }
         for name in names
     ]
@@ -171,7 +172,7 @@ def precision_field(precision: str) -> Field:
 def ratio_field(cell: Cell, base: Row | None, row: Row | None) -> Field:
     """Where a rival failed verification its name stands in place of a ratio of ours."""
     if row is not None and cell.refuted:
-        text = refuted_text(list(cell.refuted)) if is_ours(row.backend) else "–"
+        text = refuted_text(list(cell.refuted)) if row.is_ours else "–"
         return Field(
             text, hint="no speed-up is claimed until it is known why", look="failed" if text != "–" else ""
         )
@@ -180,9 +181,7 @@ def ratio_field(cell: Cell, base: Row | None, row: Row | None) -> Field:
     value = base.median / row.median
     low, high = base.low / row.high, base.high / row.low
     hint = f"{format_ratio(low)} to {format_ratio(high)}, against {base.backend}"
-    return Field(
-        format_ratio(value), value, hint=hint, look="slower" if value < 1 and is_ours(row.backend) else ""
-    )
+    return Field(format_ratio(value), value, hint=hint, look="slower" if value < 1 and row.is_ours else "")
 
 
 def networks_table(results: Results) -> Table:
@@ -209,10 +208,13 @@ def networks_table(results: Results) -> Table:
     )
 
 
+SAME = [Field("the same"), Field("–")]
+
+
 def summary_table(results: Results, cells: list[Cell]) -> Table:
     rows = []
     for cell in cells:
-        if cell.best is None and cell.ours is None:
+        if cell.rival is None and cell.ours is None:
             continue
         rows.append(
             [
@@ -220,16 +222,18 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
                 precision_field(cell.precision),
                 *_named_time(results, cell.eager, named=False),
                 *_named_time(results, cell.best),
+                *(SAME if cell.rival is cell.best else _named_time(results, cell.rival)),
                 *_named_time(results, cell.ours),
                 ratio_field(cell, cell.best, cell.ours),
+                Field("–") if cell.rival is cell.best else ratio_field(cell, cell.rival, cell.ours),
                 ratio_field(cell, cell.eager, cell.ours),
             ]
         )
     return Table(
         name="summary",
-        title="Best PyTorch and ours, cell by cell",
-        about="Fastest verified row of each family, microseconds a step (median of the blocks'"
-        f" {results.clock})."
+        title="Best PyTorch, best rival and ours, cell by cell",
+        about="Fastest verified row of each, microseconds a step (median of the blocks'"
+        f" {results.clock}). A rival is whatever is not ours: PyTorch, JAX, the vendor's library."
         " A ratio is the time of the other row over ours, same file, workload and precision; pointing at it"
         " shows what both 95 % intervals allow."
         + (
@@ -243,9 +247,12 @@ def summary_table(results: Results, cells: list[Cell]) -> Table:
             "pytorch-eager, µs",
             "best PyTorch",
             "its time, µs",
+            "best rival",
+            "its time, µs",
             "fastest of ours",
             "its time, µs",
             "vs best PyTorch",
+            "vs best rival",
             "vs eager",
         ),
         rows=rows,

@@ -16,9 +16,7 @@ from json_file import InputError
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 VERSION = 2
-PYTORCH_FAMILIES = ("pytorch-", "libtorch-")
 OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay")
-RIVALS = (*PYTORCH_FAMILIES, "jax-", "cublaslt-")
 EAGER = "pytorch-eager"
 
 
@@ -130,6 +128,7 @@ class Row:
     index: int  # in the file's `records`
     workload: Workload
     backend: str
+    family: str  # Family in bench/core/record.h
     precision: str
     contract: str
     state: str
@@ -150,6 +149,25 @@ class Row:
     setup_cache: str  # cold, warm, or empty
     peak_device_bytes: int | None
     refuted: bool  # its verification failed
+
+    @property
+    def is_pytorch(self) -> bool:
+        """From Python or from C++."""
+        return self.family in ("pytorch", "libtorch")
+
+    @property
+    def is_ours(self) -> bool:
+        """Hand-written kernels."""
+        return self.family == "ours"
+
+    @property
+    def is_reference(self) -> bool:
+        """Of the checks; it is drawn, but never a competitor."""
+        return self.family == "reference"
+
+    @property
+    def is_rival(self) -> bool:
+        return not self.is_ours and not self.is_reference
 
     @property
     def curve_differs(self) -> bool:
@@ -212,46 +230,34 @@ class Results:
             if (other.file, other.workload.name, other.precision)
             == (row.file, row.workload.name, row.precision)
             and other.refuted
-            and other.backend.startswith(RIVALS)
+            and other.is_rival
         ]
 
     def baselines(self, row: Row) -> dict[str, Row]:
-        """What `row` may be compared with: same file, workload and precision. Keys: best, eager."""
+        """What `row` may be compared with: same file, workload and precision. Keys: best, rival, eager."""
         rivals = [
             other
             for other in self.rows
             if (other.file, other.workload.name, other.precision)
             == (row.file, row.workload.name, row.precision)
             and other.counts
-            and is_pytorch(other.backend)
+            and other.is_rival
         ]
         found = {}
         if rivals:
-            found["best"] = min(rivals, key=lambda other: other.median)
-        for other in rivals:
+            found["rival"] = min(rivals, key=lambda other: other.median)
+        if pytorch := [other for other in rivals if other.is_pytorch]:
+            found["best"] = min(pytorch, key=lambda other: other.median)
+        for other in pytorch:
             if other.backend == EAGER:
                 found["eager"] = other
         return found
-
-
-def is_pytorch(backend: str) -> bool:
-    return backend.startswith(PYTORCH_FAMILIES)
 
 
 def refuted_text(rivals: list[str]) -> str:
     """'libtorch-graph and jax-scan failed verification'; empty for none."""
     names = " and ".join(filter(None, (", ".join(rivals[:-1]), *rivals[-1:])))
     return f"{names} failed verification" if rivals else ""
-
-
-def is_ours(backend: str) -> bool:
-    """Hand-written kernels."""
-    return backend == "cuda" or backend.startswith("cuda-")
-
-
-def is_oracle(backend: str) -> bool:
-    """The reference of the checks; it is drawn, but never a competitor."""
-    return backend == "oracle" or backend.startswith("oracle-")
 
 
 def _one_line(text: str | None) -> str:
@@ -335,6 +341,13 @@ def _check(check: dict) -> Check:
     )
 
 
+def _family_by_name(backend: str) -> str:
+    """Of the backends that there were when files did not say it: version 1, the first ones of version 2."""
+    beginnings = {"oracle": "reference", "cublaslt": "vendor", "cuda": "ours"}
+    beginnings |= {name: name for name in ("pytorch", "libtorch", "jax")}
+    return beginnings.get(backend.split("-", 1)[0], "other")
+
+
 def _state(outcome: str, verdict: str) -> str:
     if outcome == "skipped":
         return "skipped"
@@ -358,6 +371,7 @@ def _row(record: dict, file: str, index: int, workloads: dict[str, Workload]) ->
         index=index,
         workload=workloads[name],
         backend=_one_line(record["backend"]),
+        family=record.get("family") or _family_by_name(record["backend"]),
         precision=record["precision"],
         contract=record["contract"],
         state=state,
@@ -419,6 +433,8 @@ def _upgrade(document: object, path: Path) -> None:
         if isinstance(optimizer, dict) and optimizer.get("kind") == "sgd":
             _add(optimizer, f"{where}.optimizer", momentum=0)
     for record, where in _list_of(document, "records", f"{path}: "):
+        if isinstance(record, dict) and "family" in record:
+            raise InputError(f"{where}.family: unknown field")
         for curve, place in _list_of(record, "losses", f"{where}."):
             _add(curve, place, held_out_r_squared=None)
 

@@ -9,7 +9,7 @@ from line_labels import LineLabel, label_lines
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from notes import record_notes
-from results_file import EAGER, PRECISIONS, Results, Row, is_oracle, is_pytorch, refuted_text
+from results_file import EAGER, PRECISIONS, Results, Row, refuted_text
 from style import (
     ALARM,
     FAINT,
@@ -126,13 +126,13 @@ def draw_speedup(results: Results, series: Series, against: str) -> Page | None:
         width = series.widths[row.workload.name]
         base = results.baselines(row).get(against)
         rivals = refuted_text(results.refuted_rivals(row))
-        if rivals and row.timed and not is_pytorch(row.backend) and not is_oracle(row.backend):
+        if rivals and row.timed and not row.is_pytorch and not row.is_reference:
             refuted.setdefault(rivals, []).append(row)
         if rivals and row.state != "failed":
             continue
         if base is not None:
             best[row.precision, width] = base.backend
-        competes = not is_oracle(row.backend) and not (against == "best" and is_pytorch(row.backend))
+        competes = not row.is_reference and not (against == "best" and row.is_pytorch)
         if not competes or row.state == "skipped" or base is row:
             continue
         if row.state == "failed":

@@ -26,6 +26,19 @@ const Record* find(const std::vector<Record>& records, const Record& like, std::
   return nullptr;
 }
 
+const Record* fastest(const std::vector<Record>& records, const std::string& workload, Precision precision,
+                      bool (*is_wanted)(const Record&)) {
+  const Record* best = nullptr;
+  for (const Record& record : records) {
+    if (record.workload != workload || record.precision != precision || !is_wanted(record) ||
+        !counts(record)) {
+      continue;
+    }
+    if (best == nullptr || record.step_seconds->median < best->step_seconds->median) best = &record;
+  }
+  return best;
+}
+
 // "9.8 times", two significant digits at least.
 std::string times(double value) {
   char text[40];
@@ -37,11 +50,13 @@ std::string count_of(std::size_t count, const char* noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// The fastest of those in each (workload, precision), against the best PyTorch there.
+// The fastest of those in each (workload, precision), against the best PyTorch there and the best rival, which may be the
+// same.
 struct Comparison {
+  const SpeedupRow* row = nullptr;
   const Record* record = nullptr;
-  double speedup = 0;
-  std::string rival;
+  double over_pytorch = 0, over_rival = 0;
+  bool has_other_rival() const { return row->best_rival != row->best_pytorch; }
 };
 
 std::vector<Comparison> fastest_against_best(const std::vector<SpeedupRow>& rows,
@@ -50,35 +65,54 @@ std::vector<Comparison> fastest_against_best(const std::vector<SpeedupRow>& rows
   for (const SpeedupRow& row : rows) {
     if (!row.over_best_pytorch || !is_wanted(*row.record)) continue;
     Comparison& best = fastest[{row.record->workload, row.record->precision}];
-    if (*row.over_best_pytorch > best.speedup) best = {row.record, *row.over_best_pytorch, row.best_pytorch};
+    if (*row.over_best_pytorch > best.over_pytorch)
+      best = {&row, row.record, *row.over_best_pytorch, row.over_best_rival.value()};
   }
   std::vector<Comparison> result;
   for (auto& [key, comparison] : fastest) result.push_back(comparison);
   return result;
 }
 
-std::string our_sentence(const std::vector<Comparison>& comparisons) {
+// "4.00 (mlp-... fp32) to 20.0 (mlp-... fp16)"
+std::string range_text(const std::vector<Comparison>& comparisons, double Comparison::* speedup) {
   const auto [low, high] =
       std::minmax_element(comparisons.begin(), comparisons.end(),
-                          [](const auto& a, const auto& b) { return a.speedup < b.speedup; });
+                          [&](const auto& a, const auto& b) { return a.*speedup < b.*speedup; });
+  const auto end = [&](const Comparison& comparison) {
+    return times(comparison.*speedup) + " (" + comparison.record->workload + " " +
+           std::string(to_string(comparison.record->precision)) + ")";
+  };
+  return end(*low) + " to " + end(*high);
+}
+
+std::string our_sentence(const std::vector<Comparison>& comparisons) {
   std::set<std::string> names, workloads;
   std::set<Precision> precisions;
+  bool other_rival = false;
   for (const Comparison& comparison : comparisons) {
     names.insert(comparison.record->backend);
     workloads.insert(comparison.record->workload);
     precisions.insert(comparison.record->precision);
+    other_rival = other_rival || comparison.has_other_rival();
   }
   const std::string who = names.size() == 1 ? *names.begin() : "the fastest of our kernels";
-  const auto where = [](const Comparison& comparison) {
-    return comparison.record->workload + " " + std::string(to_string(comparison.record->precision));
-  };
   if (comparisons.size() == 1) {
-    return who + " trains " + where(*low) + " " + times(low->speedup) +
-           " times as fast as the best PyTorch (" + low->rival + ").";
+    const Comparison& only = comparisons.front();
+    return who + " trains " + only.record->workload + " " + std::string(to_string(only.record->precision)) +
+           " " + times(only.over_pytorch) + " times as fast as the best PyTorch (" + only.row->best_pytorch +
+           ")" +
+           (other_rival ? ", " + times(only.over_rival) + " times as fast as the best rival (" +
+                              only.row->best_rival + ")"
+                        : "") +
+           ".";
   }
-  return who + " trains " + times(low->speedup) + " (" + where(*low) + ") to " + times(high->speedup) + " (" +
-         where(*high) + ") times as fast as the best PyTorch of the same run, over " +
-         count_of(workloads.size(), "workload") + " and " + count_of(precisions.size(), "precision") + ".";
+  return who + " trains " + range_text(comparisons, &Comparison::over_pytorch) +
+         " times as fast as the best PyTorch of the same run" +
+         (other_rival
+              ? ", " + range_text(comparisons, &Comparison::over_rival) + " times as fast as its best rival"
+              : "") +
+         ", over " + count_of(workloads.size(), "workload") + " and " +
+         count_of(precisions.size(), "precision") + ".";
 }
 
 // Of the cells in which a rival that failed its verification takes one of ours its speed-up.
@@ -125,15 +159,12 @@ bool counts(const Record& record) {
 
 const Record* best_pytorch(const std::vector<Record>& records, const std::string& workload,
                            Precision precision) {
-  const Record* best = nullptr;
-  for (const Record& record : records) {
-    if (record.workload != workload || record.precision != precision || !is_pytorch(record) ||
-        !counts(record)) {
-      continue;
-    }
-    if (best == nullptr || record.step_seconds->median < best->step_seconds->median) best = &record;
-  }
-  return best;
+  return fastest(records, workload, precision, is_pytorch);
+}
+
+const Record* best_rival(const std::vector<Record>& records, const std::string& workload,
+                         Precision precision) {
+  return fastest(records, workload, precision, is_rival);
 }
 
 std::vector<std::string> refuted_rivals(const std::vector<Record>& records, const std::string& workload,
@@ -158,14 +189,18 @@ std::vector<SpeedupRow> speedup_rows(const std::vector<Record>& records) {
   std::vector<SpeedupRow> rows;
   for (const Record& record : records) {
     const Record* best = best_pytorch(records, record.workload, record.precision);
+    const Record* rival = best_rival(records, record.workload, record.precision);
     SpeedupRow row{.record = &record,
                    .is_best_pytorch = best == &record,
                    .best_pytorch = best == nullptr ? "" : best->backend,
                    .over_best_pytorch = {},
+                   .best_rival = rival == nullptr ? "" : rival->backend,
+                   .over_best_rival = {},
                    .over_pytorch_eager = {},
                    .refuted_rivals = refuted_rivals(records, record.workload, record.precision)};
     if (!is_reference(record) && row.refuted_rivals.empty()) {
       row.over_best_pytorch = ratio(best, record);
+      row.over_best_rival = ratio(rival, record);
       row.over_pytorch_eager = ratio(find(records, record, "pytorch-eager"), record);
     }
     rows.push_back(std::move(row));

@@ -25,6 +25,10 @@ bool counts(const Record& record);
 const Record* best_pytorch(const std::vector<Record>& records, const std::string& workload,
                            Precision precision);
 
+/// The fastest record of a cell that counts and is a rival: PyTorch, JAX, a vendor's library or anybody's; likewise.
+const Record* best_rival(const std::vector<Record>& records, const std::string& workload,
+                         Precision precision);
+
 /// Rivals of a cell that failed their verification, in the order of the records.
 std::vector<std::string> refuted_rivals(const std::vector<Record>& records, const std::string& workload,
                                         Precision precision);
@@ -37,6 +41,8 @@ struct SpeedupRow {
   bool is_best_pytorch = false;
   std::string best_pytorch;                 ///< its backend; empty if there is none
   std::optional<double> over_best_pytorch;  ///< its time / this time
+  std::string best_rival;  ///< likewise; the same as best_pytorch where no other rival is faster
+  std::optional<double> over_best_rival;
   std::optional<double> over_pytorch_eager;
   std::vector<std::string> refuted_rivals;  ///< of its cell, which then has no speed-ups
 };

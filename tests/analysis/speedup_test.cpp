@@ -126,6 +126,37 @@ TEST(Finding, OfOneComparisonNamesTheRival) {
       "cuda-layered trains mlp-784x128x10-b32 fp32 12.0 times as fast as the best PyTorch (pytorch-eager).");
 }
 
+TEST(SpeedupRows, TheBestRivalIsWhoeverIsNotOurs) {
+  for (const char* rival : {"jax-scan", "cublaslt-graph", "trainkernel"}) {
+    const std::vector<Record> records = {record("pytorch-eager", 12), record(rival, 6),
+                                         record("cuda-layered", 2), record("oracle", 1)};
+    const std::vector<SpeedupRow> rows = speedup_rows(records);
+    EXPECT_EQ(rows[2].best_rival, rival);
+    EXPECT_EQ(rows[2].over_best_rival, 3);
+    EXPECT_EQ(rows[2].over_best_pytorch, 6);
+    EXPECT_FALSE(rows[3].over_best_rival.has_value());
+  }
+  const std::vector<Record> records = {record("pytorch-eager", 12), record("jax-scan", 13),
+                                       record("cuda-layered", 2)};
+  EXPECT_EQ(speedup_rows(records)[2].best_rival, "pytorch-eager");
+}
+
+TEST(Finding, NamesTheBestRivalWhereItIsNotPyTorch) {
+  std::vector<Record> records = {record("pytorch-eager", 12), record("jax-scan", 3),
+                                 record("cuda-layered", 1)};
+  EXPECT_EQ(
+      finding(records),
+      "cuda-layered trains mlp-784x128x10-b32 fp32 12.0 times as fast as the best PyTorch (pytorch-eager), "
+      "3.00 times as fast as the best rival (jax-scan).");
+  records.push_back(record("pytorch-eager", 20, Precision::kFp16));
+  records.push_back(record("cuda-layered", 1, Precision::kFp16));
+  EXPECT_EQ(
+      finding(records),
+      "cuda-layered trains 12.0 (mlp-784x128x10-b32 fp32) to 20.0 (mlp-784x128x10-b32 fp16) times as fast as "
+      "the best PyTorch of the same run, 3.00 (mlp-784x128x10-b32 fp32) to 20.0 (mlp-784x128x10-b32 fp16) "
+      "times as fast as its best rival, over 1 workload and 2 precisions.");
+}
+
 TEST(Finding, WithoutOurKernelsSaysSo) {
   const std::string text =
       finding({record("pytorch-eager", 12), record("libtorch-eager", 8), skipped("cuda-layered")});

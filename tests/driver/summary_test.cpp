@@ -37,6 +37,15 @@ Results measured() {
   return results;
 }
 
+TEST(Summary, TheBestRivalHasAColumnWhereItIsNotPyTorch) {
+  Results results = measured();
+  EXPECT_THAT(summary_table(results), Not(HasSubstr("vs rival")));
+  results.records.push_back(row("jax-scan", 60));
+  const std::string text = summary_table(results);
+  EXPECT_THAT(text, HasSubstr("vs best  vs rival  of floor"));
+  EXPECT_THAT(text, HasSubstr("0.83 x    0.50 x"));  // of cuda-layered, at 120 us
+}
+
 TEST(Summary, SaysWhereTheTimeGoesWithNoiseAndNegativeTermsCalledSo) {
   const std::string text = ladder_table(measured());
   EXPECT_THAT(text, HasSubstr("mlp-8x8-b8  fp32"));

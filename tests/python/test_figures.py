@@ -87,6 +87,7 @@ def test_a_single_workload_gives_bars_with_times_and_ratios_of_the_same_precisio
     assert all(word in text for word in ("40.0 µs", "20× vs best", "25× vs eager", "1.00 ms"))
     assert text.count("1.00× vs eager") == 2  # tf32, where all are equal
     assert "40.0 µs · 20× vs best, 25× vs eager" in text
+    assert "rival" not in text  # it is PyTorch
     assert text.count("0.5 ms") == 2  # both panels have their ticks named
 
 

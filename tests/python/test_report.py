@@ -109,10 +109,8 @@ def test_the_first_screen_answers_with_numbers_that_lead_to_their_records(tmp_pa
 def test_speed_ups_are_those_of_the_records(tmp_path):
     document, markdown = reported(tmp_path, small())
     assert "at mlp-784x128x10-b32 the fastest of our kernels is 20× as fast (fp32)" in document.text
-    assert (
-        "| mlp-784x128x10-b32 | fp32 | 1000 | libtorch-eager | 800 | cuda-layered | 40.0 | 20× | 25× |"
-        in markdown
-    )
+    line = "| 1000 | libtorch-eager | 800 | the same | – | cuda-layered | 40.0 | 20× | – | 25× |"
+    assert f"| mlp-784x128x10-b32 | fp32 {line}" in markdown
     assert "saves 20 % of the 1.00 ms" in document.text
 
 
@@ -520,3 +518,22 @@ def test_the_example_of_the_schema_is_reported(tmp_path):
     example = json.loads((Path(__file__).parent / "data" / "example-results.json").read_text())
     document, _ = reported(tmp_path, example)
     assert "bias1" in document.text
+
+
+def test_the_best_rival_stands_beside_the_best_pytorch_where_it_is_another_row(tmp_path):
+    results = small()
+    name = results["workloads"][0]["name"]
+    results["records"].append(made_up.record(name, "jax-scan", "fp32", 1e-4, family="jax"))
+    document, markdown = reported(tmp_path, results)
+    line = "| 1000 | libtorch-eager | 800 | jax-scan | 100 | cuda-layered | 40.0 | 20× | 2.5× | 25× |"
+    assert line in markdown
+    assert "Where the best rival is not PyTorch (jax-scan), ours is 2.5× as fast as it." in document.text
+    assert "Against best rival" in document.text
+
+
+def test_whom_a_backend_is_compared_with_is_its_family_and_not_its_name(tmp_path):
+    results = small()
+    for record, family in zip(results["records"], ("ours", "reference", "pytorch"), strict=True):
+        record["family"] = family
+    _, markdown = reported(tmp_path, results)
+    assert "| – | cuda-layered | 40.0 | the same | – | pytorch-eager | 1000 | 0.04× | – | – |" in markdown

@@ -21,9 +21,11 @@ std::string summary_json(const Results& results, const std::filesystem::path& fi
                     {"step_seconds", record.step_seconds ? json(record.step_seconds->median) : json(nullptr)},
                     {"speedup_over_pytorch_eager", or_null(row.over_pytorch_eager)},
                     {"speedup_over_best_pytorch", or_null(row.over_best_pytorch)},
+                    {"speedup_over_best_rival", or_null(row.over_best_rival)},
                     {"fraction_of_floor", or_null(record.fraction_of_floor)},
                     {"faster_than_floor", is_faster_than_floor(record)},
                     {"best_pytorch", row.best_pytorch.empty() ? json(nullptr) : json(row.best_pytorch)},
+                    {"best_rival", row.best_rival.empty() ? json(nullptr) : json(row.best_rival)},
                     {"refuted_rivals", row.refuted_rivals}});
   }
   const json summary = {{"results_file", file.string()},

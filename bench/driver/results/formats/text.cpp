@@ -46,6 +46,21 @@ std::string verdict_text(const SpeedupRow& row) {
          (slowdown.empty() ? "" : ", " + slowdown);
 }
 
+// Of a table in which it is empty.
+Table without_column(const Table& table, std::size_t column) {
+  Table rest = table;
+  const auto erase = [&](Table::Row& row) { row.erase(row.begin() + static_cast<std::ptrdiff_t>(column)); };
+  erase(rest.header);
+  for (Table::Row& row : rest.rows) erase(row);
+  rest.numbers.clear();
+  for (const std::size_t number : table.numbers)
+    if (number != column) rest.numbers.insert(number - (number > column ? 1 : 0));
+  rest.dispensable.clear();
+  for (const std::size_t one : table.dispensable)
+    if (one != column) rest.dispensable.push_back(one - (one > column ? 1 : 0));
+  return rest;
+}
+
 // What a name of a suite's own stands for, a line each.
 std::string named_workloads(const Results& results) {
   std::string text;
@@ -98,14 +113,15 @@ std::string skipped_table(const std::vector<SpeedupRow>& rows) {
 }  // namespace
 
 std::string summary_table(const Results& results, std::size_t width) {
-  enum Column : std::size_t { kStep = 3, kInterval, kVsEager, kVsBest, kOfFloor };
-  Table table{{"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "of floor",
-               "result"},
+  enum Column : std::size_t { kStep = 3, kInterval, kVsEager, kVsBest, kVsRival, kOfFloor };
+  Table table{{"workload", "precision", "backend", "step", "95 % interval", "vs eager", "vs best", "vs rival",
+               "of floor", "result"},
               {},
-              {kStep, kInterval, kVsEager, kVsBest, kOfFloor},
+              {kStep, kInterval, kVsEager, kVsBest, kVsRival, kOfFloor},
               2,
-              {kInterval, kOfFloor, kVsBest}};
+              {kInterval, kOfFloor, kVsRival, kVsBest}};
   const std::vector<SpeedupRow> rows = speedup_rows(results.records);
+  bool other_rival = false;
   for (const SpeedupRow& row : rows) {
     const Record& record = *row.record;
     if (record.outcome == Outcome::kSkipped) continue;
@@ -115,14 +131,19 @@ std::string summary_table(const Results& results, std::size_t width) {
       interval =
           fmt::format("{} .. {}", step_text(record.step_seconds->low), step_text(record.step_seconds->high));
     }
+    // Said once where it is the best PyTorch.
+    const std::string vs_rival = row.best_rival == row.best_pytorch ? "" : times(row.over_best_rival);
+    other_rival = other_rival || !vs_rival.empty();
     table.rows.push_back({record.workload, std::string(to_string(record.precision)), record.backend, step,
-                          interval, times(row.over_pytorch_eager), times(row.over_best_pytorch),
+                          interval, times(row.over_pytorch_eager), times(row.over_best_pytorch), vs_rival,
                           fraction_text(results, record), verdict_text(row)});
   }
   std::string text;
   if (!table.rows.empty())
-    text = table_text(table, width) + named_workloads(results) +
-           "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n";
+    text =
+        table_text(other_rival ? table : without_column(table, kVsRival), width) + named_workloads(results) +
+        "vs eager: speed-up over pytorch-eager; vs best: over the fastest PyTorch row; same precision\n" +
+        (other_rival ? "vs rival: over the fastest row that is not ours, where that is not PyTorch's\n" : "");
   if (std::any_of(results.records.begin(), results.records.end(),
                   [](const Record& record) { return record.fraction_of_floor.has_value(); })) {
     text += "of floor: the least time the device could take over the measured one, and what sets it\n";
