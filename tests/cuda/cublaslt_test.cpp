@@ -16,6 +16,7 @@
 #include "gpu_test.h"
 #include "oracle/oracle.h"
 #include "scratch.h"
+#include "shortened.h"
 #include "trainer_contract.h"
 #include "worker/client.h"
 
@@ -78,6 +79,8 @@ TEST(MatrixRates, AreThereInEveryPrecisionAndRiseAsItFalls) {
 struct Trained : Problem {
   using Problem::Problem;
   std::unique_ptr<Trainer> trainer(Precision precision, std::optional<CublasltPlan> plan = {}) const {
+    // Measuring plans takes thousands of steps.
+    if (!plan && is_shortened()) plan = CublasltPlan{2, false};
     return make_cublaslt_trainer(workload, precision, data.train(), initial, 0, plan);
   }
 };
