@@ -1243,7 +1243,7 @@ class SliceMember {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(a, which), bytes);
     if (kTeam > 1 && bytes == 0) return;
-    bulk_load(shared_address(shared_memory() + offset),
+    bulk_load(shared_memory() + offset,
               memory + batch * a.plan.x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
               staging_barrier(a, which));
   }
