@@ -79,6 +79,9 @@ MACHINE_DEVICE void bulk_load(std::uint32_t shared, const void* global, std::uin
       "l"(global), "r"(bytes), "r"(barrier)
       : "memory");
 }
+MACHINE_DEVICE void bulk_load(void* shared, const void* global, std::uint32_t bytes, std::uint32_t barrier) {
+  bulk_load(shared_address(shared), global, bytes, barrier);
+}
 /// Of what passes through the L2: it is to leave it before anything else does.
 MACHINE_DEVICE void bulk_load_evict_first(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                           std::uint32_t barrier) {
@@ -105,6 +108,10 @@ MACHINE_DEVICE void bulk_load_multicast(std::uint16_t members, std::uint32_t sha
     if (members >> member & 1)
       bulk_load(remote_address(shared, member), global, bytes, remote_address(barrier, member));
 #endif
+}
+MACHINE_DEVICE void bulk_load_multicast(std::uint16_t members, void* shared, const void* global,
+                                        std::uint32_t bytes, std::uint32_t barrier) {
+  bulk_load_multicast(members, shared_address(shared), global, bytes, barrier);
 }
 /// The line at `global` into the L2.
 MACHINE_DEVICE void prefetch_line(const void* global) {

@@ -21,19 +21,27 @@ MACHINE_DEVICE float relu(float value) {
   return result;
 }
 
-// Two values rounded to nearest, ties to even, `low` in the lower half; _relu: of max(value, 0), where NaN stays NaN.
+// Two values rounded to nearest, ties to even, `low` in the lower half.
 
-#define MACHINE_PACK(name, instruction)                                 \
-  MACHINE_DEVICE std::uint32_t name(float low, float high) {            \
-    std::uint32_t pair;                                                 \
-    asm(instruction " %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low)); \
-    return pair;                                                        \
-  }
-MACHINE_PACK(pack_fp16, "cvt.rn.f16x2.f32")
-MACHINE_PACK(pack_fp16_relu, "cvt.rn.relu.f16x2.f32")
-MACHINE_PACK(pack_bf16, "cvt.rn.bf16x2.f32")
-MACHINE_PACK(pack_bf16_relu, "cvt.rn.relu.bf16x2.f32")
-#undef MACHINE_PACK
+MACHINE_DEVICE std::uint32_t pack_fp16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+MACHINE_DEVICE std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+/// Of max(value, 0); NaN stays NaN.
+MACHINE_DEVICE std::uint32_t pack_fp16_relu(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+MACHINE_DEVICE std::uint32_t pack_bf16_relu(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 
 MACHINE_DEVICE float fp16_value(std::uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));

@@ -588,8 +588,8 @@ class BlockMember {
     const std::uint32_t barrier = barrier_address(kInputBarriers + (step & 1));
     fence_proxy_async_shared();
     barrier_arrive_expect(barrier, kBytes);
-    bulk_load(shared_address(input_tile(step)),
-              a.x_rows + (std::int64_t{batch} * kBlockRanks + rank_) * kBytes, kBytes, barrier);
+    bulk_load(input_tile(step), a.x_rows + (std::int64_t{batch} * kBlockRanks + rank_) * kBytes, kBytes,
+              barrier);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
   MACHINE_DEVICE void await_inputs(int step) const {

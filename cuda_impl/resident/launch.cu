@@ -238,7 +238,7 @@ void pack_slices(const SlicePlan& plan, Precision precision, const float* featur
 std::vector<Sharing> slice_sharings(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
-      return {{4, 1}, {3, 1}, {2, 1}, {2, 2}, {1, 1}};
+      return {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
     case Precision::kTf32:
       return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
     case Precision::kFp16:
@@ -261,11 +261,10 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   switch (precision) {
     case Precision::kFp32:
       return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan), gram_teams(plan))
-                              : slice_kernel_fp32(form, pairs, plan.team, plan.own);
+                              : slice_kernel_fp32(form, pairs, plan.team);
     case Precision::kTf32:
       if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
       if (!sums_whole(precision, plan)) return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
-      if (form == Form::kGrid) return slice_whole_kernel_tf32();
       return plan.own == 2 ? slice_wide_rows_kernel_tf32() : slice_whole_rows_kernel_tf32();
     case Precision::kFp16:
       return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));

@@ -57,10 +57,9 @@ struct SliceKernel {
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
-SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own);
+SliceKernel slice_kernel_fp32(Form form, int pairs, int team);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
 SliceKernel slice_ahead_kernel_fp32(int team, int slices, int gram_teams);
-SliceKernel slice_whole_kernel_tf32();
 SliceKernel slice_packed_kernel_tf32();
 SliceKernel slice_whole_rows_kernel_tf32();
 SliceKernel slice_wide_rows_kernel_tf32();

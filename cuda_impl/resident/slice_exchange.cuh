@@ -142,103 +142,6 @@ class SliceGrid {
     ready(share);
   }
 
-  /// use(i, tile, tile) for each pair in turn, with one more on its way. Where it waits for them, a pair's marks are looked at
-  /// before the next is asked for: at a branch that leads back to a load, the compiler waits for all that is on its way.
-  /// Else somebody has waited, in this step or the one before.
-  template <bool kGradient, bool kWaits, class Use>
-  MACHINE_DEVICE void stream(const SliceArguments& arguments, Waiter& waiter, int first_slice, int pairs,
-                             int exchange, bool before, Use&& use) const {
-    if (pairs == 0) return;
-    constexpr std::uint32_t kMark = mark<kGradient>();
-    constexpr bool kDisplaces = kGradient && !Format::kSpareBit;
-    const std::uint32_t want = epoch_ ? kMark : 0;
-    const unsigned begin_byte = slot(exchange, before);
-    const unsigned char* tiles = reader_ + begin_byte;
-    std::uint64_t begin = 0;
-    uint2 displaced = make_uint2(0, want);
-    const auto load = [&](Share<Format, 1>& pair, int i) { load_pair(pair, tiles, i); };
-    Share<Format, 1> now, next;
-    load(kWaits ? next : now, 0);
-    if constexpr (kDisplaces) {
-      for (std::uint32_t polls = 1;; ++polls) {
-        if (waiter.lane < kSlices * 2)
-          displaced =
-              load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + waiter.lane * 8);
-        if (!kWaits || !warp_any(((displaced.y ^ want) & kMark) != 0) ||
-            waiter.give_up(arguments, polls, begin, exchange))
-          break;
-      }
-    }
-#pragma unroll 1
-    for (int i = 0; i < kPairs; ++i) {
-      if constexpr (kWaits) {
-        for (std::uint32_t polls = 1;; ++polls) {
-          std::uint32_t wrong = 0;
-#pragma unroll
-          for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-            for (int part = 0; part < Format::kParts; ++part)
-              wrong |= next.slice[slice].word[4 * part + 3] ^ want;
-          if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
-          load(next, i);
-        }
-      }
-      if constexpr (kWaits) now = next;
-      if (i + 1 < kPairs) load(next, i + 1);
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice)
-        restore_tile<kGradient>(now.slice[slice], displaced.x, 2 * i + slice, waiter.lane);
-      use(i, now.slice[0], now.slice[1]);
-      if constexpr (!kWaits) now = next;
-    }
-  }
-
-  /// The same for those of the step before, when only the launch knows whether they are activations or gradients.
-  template <class Use>
-  MACHINE_DEVICE void stream_before(const SliceArguments& arguments, int lane, int first_slice, int pairs,
-                                    int exchange, bool gradient, Use&& use) const {
-    if (pairs == 0) return;
-    const unsigned begin_byte = slot(exchange, true);
-    const unsigned char* tiles = reader_ + begin_byte;
-    const std::uint32_t mark = gradient ? 1u : 0x80000000u;
-    std::uint32_t displaced = 0;
-    const auto load = [&](Share<Format, 1>& pair, int i) { load_pair(pair, tiles, i); };
-    Share<Format, 1> now, next;
-    load(next, 0);
-    if (gradient && lane < kSlices * 2)
-      displaced = load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
-#pragma unroll 1
-    for (int i = 0; i < kPairs; ++i) {
-      now = next;
-      if (i + 1 < kPairs) load(next, i + 1);
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-        for (int part = 0; part < Format::kParts; ++part) {
-          std::uint32_t& word = now.slice[slice].word[4 * part + 3];
-          word =
-              (word & ~mark) |
-              (shuffle_from(displaced, (2 * i + slice) * 2 + (lane >> 4)) >> (part * 16 + (lane & 15)) & 1u);
-        }
-      use(i, now.slice[0], now.slice[1]);
-    }
-  }
-
-  /// Tiles that somebody has waited for, of this step or the one before, from this warp's first on, for who reads them in an
-  /// order of its own: the marks in them, and of each half tile the bits that those displaced.
-  struct Source {
-    const unsigned char* tiles;
-    std::uint32_t mark, displaced;
-  };
-  MACHINE_DEVICE Source source(const SliceArguments& arguments, int lane, int first_slice, int exchange,
-                               bool gradient, bool before) const {
-    const unsigned begin_byte = slot(exchange, before);
-    Source source = {reader_ - lane * 16 + begin_byte, gradient ? 1u : 0x80000000u, 0};
-    if (gradient && lane < kSlices * 2)
-      source.displaced = load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
-    return source;
-  }
-
   /// Where this lane publishes, and with which mark: known long before there is anything to publish.
   struct Place {
     unsigned char *tile, *displaced;
@@ -288,13 +191,6 @@ class SliceGrid {
   }
   MACHINE_DEVICE unsigned slot(int exchange, bool before = false) const {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
-  }
-  MACHINE_DEVICE static void load_pair(Share<Format, 1>& pair, const unsigned char* tiles, int i) {
-#pragma unroll
-    for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-      for (int part = 0; part < Format::kParts; ++part)
-        assign(pair.slice[slice], part, load_relaxed_gpu_128(tiles + (2 * i + slice) * kTile + part * 512));
   }
   MACHINE_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
                                                       int slice) {

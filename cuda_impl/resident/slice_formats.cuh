@@ -493,7 +493,7 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
     mma_tf32(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
     mma_tf32(sums[1], a.word[4], a.word[5], a.word[6], a.word[7], b0, b1);
   }
-  /// Of whole sums (slice_whole_team.cuh).
+  /// Of whole sums.
   MACHINE_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
     mma_tf32(c, a.x, a.y, a.z, a.w, b0, b1);
   }
@@ -923,77 +923,6 @@ struct Fp32Slices {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
   }
-  /// A weight gradient of two own slices together: lane (slice c, part and half of the rows, t) takes 8 rows, columns 2t and
-  /// 2t + 1 of both slices of the pair and all outputs of one own slice. So sums are added up over four lanes and not
-  /// over eight, and what a lane holds of the own tiles is 64 values. It takes its rows in the order k ^ half, and pair j of
-  /// its sums are outputs 2 * (j ^ q) and the next, q being those that it ends with: so that no lanes meet in a bank.
-  struct BothOwn {
-    float value[8][8];
-
-    MACHINE_DEVICE static int half(int lane) { return lane >> 2 & 1; }
-    MACHINE_DEVICE static int part(int lane) { return lane >> 3 & 1; }
-    MACHINE_DEVICE static int outputs(int lane) { return (2 * part(lane) + half(lane)) ^ (lane & 3); }
-    /// Where a lane's k-th rows are in a tile, k being 0 or 1; the next but one are 128 bytes further.
-    MACHINE_DEVICE static int byte(int k, int lane) { return rows_byte(k, lane) + (lane & 3) * 16; }
-    MACHINE_DEVICE static int rows_byte(int k, int lane) {
-      return part(lane) * 512 + half(lane) * 256 + (k ^ half(lane)) * 64;
-    }
-    /// The displaced bits of the k-th rows of a slice, from the first.
-    MACHINE_DEVICE static int first_bit(int lane) { return part(lane) * 16 + (lane & 3); }
-    MACHINE_DEVICE static int bit(int k, int lane) { return 4 * (k ^ half(lane)); }
-    /// Of a pair's masters: column 2t's; the next column's are 4 further.
-    MACHINE_DEVICE static int master(int lane) { return (lane & 3) * 8 + outputs(lane); }
-
-    MACHINE_DEVICE static BothOwn load(const unsigned char* tiles, int tile_bytes, int lane) {
-      const unsigned char* tile = tiles + (lane >> 4) * tile_bytes;
-      BothOwn own;
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const uint4 four = load_shared16(tile + rows_byte(k, lane) + (j ^ outputs(lane)) * 16);
-          own.value[2 * k][2 * j] = bits_to_float(four.x);
-          own.value[2 * k][2 * j + 1] = bits_to_float(four.y);
-          own.value[2 * k + 1][2 * j] = bits_to_float(four.z);
-          own.value[2 * k + 1][2 * j + 1] = bits_to_float(four.w);
-        }
-      return own;
-    }
-    /// Of columns 2t and 2t + 1, the other way round where half is 1, both slices: what this lane ends with.
-    MACHINE_DEVICE void sum(float4 (&result)[2], const uint4 (&rows)[8], int lane) const {
-      float sum[2][2][8];  // slice, column, output
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const uint4& four = rows[4 * slice + k];
-          const float first[2] = {bits_to_float(four.x), bits_to_float(four.y)},
-                      second[2] = {bits_to_float(four.z), bits_to_float(four.w)};
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-#pragma unroll
-            for (int n = 0; n < 8; ++n) {
-              float& to = sum[slice][e][n];
-              to = k == 0 ? first[e] * value[0][n] : fmaf(first[e], value[2 * k][n], to);
-              to = fmaf(second[e], value[2 * k + 1][n], to);
-            }
-        }
-#pragma unroll
-      for (int distance = 2; distance > 0; distance /= 2)
-#pragma unroll
-        for (int slice = 0; slice < 2; ++slice)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-#pragma unroll
-            for (int n = 0; n < 2 * distance; ++n)
-              sum[slice][e][n] += shuffle_xor(sum[slice][e][2 * distance + n], 4 * distance);
-      const bool turned = half(lane) != 0;
-      const float4 columns[2] = {make_float4(sum[0][0][0], sum[0][0][1], sum[1][0][0], sum[1][0][1]),
-                                 make_float4(sum[0][1][0], sum[0][1][1], sum[1][1][0], sum[1][1][1])};
-      result[0] = turned ? columns[1] : columns[0];
-      result[1] = turned ? columns[0] : columns[1];
-    }
-  };
   /// A weight gradient of tiles in shared memory: lane (quarter of the rows, slice, half of its columns, half of the outputs) has
   /// 8 rows, 4 columns and 4 outputs, so sums are added up over four lanes and not over eight. It takes its rows in the order
   /// k ^ slice(), so that no lanes meet in a bank, and begins with those two columns and two outputs that it ends with.

@@ -1,10 +1,14 @@
 // The slice kernel in fp32.
-#include "resident/slice_stream.cuh"
+#include "resident/slice_step.cuh"
 
 namespace headroom::resident {
 
-SliceKernel slice_kernel_fp32(Form form, int pairs, int team, int own) {
-  return slice_stream_kernel_of<SliceFp32>(form, pairs, team, own);
+SliceKernel slice_kernel_fp32(Form form, int pairs, int team) {
+  if (form == Form::kCluster) return slice_steps_kernel<SliceFp32, SliceCluster, 1>();
+  if (team == 4) return slice_steps_kernel<SliceFp32, SliceGrid, 1, 0, 4>();
+  if (team == 1) return slice_steps_kernel<SliceFp32, SliceGrid, 1>();
+  return pairs == 1 ? slice_steps_kernel<SliceFp32, SliceGrid, 1, 0, 2>()
+                    : slice_steps_kernel<SliceFp32, SliceGrid, 2, 0, 2>();
 }
 
 }  // namespace headroom::resident

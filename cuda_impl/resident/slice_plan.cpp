@@ -160,6 +160,9 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
   require(plan.pairs <= (rows ? kRowsPairs : kMostPairs),
           "a hidden layer of " + std::to_string(widest) + ", not up to " + (rows ? "512" : "1024"));
+  require(precision != Precision::kFp32 || (own == 1 && plan.pairs <= most_pairs_in_fp32(team)),
+          "a hidden layer of " + std::to_string(widest) + " in fp32, not up to " +
+              std::to_string(widest_in_fp32(team)));
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
   const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
   plan.members = divide_up(slices, 2) * 2;
@@ -168,16 +171,12 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
   }
-  // Teams with whole sums have a place for each of 16 slices; of x x' so many thread blocks make a part each, if no teams more
-  // make it.
+  // Of x x' so many thread blocks make a part each, if no teams more make it.
   const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs) &&
                      (gram_teams > 0 || !is_narrow_ahead(team, plan.members));
   require(ahead || team != 3, "teams of three have the first layer a step ahead or nothing");
   require(ahead || gram_teams == 0, "no first layer a step ahead, and so no teams that make x x'");
-  if (ahead && gram_teams == 0)
-    plan.members = std::max(plan.members, divide_up(kGramParts, 2 * team) * 2);
-  else if (precision == Precision::kTf32 && form == Form::kGrid && team == 4 && plan.layers == 4)
-    plan.members = std::max(plan.members, kMaxCluster);
+  if (ahead && gram_teams == 0) plan.members = std::max(plan.members, divide_up(kGramParts, 2 * team) * 2);
   if (rows) plan.members = kRowsMembers;
   const int thread_blocks = (plan.members / own + gram_teams) * team;
   require(
@@ -192,12 +191,10 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const bool wide_elements = precision == Precision::kFp32 || precision == Precision::kTf32;
   plan.tile = tile_bytes(wide_elements ? 4 : 2);
   const bool packed = form == Form::kGrid && packs_tiles(precision, plan.layers, team, own);
-  const bool whole_in_teams = team > 1 && !rows && sums_whole(precision, plan);
   const std::int64_t own_tile =
-      std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) && !whole_in_teams ? 2 : 1);
-  const std::int64_t kept = whole_in_teams ? 0
-                                           : std::int64_t{kept_layers(precision, plan.layers, team, ahead)} *
-                                                 kWarps * 2 * plan.pairs * plan.tile;
+      std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) ? 2 : 1);
+  const std::int64_t kept =
+      std::int64_t{kept_layers(precision, plan.layers, team, ahead)} * kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
   place_parameters(plan, plan.layers);
@@ -221,17 +218,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
   plan.hidden_offset =
-      take(whole_in_teams                ? kWholeTeamFragmentBytes + kWholeTeamTileBytes
-           : rows                        ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
+      take(rows                          ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
            : sums_whole(precision, plan) ? kFragmentBytes
                                          : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
   plan.dlogits_offset = take(2 * own_tile + kept);
   plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);
-  plan.last_partial_offset = whole_in_teams
-                                 ? take(std::int64_t{kWholeTeamParts} * kPartialTile * plan.last_lanes / 4)
-                             : own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4)
-                                        : -1;
+  plan.last_partial_offset = own == 1 ? take(kWarps * kPartialTile * plan.last_lanes / 4) : -1;
   plan.row_loss_offset = take(std::int64_t{8} * kGroupRows);
   plan.staging_barrier_offset = take(16);
   plan.team_barrier_offset = take(kTeamBarrierBytes + 4 * (ahead ? kMostAheadWarps : kMostWarps));
@@ -251,10 +244,6 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
                 : slot_bytes(plan.members, plan.tile,
                              publishes_columns(precision, plan.pairs, team) ||
                                  (form == Form::kGrid && turns_tiles(precision, plan.layers, team, own))));
-    if (const std::int64_t kept_bytes = kept_gradient_bytes(precision, plan.pairs, own); kept_bytes > 0) {
-      plan.behind_tiles = plan.exchange_bytes;
-      plan.exchange_bytes += plan.members / own * team * kWarps * kept_bytes;
-    }
     if (ahead) {
       plan.behind_tiles = plan.exchange_bytes;
       plan.exchange_bytes += 2 * kGramBytes + (gram_teams > 0 ? plan.members * kTakenWords * 4 : 0);

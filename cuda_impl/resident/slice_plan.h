@@ -23,11 +23,6 @@ inline constexpr int kMostWarps = 12, kMostAheadWarps = 16;  // of a thread bloc
 /// Of weights as whole sums take them: of rows and columns of two layers and of the last layer's two tiles, 2 KB each,
 /// and of the last layer backward.
 inline constexpr int kFragmentBytes = 6 * 2048 + 4096;
-/// The same in tf32 in teams, and the tiles that updates take, five of every slice and six of the member's own
-/// (slice_whole_team.cuh).
-inline constexpr int kWholeTeamFragmentBytes = 6 * 4096 + 8192;
-inline constexpr int kWholeTeamTileBytes = (5 * kMaxCluster + 6) * 1024;
-inline constexpr int kWholeTeamParts = 2;  // that a sum is made in
 /// Where two thread blocks that own a slice together divide the rows of the batch (slice_rows.cuh): it always has places for 64
 /// slices. Bytes of rounded weights: of rows and columns of two layers and of the last layer's two tiles; behind them three
 /// tiles of own activations and those of others that the update of the last layer takes.
@@ -91,6 +86,10 @@ constexpr bool divides_rows(Precision precision, int team, int own) {
   return (precision == Precision::kFp16 || precision == Precision::kBf16) && team == 2 && own == 1;
 }
 
+/// Pairs of slices that a warp sums over in fp32. Unrolled, a step with more of them is longer than the instruction cache.
+constexpr int most_pairs_in_fp32(int team) { return team == 2 ? 2 : 1; }
+constexpr int widest_in_fp32(int team) { return most_pairs_in_fp32(team) * kWarps * team * kPairColumns; }
+
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
 struct SlicePlan {
@@ -132,9 +131,9 @@ struct SlicePlan {
                                  // step ahead takes, if it is, else -1
   std::int32_t x_rows_offset, x_columns_offset;  // staged inputs of one batch; -1: read from the L2
   std::int32_t shared_bytes;
-  std::int64_t exchange_bytes;  // grid: of global memory, and
-  std::int64_t behind_tiles;    // where in it gradients that only a warp has, or x x', begin; else -1
-  std::int64_t x_batch_bytes;   // of one batch in one order
+  std::int64_t exchange_bytes;                                    // grid: of global memory, and
+  std::int64_t behind_tiles;                                      // where in it x x' begins; else -1
+  std::int64_t x_batch_bytes;                                     // of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  // in the flat parameters
 };
 
@@ -236,14 +235,13 @@ struct WideRows {
 };
 
 /// Whether sums over hidden columns are whole in warps that do nothing else: in 16 bits in a cluster (slice_whole.cuh) or several
-/// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in each thread block of teams of
-/// four (slice_whole_team.cuh) or in four clusters (slice_whole_rows.cuh).
+/// (slice_whole_pair.cuh) and over the grid in teams that divide rows (slice_rows.cuh), in tf32 in four clusters
+/// (slice_whole_rows.cuh).
 constexpr bool sums_whole(Precision precision, const SlicePlan& plan) {
   if (in_pair_clusters(plan)) return true;
   if (plan.form == Form::kGrid && divides_rows(precision, plan.team, plan.own)) return true;
-  if (plan.layers != 4 || plan.members != kMaxCluster) return false;
-  return precision == Precision::kTf32 ? plan.team == 4
-                                       : precision != Precision::kFp32 && plan.form == Form::kCluster;
+  if (plan.layers != 4 || plan.members != kMaxCluster || plan.form != Form::kCluster) return false;
+  return precision == Precision::kTf32 ? plan.team == WholeRows::kClusters : precision != Precision::kFp32;
 }
 
 /// Whether the first layer's sums are made a step ahead.
@@ -268,12 +266,6 @@ constexpr int ahead_slices(const SlicePlan& plan) {
 /// Behind them, if updates take activations as columns, the tiles in that form.
 constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
   return std::int64_t{members} * (tile + 16 + (columns ? tile : 0));
-}
-
-/// Bytes of gradients below the last layer that each warp of a thread block keeps for the update of its columns: in fp32 with
-/// two slices, where there are no registers for them.
-constexpr std::int64_t kept_gradient_bytes(Precision precision, int pairs, int own) {
-  return precision == Precision::kFp32 && own == 2 ? std::int64_t{2048} * pairs : 0;
 }
 
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes. gram_teams: 0, or kGramTeams, with

@@ -53,7 +53,7 @@ inline constexpr bool kServesIn =
 template <class Format, int kPairs, int kTeam>
 inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam> ? 128 : 0);
 
-/// kWhole: every member of a team has all hidden columns, and the team divides inputs only (slice_whole_team.cuh); in clusters a team
+/// kWhole: every member has all hidden columns; in clusters a team
 /// has a member in each of several, and divides rows and the updates of hidden layers (slice_whole_rows.cuh). kAheadSlices: the
 /// first layer's sums are made a step ahead by warps of their own (slice_ahead.cuh), and those that have hidden columns have so
 /// many slices each, two or, as the first of a pair, one.
@@ -156,7 +156,7 @@ class SliceMember {
     team_.end();
   }
 
- protected:  // for SliceStreamMember (slice_stream.cuh)
+ protected:
   /// Known when compiled, if it can be: loops over layers then need no registers moved from one turn to the next.
   MACHINE_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
   static constexpr int kUnroll = kLayers > 0 ? kLayers : 1;
@@ -556,7 +556,7 @@ class SliceMember {
     else if (warp_ >= 4)
       update_last_bias(a, warp_ - 4);
   }
-  // The same with everything at once, for SliceStreamMember.
+  // The same with everything at once, where bodies are long.
   MACHINE_DEVICE void loss_and_gradient(const Arguments& a) {
     if (warp_ >= kLossWarps) return;
     gradient_of_loss(a);
@@ -1243,7 +1243,7 @@ class SliceMember {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(a, which), bytes);
     if (kTeam > 1 && bytes == 0) return;
-    bulk_load(shared_address(shared_memory() + offset),
+    bulk_load(shared_memory() + offset,
               memory + batch * a.plan.x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
               staging_barrier(a, which));
   }

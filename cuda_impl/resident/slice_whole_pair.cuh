@@ -465,9 +465,8 @@ class SliceWholePair {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes == 0) return;
-    bulk_load(shared_address(shared_memory() + offset),
-              memory + batch * a.plan.x_batch_bytes + input_first_ * kInputPair, bytes,
-              staging_barrier(which));
+    bulk_load(shared_memory() + offset, memory + batch * a.plan.x_batch_bytes + input_first_ * kInputPair,
+              bytes, staging_barrier(which));
   }
 
   // ---- four warps that are the chain

@@ -759,7 +759,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     const int begin = a.plan.input_pairs * member_ / kSlices * 2 * kAllRowsTile,
               end = a.plan.input_pairs * (member_ + 1) / kSlices * 2 * kAllRowsTile;
     if (begin < end)
-      bulk_load_multicast(0xffff, shared_address(shared_memory() + a.plan.x_columns_offset + begin),
+      bulk_load_multicast(0xffff, shared_memory() + a.plan.x_columns_offset + begin,
                           a.x_columns + Base::batch_ * a.plan.x_batch_bytes + begin,
                           static_cast<std::uint32_t>(end - begin), barrier);
   }
@@ -767,7 +767,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
                             int bytes) const {
     fence_proxy_async_shared();
     barrier_arrive_expect(Base::staging_barrier(a, which), static_cast<std::uint32_t>(bytes));
-    bulk_load(shared_address(shared_memory() + offset), from, static_cast<std::uint32_t>(bytes),
+    bulk_load(shared_memory() + offset, from, static_cast<std::uint32_t>(bytes),
               Base::staging_barrier(a, which));
   }
   /// This member's own gradient below the last layer.

@@ -759,7 +759,7 @@ class SliceWideRowsMember {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes > 0)
-      bulk_load(shared_address(shared_memory() + offset),
+      bulk_load(shared_memory() + offset,
                 from + batch * a.plan.x_batch_bytes + input_first_ * Rows::kInputPair, bytes,
                 staging_barrier(which));
   }

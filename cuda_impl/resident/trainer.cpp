@@ -209,6 +209,12 @@ bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
                      [](int width) { return width >= kNarrowest; });
 }
 
+/// Whether the general kernel was measured to be as fast as cuda-streamed, or takes what that refuses. In fp32 it is behind from 512
+/// columns on (40 and 65 us at 512 and 1024, where cuda-streamed takes 39 and 50).
+bool general_pays(const Workload& workload, Precision precision) {
+  return precision != Precision::kFp32 || workload.batch_size > kGroupRows || widest_hidden(workload) <= 512;
+}
+
 /// Before anything else, so that it is said on every machine.
 void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
   if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked)) ||
@@ -285,7 +291,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
     consider([&] {
       return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);
     });
-  if (allowed(Kernel::kGeneral))
+  if (general_pays(workload, precision) ? allowed(Kernel::kGeneral) : options.kernel == Kernel::kGeneral)
     for (const Form form : forms)
       consider([&] {
         return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form),

@@ -57,6 +57,9 @@ MACHINE_DEVICE void bulk_load(std::uint32_t shared, const void* global, std::uin
                               std::uint32_t barrier) {
   emulated::copy_later(shared, global, bytes, barrier);
 }
+MACHINE_DEVICE void bulk_load(void* shared, const void* global, std::uint32_t bytes, std::uint32_t barrier) {
+  bulk_load(shared_address(shared), global, bytes, barrier);
+}
 MACHINE_DEVICE void bulk_load_evict_first(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                           std::uint32_t barrier) {
   bulk_load(shared, global, bytes, barrier);
@@ -64,6 +67,10 @@ MACHINE_DEVICE void bulk_load_evict_first(std::uint32_t shared, const void* glob
 MACHINE_DEVICE void bulk_load_multicast(std::uint16_t members, std::uint32_t shared, const void* global,
                                         std::uint32_t bytes, std::uint32_t barrier) {
   emulated::copy_later_to(members, shared, global, bytes, barrier);
+}
+MACHINE_DEVICE void bulk_load_multicast(std::uint16_t members, void* shared, const void* global,
+                                        std::uint32_t bytes, std::uint32_t barrier) {
+  bulk_load_multicast(members, shared_address(shared), global, bytes, barrier);
 }
 MACHINE_DEVICE void prefetch_line(const void*) {}
 MACHINE_DEVICE void bulk_prefetch(const void*, std::uint32_t) {}
