@@ -112,23 +112,27 @@ def test_a_file_belongs_to_the_run_that_writes_it(tmp_path, begun):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_run_that_ends_while_its_workers_start_leaves_nothing_or_a_file_to_go_on_with(
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_ends_while_it_asks_its_workers_leaves_no_file(tmp_path, monkeypatch, begun, how):
+    output = tmp_path / "runs" / "a.json"
+    asked = tmp_path / "asked"
+    python_that(tmp_path, monkeypatch, f"touch {asked}; exec sleep 100")
+    run = begun("--workload", SMALL, "--backend", "oracle,pytorch-eager", "--no-figures", "--output", output)
+    wait_for(asked.exists)
+    run.send_signal(how)
+    run.communicate(timeout=20)
+    assert run.returncode == (130 if how == signal.SIGINT else -9)
+    assert not output.parent.exists() or list(output.parent.iterdir()) == []
+
+
+def test_a_run_that_is_killed_before_its_first_record_leaves_a_file_to_go_on_with(
     tmp_path, monkeypatch, begun
 ):
     output = tmp_path / "runs" / "a.json"
-    command = ["--workload", SMALL, "--backend", "oracle,pytorch-eager", "--no-figures"]
-    with monkeypatch.context() as patch:
-        python_that(tmp_path, patch, "exec sleep 100")
-        interrupted = begun(*command, "--output", output)
-        wait_for(output.exists)
-        interrupted.send_signal(signal.SIGINT)
-        interrupted.communicate(timeout=20)
-        assert interrupted.returncode == 130
-        assert list(output.parent.iterdir()) == []
-
-        killed = begun(*command, "--output", output)
-        wait_for(output.exists)
-        kill(killed)
+    command = ["--workload", SMALL, "--backend", "oracle,pytorch-eager", "--no-figures", "--output", output]
+    killed = begun(*command)
+    wait_for(output.exists)
+    kill(killed)
     assert read(output)["records"] == []
     python_that(tmp_path, monkeypatch, "exit 1")
     done = headroom("run", "--resume", output, "--no-figures")

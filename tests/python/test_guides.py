@@ -105,7 +105,7 @@ def section(number: int) -> list:
     steps = [
         step for step in steps_of(ROOT / "docs/add-a-backend.md") if step.section.startswith(f"{number}.")
     ]
-    assert len(steps) > 3
+    assert len(steps) >= 3
     return steps
 
 
