@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host_clock.h"
+#include "device/copies.h"
 #include "device/device.h"
-#include "device/kept_losses.h"
-#include "device/memory.h"
-#include "device/step_watch.h"
-#include "device/stream.h"
 #include "fused/kernels.h"
+#include "trainers/graph_trainer.h"
+#include "trainers/samples.h"
 
 namespace headroom {
 namespace {
@@ -21,7 +19,6 @@ using namespace fused;
 // A graph's first step begins on an idle device, 2 us and more later than those whose launch overlaps the step before. So graphs are
 // long, and there is one of every power of two up to this for what is left over.
 constexpr int kMostStepsOfGraph = 256;
-constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 /// The part of the L2 that inputs may take which the gradient kernel is to find there, beside what a step writes: 12 MB of an H200's.
 constexpr std::int64_t kKeptInputsShare = 5;
 
@@ -149,46 +146,23 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
   }
 }
 
-class FusedTrainer : public Trainer {
+class FusedTrainer : public GraphTrainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                const Parameters& initial, int device, const Limits& limits)
-      : widths_(workload.model.widths),
+      : GraphTrainer(workload, "cuda-fused"),
         precision_(precision),
         plan_(make_plan(workload, precision, limits)),
         batches_(data.batches(workload.batch_size)),
-        blocks_(workers(precision, plan_, limits.sm_count)),
-        watch_("cuda-fused", StepWatch::seconds_of_a_step(workload)) {
-    DeviceMemory::reset_peak();
+        blocks_(workers(precision, plan_, limits.sm_count)) {
     allocate(limits.sm_count);
     upload(data);
     set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device));
     set_parameters(initial);
-    for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2)
-      graphs_.push_back({steps, Graph::capture(stream_, [&] {
-                           for (int step = 0; step < steps; ++step) queue_step();
-                         })});
+    std::vector<int> steps_of_a_graph;
+    for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2) steps_of_a_graph.push_back(steps);
+    capture_steps(steps_of_a_graph);
     stream_.synchronize();
-  }
-
-  Timing train(std::int64_t first_step, std::int64_t count) override {
-    KeptLosses::require_steps(first_step, count);
-    const HostClock clock;
-    begin_.record(stream_);
-    if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_.get());
-    std::int64_t left = count;
-    for (StepsGraph& some : graphs_)
-      for (; left >= some.steps; left -= some.steps) some.graph.launch(stream_);
-    end_.record(stream_);
-    watch_.wait(end_, &state_.data()->step);
-    const double device_seconds = seconds_between(begin_, end_);
-    losses_.trained(first_step, count);
-    next_step_ = first_step + count;
-    return clock.timing(device_seconds);
-  }
-
-  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    return losses_.read(first_step, count, stream_);
   }
 
   Parameters parameters() override {
@@ -198,13 +172,11 @@ class FusedTrainer : public Trainer {
   }
 
   void set_parameters(const Parameters& parameters) override {
-    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    require_widths_of(parameters);
     parameters_.copy_from(parameters.flat());
     make_image(precision_, plan_, parameters_.data(), image_.data(), stream_.get());
     stream_.synchronize();
   }
-
-  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
   std::string note() override {
     if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
@@ -216,12 +188,6 @@ class FusedTrainer : public Trainer {
   }
 
  private:
-  template <class T>
-  static DeviceBuffer<T> zeros(std::int64_t size) {
-    DeviceBuffer<T> buffer(size);
-    buffer.fill_bytes(0);
-    return buffer;
-  }
   template <class T>
   static DeviceBuffer<T> copied(const std::vector<T>& values) {
     DeviceBuffer<T> buffer(static_cast<std::int64_t>(values.size()));
@@ -477,21 +443,12 @@ class FusedTrainer : public Trainer {
   }
 
   void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * plan_.batch;
-    labels_ = DeviceBuffer<std::int32_t>(samples);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
-    const std::int64_t batch_values = std::int64_t{plan_.batch} * plan_.inputs;
-    const std::int64_t at_once = std::clamp<std::int64_t>(kUploadBytes / (4 * batch_values), 1, batches_);
-    DeviceBuffer<float> staged(at_once * batch_values);
-    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
-      const std::int64_t now = std::min(at_once, batches_ - batch);
-      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + batch * batch_values,
-                                 static_cast<std::size_t>(now * batch_values) * sizeof(float),
-                                 cudaMemcpyHostToDevice, stream_.get()));
-      pack_inputs(precision_, plan_, staged.data(), now, inputs_.data() + batch * batch_bytes(),
-                  stream_.get());
-      stream_.synchronize();
-    }
+    labels_ = labels_of(data, batches_ * plan_.batch);
+    for_each_staged_batches(data, plan_.batch, batches_, stream_,
+                            [&](const float* features, std::int64_t count, std::int64_t first) {
+                              pack_inputs(precision_, plan_, features, count,
+                                          inputs_.data() + first * batch_bytes(), stream_.get());
+                            });
   }
   std::int64_t batch_bytes() const { return std::int64_t{plan_.tiles} * input_tile_bytes(plan_); }
 
@@ -537,7 +494,7 @@ class FusedTrainer : public Trainer {
     update_.state = state_.data();
   }
 
-  void queue_step() {
+  void queue_step() override {
     if (plan_.form != Form::kGeneral) {
       const auto launch = in_clusters(plan_.form)      ? launch_cluster
                           : plan_.form == Form::kWarps ? launch_warps
@@ -552,15 +509,14 @@ class FusedTrainer : public Trainer {
     launch_update(precision_, update_, stream_.get());
   }
 
-  const std::vector<int> widths_;
+  void set_step(std::int64_t step) override { fused::set_step(state_.data(), step, batches_, stream_.get()); }
+  const void* counter() const override { return &state_.data()->step; }
+
   const Precision precision_;
   const Plan plan_;
   const std::int64_t batches_;
   const int blocks_;  // of the chain
-  StepWatch watch_;
 
-  Stream stream_;
-  Event begin_, end_;
   DeviceBuffer<float> parameters_;
   DeviceBuffer<unsigned char> image_;  // what products read of them; plan.h
   DeviceBuffer<unsigned char> inputs_, activations_, gradients_, output_gradients_;  // in panels; kernels.h
@@ -571,18 +527,11 @@ class FusedTrainer : public Trainer {
   DeviceBuffer<UpdatePlaces> update_places_;
   DeviceBuffer<float> partials_, block_losses_;
   std::int64_t output_partials_begin_ = 0;
-  KeptLosses losses_;
   DeviceBuffer<StepState> state_;
 
   ChainArguments chain_{};
   PipelineArguments pipeline_{};
   UpdateArguments update_{};
-  struct StepsGraph {
-    int steps;
-    Graph graph;
-  };
-  std::vector<StepsGraph> graphs_;  // the longest first
-  std::int64_t next_step_ = 0;      // what the device's counter says
 };
 
 }  // namespace

@@ -15,19 +15,17 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host_clock.h"
 #include "core/training_rules.h"
 #include "device/copies.h"
 #include "device/device.h"
-#include "device/kept_losses.h"
 #include "device/memory.h"
-#include "device/step_watch.h"
 #include "device/stream.h"
 #include "layered/kernels.h"
 #include "layered/narrow.h"
 #include "layered/training_data.h"
 #include "layered/wide.h"
 #include "planted/delay.h"
+#include "trainers/graph_trainer.h"
 
 namespace headroom {
 namespace {
@@ -58,13 +56,13 @@ std::vector<LayerPlace> place_layers(const std::vector<int>& widths) {
 }
 
 template <class Format>
-class LayeredTrainer : public Trainer {
+class LayeredTrainer : public GraphTrainer {
  public:
   using Value = typename Format::Value;
   static constexpr bool kCopiesWeights = sizeof(Value) == 2;
 
   LayeredTrainer(const Workload& workload, const DatasetView& data, const Parameters& initial)
-      : widths_(workload.model.widths),
+      : GraphTrainer(workload, "cuda-layered"),
         batch_(workload.batch_size),
         batches_(data.batches(workload.batch_size)),
         activation_(workload.model.activation),
@@ -72,9 +70,7 @@ class LayeredTrainer : public Trainer {
         optimizer_(workload.optimizer),
         learning_rate_(static_cast<float>(workload.optimizer.learning_rate)),
         loss_scale_(static_cast<float>(loss_scale(Format::kPrecision, workload.batch_size))),
-        layers_(place_layers(workload.model.widths)),
-        watch_("cuda-layered", StepWatch::seconds_of_a_step(workload)) {
-    DeviceMemory::reset_peak();
+        layers_(place_layers(workload.model.widths)) {
     allocate();
     data_ = upload<Format>(data, batches_ * batch_, stream_);
     if (loss_ != Loss::kCrossEntropy) {
@@ -84,37 +80,15 @@ class LayeredTrainer : public Trainer {
     }
     choose_wide_products();
     set_parameters(initial);
-    capture_steps();
+    capture_steps({kStepsPerGraph, 1});
     if (const auto share = PlantedDelay::asked_share()) plant_delay(*share, initial);
     stream_.synchronize();
-  }
-
-  Timing train(std::int64_t first_step, std::int64_t count) override {
-    KeptLosses::require_steps(first_step, count);
-    const HostClock clock;
-    begin_.record(stream_);
-    if (first_step != next_step_) set_step(state_.data(), first_step, batches_, stream_);
-    for (std::int64_t left = count; left > 0;) {
-      const bool many = left >= kStepsPerGraph;
-      (many ? many_steps_ : one_step_).launch(stream_);
-      left -= many ? kStepsPerGraph : 1;
-    }
-    end_.record(stream_);
-    watch_.wait(end_, &state_.data()->step);
-    const double device_seconds = seconds_between(begin_, end_);
-    losses_.trained(first_step, count);
-    next_step_ = first_step + count;
-    return clock.timing(device_seconds);
-  }
-
-  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    return losses_.read(first_step, count, stream_);
   }
 
   Parameters parameters() override { return from_device(masters_); }
 
   void set_parameters(const Parameters& parameters) override {
-    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    require_widths_of(parameters);
     to_device(parameters, masters_);
     if constexpr (kCopiesWeights)
       round_weights<Format>(masters_.data(), copies_.data(), masters_.size(), stream_);
@@ -132,8 +106,6 @@ class LayeredTrainer : public Trainer {
     for (std::size_t slot = 0; slot < slots.size(); ++slot) to_device(slots[slot], slots_[slot]);
   }
 
-  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
-
   std::string note() override {
     const auto count = [](const auto& products) {
       return std::count_if(products.begin(), products.end(), [](const auto& one) { return one.has_value(); });
@@ -146,22 +118,15 @@ class LayeredTrainer : public Trainer {
   }
 
  private:
-  void capture_steps() {
-    one_step_ = Graph::capture(stream_, [&] { queue_step(); });
-    many_steps_ = Graph::capture(stream_, [&] {
-      for (int step = 0; step < kStepsPerGraph; ++step) queue_step();
-    });
-  }
-
   /// For tests of the gate: the steps are captured again, slower. Finding out how much slower trains, so the network
   /// starts anew.
   void plant_delay(double share, const Parameters& initial) {
     planted_.emplace(share);
-    Graph plain = std::move(many_steps_);
-    capture_steps();
-    planted_->calibrate(plain, many_steps_, kStepsPerGraph, stream_);
+    Graph plain = std::move(graphs_.front().graph);
+    capture_steps({kStepsPerGraph, 1});
+    planted_->calibrate(plain, graphs_.front().graph, kStepsPerGraph, stream_);
     set_state(State::initial(initial, optimizer_.slots()));
-    set_step(state_.data(), 0, batches_, stream_);
+    set_step(0);
   }
 
   /// What lies in `values` as the parameters lie in masters_.
@@ -306,7 +271,7 @@ class LayeredTrainer : public Trainer {
   static Matrix<const Value> readable(Matrix<Value> m) { return {m.data, m.rows, m.columns, m.pitch}; }
 
   /// One step, from the batch that the device's counter names to the counter's next value.
-  void queue_step() {
+  void queue_step() override {
     const std::size_t last = layers_.size() - 1;
     if (!updates_plainly()) queue_update_factors();
     for (std::size_t layer = 0; layer < last; ++layer) queue_forward(layer);
@@ -441,17 +406,17 @@ class LayeredTrainer : public Trainer {
       sum_splits(target, splits, stride, gradients_.data() + place.weight, stride, gradient_stream());
   }
 
-  const std::vector<int> widths_;
+  void set_step(std::int64_t step) override { layered::set_step(state_.data(), step, batches_, stream_); }
+  const void* counter() const override { return &state_.data()->step; }
+
   const std::int64_t batch_, batches_;
   const Activation activation_;
   const Loss loss_;
   const Optimizer optimizer_;
   const float learning_rate_, loss_scale_;
   const std::vector<LayerPlace> layers_;
-  StepWatch watch_;
 
-  Stream stream_, side_stream_;
-  Event begin_, end_;
+  Stream side_stream_;
   Event step_begun_{Event::Kind::kOrder}, output_gradient_done_{Event::Kind::kOrder},
       gradients_done_{Event::Kind::kOrder}, step_finished_{Event::Kind::kOrder};
 
@@ -482,12 +447,9 @@ class LayeredTrainer : public Trainer {
   std::vector<Range> updates_;  // parameters that wide updates leave, in their order
   DeviceBuffer<float> logits_, row_losses_;
   std::int64_t losses_of_step_ = batch_;  // in row_losses_; their mean is the step's
-  KeptLosses losses_;
   DeviceBuffer<StepState> state_;
 
-  Graph one_step_, many_steps_;
   std::optional<PlantedDelay> planted_;
-  std::int64_t next_step_ = 0;  // what the device's counter says
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ class BlockMember {
         cluster_(static_cast<int>(block_index()) / kBlockRanks),
         rank_(static_cast<int>(block_index()) % kBlockRanks),
         owns_(rank_ < a.plan.blocks),
-        waiter_{warp_, lane_, block_index(), false} {}
+        waiter_{warp_, lane_, block_index()} {}
 
   MACHINE_DEVICE void run(const Arguments& a) {
     load(a);
@@ -221,17 +221,15 @@ class BlockMember {
         hidden_buffer(a, layer) + min(rank_, a.plan.blocks - 1) * kBlockColumns * 128 + thread_index() * 16;
     const std::uint32_t want = epoch_ ? kHiddenMark : 0;
     uint4 packet[kEach];
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter_.wait_while(a, kHiddenExchange + layer, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         packet[i] = load_relaxed_gpu_128(from + kThreadCount * 16 * i);
         wrong |= packet[i].w ^ want;
       }
-      if (!warp_any((wrong & kHiddenMark) != 0) || waiter_.give_up(a, polls, begin, kHiddenExchange + layer))
-        break;
-    }
+      return (wrong & kHiddenMark) != 0;
+    });
     const int column = thread_index() % kBlockColumns, chunk = thread_index() / kBlockColumns;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -391,16 +389,13 @@ class BlockMember {
     const int part = lane_ / kWarpOutputs, which = lane_ % kWarpOutputs, own = kWarpOutputs * warp_ + which;
     const FourRows hidden = *reinterpret_cast<const FourRows*>(own_hidden(layer) + own * 16);
     const std::uint32_t want = epoch_ ? kGradientMark : 0;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    const auto missing = [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kThird; ++i) wrong |= packet[i].w ^ want;
-      if (!warp_any((wrong & kGradientMark) != 0) ||
-          waiter_.give_up(a, polls, begin, kGradientExchange + layer))
-        break;
-      load_partial(a, layer, packet);
-    }
+      return (wrong & kGradientMark) != 0;
+    };
+    waiter_.wait_while(a, kGradientExchange + layer, missing, [&] { load_partial(a, layer, packet); });
     FourRows sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < kThird; ++i) {

@@ -39,7 +39,7 @@ struct PatchWaiter {
   MACHINE_DEVICE bool give_up(const PatchArguments& a, std::uint32_t polls, std::uint64_t& begin,
                               int exchange) {
     if (timed_out) return true;
-    return timed_out = gives_up(a, polls, begin, [&] {
+    return timed_out = gives_up<GiveUp::kInline>(a, polls, begin, [&] {
              return wait_status(static_cast<std::uint32_t>(exchange), block_index(),
                                 static_cast<std::uint32_t>(thread_index() / 32));
            });

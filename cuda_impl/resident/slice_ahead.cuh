@@ -266,12 +266,10 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     const auto awaited = exchange_.template awaited<false>(a, 0);
     const int byte = (Base::serving_warp() & 1) * kHalf + lane_ * 16;
     uint4 packet;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter_.wait_while(a, 0, [&] {
       packet = load_relaxed_gpu_128(awaited.tiles + member_ * kTile + byte);
-      if (!warp_any(((packet.w ^ awaited.want) & awaited.mark) != 0) || waiter_.give_up(a, polls, begin, 0))
-        break;
-    }
+      return ((packet.w ^ awaited.want) & awaited.mark) != 0;
+    });
     packet.w &= ~awaited.mark;
     *reinterpret_cast<uint4*>(Base::own_hidden(a, 0, step) + byte) = packet;
   }
@@ -379,13 +377,12 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   }
   /// Until everybody has a step's x x', which the next but one takes the place of.
   MACHINE_DEVICE void await_taken(const Arguments& a, int step) {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter_.wait_while(a, kWaitFree, [&] {
       bool missing = false;
       for (int warp = lane_; warp < a.plan.members * kTakenWords; warp += 32)
         missing |= static_cast<int>(load_relaxed_gpu(taken(a) + warp)) < step;
-      if (!warp_any(missing) || waiter_.give_up(a, polls, begin, kWaitFree)) break;
-    }
+      return missing;
+    });
   }
   /// One half of the inputs, in tiles that lanes share.
   MACHINE_DEVICE void add_gram(const Arguments& a, const GramPart& part, int half, float (&sum)[2][4]) const {
@@ -447,8 +444,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     };
     const int pair = first % 16;
     uint4 two[kTaken];
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter_.wait_while(a, kWaitTeam, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kTaken; ++i) {
@@ -456,8 +452,8 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
         wrong |=
             (two[i].y ^ static_cast<std::uint32_t>(step)) | (two[i].w ^ static_cast<std::uint32_t>(step));
       }
-      if (!warp_any(wrong != 0) || waiter_.give_up(a, polls, begin, kWaitTeam)) break;
-    }
+      return wrong != 0;
+    });
 #pragma unroll
     for (int i = 0; i < kTaken; ++i)
       *reinterpret_cast<uint2*>(gram(a) + gram_byte(row_of(i), pair / 2) + pair % 2 * 8) =

@@ -45,16 +45,15 @@ class ClusterSum {
                                        float_to_bits(own.w) | (lost ? want ^ 1u : want)));
     wait_cycles(kFirstLook);
     uint4 other[kClusters - 1];
-    std::uint64_t begun = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter.wait_while(arguments, kWaitTeam, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 1; i < kClusters; ++i) {
         other[i - 1] = load_relaxed_gpu_128(begin + (cluster ^ i) * 512);
         wrong |= other[i - 1].w ^ want;
       }
-      if (!warp_any((wrong & 1u) != 0) || waiter.give_up(arguments, polls, begun, kWaitTeam)) break;
-    }
+      return (wrong & 1u) != 0;
+    });
     float4 total = add(own, without_mark(other[0]));
     if constexpr (kClusters == 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
     return total;

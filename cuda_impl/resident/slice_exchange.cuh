@@ -67,9 +67,8 @@ class SliceGrid {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const std::uint32_t want = epoch_ ? kMark : 0;
     const unsigned char* tiles = reader_ + slot(exchange);
-    std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, 0);
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter.wait_while(arguments, exchange, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kTaken; ++i)
@@ -85,8 +84,8 @@ class SliceGrid {
               load_relaxed_gpu_64(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
           wrong |= displaced.y ^ want;
         }
-      if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
-    }
+      return (wrong & kMark) != 0;
+    });
     restore<kGradient>(share, displaced.x, waiter.lane);
   }
 
@@ -129,16 +128,15 @@ class SliceGrid {
                                     Waiter& waiter, int exchange) const {
     constexpr std::uint32_t kMark = mark<false>();
     const std::uint32_t want = epoch_before_ ? kMark : 0;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    const auto missing = [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kSlices; ++i)
 #pragma unroll
         for (int part = 0; part < Format::kParts; ++part) wrong |= share.slice[i].word[4 * part + 3] ^ want;
-      if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
-      fetch_columns(arguments, share, exchange);
-    }
+      return (wrong & kMark) != 0;
+    };
+    waiter.wait_while(arguments, exchange, missing, [&] { fetch_columns(arguments, share, exchange); });
     ready(share);
   }
 

@@ -35,8 +35,8 @@ struct PackedShare {
   MACHINE_DEVICE PackedTile tile(int slice) const {
     return {words[slice], slice % 2 == 0 ? last[slice / 2].x : last[slice / 2].y};
   }
-  /// Whether all have the given mark, 0 or 1.
-  MACHINE_DEVICE bool complete(std::uint32_t mark) const {
+  /// Whether some of this lane's have another mark than the given one, 0 or 1.
+  MACHINE_DEVICE bool is_incomplete(std::uint32_t mark) const {
     const std::uint32_t want = mark * PackedTf32::kMark, want_last = mark * PackedTf32::kLastMark;
     std::uint32_t wrong = 0, wrong_last = 0;
 #pragma unroll
@@ -44,7 +44,7 @@ struct PackedShare {
       wrong |= (words[2 * i].y ^ want) | (words[2 * i + 1].y ^ want);
       wrong_last |= (last[i].x ^ want_last) | (last[i].y ^ want_last);
     }
-    return !warp_any(((wrong & PackedTf32::kMark) | (wrong_last & PackedTf32::kLastMark)) != 0);
+    return ((wrong & PackedTf32::kMark) | (wrong_last & PackedTf32::kLastMark)) != 0;
   }
 };
 
@@ -74,11 +74,10 @@ class SlicePackedGrid {
   /// Waits for this step's tiles and takes them.
   MACHINE_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
                            int exchange) const {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter.wait_while(arguments, exchange, [&] {
       load(tiles, slot(exchange));
-      if (tiles.complete(mark_) || waiter.give_up(arguments, polls, begin, exchange)) break;
-    }
+      return tiles.is_incomplete(mark_);
+    });
   }
   /// Asks for the last step's activations as columns. Nobody has seen these before: ready_columns() looks whether they are there.
   MACHINE_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
@@ -86,11 +85,9 @@ class SlicePackedGrid {
   }
   MACHINE_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
                                     int exchange) const {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
-      if (tiles.complete(mark_before_) || waiter.give_up(arguments, polls, begin, exchange)) break;
-      fetch_columns(arguments, tiles, exchange);
-    }
+    waiter.wait_while(
+        arguments, exchange, [&] { return tiles.is_incomplete(mark_before_); },
+        [&] { fetch_columns(arguments, tiles, exchange); });
   }
 
   /// Where this lane publishes, and with which mark: known long before there is anything to publish.

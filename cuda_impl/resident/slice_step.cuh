@@ -138,7 +138,7 @@ class SliceMember {
         input_begin_(input_begin(a, rank_, warp_ - kFirstInputWarp)),
         input_pairs_(input_begin(a, rank_, warp_ - kFirstInputWarp + 1) - input_begin_),
         input_first_(input_begin(a, rank_, 0)),
-        waiter_{warp_, lane_, block_index(), false},
+        waiter_{warp_, lane_, block_index()},
         exchange_(a, first_slice_, lane_) {}
 
   MACHINE_DEVICE void run(const Arguments& a) {

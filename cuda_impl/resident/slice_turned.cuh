@@ -52,26 +52,24 @@ class SliceTurnedGrid {
   /// Waits for this step's activations and takes them.
   MACHINE_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
                            int exchange) const {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter.wait_while(arguments, exchange, [&] {
       load(tiles, reader_ + slot(exchange));
-      if (complete(tiles, mark_) || waiter.give_up(arguments, polls, begin, exchange)) break;
-    }
+      return is_incomplete(tiles, mark_);
+    });
     remove_marks(tiles);
   }
   /// The same of gradients.
   MACHINE_DEVICE void take_gradient(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
                                     int exchange) const {
-    std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, mark_);
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter.wait_while(arguments, exchange, [&] {
       load(tiles, reader_ + slot(exchange));
       if (waiter.lane < 2 * kHalves) displaced = load_relaxed_gpu_64(displaced_ + slot(exchange));
       std::uint32_t wrong = displaced.y ^ mark_;
 #pragma unroll
       for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark_;
-      if (!warp_any((wrong & 1) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
-    }
+      return (wrong & 1) != 0;
+    });
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
       const std::uint32_t bits =
@@ -85,11 +83,9 @@ class SliceTurnedGrid {
   }
   MACHINE_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
                                     int exchange) const {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
-      if (complete(tiles, mark_before_) || waiter.give_up(arguments, polls, begin, exchange)) break;
-      fetch_columns(arguments, tiles, exchange);
-    }
+    waiter.wait_while(
+        arguments, exchange, [&] { return is_incomplete(tiles, mark_before_); },
+        [&] { fetch_columns(arguments, tiles, exchange); });
     remove_marks(tiles);
   }
 
@@ -141,12 +137,12 @@ class SliceTurnedGrid {
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) assign(tiles.slice[i], 0, load_relaxed_gpu_128(from + i * kHalf));
   }
-  /// Whether all activations have the given mark, 0 or 1.
-  MACHINE_DEVICE static bool complete(const Tiles& tiles, std::uint32_t mark) {
+  /// Whether some of this lane's activations have another mark than the given one, 0 or 1.
+  MACHINE_DEVICE static bool is_incomplete(const Tiles& tiles, std::uint32_t mark) {
     std::uint32_t wrong = 0;
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark << 31;
-    return !warp_any((wrong & kSign) != 0);
+    return (wrong & kSign) != 0;
   }
   MACHINE_DEVICE static void remove_marks(Tiles& tiles) {
 #pragma unroll

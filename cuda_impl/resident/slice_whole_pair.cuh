@@ -70,7 +70,7 @@ class SliceWholePair {
         input_count_(part_begin(a.plan.input_pairs, kClusters, cluster_ + 1) - input_first_),
         input_begin_(part_begin(input_count_, kWarps, warp_)),
         input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
-        waiter_{warp_, lane_, block_index(), false},
+        waiter_{warp_, lane_, block_index()},
         next_batch_(static_cast<int>(a.first_step % a.batches)) {}
 
   MACHINE_DEVICE void run(const Arguments& a) {

@@ -234,9 +234,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// look(): whether everything that it looked for was there.
   template <class Look>
   MACHINE_DEVICE void look_until_there(const Arguments& a, const Look& look) {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls)
-      if (warp_all(look()) || waiter_.give_up(a, polls, begin, kWaitTeam)) return;
+    waiter_.wait_until(a, kWaitTeam, look);
   }
   /// All rows of kCount tiles, when all clusters have told them: rows 16i + 4t to 16i + 4t + 3 of column g. The order of rows is
   /// free, if all that meet in a product take the same.
@@ -797,11 +795,10 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
     const unsigned char* place = row_loss_told(a, step, lane_);
     uint2 row;
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls) {
+    waiter_.wait_while(a, kWaitTeam, [&] {
       row = load_relaxed_gpu_64(place);
-      if (!warp_any(((row.y ^ mark(step)) & 1) != 0) || waiter_.give_up(a, polls, begin, kWaitTeam)) break;
-    }
+      return ((row.y ^ mark(step)) & 1) != 0;
+    });
     row_loss(a)[lane_] = make_float2(bits_to_float(row.x), bits_to_float(row.y & ~1u));
     warp_sync();
     Base::store_loss(a, step);

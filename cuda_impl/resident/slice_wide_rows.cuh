@@ -56,7 +56,7 @@ class SliceWideRowsMember {
         input_count_(part_begin(a.plan.input_pairs, kClusters, rank_ + 1) - input_first_),
         input_begin_(part_begin(input_count_, kWarps, warp_)),
         input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
-        waiter_{warp_, lane_, block_index(), false} {}
+        waiter_{warp_, lane_, block_index()} {}
 
   MACHINE_DEVICE void run(const Arguments& a) {
     load(a);
@@ -224,9 +224,7 @@ class SliceWideRowsMember {
   /// look(): whether everything that it looked for was there.
   template <class Look>
   MACHINE_DEVICE void look_until_there(const Arguments& a, const Look& look) {
-    std::uint64_t begin = 0;
-    for (std::uint32_t polls = 1;; ++polls)
-      if (warp_all(look()) || waiter_.give_up(a, polls, begin, kWaitTeam)) return;
+    waiter_.wait_until(a, kWaitTeam, look);
   }
   /// All rows of kCount tiles, when all clusters have told them: rows 16i + 4t to 16i + 4t + 3 of column g, which is the order
   /// that inputs have as columns, too.

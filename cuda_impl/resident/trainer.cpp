@@ -1,8 +1,7 @@
-// The resident kernel behind the trainer contract: picks a form that fits, and cuts training into launches.
+// The resident kernel behind the trainer contract: picks a form that fits.
 //
 // Between launches the masters lie in the flat parameters on the device; a launch reads them, trains, and writes
-// them back. How many steps a launch may take follows from how long the last one took, since no launch is to
-// hold the GPU for more than a tenth of a second.
+// them back.
 #include "resident/trainer.h"
 
 #include <algorithm>
@@ -12,16 +11,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host_clock.h"
+#include "device/copies.h"
 #include "device/device.h"
-#include "device/kept_losses.h"
-#include "device/launch_pace.h"
-#include "device/memory.h"
-#include "device/stream.h"
 #include "resident/arguments.h"
 #include "resident/block_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "trainers/persistent_trainer.h"
+#include "trainers/samples.h"
 
 namespace headroom {
 namespace {
@@ -30,7 +27,6 @@ using namespace resident;
 
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
-constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 
 /// One of the four kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
@@ -301,7 +297,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
   return *found;
 }
 
-std::string describe_status(std::uint32_t status, const Program& plan) {
+std::string in_words(std::uint32_t status, const Program& plan) {
   const std::uint32_t exchange = (status & 0xff) - 1, member = status >> 8 & 0xffff, warp = status >> 24;
   return "cuda-resident: warp " + std::to_string(warp) + " of thread block " + std::to_string(member) +
          " of " + std::to_string(plan.members) + " waited too long for " +
@@ -312,18 +308,18 @@ std::string describe_status(std::uint32_t status, const Program& plan) {
          "; the launch was given up";
 }
 
-class ResidentTrainer : public Trainer {
+class ResidentTrainer : public PersistentTrainer {
  public:
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Program& program, const ResidentOptions& options)
-      : widths_(workload.model.widths), batches_(data.batches(workload.batch_size)), program_(program) {
-    DeviceMemory::reset_peak();
+      : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
+        batches_(data.batches(workload.batch_size)),
+        program_(program) {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
     mirror_ = DeviceBuffer<float>(parameters);
     exchange_ = zeros<unsigned char>(program.exchange_bytes);
     free_steps_ = zeros<std::uint32_t>(program.members);
-    status_ = zeros<std::uint32_t>(1);
     upload(data, precision);
     set_parameters(initial);
 
@@ -349,24 +345,6 @@ class ResidentTrainer : public Trainer {
         arguments_);
   }
 
-  Timing train(std::int64_t first_step, std::int64_t count) override {
-    KeptLosses::require_steps(first_step, count);
-    if (!failure_.empty()) throw std::runtime_error(failure_);
-    const HostClock clock;
-    begin_.record(stream_);
-    const double device_seconds = pace_.run(
-        count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, steps); },
-        [&] { return seconds_between(begin_, record_end()); });
-    check_status();
-    if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
-    losses_.trained(first_step, count);
-    return clock.timing(device_seconds);
-  }
-
-  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    return losses_.read(first_step, count, stream_);
-  }
-
   /// Throws std::runtime_error if the two copies of a weight differ: then a member computed on wrong values.
   Parameters parameters() override {
     Parameters result(widths_), mirror(widths_);
@@ -384,24 +362,15 @@ class ResidentTrainer : public Trainer {
   }
 
   void set_parameters(const Parameters& parameters) override {
-    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    require_widths_of(parameters);
     parameters_.copy_from(parameters.flat());
     mirror_.copy_from(parameters.flat());
     ahead_step_ = -1;
   }
 
-  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
-
   std::string note() override { return program_.note(); }
 
  private:
-  template <class T>
-  static DeviceBuffer<T> zeros(std::int64_t size) {
-    DeviceBuffer<T> buffer(size);
-    buffer.fill_bytes(0);
-    return buffer;
-  }
-
   void set_arguments(const BlockPlan& plan, const ResidentOptions& options) {
     BlockArguments arguments{};
     arguments.plan = plan;
@@ -453,26 +422,16 @@ class ResidentTrainer : public Trainer {
   }
 
   void upload(const DatasetView& data, Precision precision) {
-    const std::int64_t samples = batches_ * program_.batch;
-    labels_ = DeviceBuffer<std::int32_t>(samples);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    labels_ = labels_of(data, batches_ * program_.batch);
     x_rows_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
     x_columns_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
-    const std::int64_t batch_values = std::int64_t{program_.batch} * data.feature_count;
-    const std::int64_t at_once = std::clamp<std::int64_t>(
-        kUploadBytes / (batch_values * static_cast<std::int64_t>(sizeof(float))), 1, batches_);
-    DeviceBuffer<float> staged(at_once * batch_values);
-    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
-      const std::int64_t now = std::min(at_once, batches_ - batch);
-      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + batch * batch_values,
-                                 static_cast<std::size_t>(now * batch_values) * sizeof(float),
-                                 cudaMemcpyHostToDevice, stream_.get()));
-      pack(precision, staged.data(), now, batch);
-      stream_.synchronize();
-    }
+    for_each_staged_batches(data, program_.batch, batches_, stream_,
+                            [&](const float* features, std::int64_t count, std::int64_t first) {
+                              pack(precision, features, count, first);
+                            });
   }
 
-  void launch(std::int64_t first_step, std::int64_t steps) {
+  void launch(std::int64_t first_step, std::int64_t steps) override {
     if (program_.cooperates()) {
       const auto bytes = [](const auto& buffer) { return static_cast<std::size_t>(buffer.bytes()); };
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
@@ -491,37 +450,19 @@ class ResidentTrainer : public Trainer {
     ahead_step_ = first_step + steps;
   }
 
-  Event& record_end() {
-    end_.record(stream_);
-    return end_;
-  }
+  std::string describe_status(std::uint32_t status) const override { return in_words(status, program_); }
 
-  void check_status() {
-    std::uint32_t status = 0;
-    status_.copy_to({&status, 1});
-    if (status == 0) return;
-    failure_ = describe_status(status, program_);
-    throw std::runtime_error(failure_);
-  }
-
-  const std::vector<int> widths_;
   const std::int64_t batches_;
   const Program program_;
 
-  Stream stream_;
-  Event begin_, end_;
   DeviceBuffer<float> parameters_, mirror_;
   DeviceBuffer<float>
       ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
   std::int64_t ahead_step_ = -1;
-  KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
-  DeviceBuffer<std::uint32_t> free_steps_, status_;
+  DeviceBuffer<std::uint32_t> free_steps_;
   std::variant<BlockArguments, SliceArguments, PatchArguments, Arguments> arguments_;
-
-  std::string failure_;  // of a wait that ran out; the parameters are then those of an earlier step
-  LaunchPace pace_{kFirstLaunch, kMostSteps};
 };
 
 }  // namespace

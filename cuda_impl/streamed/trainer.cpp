@@ -1,7 +1,6 @@
-// The streamed kernel behind the trainer contract: training cut into launches, and parameters on their way in and out.
+// The streamed kernel behind the trainer contract: what a launch takes, and parameters on their way in and out.
 //
-// The masters stay on the device as tiles from one launch to the next. How many steps a launch may take follows from
-// how long the last one took, since no launch is to hold the GPU for more than a tenth of a second.
+// The masters stay on the device as tiles from one launch to the next.
 #include "streamed/trainer.h"
 
 #include <algorithm>
@@ -9,14 +8,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host_clock.h"
+#include "device/copies.h"
 #include "device/device.h"
-#include "device/kept_losses.h"
-#include "device/launch_pace.h"
-#include "device/memory.h"
-#include "device/stream.h"
 #include "streamed/arguments.h"
 #include "streamed/logit_sums.h"
+#include "trainers/persistent_trainer.h"
+#include "trainers/samples.h"
 
 namespace headroom {
 namespace {
@@ -33,24 +30,16 @@ Limits limits_of(int device) {
           .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
 }
 
-template <class T>
-DeviceBuffer<T> zeros(std::int64_t size) {
-  DeviceBuffer<T> buffer(size);
-  buffer.fill_bytes(0);
-  return buffer;
-}
-
-class StreamedTrainer : public Trainer {
+class StreamedTrainer : public PersistentTrainer {
  public:
   StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options)
-      : widths_(workload.model.widths),
+      : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
         precision_(precision),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),
         kernel_(streamed_kernel(precision, plan, held)),
         step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
-    DeviceMemory::reset_peak();
     const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision, plan);
     const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
     weights_ = zeros<unsigned char>(plan.tiles * 1024);
@@ -62,30 +51,11 @@ class StreamedTrainer : public Trainer {
     bias_terms_ = zeros<float>(logits);
     row_losses_ = zeros<float>(plan.batch);
     counters_ = zeros<std::uint32_t>(kCounterWords + kLogitSumSets * kLogitSumsPitch * 2);
-    status_ = zeros<std::uint32_t>(1);
     upload(data);
     arguments_.held = held;
     set_arguments(workload, options);
     set_parameters(initial);
     CUDA_CHECK(cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  }
-
-  Timing train(std::int64_t first_step, std::int64_t count) override {
-    KeptLosses::require_steps(first_step, count);
-    if (!failure_.empty()) throw std::runtime_error(failure_);
-    const HostClock clock;
-    begin_.record(stream_);
-    const double device_seconds = pace_.run(
-        count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, steps); },
-        [&] { return seconds_between(begin_, record_end()); });
-    check_status();
-    if (pace_.worth_timing(count)) pace_.learn(device_seconds, count);
-    losses_.trained(first_step, count);
-    return clock.timing(device_seconds);
-  }
-
-  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
-    return losses_.read(first_step, count, stream_);
   }
 
   Parameters parameters() override {
@@ -104,7 +74,7 @@ class StreamedTrainer : public Trainer {
   }
 
   void set_parameters(const Parameters& parameters) override {
-    if (parameters.widths() != widths_) throw InputError("set_parameters: parameters of another network");
+    require_widths_of(parameters);
     // Padding stays zero by itself, and a launch begins with an update by nothing times these gradients, unless the
     // network before has broken down.
     gradients_.fill_bytes(0);
@@ -123,8 +93,6 @@ class StreamedTrainer : public Trainer {
       copy(biases_.data() + plan_.layer[index].bias, parameters.bias(index).data(), plan_.layer[index].out,
            cudaMemcpyHostToDevice);
   }
-
-  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
   std::string note() override {
     return std::to_string(plan_.members) + " thread blocks, at least " +
@@ -159,21 +127,15 @@ class StreamedTrainer : public Trainer {
   }
 
   void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * plan_.batch, in = data.feature_count;
     const std::int64_t batch_bytes =
         std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(precision_, plan_);
-    labels_ = DeviceBuffer<std::int32_t>(samples);
-    labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    labels_ = labels_of(data, batches_ * plan_.batch);
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes);
-    const std::int64_t batch_values = plan_.batch * in;
-    const std::int64_t at_once = std::clamp<std::int64_t>(kStagedValues / batch_values, 1, batches_);
-    DeviceBuffer<float> staged(at_once * batch_values);
-    for (std::int64_t batch = 0; batch < batches_; batch += at_once) {
-      const std::int64_t now = std::min(at_once, batches_ - batch);
-      copy(staged.data(), data.features + batch * batch_values, now * batch_values, cudaMemcpyHostToDevice);
-      pack_inputs(plan_, precision_, staged.data(), now, inputs_.data() + batch * batch_bytes, stream_.get());
-      stream_.synchronize();
-    }
+    for_each_staged_batches(data, plan_.batch, batches_, stream_,
+                            [&](const float* features, std::int64_t count, std::int64_t first) {
+                              pack_inputs(plan_, precision_, features, count,
+                                          inputs_.data() + first * batch_bytes, stream_.get());
+                            });
   }
 
   /// Waits for the copy.
@@ -201,7 +163,7 @@ class StreamedTrainer : public Trainer {
     return std::clamp<std::int64_t>(kStagedValues / in, 1, out);
   }
 
-  void launch(std::int64_t first_step, std::int64_t steps) {
+  void launch(std::int64_t first_step, std::int64_t steps) override {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
     arguments_.first_step = first_step;
@@ -213,39 +175,24 @@ class StreamedTrainer : public Trainer {
                                            kSharedBytes, stream_.get()));
   }
 
-  Event& record_end() {
-    end_.record(stream_);
-    return end_;
+  /// Its parameters are those of no step then.
+  std::string describe_status(std::uint32_t status) const override {
+    return "cuda-streamed: thread block " + std::to_string(status >> 16) + " of " +
+           std::to_string(plan_.members) + " waited too long at barrier " +
+           std::to_string((status & 0xffff) - 1) + " of a launch; it was given up";
   }
 
-  void check_status() {
-    std::uint32_t status = 0;
-    status_.copy_to({&status, 1});
-    if (status == 0) return;
-    failure_ = "cuda-streamed: thread block " + std::to_string(status >> 16) + " of " +
-               std::to_string(plan_.members) + " waited too long at barrier " +
-               std::to_string((status & 0xffff) - 1) + " of a launch; it was given up";
-    throw std::runtime_error(failure_);
-  }
-
-  const std::vector<int> widths_;
   const Precision precision_;
   const std::int64_t batches_;
   const Plan plan_;
   const void* const kernel_;
   const double step_bytes_;
 
-  Stream stream_;
-  Event begin_, end_;
   DeviceBuffer<unsigned char> weights_, inputs_, hidden_, gradients_;
   DeviceBuffer<float> biases_, logit_parts_, bias_terms_, row_losses_;
-  KeptLosses losses_;
   DeviceBuffer<std::int32_t> labels_;
-  DeviceBuffer<std::uint32_t> counters_, status_;  // counters_: then the sums of joined logits
+  DeviceBuffer<std::uint32_t> counters_;  // then the sums of joined logits
   Arguments arguments_{};
-
-  std::string failure_;  // of a wait that ran out; the parameters are then those of no step
-  LaunchPace pace_{kFirstLaunch, kMostSteps};
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Stands in for cuda_impl/machine/wait.cuh where the CPU plays the GPU.
+// Stands in for cuda_impl/machine/status.cuh where the CPU plays the GPU.
 #pragma once
 
 #include "machine/memory.cuh"

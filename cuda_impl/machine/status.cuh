@@ -1,0 +1,24 @@
+// What a wait with a bound (wait.cuh) asks the machine for: the time, and a word in device memory in which the first thread that has waited
+// too long says where. Whoever finds something there waits for nothing any more.
+#pragma once
+
+#include <cstdint>
+
+#include "machine/memory.cuh"
+#include "machine/thread.cuh"
+
+namespace headroom::machine {
+
+MACHINE_DEVICE std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+/// `status`: 0, or what the first one has said.
+MACHINE_DEVICE void report_once(std::uint32_t* status, std::uint32_t value) { atomicCAS(status, 0u, value); }
+/// The same where the last one may stay, in fewer instructions.
+MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) { store_relaxed_gpu(status, value); }
+/// Whether somebody has.
+MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
+
+}  // namespace headroom::machine
