@@ -14,6 +14,7 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "oracle/copies.h"
 
 namespace headroom {
 
@@ -24,6 +25,16 @@ struct ReferencePoint {
   State start;
   State update;
   double loss = 0;  ///< before the update
+  /// Whose roundings the update has: of a library's tf32 it is the mean of what rounds to nearest and what cuts off.
+  Contract contract = Contract::kExact;
+  Copies copies{};
+};
+
+/// For which contracts the points are wanted, and with how many perturbed copies of each step. The trajectory is always that of the
+/// exact contract.
+struct ReferenceWanted {
+  std::vector<Contract> contracts = {Contract::kExact};
+  int copies = 0;
 };
 
 /// The eight steps at which a backend's update is compared with the oracle's.
@@ -34,13 +45,16 @@ static_assert(std::size(kEarlyCheckSteps) == std::size(kCheckSteps));
 /// Free-running steps of the second check.
 inline constexpr std::int64_t kFreeSteps = 10;
 
-/// Follows the oracle's trajectory from `initial`, with slots of zeros, and calls `point` at each of `steps` (ascending), with the
-/// state of the trajectory rounded to fp32 as `start`. `rounding` false gives plain double arithmetic.
-/// If `steps` reach kFreeSteps - 1 the parameters after kFreeSteps steps are handed to `after_free_steps`.
-void follow_reference(const Workload& workload, Precision precision, bool rounding, const DatasetView& data,
-                      const Parameters& initial, const std::vector<std::int64_t>& steps,
-                      const std::function<void(const ReferencePoint&)>& point,
-                      const std::function<void(const Parameters&)>& after_free_steps);
+/// Follows the oracle's trajectory from `initial`, with slots of zeros, and calls `point` at each of `steps` (ascending) for each
+/// contract, with the state of the trajectory rounded to fp32 as `start`. `rounding` false gives plain double arithmetic.
+/// If `steps` reach kFreeSteps - 1 the parameters after kFreeSteps steps are handed to `after_free_steps`. Then returns, with copies,
+/// StepCopies::free_spread() for each contract.
+std::vector<double> follow_reference(const Workload& workload, Precision precision, bool rounding,
+                                     const DatasetView& data, const Parameters& initial,
+                                     const std::vector<std::int64_t>& steps,
+                                     const std::function<void(const ReferencePoint&)>& point,
+                                     const std::function<void(const Parameters&)>& after_free_steps,
+                                     const ReferenceWanted& wanted = {});
 
 /// The oracle behind the trainer contract (CPU, fp32 in and out), for tests and for `./headroom run` without a GPU.
 std::unique_ptr<Trainer> make_oracle_trainer(const Workload& workload, Precision precision, bool rounding,
