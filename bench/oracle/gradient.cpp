@@ -20,8 +20,6 @@ namespace headroom {
 namespace {
 
 constexpr std::int64_t kElementsChunk = 1 << 15;  // worth waking a thread for
-constexpr double kUnit = 0x1p-24;                 // half a unit in the last place of fp32
-constexpr double kFunction = 4 * kUnit;           // of an exponential, a tangent or an error function
 
 // Places where signs are drawn; each takes a layer's number too.
 enum Place : std::uint64_t {
@@ -32,9 +30,9 @@ enum Place : std::uint64_t {
   kInputGradient,
   kWeightGradient,
   kBiasGradient,
-  kInputRounding,
-  kWeightRounding,
-  kGradientRounding,
+  kForwardRounding,
+  kInputGradientRounding,
+  kWeightGradientRounding,
   kPlaces
 };
 
@@ -111,6 +109,10 @@ Roundings roundings_of(Precision precision, Contract contract, int batch_size) {
   return roundings;
 }
 
+double sum_error(const Perturbation& perturbation, std::int64_t terms) {
+  return kUnit * (2 + (perturbation.is_cut_off ? 1.0 : 0.5) * std::sqrt(static_cast<double>(terms)));
+}
+
 GradientOfBatch::GradientOfBatch(const Workload& workload, const DatasetView& data)
     : widths_(workload.model.widths),
       activation_(workload.model.activation),
@@ -136,6 +138,7 @@ double GradientOfBatch::evaluate(const Values& parameters, std::int64_t step, co
                                  Values& gradient) {
   roundings_ = roundings;
   perturbation_ = perturbation;
+  if (draws_tf32()) roundings_.input = roundings_.weight = ProductRounding::kNone;
   norms_ = norms;
   const std::int64_t first_row = step % data_.batches(static_cast<int>(batch_)) * batch_;
   load_inputs(first_row);
@@ -164,15 +167,18 @@ std::uint64_t GradientOfBatch::seed_of(std::uint64_t place, std::int64_t row) co
                (static_cast<std::uint64_t>(row) << 20));
 }
 
-ProductRounding GradientOfBatch::drawn(ProductRounding rounding, std::uint64_t matrix) const {
-  if (perturbation_ == nullptr || !perturbation_->draws_tf32 || rounding == ProductRounding::kNone)
-    return rounding;
-  return seed_of(matrix, 0) % 2 == 0 ? ProductRounding::kTf32 : ProductRounding::kTf32CutOff;
-}
-
-/// How far a sum of so many products moves, for each unit of its factors' norms.
-double GradientOfBatch::sum_error(std::int64_t terms) const {
-  return kUnit * (2 + (perturbation_->is_cut_off ? 1.0 : 0.5) * std::sqrt(static_cast<double>(terms)));
+/// The factor as a product that rounds for itself reads it; else as it is, rounded already.
+const PaddedMatrix<double>& GradientOfBatch::entering(const PaddedMatrix<double>& factor, std::uint64_t place,
+                                                      PaddedMatrix<double>& space) const {
+  if (!draws_tf32()) return factor;
+  const ProductRounding rounding =
+      seed_of(place, 0) % 2 == 0 ? ProductRounding::kTf32 : ProductRounding::kTf32CutOff;
+  if (space.rows != factor.rows || space.columns != factor.columns)
+    space = PaddedMatrix<double>(factor.rows, factor.columns);
+  for_rows(factor.rows, factor.columns, [&](std::int64_t row) {
+    round_values(rounding, factor.row(row), space.row(row), factor.columns);
+  });
+  return space;
 }
 
 void GradientOfBatch::round_all(ProductRounding rounding, PaddedMatrix<double>& matrix) {
@@ -184,7 +190,7 @@ void GradientOfBatch::round_all(ProductRounding rounding, PaddedMatrix<double>& 
 
 void GradientOfBatch::load_inputs(std::int64_t first_row) {
   PaddedMatrix<double>& inputs = values_[0];
-  const ProductRounding rounding = drawn(roundings_.input, kInputRounding * kMaxLayers);
+  const ProductRounding rounding = roundings_.input;
   for_rows(batch_, inputs.columns, [&](std::int64_t row) {
     const float* features = data_.features + (first_row + row) * inputs.columns;
     std::copy_n(features, inputs.columns, inputs.row(row));
@@ -195,8 +201,7 @@ void GradientOfBatch::load_inputs(std::int64_t first_row) {
 void GradientOfBatch::load_weights(const Values& parameters, int layer) {
   PaddedMatrix<double>& weight = weights_[layer];
   const double* master = parameters.data() + weight_range(layer).begin;
-  const ProductRounding rounding =
-      drawn(roundings_.weight, kWeightRounding * kMaxLayers + static_cast<std::uint64_t>(layer));
+  const ProductRounding rounding = roundings_.weight;
   for_rows(weight.rows, weight.columns, [&](std::int64_t row) {
     round_values(rounding, master + row * weight.columns, weight.row(row), weight.columns);
   });
@@ -209,10 +214,12 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
     round_values(roundings_.input, bias, bias_.data(), sums.columns);
     bias = bias_.data();
   }
-  forward_product(values_[layer], weights_[layer], bias, sums);
+  const std::uint64_t place = kForwardRounding * kMaxLayers + static_cast<std::uint64_t>(layer);
+  forward_product(entering(values_[layer], place, left_), entering(weights_[layer], place, right_), bias,
+                  sums);
   if (perturbation_ != nullptr) {
     const FactorNorms::Layer& norms = norms_->layers[layer];
-    const double error = sum_error(widths_[layer]);
+    const double error = sum_error(*perturbation_, widths_[layer]);
     for_rows(batch_, sums.columns, [&](std::int64_t row) {
       const double input = error * norms.input_rows[row];
       move(seed_of(kSums * kMaxLayers + static_cast<std::uint64_t>(layer), row), sums.row(row), sums.columns,
@@ -226,8 +233,7 @@ void GradientOfBatch::activate(int layer) {
   PaddedMatrix<double>&values = values_[layer + 1], &slopes = slopes_[layer];
   const bool of_output =
       rules::slope_is_of_output(activation_) && !(roundings_.sums && activation_ == Activation::kElu);
-  const ProductRounding rounding =
-      drawn(roundings_.input, kInputRounding * kMaxLayers + static_cast<std::uint64_t>(layer) + 1);
+  const ProductRounding rounding = roundings_.input;
   const bool is_moved = perturbation_ != nullptr && activation_ != Activation::kRelu;
   for_rows(batch_, values.columns * (activation_ == Activation::kRelu ? 1 : 8), [&](std::int64_t row) {
     double *value = values.row(row), *slope = slopes.row(row);
@@ -239,7 +245,7 @@ void GradientOfBatch::activate(int layer) {
     if (is_moved) {
       const bool of_sum = activation_ == Activation::kGelu;  // 1 + erf cancels
       move(seed_of(kOutputs * kMaxLayers + static_cast<std::uint64_t>(layer), row), value, values.columns,
-           [&](std::int64_t i) { return kFunction * std::abs(of_sum ? slope[i] : value[i]); });
+           [&](std::int64_t i) { return kFunctionError * std::abs(of_sum ? slope[i] : value[i]); });
     }
     round(value);
     if (of_output)
@@ -252,7 +258,7 @@ void GradientOfBatch::activate(int layer) {
     for (std::int64_t i = 0; i < values.columns; ++i) slope[i] = rules::slope(activation_, slope[i]);
     if (is_moved)
       move(seed_of(kSlopes * kMaxLayers + static_cast<std::uint64_t>(layer), row), slope, values.columns,
-           [&](std::int64_t i) { return slope[i] == 0 ? 0 : kFunction; });
+           [&](std::int64_t i) { return slope[i] == 0 ? 0 : kFunctionError; });
     if (!roundings_.stores_rounded) round_values(rounding, value, value, values.columns);
   });
 }
@@ -275,10 +281,12 @@ double GradientOfBatch::loss_and_its_gradient(std::int64_t first_row) {
       move(seed_of(kLossGradient * kMaxLayers, row), gradient, outputs, [&](std::int64_t i) {
         switch (loss_) {
           case Loss::kCrossEntropy:
-            return gradient[i] < 0 ? kFunction : kFunction * gradient[i] * (1 + highest - output[i]);
+            return gradient[i] < 0 ? kFunctionError
+                                   : kFunctionError * gradient[i] * (1 + highest - output[i]);
           case Loss::kBinaryCrossEntropy:
-            return kFunction * std::max(std::abs(gradient[i]),
-                                        std::abs(double{data_.targets[(first_row + row) * outputs + i]}));
+            return kFunctionError *
+                   std::max(std::abs(gradient[i]),
+                            std::abs(double{data_.targets[(first_row + row) * outputs + i]}));
           case Loss::kMeanSquaredError:
             break;
         }
@@ -330,7 +338,7 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   const std::int64_t in = widths_[layer], out = widths_[layer + 1];
   const FactorNorms::Layer* norms = perturbation_ == nullptr ? nullptr : &norms_->layers[layer];
   const auto place = [layer](Place kind) { return kind * kMaxLayers + static_cast<std::uint64_t>(layer); };
-  const ProductRounding rounding = drawn(roundings_.input, place(kGradientRounding));
+  const ProductRounding rounding = roundings_.input;
 
   if (roundings_.stores_rounded) round_all(rounding, output_gradient);
   const double unscale = 1 / roundings_.loss_scale;  // a power of two: exact
@@ -340,7 +348,7 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
     for (std::int64_t i = 0; i < out; ++i) bias_gradient[i] += values[i];
   }
   if (norms != nullptr) {
-    const double error = sum_error(batch_) * std::sqrt(static_cast<double>(batch_));
+    const double error = sum_error(*perturbation_, batch_) * std::sqrt(static_cast<double>(batch_));
     move(seed_of(place(kBiasGradient), 0), bias_gradient, out,
          [&](std::int64_t i) { return error * norms->gradient_columns[i]; });
   }
@@ -348,9 +356,10 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   for (std::int64_t i = 0; i < out; ++i) bias_gradient[i] *= unscale;
 
   if (!roundings_.stores_rounded) round_all(rounding, output_gradient);
-  weight_gradient_product(output_gradient, values_[layer], weight_gradient);
+  weight_gradient_product(entering(output_gradient, place(kWeightGradientRounding), left_),
+                          entering(values_[layer], place(kWeightGradientRounding), right_), weight_gradient);
   if (norms != nullptr || unscale != 1 || roundings_.weight_gradient) {
-    const double error = norms == nullptr ? 0 : sum_error(batch_);
+    const double error = norms == nullptr ? 0 : sum_error(*perturbation_, batch_);
     for_rows(out, in, [&](std::int64_t row) {
       double* values = weight_gradient + row * in;
       if (norms != nullptr) {
@@ -365,9 +374,10 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   if (layer == 0) return;
 
   PaddedMatrix<double>& input_gradient = gradients_[layer - 1];
-  input_gradient_product(output_gradient, weights_[layer], input_gradient);
+  input_gradient_product(entering(output_gradient, place(kInputGradientRounding), left_),
+                         entering(weights_[layer], place(kInputGradientRounding), right_), input_gradient);
   const PaddedMatrix<double>& slopes = slopes_[layer - 1];
-  const double error = norms == nullptr ? 0 : sum_error(out);
+  const double error = norms == nullptr ? 0 : sum_error(*perturbation_, out);
   for_rows(batch_, slopes.columns, [&](std::int64_t row) {
     const double* slope = slopes.row(row);
     double* values = input_gradient.row(row);

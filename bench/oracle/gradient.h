@@ -31,9 +31,14 @@ struct Perturbation {
   std::uint64_t seed = 0;
   bool is_cut_off =
       false;  ///< sums lose what tensor cores cut off, which is more than rounded fp32 sums lose
-  /// Which of a library's tf32 roundings a matrix meets, to nearest or cut off, is drawn for each.
+  /// Which of a library's tf32 roundings the factors of a product meet, to nearest or cut off, is drawn for each product.
   bool draws_tf32 = false;
 };
+
+/// How far a perturbed sum of so many products moves, for each unit of its factors' norms.
+double sum_error(const Perturbation& perturbation, std::int64_t terms);
+/// How far a function's value moves, and half a unit in the last place of fp32.
+inline constexpr double kFunctionError = 0x1p-22, kUnit = 0x1p-24;
 
 /// Euclidean norms of the factors of one evaluation's products, from which follows how far another order may move each sum.
 struct FactorNorms {
@@ -76,9 +81,10 @@ class GradientOfBatch {
   double loss_of_targets(const double* output, const float* target, double* gradient) const;
   void backward(int layer, Values& gradient);
   void round_all(ProductRounding rounding, PaddedMatrix<double>& matrix);
-  ProductRounding drawn(ProductRounding rounding, std::uint64_t matrix) const;
+  bool draws_tf32() const { return perturbation_ != nullptr && perturbation_->draws_tf32; }
+  const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, std::uint64_t place,
+                                       PaddedMatrix<double>& space) const;
   std::uint64_t seed_of(std::uint64_t place, std::int64_t row) const;
-  double sum_error(std::int64_t terms) const;
   const TensorRange& weight_range(int layer) const { return ranges_[2 * layer]; }
   const TensorRange& bias_range(int layer) const { return ranges_[2 * layer + 1]; }
 
@@ -93,6 +99,7 @@ class GradientOfBatch {
   std::vector<PaddedMatrix<double>> slopes_;     // of hidden activations: [batch, widths[layer + 1]]
   std::vector<PaddedMatrix<double>> weights_;    // as they enter the products: [out, in]
   std::vector<PaddedMatrix<double>> gradients_;  // of each layer's output, scaled: [batch, out]
+  PaddedMatrix<double> left_, right_;            // a product's factors, where each product rounds for itself
   std::vector<double> bias_, losses_;
   // Of the evaluation at hand.
   Roundings roundings_;

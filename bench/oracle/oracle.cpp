@@ -11,6 +11,7 @@
 #include "core/training_rules.h"
 #include "oracle/gradient.h"
 #include "oracle/products.h"
+#include "oracle/step_copies.h"
 #include "oracle/wide_state.h"
 
 namespace headroom {
@@ -100,6 +101,52 @@ class OracleTrainer : public Trainer {
 
 }  // namespace
 
+namespace {
+ReferencePoint point_at(GradientOfBatch& gradient_of_batch, StepCopies& copies, std::int64_t step,
+                        const State& start, const WideState& wide_start, int count, bool rounding) {
+  const Workload& workload = copies.workload();
+  const Contract contract = copies.contract();
+  Roundings roundings =
+      rounding ? headroom::roundings_of(copies.precision(), contract, workload.batch_size) : Roundings{};
+  ReferencePoint reference{.step = step, .start = start, .update = {}, .contract = contract};
+  Values gradient;
+  reference.loss = gradient_of_batch(wide_start.parameters, step, roundings, gradient);
+  if (contract == Contract::kLibrary && copies.precision() == Precision::kTf32) {
+    // In the middle between what rounds everything to nearest and what cuts everything off.
+    Values cut_off;
+    roundings.input = roundings.weight = ProductRounding::kTf32CutOff;
+    gradient_of_batch(wide_start.parameters, step, roundings, cut_off);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.5 * (gradient[i] + cut_off[i]);
+  }
+  WideState end = wide_start;
+  update(workload.optimizer, step, gradient, end);
+  subtract(wide_start, end);
+  if (count > 0) reference.copies = copies.of(wide_start, step, end, gradient_of_batch.norms(), count);
+  reference.update = rounded(workload.model.widths, end);
+  return reference;
+}
+}  // namespace
+
+bool wants_probe(const Workload& workload, Precision precision) {
+  const bool has_gelu = workload.model.activation == Activation::kGelu && workload.layers() > 1;
+  return precision == Precision::kFp32 && (has_gelu || workload.optimizer.slots() == 2);
+}
+
+State probe_state(const Workload& workload, const Parameters& initial) {
+  constexpr float kLonger = 7, kSquare = 1e-7f;
+  State state = State::initial(initial, workload.optimizer.slots());
+  for (float& weight : state.parameters.weight(0)) weight *= kLonger;
+  if (state.slots.size() == 2) std::ranges::fill(state.slots[1].flat(), kSquare);
+  return state;
+}
+
+ReferencePoint reference_step(const Workload& workload, Precision precision, Contract contract,
+                              const DatasetView& data, const State& start, std::int64_t step, int copies) {
+  GradientOfBatch gradient_of_batch(workload, data);
+  StepCopies step_copies(workload, precision, contract, data);
+  return point_at(gradient_of_batch, step_copies, step, start, widened(start), copies, true);
+}
+
 std::vector<double> follow_reference(const Workload& workload, Precision precision, bool rounding,
                                      const DatasetView& data, const Parameters& initial,
                                      const std::vector<std::int64_t>& steps,
@@ -125,29 +172,15 @@ std::vector<double> follow_reference(const Workload& workload, Precision precisi
   WideState state = first;
   Values gradient;
 
-  const auto point_of = [&](std::size_t which, std::int64_t step, const State& start,
-                            const WideState& wide_start) {
-    const Contract contract = wanted.contracts[which];
-    Roundings roundings =
-        rounding ? headroom::roundings_of(precision, contract, workload.batch_size) : Roundings{};
-    ReferencePoint reference{.step = step, .start = start, .update = {}, .contract = contract};
-    reference.loss = gradient_of_batch(wide_start.parameters, step, roundings, gradient);
-    if (contract == Contract::kLibrary && precision == Precision::kTf32) {
-      // In the middle between what rounds everything to nearest and what cuts everything off.
-      Values cut_off;
-      roundings.input = roundings.weight = ProductRounding::kTf32CutOff;
-      gradient_of_batch(wide_start.parameters, step, roundings, cut_off);
-      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.5 * (gradient[i] + cut_off[i]);
+  if (wanted.probe) {
+    const State start = probe_state(workload, initial);
+    for (const auto& one : copies) {
+      ReferencePoint probe =
+          point_at(gradient_of_batch, *one, kProbeStep, start, widened(start), wanted.copies, rounding);
+      probe.is_probe = true;
+      point(probe);
     }
-    WideState end = wide_start;
-    update(optimizer, step, gradient, end);
-    subtract(wide_start, end);
-    if (wanted.copies > 0)
-      reference.copies = copies[which]->of(wide_start, step, end, gradient_of_batch.norms(), wanted.copies);
-    reference.update = rounded(widths, end);
-    point(reference);
-  };
-
+  }
   auto next = steps.begin();
   for (std::int64_t step = 0;; ++step) {
     if (step == kFreeSteps && after_free_steps) {
@@ -164,7 +197,7 @@ std::vector<double> follow_reference(const Workload& workload, Precision precisi
       const State start = rounded(widths, state);
       const WideState wide_start = widened(start);
       for (std::size_t which = 0; which < wanted.contracts.size(); ++which)
-        point_of(which, step, start, wide_start);
+        point(point_at(gradient_of_batch, *copies[which], step, start, wide_start, wanted.copies, rounding));
       ++next;
     }
     const bool free_steps_are_due = steps.back() >= kFreeSteps - 1 && step < kFreeSteps;

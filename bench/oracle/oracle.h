@@ -12,6 +12,7 @@
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
+#include "core/record.h"
 #include "core/trainer.h"
 #include "core/workload.h"
 #include "oracle/copies.h"
@@ -28,6 +29,7 @@ struct ReferencePoint {
   /// Whose roundings the update has: of a library's tf32 it is the mean of what rounds to nearest and what cuts off.
   Contract contract = Contract::kExact;
   Copies copies{};
+  bool is_probe = false;
 };
 
 /// For which contracts the points are wanted, and with how many perturbed copies of each step. The trajectory is always that of the
@@ -35,7 +37,15 @@ struct ReferencePoint {
 struct ReferenceWanted {
   std::vector<Contract> contracts = {Contract::kExact};
   int copies = 0;
+  bool probe = false;  ///< first of all the point of probe_state(), at kProbeStep
 };
+
+/// What the steps of a trajectory may not tell in fp32 shows from a state of its own: gelu by its tanh form, which is as far off as
+/// 5e-4 only for sums of some size, and an epsilon inside Adam's root. There the sums of the first layer reach from about -4 to 4, and
+/// the average of squares is that of gradients of 3e-4. So late a step hardly corrects Adam's bias.
+inline constexpr std::int64_t kProbeStep = 9999;
+bool wants_probe(const Workload& workload, Precision precision);
+State probe_state(const Workload& workload, const Parameters& initial);
 
 /// The eight steps at which a backend's update is compared with the oracle's.
 inline constexpr std::int64_t kCheckSteps[] = {0, 1, 7, 29, 71, 131, 211, 299};
@@ -55,6 +65,10 @@ std::vector<double> follow_reference(const Workload& workload, Precision precisi
                                      const std::function<void(const ReferencePoint&)>& point,
                                      const std::function<void(const Parameters&)>& after_free_steps,
                                      const ReferenceWanted& wanted = {});
+
+/// One step from any state, with so many copies.
+ReferencePoint reference_step(const Workload& workload, Precision precision, Contract contract,
+                              const DatasetView& data, const State& start, std::int64_t step, int copies);
 
 /// The oracle behind the trainer contract (CPU, fp32 in and out), for tests and for `./headroom run` without a GPU.
 std::unique_ptr<Trainer> make_oracle_trainer(const Workload& workload, Precision precision, bool rounding,

@@ -1,4 +1,4 @@
-#include "oracle/copies.h"
+#include "oracle/step_copies.h"
 
 #include <algorithm>
 #include <cmath>
@@ -105,28 +105,29 @@ void StepCopies::for_copies(int count, const std::function<void(int copy, Space&
     for (int copy = 0; copy < count; ++copy) with_space(copy, copy + 1);
 }
 
-/// Autocast as compilers fuse it leaves some of its roundings out: so do a quarter of its copies, each others. A library's tf32 rounds
+/// Autocast as compilers fuse it leaves some of its roundings out: so does half of its copies, each others. A library's tf32 rounds
 /// everything in the first copy, cuts everything off in the second, and does either in the others.
-Roundings StepCopies::roundings(int copy, int count) const {
-  Roundings roundings = roundings_of(precision_, contract_, workload_.batch_size);
-  if (contract_ == Contract::kAutocast && 4 * copy >= 3 * count) {
-    const unsigned left_out = static_cast<unsigned>(copy) * 2654435761u >> 24;
-    roundings.sums = (left_out & 1u) == 0;
-    roundings.bias = (left_out & 2u) == 0;
-    roundings.before_slope = (left_out & 4u) == 0;
-    roundings.weight_gradient = (left_out & 8u) == 0;
-    roundings.bias_gradient = (left_out & 16u) == 0;
+Roundings copy_roundings(const Workload& workload, Precision precision, Contract contract, int copy,
+                         int count) {
+  Roundings roundings = roundings_of(precision, contract, workload.batch_size);
+  if (contract == Contract::kAutocast && 2 * copy >= count) {
+    const int pattern = copy - count / 2;  // 0: all of them
+    roundings.sums = roundings.bias = pattern % 4 != 0;
+    roundings.before_slope = pattern % 3 != 0;
+    roundings.weight_gradient = pattern % 2 != 0;
+    roundings.bias_gradient = pattern % 5 != 0 && pattern % 2 != 0;
   }
-  if (contract_ == Contract::kLibrary && copy == 1)
+  if (contract == Contract::kLibrary && copy == 1)
     roundings.input = roundings.weight = ProductRounding::kTf32CutOff;
   return roundings;
 }
 
-Perturbation StepCopies::perturbation(std::int64_t step, int copy) const {
-  return {.seed = (workload_.seed * 1000003 + static_cast<std::uint64_t>(step)) * 1024 +
+Perturbation copy_perturbation(const Workload& workload, Precision precision, Contract contract,
+                               std::int64_t step, int copy) {
+  return {.seed = (workload.seed * 1000003 + static_cast<std::uint64_t>(step)) * 1024 +
                   static_cast<std::uint64_t>(copy),
-          .is_cut_off = precision_ != Precision::kFp32,
-          .draws_tf32 = contract_ == Contract::kLibrary && copy > 1};
+          .is_cut_off = precision != Precision::kFp32,
+          .draws_tf32 = contract == Contract::kLibrary && copy > 1};
 }
 
 Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState& update,
@@ -136,8 +137,9 @@ Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState
   Copies copies{count, std::vector<float>(tensors * static_cast<std::size_t>(count)), {}};
   copies.scales.resize(copies.distances.size());
   for_copies(count, [&](int copy, Space& space) {
-    space.gradient_of_batch(start.parameters, step, roundings(copy, count), perturbation(step, copy), norms,
-                            space.gradient);
+    space.gradient_of_batch(
+        start.parameters, step, copy_roundings(workload_, precision_, contract_, copy, count),
+        copy_perturbation(workload_, precision_, contract_, step, copy), norms, space.gradient);
     compare(workload_, ranges, start, space.gradient, update, [&](std::size_t tensor, const Sums& sums) {
       const std::size_t place = static_cast<std::size_t>(copy) * tensors + tensor;
       copies.distances[place] = static_cast<float>(std::sqrt(sums.difference));
@@ -156,8 +158,9 @@ double StepCopies::free_spread(const WideState& initial, std::int64_t steps, con
   for_copies(count, [&](int copy, Space& space) {
     WideState state = initial;
     for (std::int64_t step = 0; step < steps; ++step) {
-      space.gradient_of_batch(state.parameters, step, roundings(copy, count), perturbation(step, copy), norms,
-                              space.gradient);
+      space.gradient_of_batch(
+          state.parameters, step, copy_roundings(workload_, precision_, contract_, copy, count),
+          copy_perturbation(workload_, precision_, contract_, step, copy), norms, space.gradient);
       headroom::update(workload_.optimizer, step, space.gradient, state);
     }
     std::vector<double> distances;
