@@ -64,14 +64,14 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
         const std::vector<float> values =
             read_floats(scratch.folder / "after", scratch.workload.parameter_count());
         std::ranges::copy(values, after.flat().begin());
-        errors.push_back(compare_step(point.step, point.start.parameters, after, point.update.parameters));
+        errors.push_back(compare_step(scratch.workload.optimizer, point, State{after, {}}));
         if (contract == Contract::kExact) {
           const float loss = worker.losses(point.step, 1, scratch.folder / "losses").at(0);
           EXPECT_NEAR(loss, point.loss, 1e-5 * (1 + point.loss));
         }
       },
-      [](const Parameters&) {});
-  const Verification verification = judge(step_update_checks(scratch.workload, errors, contract, precision));
+      [](const Parameters&) {}, {{contract}, kCopies});
+  const Verification verification = judge(step_update_checks(scratch.workload, errors, precision));
   EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
 }
 

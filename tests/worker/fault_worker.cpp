@@ -234,15 +234,16 @@ WorkerDescription describe(int) {
     }
     backend.make_trainer = make_trainer;
   }
-  description.backends.push_back({"reference",
-                                  {{Precision::kFp32, Contract::kExact, std::nullopt}},
-                                  nullptr,
-                                  [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
-                                     std::int64_t, const auto& point, const auto& after_free_steps) {
-                                    follow_reference(request.workload, request.precision, /*rounding=*/true,
-                                                     request.data, request.initial, steps, point,
-                                                     after_free_steps);
-                                  }});
+  description.backends.push_back(
+      {"reference",
+       {{Precision::kFp32, Contract::kExact, std::nullopt}},
+       nullptr,
+       [](const TrainerRequest& request, const std::vector<std::int64_t>& steps, std::int64_t,
+          const ReferenceWanted& wanted, const auto& point, const auto& after_free_steps) {
+         return follow_reference(request.workload, request.precision,
+                                 /*rounding=*/true, request.data, request.initial, steps, point,
+                                 after_free_steps, wanted);
+       }});
   description.backends.push_back({"fault-unavailable",
                                   {{Precision::kFp32, Contract::kExact, "no such device in this machine"}},
                                   nullptr,
