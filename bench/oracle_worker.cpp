@@ -22,14 +22,15 @@ Backend oracle_backend() {
   backend.family = Family::kReference;
   backend.description = "CPU, double precision with the contract's roundings";
   backend.reference = [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
-                         std::int64_t free_steps, const std::function<void(const ReferencePoint&)>& point,
+                         std::int64_t free_steps, const ReferenceWanted& wanted,
+                         const std::function<void(const ReferencePoint&)>& point,
                          const std::function<void(const Parameters&)>& after_free_steps) {
     if (free_steps != kFreeSteps) {
       throw InputError("reference: free_steps " + std::to_string(free_steps) + ", expected " +
                        std::to_string(kFreeSteps));
     }
-    follow_reference(request.workload, request.precision, true, request.data, request.initial, steps, point,
-                     after_free_steps);
+    return follow_reference(request.workload, request.precision, true, request.data, request.initial, steps,
+                            point, after_free_steps, wanted);
   };
   return backend;
 }

@@ -98,10 +98,11 @@ WorkerDescription describe(int device) {
            },
        .reference =
            [](const TrainerRequest& request, const std::vector<std::int64_t>& steps, std::int64_t free_steps,
-              const std::function<void(const ReferencePoint&)>& point,
+              const ReferenceWanted& wanted, const std::function<void(const ReferencePoint&)>& point,
               const std::function<void(const Parameters&)>& after_free_steps) {
-             follow_reference_on_device(request.workload, request.precision, request.data, request.initial,
-                                        request.device, steps, free_steps, point, after_free_steps);
+             return follow_reference_on_device(request.workload, request.precision, request.data,
+                                               request.initial, request.device, steps, free_steps, point,
+                                               after_free_steps, wanted);
            },
        .trains_everything = true,
        .family = Family::kReference,

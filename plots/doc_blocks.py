@@ -252,6 +252,57 @@ def verification_block(data: Published, arguments: list[str]) -> list[str]:
     return table(["GPU", "date", "what", "passed", "failed", "skipped", "not finished"], rows)
 
 
+def bounds_block(data: Published, arguments: list[str]) -> list[str]:
+    """How often the step check was right over random networks: the worst and the sum of all classes."""
+    file = ROOT / "results" / "bounds" / "simulation.json"
+    if not file.exists():
+        return ["No simulation has been recorded."]
+    record = json.loads(file.read_text(encoding="utf-8"))
+    classes = record["classes"]
+    correct = [(one["class"], one["passed"], one["failed"], one["cannot_be_checked"], 0) for one in classes]
+    lines = [simulated_line("correct code passes", correct)]
+    for fault in sorted({fault for one in classes for fault in one["faults"]}):
+        counts = [
+            (
+                one["class"],
+                *(
+                    one["faults"][fault][what]
+                    for what in ("caught", "missed", "cannot_be_checked", "invisible")
+                ),
+            )
+            for one in classes
+            if fault in one["faults"]
+        ]
+        lines.append(simulated_line(f"caught: {fault}", counts))
+    short = sorted({name for _, misses in lines for name in misses})
+    text = (
+        f"{len(classes)} classes of {record['networks']} networks each, seed {record['seed']},"
+        f" {record['copies']} copies."
+    )
+    if short:
+        text += f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes: {', '.join(short)}."
+    else:
+        text += " In every class at least 999 of 1000 were judged rightly."
+    titles = [
+        "judgement",
+        "classes",
+        "right",
+        "wrong",
+        "worst class, wrong of a thousand",
+        "cannot be checked",
+        "invisible",
+    ]
+    return [text, "", *table(titles, [cells for cells, _ in lines])]
+
+
+def simulated_line(title: str, counts: list[tuple[str, int, int, int, int]]) -> tuple[list[str], list[str]]:
+    """A line of the table, and the classes in which fewer than 999 of 1000 were right."""
+    wrong = {name: 1000 * missed / max(1, right + missed) for name, right, missed, *_ in counts}
+    sums = [f"{sum(column):,}" for column in list(zip(*counts, strict=True))[1:]]
+    cells = [title, str(len(counts)), *sums[:2], f"{max(wrong.values()):.2g}", *sums[2:]]
+    return cells, [name for name, share in wrong.items() if share > 1]
+
+
 TESTED = {
     "tests": "all tests",
     "ptx_jit": "tests of the kernels, compiled from PTX by the driver",
@@ -473,6 +524,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "against": against_block,
     "summary": summary_block,
     "outcomes": outcomes_block,
+    "bounds": bounds_block,
     "calibration": calibration_block,
     "ladder": ladder_block,
     "witness": witness_block,

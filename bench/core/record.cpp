@@ -37,6 +37,8 @@ std::string_view to_string(Verdict verdict) {
       return "pass";
     case Verdict::kFail:
       return "fail";
+    case Verdict::kCannotBeChecked:
+      return "cannot_be_checked";
     case Verdict::kNotRun:
       return "not_run";
   }

@@ -25,12 +25,13 @@ enum class Family { kReference, kPytorch, kLibtorch, kJax, kVendor, kOurs, kOthe
 inline constexpr std::array kAllFamilies = {Family::kReference, Family::kPytorch, Family::kLibtorch,
                                             Family::kJax,       Family::kVendor,  Family::kOurs,
                                             Family::kOther};
-enum class Verdict { kPass, kFail, kNotRun };
+/// kCannotBeChecked: no check failed, but what would have told a fault was too small to be seen.
+enum class Verdict { kPass, kFail, kCannotBeChecked, kNotRun };
 /// Whether a backend that compiles found its code in the cache folder or had to make some of it.
 enum class SetupCache { kCold, kWarm };
 std::string_view to_string(Contract contract);  ///< "exact", "autocast", "library"
 std::string_view to_string(Outcome outcome);    ///< "ok", "skipped", "failed"
-std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "not_run"
+std::string_view to_string(Verdict verdict);    ///< "pass", "fail", "cannot_be_checked", "not_run"
 std::string_view to_string(SetupCache cache);   ///< "cold", "warm"
 std::string_view to_string(
     Family family);  ///< "reference", "pytorch", "libtorch", "jax", "vendor", "ours", "other"
@@ -75,10 +76,11 @@ struct LossCurve {
 };
 
 struct Check {
-  std::string name;    ///< "step_update", "step_scale", "ten_steps", "losses_finite", "curve"
+  std::string
+      name;  ///< "step_update", "step_scale", "update_rule", "evidence", "ten_steps", "losses_finite", "curve"
   std::string tensor;  ///< "weight1", ...; empty if the check is not about one tensor
   std::vector<std::int64_t> steps;
-  double error = 0;  ///< median over `steps` where there are several
+  double error = 0;  ///< analysis/verification.h says what it is over several steps
   double worst = 0;  ///< largest over `steps`
   double bound = 0;
   bool passed = false;
@@ -87,6 +89,8 @@ struct Check {
 struct Verification {
   Verdict verdict = Verdict::kNotRun;
   std::vector<Check> checks;
+  /// Of the oracle's step, from which the bounds come (oracle/copies.h); nullopt where it is not known.
+  std::optional<int> copies{};
 };
 
 struct Record {

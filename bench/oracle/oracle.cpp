@@ -1,8 +1,5 @@
-// The reference step: double sums, and the contract's roundings at the contract's points.
-//
-// The slope of relu, tanh and elu is taken from the activation as it is stored, which in 16 bits is what enters the next product: what
-// fp16 flushes to zero is masked. That of silu and gelu comes from the sum before them, stored in 16 bits too. Parameters and slots
-// stay double along a trajectory; only the points that are compared start from fp32, because that is what a backend can be given.
+// The reference's trajectory. Parameters and slots stay double along it; only the points that are compared start from fp32, because
+// that is what a backend can be given.
 #include "oracle/oracle.h"
 
 #include <algorithm>
@@ -11,293 +8,17 @@
 
 #include "core/error.h"
 #include "core/host_clock.h"
-#include "core/parallel.h"
 #include "core/training_rules.h"
+#include "oracle/gradient.h"
 #include "oracle/products.h"
+#include "oracle/step_copies.h"
+#include "oracle/wide_state.h"
 
 namespace headroom {
 namespace {
 
-constexpr std::int64_t kElementsChunk = 1 << 15;  // worth waking a thread for
-
-using Values = std::vector<double, BulkAllocator<double>>;  // of all parameters, flat
-
-/// What is rounded to what on its way into a product.
-struct Roundings {
-  ProductRounding input = ProductRounding::kNone, weight = ProductRounding::kNone;
-  bool stores_rounded =
-      false;  ///< activations and gradients: slopes and bias sums then see rounded values too
-  double loss_scale = 1;
-};
-
 Roundings roundings_of(Precision precision, bool rounding, int batch_size) {
-  if (!rounding) return {};
-  switch (precision) {
-    case Precision::kFp32:
-      return {};
-    case Precision::kTf32:
-      return {.input = ProductRounding::kTf32, .weight = ProductRounding::kTf32};
-    case Precision::kFp16:
-      return {.input = ProductRounding::kFp16,
-              .weight = ProductRounding::kFp16,
-              .stores_rounded = true,
-              .loss_scale = loss_scale(precision, batch_size)};
-    case Precision::kBf16:
-      return {
-          .input = ProductRounding::kBf16, .weight = ProductRounding::kBf16Weight, .stores_rounded = true};
-  }
-  throw std::logic_error("roundings_of: not a Precision");
-}
-
-/// Loss and gradient of one batch at given parameters; owns the space for activations.
-class GradientOfBatch {
- public:
-  GradientOfBatch(const Workload& workload, Precision precision, bool rounding, const DatasetView& data)
-      : widths_(workload.model.widths),
-        activation_(workload.model.activation),
-        loss_(workload.loss),
-        layers_(workload.layers()),
-        batch_(workload.batch_size),
-        data_(data),
-        roundings_(roundings_of(precision, rounding, workload.batch_size)),
-        ranges_(tensor_ranges(workload.model.widths)) {
-    validate(workload);
-    require_data_for(workload, data, "oracle");
-    for (int layer = 0; layer <= layers_; ++layer) values_.emplace_back(batch_, widths_[layer]);
-    for (int layer = 0; layer < layers_; ++layer) {
-      weights_.emplace_back(widths_[layer + 1], widths_[layer]);
-      gradients_.emplace_back(batch_, widths_[layer + 1]);
-      if (layer + 1 < layers_) slopes_.emplace_back(batch_, widths_[layer + 1]);
-    }
-  }
-
-  /// The mean loss over batch `step` mod batches; `gradient` is that of the mean loss, unscaled, flat order.
-  double operator()(const Values& parameters, std::int64_t step, Values& gradient) {
-    const std::int64_t first_row = step % data_.batches(batch_) * batch_;
-    load_inputs(first_row);
-    for (int layer = 0; layer < layers_; ++layer) {
-      load_weights(parameters, layer);
-      forward_product(values_[layer], weights_[layer], parameters.data() + bias_range(layer).begin,
-                      values_[layer + 1]);
-      if (layer + 1 < layers_) activate(values_[layer + 1], slopes_[layer]);
-    }
-    const double loss = loss_and_its_gradient(first_row);
-    gradient.resize(parameters.size());
-    for (int layer = layers_ - 1; layer >= 0; --layer) backward(layer, gradient);
-    return loss;
-  }
-
- private:
-  const TensorRange& weight_range(int layer) const { return ranges_[2 * layer]; }
-  const TensorRange& bias_range(int layer) const { return ranges_[2 * layer + 1]; }
-
-  static void for_rows(std::int64_t rows, std::int64_t columns,
-                       const std::function<void(std::int64_t)>& body) {
-    const std::int64_t chunk = std::max<std::int64_t>(1, kElementsChunk / std::max<std::int64_t>(1, columns));
-    parallel_for(rows, chunk, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) body(row);
-    });
-  }
-
-  void load_inputs(std::int64_t first_row) {
-    PaddedMatrix<double>& inputs = values_[0];
-    for_rows(batch_, inputs.columns, [&](std::int64_t row) {
-      const float* features = data_.features + (first_row + row) * inputs.columns;
-      std::copy_n(features, inputs.columns, inputs.row(row));
-      round_values(roundings_.input, inputs.row(row), inputs.row(row), inputs.columns);
-    });
-  }
-
-  void load_weights(const Values& parameters, int layer) {
-    PaddedMatrix<double>& weight = weights_[layer];
-    const double* master = parameters.data() + weight_range(layer).begin;
-    for_rows(weight.rows, weight.columns, [&](std::int64_t row) {
-      round_values(roundings_.weight, master + row * weight.columns, weight.row(row), weight.columns);
-    });
-  }
-
-  void activate(PaddedMatrix<double>& values, PaddedMatrix<double>& slopes) {
-    const bool of_output = rules::slope_is_of_output(activation_);
-    for_rows(batch_, values.columns * (activation_ == Activation::kRelu ? 1 : 8), [&](std::int64_t row) {
-      double *value = values.row(row), *slope = slopes.row(row);
-      const auto round = [&](double* some) {
-        if (roundings_.stores_rounded) round_values(roundings_.input, some, some, values.columns);
-      };
-      std::copy_n(value, values.columns, slope);
-      for (std::int64_t i = 0; i < values.columns; ++i) value[i] = rules::activated(activation_, value[i]);
-      round(value);
-      if (of_output)
-        std::copy_n(value, values.columns, slope);
-      else
-        round(slope);
-      for (std::int64_t i = 0; i < values.columns; ++i) slope[i] = rules::slope(activation_, slope[i]);
-      if (!roundings_.stores_rounded) round_values(roundings_.input, value, value, values.columns);
-    });
-  }
-
-  // Leaves the scaled gradient of the outputs in gradients_.back(), unrounded.
-  double loss_and_its_gradient(std::int64_t first_row) {
-    std::vector<double> losses(static_cast<std::size_t>(batch_));
-    const std::int64_t outputs = values_.back().columns;
-    // Of the mean's derivative, with what fp16 multiplies it by.
-    const double factor =
-        roundings_.loss_scale / static_cast<double>(loss_ == Loss::kCrossEntropy ? batch_ : batch_ * outputs);
-    for_rows(batch_, outputs * 8, [&](std::int64_t row) {
-      const double* output = values_.back().row(row);
-      double* gradient = gradients_.back().row(row);
-      losses[row] = loss_ == Loss::kCrossEntropy
-                        ? cross_entropy(output, data_.labels[first_row + row], gradient)
-                        : loss_of_targets(output, data_.targets + (first_row + row) * outputs, gradient);
-      for (std::int64_t i = 0; i < outputs; ++i) gradient[i] *= factor;
-    });
-    double total = 0;
-    for (double loss : losses) total += loss;
-    return total / static_cast<double>(batch_);
-  }
-
-  double cross_entropy(const double* logit, std::int32_t label, double* gradient) const {
-    const std::int64_t classes = values_.back().columns;
-    if (label < 0 || label >= classes) {
-      throw InputError("oracle: label " + std::to_string(label) + " is outside the " +
-                       std::to_string(classes) + " classes");
-    }
-    const double highest = *std::max_element(logit, logit + classes);
-    double sum = 0;
-    for (std::int64_t i = 0; i < classes; ++i) {
-      gradient[i] = std::exp(logit[i] - highest);
-      sum += gradient[i];
-    }
-    for (std::int64_t i = 0; i < classes; ++i) gradient[i] = gradient[i] / sum - (i == label ? 1 : 0);
-    return std::log(sum) - (logit[label] - highest);
-  }
-
-  /// The mean over the outputs; `gradient` is that of their sum.
-  double loss_of_targets(const double* output, const float* target, double* gradient) const {
-    const std::int64_t outputs = values_.back().columns;
-    double sum = 0;
-    for (std::int64_t i = 0; i < outputs; ++i) {
-      const rules::LossPart part = loss_ == Loss::kMeanSquaredError
-                                       ? rules::squared_error(output[i], target[i])
-                                       : rules::binary_cross_entropy(output[i], target[i]);
-      sum += part.loss;
-      gradient[i] = part.gradient;
-    }
-    return sum / static_cast<double>(outputs);
-  }
-
-  // From the unrounded gradient of a layer's output: its weight and bias gradients, and the gradient of its
-  // input.
-  void backward(int layer, Values& gradient) {
-    PaddedMatrix<double>& output_gradient = gradients_[layer];
-    double* bias_gradient = gradient.data() + bias_range(layer).begin;
-    double* weight_gradient = gradient.data() + weight_range(layer).begin;
-    const auto round = [&] {
-      for_rows(batch_, output_gradient.columns, [&](std::int64_t row) {
-        double* values = output_gradient.row(row);
-        round_values(roundings_.input, values, values, output_gradient.columns);
-      });
-    };
-    if (roundings_.stores_rounded) round();
-    const double unscale = 1 / roundings_.loss_scale;  // a power of two: exact
-    std::fill_n(bias_gradient, output_gradient.columns, 0.0);
-    for (std::int64_t row = 0; row < batch_; ++row) {
-      const double* values = output_gradient.row(row);
-      for (std::int64_t i = 0; i < output_gradient.columns; ++i) bias_gradient[i] += values[i] * unscale;
-    }
-    if (!roundings_.stores_rounded) round();
-    weight_gradient_product(output_gradient, values_[layer], weight_gradient);
-    if (unscale != 1) {
-      for_rows(widths_[layer + 1], widths_[layer], [&](std::int64_t row) {
-        double* values = weight_gradient + row * widths_[layer];
-        for (int i = 0; i < widths_[layer]; ++i) values[i] *= unscale;
-      });
-    }
-    if (layer == 0) return;
-    PaddedMatrix<double>& input_gradient = gradients_[layer - 1];
-    input_gradient_product(output_gradient, weights_[layer], input_gradient);
-    const PaddedMatrix<double>& slopes = slopes_[layer - 1];
-    for_rows(batch_, slopes.columns, [&](std::int64_t row) {
-      const double* slope = slopes.row(row);
-      double* values = input_gradient.row(row);
-      // A unit of slope 0 passes nothing on, not even what is not finite.
-      for (std::int64_t i = 0; i < slopes.columns; ++i) values[i] = slope[i] == 0 ? 0 : values[i] * slope[i];
-    });
-  }
-
-  std::vector<int> widths_;
-  Activation activation_;
-  Loss loss_;
-  int layers_;
-  std::int64_t batch_;
-  DatasetView data_;
-  Roundings roundings_;
-  std::vector<TensorRange> ranges_;
-  std::vector<PaddedMatrix<double>> values_;     // inputs, hidden activations, logits: [batch, widths[layer]]
-  std::vector<PaddedMatrix<double>> slopes_;     // of hidden activations: [batch, widths[layer + 1]]
-  std::vector<PaddedMatrix<double>> weights_;    // as they enter the products: [out, in]
-  std::vector<PaddedMatrix<double>> gradients_;  // of each layer's output, scaled: [batch, out]
-};
-
-/// The values times `factor`, rounded to fp32.
-Parameters rounded(const std::vector<int>& widths, const Values& values, double factor = 1) {
-  Parameters result = Parameters::unset(widths);
-  const std::span<float> flat = result.flat();
-  parallel_for(static_cast<std::int64_t>(values.size()), kElementsChunk,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) flat[i] = static_cast<float>(values[i] * factor);
-               });
-  return result;
-}
-
-void widen(const Parameters& parameters, Values& values) {
-  const std::span<const float> flat = parameters.flat();
-  values.resize(flat.size());
-  parallel_for(static_cast<std::int64_t>(flat.size()), kElementsChunk,
-               [&](std::int64_t begin, std::int64_t end) {
-                 std::copy(flat.begin() + begin, flat.begin() + end, values.begin() + begin);
-               });
-}
-
-/// A trainer's state in double.
-struct WideState {
-  Values parameters;
-  std::vector<Values> slots;
-};
-
-WideState widened(const State& state) {
-  WideState wide{{}, std::vector<Values>(state.slots.size())};
-  widen(state.parameters, wide.parameters);
-  for (std::size_t slot = 0; slot < state.slots.size(); ++slot) widen(state.slots[slot], wide.slots[slot]);
-  return wide;
-}
-
-State rounded(const std::vector<int>& widths, const WideState& wide) {
-  State state{rounded(widths, wide.parameters), {}};
-  for (const Values& slot : wide.slots) state.slots.push_back(rounded(widths, slot));
-  return state;
-}
-
-void update(const Optimizer& optimizer, std::int64_t step, const Values& gradient, WideState& state) {
-  parallel_for(static_cast<std::int64_t>(gradient.size()), kElementsChunk,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) {
-                   rules::Parameter one{.value = state.parameters[i]};
-                   for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
-                     one.slots[slot] = state.slots[slot][i];
-                   rules::update(optimizer, static_cast<double>(step), gradient[i], one);
-                   state.parameters[i] = one.value;
-                   for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
-                     state.slots[slot][i] = one.slots[slot];
-                 }
-               });
-}
-
-/// values - other, for each value.
-void subtract(const Values& other, Values& values) {
-  parallel_for(static_cast<std::int64_t>(values.size()), kElementsChunk,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) values[i] -= other[i];
-               });
+  return rounding ? headroom::roundings_of(precision, Contract::kExact, batch_size) : Roundings{};
 }
 
 class OracleTrainer : public Trainer {
@@ -306,7 +27,8 @@ class OracleTrainer : public Trainer {
                 const Parameters& initial)
       : widths_(workload.model.widths),
         optimizer_(workload.optimizer),
-        gradient_of_batch_(workload, precision, rounding, data),
+        roundings_(roundings_of(precision, rounding, workload.batch_size)),
+        gradient_of_batch_(workload, data),
         state_(widened(State::initial(initial, workload.optimizer.slots()))) {
     set_parameters(initial);
   }
@@ -314,7 +36,7 @@ class OracleTrainer : public Trainer {
   Timing train(std::int64_t first_step, std::int64_t count) override {
     const HostClock clock;
     for (std::int64_t step = first_step; step < first_step + count; ++step) {
-      const double loss = gradient_of_batch_(state_.parameters, step, gradient_);
+      const double loss = gradient_of_batch_(state_.parameters, step, roundings_, gradient_);
       update(optimizer_, step, gradient_, state_);
       keep_loss(step, loss);
     }
@@ -369,6 +91,7 @@ class OracleTrainer : public Trainer {
 
   std::vector<int> widths_;
   Optimizer optimizer_;
+  Roundings roundings_;
   GradientOfBatch gradient_of_batch_;
   WideState state_;
   Values gradient_;
@@ -378,41 +101,108 @@ class OracleTrainer : public Trainer {
 
 }  // namespace
 
-void follow_reference(const Workload& workload, Precision precision, bool rounding, const DatasetView& data,
-                      const Parameters& initial, const std::vector<std::int64_t>& steps,
-                      const std::function<void(const ReferencePoint&)>& point,
-                      const std::function<void(const Parameters&)>& after_free_steps) {
+namespace {
+ReferencePoint point_at(GradientOfBatch& gradient_of_batch, StepCopies& copies, std::int64_t step,
+                        const State& start, const WideState& wide_start, int count, bool rounding) {
+  const Workload& workload = copies.workload();
+  const Contract contract = copies.contract();
+  Roundings roundings =
+      rounding ? headroom::roundings_of(copies.precision(), contract, workload.batch_size) : Roundings{};
+  ReferencePoint reference{.step = step, .start = start, .update = {}, .contract = contract};
+  Values gradient;
+  reference.loss = gradient_of_batch(wide_start.parameters, step, roundings, gradient);
+  if (contract == Contract::kLibrary && copies.precision() == Precision::kTf32) {
+    // In the middle between what rounds everything to nearest and what cuts everything off.
+    Values cut_off;
+    roundings.input = roundings.weight = ProductRounding::kTf32CutOff;
+    gradient_of_batch(wide_start.parameters, step, roundings, cut_off);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.5 * (gradient[i] + cut_off[i]);
+  }
+  WideState end = wide_start;
+  update(workload.optimizer, step, gradient, end);
+  subtract(wide_start, end);
+  if (count > 0) reference.copies = copies.of(wide_start, step, end, gradient_of_batch.norms(), count);
+  reference.update = rounded(workload.model.widths, end);
+  return reference;
+}
+}  // namespace
+
+bool wants_probe(const Workload& workload, Precision precision) {
+  const bool has_gelu = workload.model.activation == Activation::kGelu && workload.layers() > 1;
+  return precision == Precision::kFp32 && (has_gelu || workload.optimizer.slots() == 2);
+}
+
+State probe_state(const Workload& workload, const Parameters& initial) {
+  constexpr float kLonger = 7, kSquare = 1e-7f;
+  State state = State::initial(initial, workload.optimizer.slots());
+  for (float& weight : state.parameters.weight(0)) weight *= kLonger;
+  if (state.slots.size() == 2) std::ranges::fill(state.slots[1].flat(), kSquare);
+  return state;
+}
+
+ReferencePoint reference_step(const Workload& workload, Precision precision, Contract contract,
+                              const DatasetView& data, const State& start, std::int64_t step, int copies) {
+  GradientOfBatch gradient_of_batch(workload, data);
+  StepCopies step_copies(workload, precision, contract, data);
+  return point_at(gradient_of_batch, step_copies, step, start, widened(start), copies, true);
+}
+
+std::vector<double> follow_reference(const Workload& workload, Precision precision, bool rounding,
+                                     const DatasetView& data, const Parameters& initial,
+                                     const std::vector<std::int64_t>& steps,
+                                     const std::function<void(const ReferencePoint&)>& point,
+                                     const std::function<void(const Parameters&)>& after_free_steps,
+                                     const ReferenceWanted& wanted) {
   if (!std::is_sorted(steps.begin(), steps.end()) || (!steps.empty() && steps.front() < 0)) {
     throw std::invalid_argument("follow_reference: steps must be ascending and not negative");
   }
   if (initial.widths() != workload.model.widths) {
     throw std::invalid_argument("follow_reference: initial parameters of another network");
   }
-  if (steps.empty()) return;
-  GradientOfBatch gradient_of_batch(workload, precision, rounding, data);
+  std::vector<double> free_spreads;
+  if (steps.empty()) return free_spreads;
+  GradientOfBatch gradient_of_batch(workload, data);
   const Optimizer& optimizer = workload.optimizer;
   const std::vector<int>& widths = workload.model.widths;
-  WideState state = widened(State::initial(initial, optimizer.slots()));
+  const Roundings own_roundings = roundings_of(precision, rounding, workload.batch_size);
+  std::vector<std::unique_ptr<StepCopies>> copies;
+  for (const Contract contract : wanted.contracts)
+    copies.push_back(std::make_unique<StepCopies>(workload, precision, contract, data));
+  const WideState first = widened(State::initial(initial, optimizer.slots()));
+  WideState state = first;
   Values gradient;
+
+  if (wanted.probe) {
+    const State start = probe_state(workload, initial);
+    for (const auto& one : copies) {
+      ReferencePoint probe =
+          point_at(gradient_of_batch, *one, kProbeStep, start, widened(start), wanted.copies, rounding);
+      probe.is_probe = true;
+      point(probe);
+    }
+  }
   auto next = steps.begin();
   for (std::int64_t step = 0;; ++step) {
-    if (step == kFreeSteps && after_free_steps) after_free_steps(rounded(widths, state.parameters));
+    if (step == kFreeSteps && after_free_steps) {
+      after_free_steps(rounded(widths, state.parameters));
+      if (wanted.copies > 0) {
+        gradient_of_batch(first.parameters, 0, own_roundings, gradient);
+        const FactorNorms norms = gradient_of_batch.norms();
+        for (const auto& one : copies)
+          free_spreads.push_back(one->free_spread(first, kFreeSteps, state.parameters, norms,
+                                                  std::min(kFreeCopies, wanted.copies)));
+      }
+    }
     while (next != steps.end() && *next == step) {
-      ReferencePoint reference{.step = step, .start = rounded(widths, state), .update = {}};
-      const WideState start = widened(reference.start);
-      WideState end = start;
-      reference.loss = gradient_of_batch(start.parameters, step, gradient);
-      update(optimizer, step, gradient, end);
-      subtract(start.parameters, end.parameters);
-      for (std::size_t slot = 0; slot < end.slots.size(); ++slot)
-        subtract(start.slots[slot], end.slots[slot]);
-      reference.update = rounded(widths, end);
-      point(reference);
+      const State start = rounded(widths, state);
+      const WideState wide_start = widened(start);
+      for (std::size_t which = 0; which < wanted.contracts.size(); ++which)
+        point(point_at(gradient_of_batch, *copies[which], step, start, wide_start, wanted.copies, rounding));
       ++next;
     }
     const bool free_steps_are_due = steps.back() >= kFreeSteps - 1 && step < kFreeSteps;
-    if (next == steps.end() && !free_steps_are_due) return;
-    gradient_of_batch(state.parameters, step, gradient);
+    if (next == steps.end() && !free_steps_are_due) return free_spreads;
+    gradient_of_batch(state.parameters, step, own_roundings, gradient);
     update(optimizer, step, gradient, state);
   }
 }
@@ -428,9 +218,10 @@ std::vector<double> oracle_gradient(const Workload& workload, const DatasetView&
     throw std::invalid_argument("oracle_gradient: " + std::to_string(parameters.size()) +
                                 " parameters, expected " + std::to_string(workload.parameter_count()));
   }
-  GradientOfBatch gradient_of_batch(workload, Precision::kFp32, false, data);
+  GradientOfBatch gradient_of_batch(workload, data);
   Values gradient;
-  const double value = gradient_of_batch({parameters.begin(), parameters.end()}, batch, gradient);
+  const double value =
+      gradient_of_batch({parameters.begin(), parameters.end()}, batch, Roundings{}, gradient);
   if (loss != nullptr) *loss = value;
   return {gradient.begin(), gradient.end()};
 }

@@ -50,6 +50,10 @@ template <int kMantissaBits, int kMinExponent, int kMaxExponent, Ties kTies>
 [[gnu::always_inline]] inline double round_to_tf32(double value) {
   return round_to_format<10, -126, 127, Ties::kToEven>(value);
 }
+/// Towards zero, in the range of normal numbers.
+[[gnu::always_inline]] inline double cut_off_to_tf32(double value) {
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & ~((std::uint64_t{1} << 42) - 1));
+}
 [[gnu::always_inline]] inline double round_to_fp16(double value) {
   return round_to_format<10, -14, 15, Ties::kToEven>(value);
 }

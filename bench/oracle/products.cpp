@@ -157,6 +157,9 @@ std::int64_t chunk_for(std::int64_t multiply_adds_each, std::int64_t multiple) {
 HEADROOM_INTEGER_VERSIONS void round_all_to_tf32(const double* values, double* out, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = round_to_tf32(values[i]);
 }
+HEADROOM_INTEGER_VERSIONS void cut_all_off_to_tf32(const double* values, double* out, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = cut_off_to_tf32(values[i]);
+}
 HEADROOM_INTEGER_VERSIONS void round_all_to_fp16(const double* values, double* out, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = round_to_fp16(values[i]);
 }
@@ -207,6 +210,8 @@ void round_values(ProductRounding rounding, const double* values, double* out, s
       return;
     case ProductRounding::kTf32:
       return round_all_to_tf32(values, out, count);
+    case ProductRounding::kTf32CutOff:
+      return cut_all_off_to_tf32(values, out, count);
     case ProductRounding::kFp16:
       return round_all_to_fp16(values, out, count);
     case ProductRounding::kBf16:

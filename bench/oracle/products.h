@@ -41,7 +41,8 @@ void input_gradient_product(const PaddedMatrix<double>& d, const PaddedMatrix<do
 void weight_gradient_product(const PaddedMatrix<double>& d, const PaddedMatrix<double>& x, double* out);
 
 /// The format a value is rounded to on its way into a product.
-enum class ProductRounding { kNone, kTf32, kFp16, kBf16, kBf16Weight };
+/// kTf32CutOff is what some libraries do instead of rounding to nearest.
+enum class ProductRounding { kNone, kTf32, kTf32CutOff, kFp16, kBf16, kBf16Weight };
 
 /// out[i] = values[i] rounded, for `count` elements. In place if out == values.
 void round_values(ProductRounding rounding, const double* values, double* out, std::int64_t count);

@@ -445,14 +445,20 @@ void WorkerClient::set_state(const std::filesystem::path& file) {
   call<Nothing>(SetStateCall{file}, limits_.other);
 }
 
-std::vector<double> WorkerClient::reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
-                                            const std::filesystem::path& folder) {
-  ReferenceLosses result = call<ReferenceLosses>(ReferenceCall{steps, free_steps, folder}, limits_.reference);
+ReferenceAnswer WorkerClient::reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
+                                        const ReferenceWanted& wanted, const std::filesystem::path& folder) {
+  ReferenceAnswer result =
+      call<ReferenceAnswer>(ReferenceCall{steps, free_steps, folder, wanted}, limits_.reference);
   if (result.losses.size() != steps.size()) {
     lose("gave a wrong answer to 'reference' and was ended: expected " + std::to_string(steps.size()) +
          " losses, found " + std::to_string(result.losses.size()));
   }
-  return std::move(result.losses);
+  const std::size_t spreads = free_steps > 0 && wanted.copies > 0 ? wanted.contracts.size() : 0;
+  if (result.free_spreads.size() != spreads) {
+    lose("gave a wrong answer to 'reference' and was ended: expected " + std::to_string(spreads) +
+         " spreads, found " + std::to_string(result.free_spreads.size()));
+  }
+  return result;
 }
 
 std::optional<std::int64_t> WorkerClient::release() {

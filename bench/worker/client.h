@@ -95,8 +95,8 @@ class WorkerClient {
   /// Parameters and, behind them, each of the optimizer's slots: flat fp32 files (write_state()).
   void state(const std::filesystem::path& file);
   void set_state(const std::filesystem::path& file);
-  std::vector<double> reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
-                                const std::filesystem::path& folder);
+  ReferenceAnswer reference(const std::vector<std::int64_t>& steps, std::int64_t free_steps,
+                            const ReferenceWanted& wanted, const std::filesystem::path& folder);
   /// Rates of the device itself; only of a worker whose hello says that it calibrates.
   Calibration calibrate();
   /// Peak device bytes of the released trainer, if known.

@@ -183,6 +183,14 @@ ReferenceCall read_reference(const JsonReader& fields) {
   }
   call.free_steps = fields.at("free_steps").integer(0);
   call.folder = read_name(fields.at("folder"));
+  call.wanted.contracts.clear();
+  const JsonReader contracts = fields.at("contracts");
+  for (const JsonReader& contract : contracts.items())
+    call.wanted.contracts.push_back(
+        contract.one_of({Contract::kExact, Contract::kAutocast, Contract::kLibrary}));
+  if (call.wanted.contracts.empty()) contracts.fail_expected("one contract or more");
+  call.wanted.copies = static_cast<int>(fields.at("copies").integer(0, 1024));
+  call.wanted.probe = fields.at("probe").boolean();
   return call;
 }
 
@@ -288,9 +296,12 @@ Json to_json(const Result& result) {
                  },
                  [](const ValueCount& values) { return Json{{"count", values.count}}; },
                  [](const Nothing&) { return Json::object(); },
-                 [](const ReferenceLosses& reference) {
+                 [](const ReferenceAnswer& reference) {
                    for (const double loss : reference.losses) finite(loss, "losses[]");
-                   return Json{{"losses", reference.losses}};
+                   Json spreads = Json::array();
+                   for (const double spread : reference.free_spreads)
+                     spreads.push_back(std::isfinite(spread) ? Json(spread) : Json());
+                   return Json{{"losses", reference.losses}, {"free_spreads", spreads}};
                  },
                  [](const PeakMemory& memory) {
                    return Json{{"peak_device_bytes",
@@ -352,9 +363,12 @@ ValueCount read(const JsonReader& fields, const ValueCount*) { return {fields.at
 
 Nothing read(const JsonReader&, const Nothing*) { return {}; }
 
-ReferenceLosses read(const JsonReader& fields, const ReferenceLosses*) {
-  ReferenceLosses result;
+ReferenceAnswer read(const JsonReader& fields, const ReferenceAnswer*) {
+  ReferenceAnswer result;
   for (const JsonReader& loss : fields.at("losses").items()) result.losses.push_back(read_number(loss));
+  for (const JsonReader& spread : fields.at("free_spreads").items())
+    result.free_spreads.push_back(spread.is_null() ? std::numeric_limits<double>::infinity()
+                                                   : read_number(spread));
   return result;
 }
 
@@ -421,8 +435,12 @@ std::string write_request(const Request& request) {
           [](const StateCall& call) { return Json{{"file", call.file.string()}}; },
           [](const SetStateCall& call) { return Json{{"file", call.file.string()}}; },
           [](const ReferenceCall& call) {
+            Json contracts = Json::array();
+            for (const Contract contract : call.wanted.contracts)
+              contracts.push_back(std::string(to_string(contract)));
             return Json{
-                {"steps", call.steps}, {"free_steps", call.free_steps}, {"folder", call.folder.string()}};
+                {"steps", call.steps},    {"free_steps", call.free_steps}, {"folder", call.folder.string()},
+                {"contracts", contracts}, {"copies", call.wanted.copies},  {"probe", call.wanted.probe}};
           },
           [](const ReleaseCall&) { return Json::object(); },
           [](const CalibrateCall&) { return Json::object(); }},
@@ -477,7 +495,7 @@ template std::variant<Prepared, CallError> read_answer<Prepared>(std::string_vie
 template std::variant<Timing, CallError> read_answer<Timing>(std::string_view, std::int64_t);
 template std::variant<ValueCount, CallError> read_answer<ValueCount>(std::string_view, std::int64_t);
 template std::variant<Nothing, CallError> read_answer<Nothing>(std::string_view, std::int64_t);
-template std::variant<ReferenceLosses, CallError> read_answer<ReferenceLosses>(std::string_view,
+template std::variant<ReferenceAnswer, CallError> read_answer<ReferenceAnswer>(std::string_view,
                                                                                std::int64_t);
 template std::variant<PeakMemory, CallError> read_answer<PeakMemory>(std::string_view, std::int64_t);
 template std::variant<Calibration, CallError> read_answer<Calibration>(std::string_view, std::int64_t);

@@ -17,6 +17,7 @@
 #include "core/record.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "oracle/oracle.h"
 
 namespace headroom {
 
@@ -95,6 +96,7 @@ struct ReferenceCall {
   std::vector<std::int64_t> steps;
   std::int64_t free_steps = 0;
   std::filesystem::path folder;
+  ReferenceWanted wanted;
 };
 struct ReleaseCall {};
 struct CalibrateCall {};
@@ -110,13 +112,15 @@ struct Nothing {};
 struct ValueCount {
   std::int64_t count = 0;
 };
-struct ReferenceLosses {
-  std::vector<double> losses;
+struct ReferenceAnswer {
+  std::vector<double> losses;  ///< of each step
+  std::vector<double>
+      free_spreads;  ///< of each contract; may be infinite; empty without free steps or copies
 };
 struct PeakMemory {
   std::optional<std::int64_t> peak_device_bytes;
 };
-using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, ReferenceLosses, PeakMemory,
+using Result = std::variant<WorkerHello, Prepared, Timing, ValueCount, Nothing, ReferenceAnswer, PeakMemory,
                             Calibration>;
 
 enum class CallErrorKind { kUnsupported, kOutOfMemory, kInput, kFailed };

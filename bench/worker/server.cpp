@@ -20,6 +20,7 @@
 #include "worker/float_file.h"
 #include "worker/mapped_file.h"
 #include "worker/messages.h"
+#include "worker/reference_files.h"
 
 namespace headroom {
 namespace {
@@ -198,16 +199,20 @@ class Server {
     if (!held_) throw InputError("nothing is prepared: call prepare first");
     if (!held_->backend->reference)
       throw UnsupportedError("backend " + held_->backend->name + " is no reference");
-    ReferenceLosses result;
-    held_->backend->reference(
-        held_->request(device_), call.steps, call.free_steps,
+    ReferenceAnswer result;
+    result.free_spreads = held_->backend->reference(
+        held_->request(device_), call.steps, call.free_steps, call.wanted,
         [&](const ReferencePoint& point) {
-          const std::string ending = "-" + std::to_string(point.step) + ".f32";
-          write_state(call.folder / ("start" + ending), point.start);
-          write_state(call.folder / ("update" + ending), point.update);
-          result.losses.push_back(point.loss);
+          const ReferenceFiles files{call.folder};
+          write_state(files.update(point.contract, point.step), point.update);
+          if (call.wanted.copies > 0) write_copies(files.copies(point.contract, point.step), point.copies);
+          if (point.contract != call.wanted.contracts.front()) return;
+          write_state(files.start(point.step), point.start);
+          if (!point.is_probe) result.losses.push_back(point.loss);
         },
-        [&](const Parameters& parameters) { write_floats(call.folder / "free.f32", parameters.flat()); });
+        [&](const Parameters& parameters) {
+          write_floats(ReferenceFiles{call.folder}.free(), parameters.flat());
+        });
     return result;
   }
 

@@ -33,12 +33,13 @@ struct BackendPrecision {
   std::optional<std::string> unavailable;
 };
 
-/// Follows a reference from `initial` and hands out its points at `steps`, in order, and the parameters after
-/// `free_steps` steps (0: not asked for); see `reference` in PROTOCOL.md.
-using ReferenceFunction =
-    std::function<void(const TrainerRequest&, const std::vector<std::int64_t>& steps, std::int64_t free_steps,
-                       const std::function<void(const ReferencePoint&)>& point,
-                       const std::function<void(const Parameters&)>& after_free_steps)>;
+/// Follows a reference from `initial` and hands out its points at `steps`, in order and for each contract that is wanted, and the
+/// parameters after `free_steps` steps (0: not asked for). Returns how far copies are apart after them, as follow_reference() does;
+/// see `reference` in PROTOCOL.md.
+using ReferenceFunction = std::function<std::vector<double>(
+    const TrainerRequest&, const std::vector<std::int64_t>& steps, std::int64_t free_steps,
+    const ReferenceWanted& wanted, const std::function<void(const ReferencePoint&)>& point,
+    const std::function<void(const Parameters&)>& after_free_steps)>;
 
 /// One row of a worker's table.
 struct Backend {

@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/training_rules.h"
 #include "device/check.h"
@@ -44,6 +45,8 @@ __device__ double rounded(double value, Rounding rounding) {
   switch (rounding) {
     case Rounding::kTf32:
       return round_mantissa<10, true>(value);
+    case Rounding::kTf32CutOff:
+      return __longlong_as_double(__double_as_longlong(value) & ~((1ll << 42) - 1));
     case Rounding::kFp16:
       return static_cast<double>(__half2float(__double2half(value)));
     case Rounding::kBf16:
@@ -126,14 +129,108 @@ __global__ void narrow_kernel(const double* from, float* to, std::int64_t count,
   if (i < count) to[i] = static_cast<float>(from[i] * factor);
 }
 
+/// size or -size, at random.
+__device__ double signed_size(std::uint64_t seed, std::int64_t place, double size) {
+  std::uint64_t value = seed + static_cast<std::uint64_t>(place) * 0x9e3779b97f4a7c15ull;  // splitmix64
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return (value >> 63) != 0 ? -size : size;
+}
+
 __global__ void activate_kernel(Activation activation, double* values, double* slopes, std::int64_t count,
-                                Rounding rounding) {
+                                Rounding rounding, bool elu_of_sum, Signs signs) {
   const std::int64_t i = thread_index();
   if (i >= count) return;
-  const Rounding stored = rounding == Rounding::kTf32 ? Rounding::kNone : rounding;
-  const double sum = values[i], output = rules::activated(activation, sum);
-  slopes[i] = rules::slope(activation, rounded(rules::slope_is_of_output(activation) ? output : sum, stored));
+  const bool is_tf32 = rounding == Rounding::kTf32 || rounding == Rounding::kTf32CutOff;
+  const Rounding stored = is_tf32 ? Rounding::kNone : rounding;
+  const bool is_moved = signs.function_error > 0 && activation != Activation::kRelu;
+  const double sum = values[i];
+  double output = rules::activated(activation, sum);
+  if (is_moved)  // 1 + erf cancels
+    output += signed_size(signs.seed, i,
+                          signs.function_error * fabs(activation == Activation::kGelu ? sum : output));
+  double kept = rounded(rules::slope_is_of_output(activation) ? output : sum, stored);
+  if (elu_of_sum && activation == Activation::kElu) kept = rules::activated(activation, rounded(sum, stored));
+  const double slope = rules::slope(activation, kept);
+  slopes[i] = is_moved && slope != 0 ? slope + signed_size(~signs.seed, i, signs.function_error) : slope;
   values[i] = rounded(output, rounding);
+}
+
+__global__ void move_sums_kernel(double* values, std::int64_t rows, std::int64_t columns,
+                                 const double* row_norms, const double* column_norms, double error,
+                                 const double* sizes, double least, std::uint64_t seed) {
+  const std::int64_t i = thread_index();
+  if (i >= rows * columns) return;
+  const std::int64_t row = i / columns, column = i % columns;
+  const double size = error * (row_norms == nullptr ? 1.0 : row_norms[row]) *
+                          (column_norms == nullptr ? 1.0 : column_norms[column]) +
+                      (sizes == nullptr ? 0.0 : least * fabs(sizes[column]));
+  values[i] += signed_size(seed, i, size);
+}
+
+__global__ void row_norms_kernel(const double* values, double* norms, std::int64_t columns) {
+  __shared__ double sums[kThreads];
+  const double* row = values + std::int64_t{blockIdx.x} * columns;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < columns; i += kThreads) sum += row[i] * row[i];
+  sums[threadIdx.x] = sum;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();  // the other half's sums are there
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) norms[blockIdx.x] = sqrt(sums[0]);
+}
+
+/// A thread owns a column; which suffices for how far sums are moved.
+__global__ void column_norms_kernel(const double* values, double* norms, std::int64_t rows,
+                                    std::int64_t columns) {
+  const std::int64_t column = thread_index();
+  if (column >= columns) return;
+  double sum = 0;
+  for (std::int64_t row = 0; row < rows; ++row)
+    sum += values[row * columns + column] * values[row * columns + column];
+  norms[column] = sqrt(sum);
+}
+
+__global__ void round_and_scale_kernel(double* values, std::int64_t count, Rounding rounding, double factor) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] = rounded(values[i], rounding) * factor;
+}
+
+/// partial[blockIdx.x]: the sums of every gridDim.x-th piece.
+__global__ void compare_kernel(Increment increment, const double* first, const double* gradient,
+                               const double* expected, std::int64_t count, double* partial) {
+  __shared__ double sums[3][kThreads];
+  double difference = 0, along = 0, update = 0;
+  for (std::int64_t i = thread_index(); i < count; i += std::int64_t{gridDim.x} * kThreads) {
+    const double before = first == nullptr ? 0.0 : first[i];
+    double value = before;
+    if (increment.kind != Increment::Kind::kValue) {
+      const double own = increment.kind == Increment::Kind::kSquare ? gradient[i] * gradient[i] : gradient[i];
+      value = increment.slope * before + increment.factor * own;
+    }
+    const double off = value - expected[i];
+    difference += off * off;
+    along += off * expected[i];
+    update += expected[i] * expected[i];
+  }
+  sums[0][threadIdx.x] = difference;
+  sums[1][threadIdx.x] = along;
+  sums[2][threadIdx.x] = update;
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();  // the other half's sums are there
+    if (threadIdx.x < half)
+      for (int which = 0; which < 3; ++which) sums[which][threadIdx.x] += sums[which][threadIdx.x + half];
+  }
+  if (threadIdx.x < 3) {
+    __syncwarp();  // lane 0 wrote the last sums
+    partial[blockIdx.x * 3 + threadIdx.x] = sums[threadIdx.x][0];
+  }
+}
+
+__global__ void average_kernel(const double* other, double* values, std::int64_t count) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] = 0.5 * (values[i] + other[i]);
 }
 
 __global__ void multiply_by_slopes_kernel(double* gradient, const double* slopes, std::int64_t count) {
@@ -143,7 +240,8 @@ __global__ void multiply_by_slopes_kernel(double* gradient, const double* slopes
 
 /// A thread owns a sample.
 __global__ void loss_kernel(const double* logits, const std::int32_t* labels, double* gradient,
-                            double* row_losses, std::int64_t batch, std::int64_t classes, double scale) {
+                            double* row_losses, std::int64_t batch, std::int64_t classes, double scale,
+                            Signs signs) {
   const std::int64_t row = thread_index();
   if (row >= batch) return;
   const double* logit = logits + row * classes;
@@ -151,14 +249,19 @@ __global__ void loss_kernel(const double* logits, const std::int32_t* labels, do
   for (std::int64_t i = 1; i < classes; ++i) highest = logit[i] > highest ? logit[i] : highest;
   double sum = 0;
   for (std::int64_t i = 0; i < classes; ++i) sum += exp(logit[i] - highest);
-  for (std::int64_t i = 0; i < classes; ++i)
-    gradient[row * classes + i] = (exp(logit[i] - highest) / sum - (i == labels[row] ? 1.0 : 0.0)) * scale;
+  for (std::int64_t i = 0; i < classes; ++i) {
+    double own = exp(logit[i] - highest) / sum - (i == labels[row] ? 1.0 : 0.0);
+    // A probability near 1, less 1, is as far off as the 1.
+    own += signed_size(signs.seed, row * classes + i,
+                       signs.function_error * (own < 0 ? 1.0 : own * (1 + highest - logit[i])));
+    gradient[row * classes + i] = own * scale;
+  }
   row_losses[row] = log(sum) - (logit[labels[row]] - highest);
 }
 
 __global__ void loss_of_targets_kernel(Loss loss, const double* values, const float* targets,
                                        double* gradient, double* row_losses, std::int64_t batch,
-                                       std::int64_t outputs, double scale) {
+                                       std::int64_t outputs, double scale, Signs signs) {
   const std::int64_t row = thread_index();
   if (row >= batch) return;
   double sum = 0;
@@ -167,7 +270,10 @@ __global__ void loss_of_targets_kernel(Loss loss, const double* values, const fl
                                      ? rules::squared_error(values[i], targets[i])
                                      : rules::binary_cross_entropy(values[i], targets[i]);
     sum += part.loss;
-    gradient[i] = part.gradient * scale;
+    const double size = loss == Loss::kMeanSquaredError
+                            ? fabs(part.gradient) / 2
+                            : fmax(fabs(part.gradient), fabs(static_cast<double>(targets[i])));
+    gradient[i] = (part.gradient + signed_size(signs.seed, i, signs.function_error * size)) * scale;
   }
   row_losses[row] = sum / static_cast<double>(outputs);
 }
@@ -263,21 +369,60 @@ void narrow(const double* from, float* to, std::int64_t count, double factor, St
   launch_elementwise(narrow_kernel, count, stream, from, to, count, factor);
 }
 void activate(Activation activation, double* values, double* slopes, std::int64_t count, Rounding rounding,
-              Stream& stream) {
-  launch_elementwise(activate_kernel, count, stream, activation, values, slopes, count, rounding);
+              bool elu_of_sum, Signs signs, Stream& stream) {
+  launch_elementwise(activate_kernel, count, stream, activation, values, slopes, count, rounding, elu_of_sum,
+                     signs);
+}
+void move_sums(double* values, std::int64_t rows, std::int64_t columns, const double* row_norms,
+               const double* column_norms, double error, const double* sizes, double least,
+               std::uint64_t seed, Stream& stream) {
+  launch_elementwise(move_sums_kernel, rows * columns, stream, values, rows, columns, row_norms, column_norms,
+                     error, sizes, least, seed);
+}
+void norms(const double* values, std::int64_t rows, std::int64_t columns, double* row_norms,
+           double* column_norms, Stream& stream) {
+  row_norms_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream.get()>>>(values, row_norms, columns);
+  CUDA_CHECK(cudaGetLastError());
+  launch_elementwise(column_norms_kernel, columns, stream, values, column_norms, rows, columns);
+}
+void round_and_scale(double* values, std::int64_t count, Rounding rounding, double factor, Stream& stream) {
+  launch_elementwise(round_and_scale_kernel, count, stream, values, count, rounding, factor);
+}
+ComparedSums compare(Increment increment, const double* first, const double* gradient, const double* expected,
+                     std::int64_t count, PartialSums& partial, Stream& stream) {
+  const std::int64_t blocks = std::min<std::int64_t>(pieces(count, kThreads), 2 * kEnoughBlocks);
+  double* parts = partial.of_size(3 * blocks);
+  compare_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream.get()>>>(increment, first, gradient,
+                                                                               expected, count, parts);
+  CUDA_CHECK(cudaGetLastError());
+  std::vector<double> host(static_cast<std::size_t>(3 * blocks));
+  CUDA_CHECK(cudaMemcpyAsync(host.data(), parts, host.size() * sizeof(double), cudaMemcpyDeviceToHost,
+                             stream.get()));
+  stream.synchronize();
+  ComparedSums sums;
+  for (std::size_t block = 0; block < static_cast<std::size_t>(blocks); ++block) {
+    sums.difference += host[3 * block];
+    sums.along += host[3 * block + 1];
+    sums.update += host[3 * block + 2];
+  }
+  return sums;
+}
+void average(const double* other, double* values, std::int64_t count, Stream& stream) {
+  launch_elementwise(average_kernel, count, stream, other, values, count);
 }
 void multiply_by_slopes(double* gradient, const double* slopes, std::int64_t count, Stream& stream) {
   launch_elementwise(multiply_by_slopes_kernel, count, stream, gradient, slopes, count);
 }
 void loss_of_targets(Loss loss, const double* values, const float* targets, double* gradient,
-                     double* row_losses, std::int64_t batch, std::int64_t outputs, double scale,
+                     double* row_losses, std::int64_t batch, std::int64_t outputs, double scale, Signs signs,
                      Stream& stream) {
   launch_elementwise(loss_of_targets_kernel, batch, stream, loss, values, targets, gradient, row_losses,
-                     batch, outputs, scale);
+                     batch, outputs, scale, signs);
 }
 void loss(const double* logits, const std::int32_t* labels, double* gradient, double* row_losses,
-          std::int64_t batch, std::int64_t classes, double scale, Stream& stream) {
-  launch_elementwise(loss_kernel, batch, stream, logits, labels, gradient, row_losses, batch, classes, scale);
+          std::int64_t batch, std::int64_t classes, double scale, Signs signs, Stream& stream) {
+  launch_elementwise(loss_kernel, batch, stream, logits, labels, gradient, row_losses, batch, classes, scale,
+                     signs);
 }
 void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
                  PartialSums& partial, Stream& stream) {

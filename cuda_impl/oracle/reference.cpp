@@ -1,6 +1,7 @@
 #include "oracle/reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "core/error.h"
@@ -8,146 +9,14 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/stream.h"
+#include "oracle/device_gradient.h"
 #include "oracle/kernels.h"
+#include "oracle/step_copies.h"
 
 namespace headroom {
 namespace {
 
 using oracle::Rounding;
-
-/// What is rounded to what; the same table as in bench/oracle/oracle.cpp.
-struct Roundings {
-  Rounding input = Rounding::kNone, weight = Rounding::kNone;
-  bool stores_rounded = false;
-  double loss_scale = 1;
-};
-
-Roundings roundings_of(Precision precision, int batch_size) {
-  switch (precision) {
-    case Precision::kFp32:
-      return {};
-    case Precision::kTf32:
-      return {.input = Rounding::kTf32, .weight = Rounding::kTf32};
-    case Precision::kFp16:
-      return {.input = Rounding::kFp16,
-              .weight = Rounding::kFp16,
-              .stores_rounded = true,
-              .loss_scale = loss_scale(precision, batch_size)};
-    case Precision::kBf16:
-      return {.input = Rounding::kBf16, .weight = Rounding::kBf16Weight, .stores_rounded = true};
-  }
-  throw std::logic_error("oracle-cuda: not a Precision");
-}
-
-/// Loss and gradient of one batch at given parameters; owns the data and the space for activations.
-class GradientOfBatch {
- public:
-  GradientOfBatch(const Workload& workload, Precision precision, const DatasetView& data)
-      : widths_(workload.model.widths),
-        activation_(workload.model.activation),
-        loss_(workload.loss),
-        batch_(workload.batch_size),
-        batches_(data.batches(workload.batch_size)),
-        roundings_(roundings_of(precision, workload.batch_size)),
-        ranges_(tensor_ranges(workload.model.widths)) {
-    require_data_for(workload, data, "oracle-cuda");
-    features_ = DeviceBuffer<float>(batches_ * batch_ * data.feature_count);
-    features_.copy_from({data.features, static_cast<std::size_t>(features_.size())});
-    if (loss_ == Loss::kCrossEntropy) {
-      labels_ = DeviceBuffer<std::int32_t>(batches_ * batch_);
-      labels_.copy_from({data.labels, static_cast<std::size_t>(labels_.size())});
-    } else {
-      targets_ = DeviceBuffer<float>(batches_ * batch_ * workload.outputs());
-      targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
-    }
-    for (const int width : widths_) values_.emplace_back(batch_ * width);
-    std::int64_t largest_weight = 0;
-    for (int layer = 0; layer < layers(); ++layer) {
-      gradients_.emplace_back(batch_ * widths_[layer + 1]);
-      if (layer + 1 < layers()) slopes_.emplace_back(batch_ * widths_[layer + 1]);
-      largest_weight = std::max(largest_weight, weight_range(layer).size);
-    }
-    weights_ = DeviceBuffer<double>(largest_weight);
-    rounded_gradient_ = DeviceBuffer<double>(batch_ * *std::max_element(widths_.begin() + 1, widths_.end()));
-    row_losses_ = DeviceBuffer<double>(batch_);
-  }
-
-  /// The mean loss over batch `step` mod batches; `gradient` is that of the mean loss, unscaled, flat order.
-  double operator()(const double* parameters, std::int64_t step, double* gradient, Stream& stream) {
-    const std::int64_t first_row = step % batches_ * batch_;
-    oracle::widen_and_round(features_.data() + first_row * widths_[0], values_[0].data(), batch_ * widths_[0],
-                            roundings_.input, stream);
-    for (int layer = 0; layer < layers(); ++layer) {
-      const int in = widths_[layer], out = widths_[layer + 1];
-      oracle::product({values_[layer].data(), in, 1}, {product_weights(parameters, layer, stream), in, 1},
-                      values_[layer + 1].data(), batch_, out, in, parameters + bias_range(layer).begin, 1,
-                      partial_, stream);
-      if (layer + 1 < layers())
-        oracle::activate(activation_, values_[layer + 1].data(), slopes_[layer].data(), batch_ * out,
-                         roundings_.input, stream);
-    }
-    const std::int64_t outputs = widths_.back();
-    if (loss_ == Loss::kCrossEntropy)
-      oracle::loss(values_.back().data(), labels_.data() + first_row, gradients_.back().data(),
-                   row_losses_.data(), batch_, outputs, roundings_.loss_scale / static_cast<double>(batch_),
-                   stream);
-    else
-      oracle::loss_of_targets(loss_, values_.back().data(), targets_.data() + first_row * outputs,
-                              gradients_.back().data(), row_losses_.data(), batch_, outputs,
-                              roundings_.loss_scale / static_cast<double>(batch_ * outputs), stream);
-    for (int layer = layers() - 1; layer >= 0; --layer) backward(parameters, layer, gradient, stream);
-    stream.synchronize();
-    double total = 0;
-    for (const double loss : row_losses_.to_host()) total += loss;
-    return total / static_cast<double>(batch_);
-  }
-
- private:
-  int layers() const { return static_cast<int>(widths_.size()) - 1; }
-  const TensorRange& weight_range(int layer) const { return ranges_[2 * static_cast<std::size_t>(layer)]; }
-  const TensorRange& bias_range(int layer) const { return ranges_[2 * static_cast<std::size_t>(layer) + 1]; }
-
-  /// The layer's weights as they enter a product.
-  const double* product_weights(const double* parameters, int layer, Stream& stream) {
-    const TensorRange& range = weight_range(layer);
-    if (roundings_.weight == Rounding::kNone) return parameters + range.begin;
-    oracle::round_values(parameters + range.begin, weights_.data(), range.size, roundings_.weight, stream);
-    return weights_.data();
-  }
-
-  void backward(const double* parameters, int layer, double* gradient, Stream& stream) {
-    const int in = widths_[layer], out = widths_[layer + 1];
-    const double unscale = 1 / roundings_.loss_scale;
-    const double* unrounded = gradients_[layer].data();
-    oracle::round_values(unrounded, rounded_gradient_.data(), batch_ * out, roundings_.input, stream);
-    oracle::column_sums(roundings_.stores_rounded ? rounded_gradient_.data() : unrounded,
-                        gradient + bias_range(layer).begin, batch_, out, unscale, partial_, stream);
-    oracle::product({rounded_gradient_.data(), 1, out}, {values_[layer].data(), 1, in},
-                    gradient + weight_range(layer).begin, out, in, batch_, nullptr, unscale, partial_,
-                    stream);
-    if (layer == 0) return;
-    oracle::product({rounded_gradient_.data(), out, 1}, {product_weights(parameters, layer, stream), 1, in},
-                    gradients_[layer - 1].data(), batch_, in, out, nullptr, 1, partial_, stream);
-    oracle::multiply_by_slopes(gradients_[layer - 1].data(), slopes_[layer - 1].data(), batch_ * in, stream);
-  }
-
-  std::vector<int> widths_;
-  Activation activation_;
-  Loss loss_;
-  std::int64_t batch_, batches_;
-  Roundings roundings_;
-  std::vector<TensorRange> ranges_;
-  DeviceBuffer<float> features_;
-  DeviceBuffer<std::int32_t> labels_;
-  DeviceBuffer<float> targets_;
-  std::vector<DeviceBuffer<double>> values_;     // inputs, hidden activations, logits: [batch, widths[layer]]
-  std::vector<DeviceBuffer<double>> gradients_;  // of each layer's output, scaled, unrounded: [batch, out]
-  std::vector<DeviceBuffer<double>> slopes_;     // of hidden activations: [batch, out]
-  DeviceBuffer<double> weights_;                 // one layer's, rounded
-  DeviceBuffer<double> rounded_gradient_;        // one layer's
-  DeviceBuffer<double> row_losses_;
-  oracle::PartialSums partial_;
-};
 
 /// Parameters in double on the device, in and out as fp32.
 class DeviceParameters {
@@ -214,7 +83,8 @@ class DeviceOracleTrainer : public Trainer {
                       const Parameters& initial)
       : widths_(workload.model.widths),
         optimizer_(workload.optimizer),
-        gradient_of_batch_(workload, precision, data),
+        roundings_(roundings_of(precision, Contract::kExact, workload.batch_size)),
+        gradient_of_batch_(workload, data),
         state_(widths_, optimizer_.slots()),
         gradient_(widths_) {
     state_.assign(State::initial(initial, optimizer_.slots()), stream_);
@@ -227,8 +97,8 @@ class DeviceOracleTrainer : public Trainer {
       losses_.clear();
     }
     for (std::int64_t step = first_step; step < first_step + count; ++step) {
-      losses_.push_back(
-          static_cast<float>(gradient_of_batch_(state_.parameters.data(), step, gradient_.data(), stream_)));
+      losses_.push_back(static_cast<float>(
+          gradient_of_batch_(state_.parameters.data(), step, roundings_, gradient_.data(), stream_)));
       state_.update(optimizer_, step, gradient_, stream_);
     }
     stream_.synchronize();
@@ -255,7 +125,8 @@ class DeviceOracleTrainer : public Trainer {
   std::vector<int> widths_;
   Optimizer optimizer_;
   Stream stream_;
-  GradientOfBatch gradient_of_batch_;
+  Roundings roundings_;
+  DeviceGradient gradient_of_batch_;
   DeviceState state_;
   DeviceParameters gradient_;
   std::vector<float> losses_;
@@ -264,42 +135,179 @@ class DeviceOracleTrainer : public Trainer {
 
 }  // namespace
 
-void follow_reference_on_device(const Workload& workload, Precision precision, const DatasetView& data,
-                                const Parameters& initial, int device, const std::vector<std::int64_t>& steps,
-                                std::int64_t free_steps,
-                                const std::function<void(const ReferencePoint&)>& point,
-                                const std::function<void(const Parameters&)>& after_free_steps) {
+namespace {
+
+/// The reference of one workload on the device: its points, and their copies.
+class DevicePoints {
+ public:
+  DevicePoints(const Workload& workload, Precision precision, const DatasetView& data)
+      : workload_(workload),
+        precision_(precision),
+        ranges_(tensor_ranges(workload.model.widths)),
+        gradient_of_batch_(workload, data),
+        start_(workload.model.widths, workload.optimizer.slots()),
+        end_(workload.model.widths, workload.optimizer.slots()),
+        gradient_(workload.model.widths) {}
+
+  void train(DeviceState& state, std::int64_t step) {
+    gradient_of_batch_(state.parameters.data(), step, roundings(Contract::kExact), gradient_.data(), stream_);
+    state.update(workload_.optimizer, step, gradient_, stream_);
+  }
+
+  ReferencePoint point(const State& start, std::int64_t step, Contract contract, int copies) {
+    ReferencePoint reference{.step = step, .start = start, .update = {}, .contract = contract};
+    start_.assign(start, stream_);
+    end_.assign(start, stream_);
+    Roundings roundings = this->roundings(contract);
+    reference.loss = gradient_of_batch_(start_.parameters.data(), step, roundings, gradient_.data(), stream_);
+    if (contract == Contract::kLibrary && precision_ == Precision::kTf32) {
+      // In the middle between what rounds everything to nearest and what cuts everything off.
+      DeviceParameters cut_off(workload_.model.widths);
+      roundings.input = roundings.weight = Rounding::kTf32CutOff;
+      gradient_of_batch_(start_.parameters.data(), step, roundings, cut_off.data(), stream_);
+      oracle::average(cut_off.data(), gradient_.data(), gradient_.size(), stream_);
+      stream_.synchronize();
+    }
+    end_.update(workload_.optimizer, step, gradient_, stream_);
+    end_.subtract(start_, stream_);
+    reference.update = end_.rounded(stream_);
+    if (copies > 0) reference.copies = copies_of(step, contract, copies);
+    return reference;
+  }
+
+  /// StepCopies::free_spread() of bench/oracle/copies.h; overwrites the points' states.
+  double free_spread(const State& initial, DeviceState& end, std::int64_t steps, Contract contract,
+                     int count) {
+    start_.assign(initial, stream_);
+    gradient_of_batch_(start_.parameters.data(), 0, roundings(contract), gradient_.data(), stream_);
+    gradient_of_batch_.measure_norms(start_.parameters.data(), stream_);
+    std::vector<double> lengths;
+    for (const TensorRange& range : ranges_)
+      lengths.push_back(distance(start_.parameters, end.parameters, range));
+    double largest = 0;
+    for (int copy = 0; copy < count; ++copy) {
+      end_.assign(initial, stream_);
+      for (std::int64_t step = 0; step < steps; ++step) {
+        evaluate_copy(end_, step, contract, copy, count);
+        end_.update(workload_.optimizer, step, gradient_, stream_);
+      }
+      std::vector<double> distances;
+      for (std::size_t tensor = 0; tensor < ranges_.size(); ++tensor) {
+        const double off = distance(end_.parameters, end.parameters, ranges_[tensor]);
+        distances.push_back(off == 0 ? 0 : off / lengths[tensor]);
+      }
+      std::sort(distances.begin(), distances.end());
+      largest = std::max(largest, distances[distances.size() / 2]);
+    }
+    return largest;
+  }
+
+  Stream& stream() { return stream_; }
+
+ private:
+  using Increment = oracle::Increment;
+
+  Roundings roundings(Contract contract) const {
+    return roundings_of(precision_, contract, workload_.batch_size);
+  }
+
+  void evaluate_copy(DeviceState& state, std::int64_t step, Contract contract, int copy, int count) {
+    const Perturbation perturbation = copy_perturbation(workload_, precision_, contract, step, copy);
+    gradient_of_batch_(state.parameters.data(), step,
+                       copy_roundings(workload_, precision_, contract, copy, count), gradient_.data(),
+                       stream_, &perturbation);
+  }
+
+  double distance(DeviceParameters& a, DeviceParameters& b, const TensorRange& range) {
+    return std::sqrt(oracle::compare({.kind = Increment::Kind::kValue}, a.data() + range.begin, nullptr,
+                                     b.data() + range.begin, range.size, partial_, stream_)
+                         .difference);
+  }
+
+  Copies copies_of(std::int64_t step, Contract contract, int count) {
+    gradient_of_batch_.measure_norms(start_.parameters.data(), stream_);
+    const Optimizer& optimizer = workload_.optimizer;
+    // What each slot, or each parameter where there are none, gains from a gradient.
+    std::vector<Increment> increments;
+    if (optimizer.slots() == 0) increments = {{Increment::Kind::kSum, 0, -optimizer.learning_rate}};
+    if (optimizer.slots() == 1) increments = {{Increment::Kind::kSum, optimizer.momentum - 1, 1}};
+    if (optimizer.slots() == 2)
+      increments = {{Increment::Kind::kSum, optimizer.beta1 - 1, 1 - optimizer.beta1},
+                    {Increment::Kind::kSquare, optimizer.beta2 - 1, 1 - optimizer.beta2}};
+    Copies copies{count, {}, {}};
+    for (int copy = 0; copy < count; ++copy) {
+      evaluate_copy(start_, step, contract, copy, count);
+      for (std::size_t slot = 0; slot < increments.size(); ++slot) {
+        const bool has_slots = optimizer.slots() > 0;
+        const double* first = has_slots ? start_.slots[slot].data() : nullptr;
+        const double* expected = has_slots ? end_.slots[slot].data() : end_.parameters.data();
+        for (const TensorRange& range : ranges_) {
+          const oracle::ComparedSums sums = oracle::compare(
+              increments[slot], first == nullptr ? nullptr : first + range.begin,
+              gradient_.data() + range.begin, expected + range.begin, range.size, partial_, stream_);
+          copies.distances.push_back(static_cast<float>(std::sqrt(sums.difference)));
+          copies.scales.push_back(sums.update == 0 ? 0 : static_cast<float>(sums.along / sums.update));
+        }
+      }
+    }
+    return copies;
+  }
+
+  const Workload& workload_;
+  Precision precision_;
+  std::vector<TensorRange> ranges_;
+  Stream stream_;
+  DeviceGradient gradient_of_batch_;
+  DeviceState start_, end_;
+  DeviceParameters gradient_;
+  oracle::PartialSums partial_;
+};
+
+}  // namespace
+
+std::vector<double> follow_reference_on_device(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const std::vector<std::int64_t>& steps,
+                                               std::int64_t free_steps,
+                                               const std::function<void(const ReferencePoint&)>& point,
+                                               const std::function<void(const Parameters&)>& after_free_steps,
+                                               const ReferenceWanted& wanted) {
   if (!std::is_sorted(steps.begin(), steps.end()) || (!steps.empty() && steps.front() < 0))
     throw InputError("reference: steps must be ascending and not negative");
   validate(workload);
   use_device(device);
-  if (steps.empty()) return;
-  Stream stream;
-  GradientOfBatch gradient_of_batch(workload, precision, data);
-  const Optimizer& optimizer = workload.optimizer;
-  const std::vector<int>& widths = workload.model.widths;
-  DeviceState state(widths, optimizer.slots()), start(widths, optimizer.slots()),
-      end(widths, optimizer.slots());
-  DeviceParameters gradient(widths);
-  state.assign(State::initial(initial, optimizer.slots()), stream);
+  std::vector<double> free_spreads;
+  if (steps.empty()) return free_spreads;
+  DevicePoints points(workload, precision, data);
+  DeviceState state(workload.model.widths, workload.optimizer.slots());
+  const State first = State::initial(initial, workload.optimizer.slots());
+  state.assign(first, points.stream());
+  if (wanted.probe) {
+    for (const Contract contract : wanted.contracts) {
+      ReferencePoint probe =
+          points.point(probe_state(workload, initial), kProbeStep, contract, wanted.copies);
+      probe.is_probe = true;
+      point(probe);
+    }
+  }
   auto next = steps.begin();
   for (std::int64_t step = 0;; ++step) {
-    if (step == free_steps && after_free_steps) after_free_steps(state.parameters.rounded(stream));
+    if (step == free_steps && after_free_steps) {
+      after_free_steps(state.parameters.rounded(points.stream()));
+      if (free_steps > 0 && wanted.copies > 0)
+        for (const Contract contract : wanted.contracts)
+          free_spreads.push_back(
+              points.free_spread(first, state, free_steps, contract, std::min(kFreeCopies, wanted.copies)));
+    }
     while (next != steps.end() && *next == step) {
-      ReferencePoint reference{.step = step, .start = state.rounded(stream), .update = {}};
-      start.assign(reference.start, stream);
-      end.assign(reference.start, stream);
-      reference.loss = gradient_of_batch(start.parameters.data(), step, gradient.data(), stream);
-      end.update(optimizer, step, gradient, stream);
-      end.subtract(start, stream);
-      reference.update = end.rounded(stream);
-      point(reference);
+      const State start = state.rounded(points.stream());
+      for (const Contract contract : wanted.contracts)
+        point(points.point(start, step, contract, wanted.copies));
       ++next;
     }
     const bool free_steps_are_due = after_free_steps && steps.back() >= free_steps - 1 && step < free_steps;
-    if (next == steps.end() && !free_steps_are_due) return;
-    gradient_of_batch(state.parameters.data(), step, gradient.data(), stream);
-    state.update(optimizer, step, gradient, stream);
+    if (next == steps.end() && !free_steps_are_due) return free_spreads;
+    points.train(state, step);
   }
 }
 

@@ -18,11 +18,13 @@
 namespace headroom {
 
 /// follow_reference() of bench/oracle/oracle.h on CUDA device `device`. Throws UnsupportedError without one.
-void follow_reference_on_device(const Workload& workload, Precision precision, const DatasetView& data,
-                                const Parameters& initial, int device, const std::vector<std::int64_t>& steps,
-                                std::int64_t free_steps,
-                                const std::function<void(const ReferencePoint&)>& point,
-                                const std::function<void(const Parameters&)>& after_free_steps);
+std::vector<double> follow_reference_on_device(const Workload& workload, Precision precision,
+                                               const DatasetView& data, const Parameters& initial, int device,
+                                               const std::vector<std::int64_t>& steps,
+                                               std::int64_t free_steps,
+                                               const std::function<void(const ReferencePoint&)>& point,
+                                               const std::function<void(const Parameters&)>& after_free_steps,
+                                               const ReferenceWanted& wanted = {});
 
 /// The same arithmetic as a trainer.
 std::unique_ptr<Trainer> make_device_oracle_trainer(const Workload& workload, Precision precision,

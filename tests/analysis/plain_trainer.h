@@ -1,15 +1,19 @@
 // A trainer for tests of the checks: not the oracle with a fault in it but a second, plain implementation that accumulates in fp32, in
-// another order, with fp32 masters and slots: what a real backend does. And the faults that it can have.
+// an order of its own, with fp32 masters and slots: what a real backend does. And the faults that it can have.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <functional>
+#include <cstdint>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "core/dataset_view.h"
 #include "core/parameters.h"
+#include "core/record.h"
 #include "core/workload.h"
 #include "oracle/precision_rounding.h"
 
@@ -29,33 +33,76 @@ struct Fault {
   bool swapped_slots = false;         // behind the step
   std::int64_t step_offset = 0;       // of the step's number in the bias correction
   bool sum_for_mean = false;          // over the batch
+  bool epsilon_inside_root = false;
+  bool tanh_gelu = false;  // gelu by its tanh form
 };
 
-class PlainTrainer {
+/// In which order a trainer sums, and what it rounds.
+struct Arithmetic {
+  enum class Order { kForward, kBackward, kShuffled, kFourParts };
+  Order order = Order::kBackward;
+  int cut_every =
+      0;  ///< products; the sum is then cut off to fp32's 24 bits, as tensor cores do; 0: rounded fp32 sums
+  Contract contract = Contract::kExact;
+  std::uint64_t seed = 0;  ///< of the shuffling, and of which products of a library's tf32 cut off
+  /// What autocast as compiled leaves unrounded.
+  bool leaves_sums = false, leaves_bias = false, leaves_before_slope = false, leaves_weight_gradient = false,
+       leaves_bias_gradient = false;
+};
+
+/// Loss and gradient of a batch.
+class PlainGradient {
  public:
-  PlainTrainer(const Workload& workload, Precision precision, const DatasetView& data, const Fault& fault)
+  PlainGradient(const Workload& workload, Precision precision, const DatasetView& data,
+                const Arithmetic& arithmetic = {}, bool tanh_gelu = false)
       : workload_(workload),
         precision_(precision),
         data_(data),
-        fault_(fault),
-        state_(State::initial(Parameters(workload.model.widths), workload.optimizer.slots())) {}
+        arithmetic_(arithmetic),
+        tanh_gelu_(tanh_gelu),
+        random_(arithmetic.seed) {}
 
-  void set_parameters(const Parameters& parameters) {
-    state_ = State::initial(parameters, workload_.optimizer.slots());
+  /// Of the mean loss (or of the sum over the batch), flat order.
+  const std::vector<float>& operator()(const Parameters& parameters, std::int64_t step,
+                                       bool sum_for_mean = false) {
+    random_.seed(arithmetic_.seed);  // the same gradient gets the same orders
+    const int batch = workload_.batch_size, layers = workload_.layers();
+    const std::vector<int>& widths = workload_.model.widths;
+    const std::int64_t first_row = step % data_.batches(batch) * batch;
+    values_.resize(static_cast<std::size_t>(layers) + 1);
+    sums_.resize(values_.size());
+    gradient_.resize(parameters.flat().size());
+    values_[0].assign(data_.features + first_row * widths[0],
+                      data_.features + (first_row + batch) * widths[0]);
+    if (has_16_bits()) round_all(values_[0]);
+    for (int layer = 0; layer < layers; ++layer) forward(parameters, layer);
+    scale_ = static_cast<float>(loss_scale(precision_, batch));
+    if (is_autocast()) scale_ = std::min(scale_, 32768.0f);
+    Matrix gradient = loss_gradient(first_row, sum_for_mean);
+    float* end = gradient_.data() + gradient_.size();
+    for (int layer = layers - 1; layer >= 0; --layer) {
+      const int in = widths[layer], out = widths[layer + 1];
+      float* bias_gradient = end - out;
+      float* weight_gradient = bias_gradient - static_cast<std::ptrdiff_t>(in) * out;
+      end = weight_gradient;
+      if (has_16_bits()) round_all(gradient);
+      bias_sums(gradient, out, bias_gradient);
+      product(gradient, 1, out, values_[layer], in, out, in, batch, weight_gradient);
+      for (float* value = weight_gradient; value != bias_gradient; ++value) {
+        if (is_autocast() && !arithmetic_.leaves_weight_gradient) *value = rounded(*value);
+        *value /= scale_;
+      }
+      if (layer > 0) gradient = input_gradient(parameters, layer, gradient);
+    }
+    return gradient_;
   }
-  void set_state(const State& state) { state_ = state; }
-  const Parameters& parameters() const { return state_.parameters; }
-  const State& state() const { return state_; }
-  const std::vector<float>& losses() const { return losses_; }
-
-  void train(std::int64_t first_step, std::int64_t count) {
-    for (std::int64_t step = first_step; step < first_step + count; ++step) train_step(step);
-    ++calls_;
-  }
+  float loss() const { return loss_; }
 
  private:
   using Matrix = std::vector<float>;  // [batch, width]
 
+  bool has_16_bits() const { return precision_ == Precision::kFp16 || precision_ == Precision::kBf16; }
+  bool is_autocast() const { return has_16_bits() && arithmetic_.contract == Contract::kAutocast; }
   float rounded(float value) const {
     switch (precision_) {
       case Precision::kTf32:
@@ -70,10 +117,12 @@ class PlainTrainer {
     return value;
   }
   float rounded_weight(float value) const {
-    return precision_ == Precision::kBf16 ? static_cast<float>(round_weight_to_bf16(value)) : rounded(value);
+    return precision_ == Precision::kBf16 && !is_autocast() ? static_cast<float>(round_weight_to_bf16(value))
+                                                            : rounded(value);
   }
-  bool has_16_bits() const { return precision_ == Precision::kFp16 || precision_ == Precision::kBf16; }
-  float stored(float value) const { return has_16_bits() ? rounded(value) : value; }
+  void round_all(Matrix& matrix) const {
+    for (float& value : matrix) value = rounded(value);
+  }
 
   float activated(float z) const {
     switch (workload_.model.activation) {
@@ -84,6 +133,7 @@ class PlainTrainer {
       case Activation::kSilu:
         return z / (1 + std::exp(-z));
       case Activation::kGelu:
+        if (tanh_gelu_) return 0.5f * z * (1 + std::tanh(0.79788456f * (z + 0.044715f * z * z * z)));
         return 0.5f * z * (1 + std::erf(z * 0.70710678f));
       case Activation::kElu:
         return z > 0 ? z : std::expm1(z);
@@ -98,64 +148,53 @@ class PlainTrainer {
       case Activation::kTanh:
         return 1 - y * y;
       case Activation::kElu:
+        if (is_autocast()) return z <= 0 ? std::exp(z) : 1;
         return y < 0 ? y + 1 : 1;
       case Activation::kSilu: {
         const float sigmoid = 1 / (1 + std::exp(-z));
         return sigmoid + z * sigmoid * (1 - sigmoid);
       }
-      case Activation::kGelu:
+      case Activation::kGelu: {
+        if (tanh_gelu_) {
+          const float t = std::tanh(0.79788456f * (z + 0.044715f * z * z * z));
+          return 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * z * z);
+        }
         return 0.5f * (1 + std::erf(z * 0.70710678f)) + z * 0.39894228f * std::exp(-0.5f * z * z);
+      }
     }
     return 1;
   }
 
-  void train_step(std::int64_t step) {
-    const int batch = workload_.batch_size, layers = workload_.layers();
-    const std::vector<int>& widths = workload_.model.widths;
-    const std::int64_t first_row = (step + fault_.batch_shift) % data_.batches(batch) * batch;
-    std::vector<Matrix> values(static_cast<std::size_t>(layers) + 1), slopes(values.size()),
-        weights(static_cast<std::size_t>(layers));
-    for (int i = 0; i < batch * widths[0]; ++i)
-      values[0].push_back(rounded(data_.features[first_row * widths[0] + i]));
-    for (int layer = 0; layer < layers; ++layer) {
-      for (float weight : state_.parameters.weight(layer)) weights[layer].push_back(rounded_weight(weight));
-      forward(layer, values[layer], weights[layer], values[layer + 1], slopes[layer + 1]);
-    }
-    const float scale = static_cast<float>(loss_scale(precision_, batch));
-    Matrix gradient = loss_gradient(values[layers], first_row, scale);
-    for (int layer = layers - 1; layer >= 0; --layer) {
-      Matrix entering = gradient;
-      for (float& value : entering) value = rounded(value);
-      const Matrix& summed = precision_ == Precision::kTf32 ? gradient : entering;
-      Matrix below = layer > 0 ? input_gradient(layer, entering, weights[layer], slopes[layer]) : Matrix{};
-      update(layer, step, entering, summed, values[layer], scale);
-      gradient = std::move(below);
-    }
-    if (fault_.swapped_slots && state_.slots.size() == 2) std::swap(state_.slots[0], state_.slots[1]);
-    if (fault_.nan) state_.parameters.weight(0)[3] = std::numeric_limits<float>::quiet_NaN();
-  }
-
-  void forward(int layer, const Matrix& x, const Matrix& weight, Matrix& out, Matrix& slopes) {
+  void forward(const Parameters& parameters, int layer) {
     const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     const bool hidden = layer + 1 < workload_.layers();
+    const std::span<const float> weight = parameters.weight(layer), bias = parameters.bias(layer);
+    turned_.resize(weight.size());
+    for (int o = 0; o < width; ++o)
+      for (int i = 0; i < in; ++i)
+        turned_[i * width + o] = has_16_bits() ? rounded_weight(weight[o * in + i]) : weight[o * in + i];
+    Matrix &out = values_[layer + 1], &sums = sums_[layer + 1];
     out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
-    slopes.resize(out.size());
-    for (int row = 0; row < workload_.batch_size; ++row) {
-      for (int o = 0; o < width; ++o) {
-        float sum = 0;  // from the last input to the first
-        for (int i = in - 1; i >= 0; --i) sum += x[row * in + i] * weight[o * in + i];
-        sum += state_.parameters.bias(layer)[o];
-        const float output = hidden ? activated(sum) : sum;
-        slopes[row * width + o] = slope(stored(sum), stored(output));
-        out[row * width + o] = hidden ? rounded(output) : output;
+    product(values_[layer], in, 1, turned_, width, workload_.batch_size, width, in, out.data());
+    sums.resize(out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const float own = bias[i % width];
+      float sum = out[i] + (is_autocast() && !arithmetic_.leaves_bias ? rounded(own) : own);
+      if (is_autocast() && !arithmetic_.leaves_sums) sum = rounded(sum);
+      out[i] = hidden ? activated(sum) : sum;
+      if (hidden && has_16_bits()) {
+        out[i] = rounded(out[i]);
+        sum = rounded(sum);
       }
+      sums[i] = sum;
     }
   }
 
-  Matrix loss_gradient(const Matrix& values, std::int64_t first_row, float scale) {
+  Matrix loss_gradient(std::int64_t first_row, bool sum_for_mean) {
+    const Matrix& values = values_.back();
     const int outputs = workload_.outputs(), batch = workload_.batch_size;
     const bool labelled = workload_.loss == Loss::kCrossEntropy;
-    const float count = fault_.sum_for_mean ? 1 : static_cast<float>(labelled ? batch : batch * outputs);
+    const float count = sum_for_mean ? 1 : static_cast<float>(labelled ? batch : batch * outputs);
     Matrix gradient(values.size());
     float total = 0;
     for (int row = 0; row < batch; ++row) {
@@ -163,9 +202,9 @@ class PlainTrainer {
       float* out = &gradient[static_cast<std::size_t>(row) * outputs];
       total += labelled ? cross_entropy(value, data_.labels[first_row + row], out)
                         : loss_of_targets(value, data_.targets + (first_row + row) * outputs, out);
-      for (int o = 0; o < outputs; ++o) out[o] *= scale / count;
+      for (int o = 0; o < outputs; ++o) out[o] *= scale_ / count;
     }
-    losses_.push_back(total / static_cast<float>(batch));
+    loss_ = total / static_cast<float>(batch);
     return gradient;
   }
   float cross_entropy(const float* logit, std::int32_t label, float* gradient) const {
@@ -191,75 +230,172 @@ class PlainTrainer {
     return sum / static_cast<float>(workload_.outputs());
   }
 
-  Matrix input_gradient(int layer, const Matrix& gradient, const Matrix& weight, const Matrix& slopes) {
+  void bias_sums(const Matrix& gradient, int width, float* sums) {
+    std::fill_n(sums, width, 0.0f);
+    for (int row = workload_.batch_size - 1; row >= 0; --row)
+      for (int o = 0; o < width; ++o) sums[o] += gradient[static_cast<std::size_t>(row) * width + o];
+    for (int o = 0; o < width; ++o) {
+      if (is_autocast() && !arithmetic_.leaves_bias_gradient) sums[o] = rounded(sums[o]);
+      sums[o] /= scale_;
+    }
+  }
+
+  Matrix input_gradient(const Parameters& parameters, int layer, const Matrix& gradient) {
     const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
+    turned_.assign(parameters.weight(layer).begin(), parameters.weight(layer).end());
+    if (has_16_bits())
+      for (float& weight : turned_) weight = rounded_weight(weight);
     Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
-    for (int row = 0; row < workload_.batch_size; ++row) {
-      for (int o = width - 1; o >= 0; --o) {
-        for (int i = 0; i < in; ++i) below[row * in + i] += gradient[row * width + o] * weight[o * in + i];
-      }
-      for (int i = 0; i < in; ++i) below[row * in + i] *= slopes[row * in + i];
+    product(gradient, width, 1, turned_, in, workload_.batch_size, in, width, below.data());
+    for (std::size_t i = 0; i < below.size(); ++i) {
+      if (is_autocast() && !arithmetic_.leaves_before_slope) below[i] = rounded(below[i]);
+      below[i] *= slope(sums_[layer][i], values_[layer][i]);
     }
     return below;
   }
 
-  void update(int layer, std::int64_t step, const Matrix& gradient, const Matrix& summed, const Matrix& x,
-              float scale) {
-    if (layer == fault_.frozen_layer) return;
-    const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
-    const float longer = layer == fault_.scaled_layer ? 1.05f : 1.0f;
-    const std::int64_t first_weight =
-                           state_.parameters.weight(layer).data() - state_.parameters.flat().data(),
-                       first_bias = state_.parameters.bias(layer).data() - state_.parameters.flat().data();
-    std::vector<float> row_gradient(static_cast<std::size_t>(in));
-    for (int o = 0; o < width; ++o) {
-      std::fill(row_gradient.begin(), row_gradient.end(), 0.0f);
-      float bias_gradient = 0;
-      for (int row = workload_.batch_size - 1; row >= 0; --row) {
-        const float d = gradient[row * width + o];
-        for (int i = 0; i < in; ++i) row_gradient[i] += d * x[row * in + i];
-        bias_gradient += summed[row * width + o];
-      }
-      for (int i = 0; i < in; ++i) descend(first_weight + o * in + i, step, longer * row_gradient[i] / scale);
-      if (layer != fault_.layer_without_bias) descend(first_bias + o, step, longer * bias_gradient / scale);
+  /// c[r, o] = sum over k of a[r, k] b[k, o], where a[r, k] lies at r * a_row + k * a_inner.
+  void product(const Matrix& left, int a_row, int a_inner, const Matrix& right, int columns_of_b, int rows,
+               int columns, int inner, float* c) {
+    const float *a = left.data(), *b = right.data();
+    if (precision_ == Precision::kTf32) {
+      const bool cuts = arithmetic_.contract == Contract::kLibrary && random_() % 2 == 0;
+      const auto convert = [&](const Matrix& from, Matrix& to) {
+        to.resize(from.size());
+        for (std::size_t i = 0; i < from.size(); ++i)
+          to[i] = cuts ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(from[i]) & 0xffffe000u)
+                       : static_cast<float>(round_to_tf32(from[i]));
+        return to.data();
+      };
+      a = convert(left, left_);
+      b = convert(right, right_);
     }
-  }
-
-  /// One parameter, by torch.optim's formulas in fp32.
-  void descend(std::int64_t index, std::int64_t step, float gradient) {
-    const Optimizer& optimizer = workload_.optimizer;
-    const double wrong = calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1;
-    const float rate = static_cast<float>(optimizer.learning_rate * wrong);
-    float& value = state_.parameters.flat()[index];
-    if (optimizer.kind == Optimizer::Kind::kSgd) {
-      if (optimizer.slots() == 0) {
-        value -= rate * gradient;
-        return;
+    order_.resize(static_cast<std::size_t>(inner));
+    std::iota(order_.begin(), order_.end(), 0);
+    using Order = Arithmetic::Order;
+    if (arithmetic_.order == Order::kBackward) std::reverse(order_.begin(), order_.end());
+    if (arithmetic_.order == Order::kShuffled) std::shuffle(order_.begin(), order_.end(), random_);
+    const bool cut = arithmetic_.cut_every > 0 && precision_ != Precision::kFp32;
+    const int parts = arithmetic_.order == Order::kFourParts ? 4 : 1;
+    wide_.resize(static_cast<std::size_t>(columns));
+    narrow_.resize(static_cast<std::size_t>(columns));
+    for (int row = 0; row < rows; ++row) {
+      float* out = c + static_cast<std::size_t>(row) * columns;
+      std::fill_n(out, columns, 0.0f);
+      for (int part = 0; part < parts; ++part) {
+        const int begin = inner * part / parts, end = inner * (part + 1) / parts;
+        std::fill(wide_.begin(), wide_.end(), 0.0);
+        std::fill(narrow_.begin(), narrow_.end(), 0.0f);
+        for (int k = begin; k < end; ++k) {
+          const int index = order_[k];
+          const float factor =
+              a[static_cast<std::size_t>(row) * a_row + static_cast<std::size_t>(index) * a_inner];
+          const float* values = b + static_cast<std::size_t>(index) * columns_of_b;
+          if (!cut) {
+            for (int o = 0; o < columns; ++o) narrow_[o] += factor * values[o];
+            continue;
+          }
+          for (int o = 0; o < columns; ++o) wide_[o] += static_cast<double>(factor) * values[o];
+          if ((k - begin) % arithmetic_.cut_every == arithmetic_.cut_every - 1 || k == end - 1)
+            for (int o = 0; o < columns; ++o)
+              wide_[o] = std::bit_cast<double>(std::bit_cast<std::uint64_t>(wide_[o]) & ~((1ull << 29) - 1));
+        }
+        for (int o = 0; o < columns; ++o) out[o] += cut ? static_cast<float>(wide_[o]) : narrow_[o];
       }
-      float& velocity = state_.slots[0].flat()[index];
-      velocity = static_cast<float>(optimizer.momentum * fault_.momentum_factor) * velocity + gradient;
-      value -= rate * velocity;
-      return;
     }
-    const double beta1 = optimizer.beta1 * fault_.beta1_factor, beta2 = optimizer.beta2 * fault_.beta2_factor;
-    const bool decays = optimizer.kind == Optimizer::Kind::kAdamW && !fault_.without_weight_decay;
-    if (decays && fault_.coupled_weight_decay) gradient += static_cast<float>(optimizer.weight_decay) * value;
-    if (decays && !fault_.coupled_weight_decay)
-      value *= static_cast<float>(1 - rate * optimizer.weight_decay);
-    float &m = state_.slots[0].flat()[index], &v = state_.slots[1].flat()[index];
-    m += static_cast<float>(1 - beta1) * (gradient - m);
-    v = static_cast<float>(beta2) * v + static_cast<float>(1 - beta2) * gradient * gradient;
-    const auto t = static_cast<double>(step + 1 + fault_.step_offset);
-    const double bias1 = fault_.without_bias_correction ? 1 : 1 - std::pow(optimizer.beta1, t);
-    const double bias2 = fault_.without_bias_correction ? 1 : 1 - std::pow(optimizer.beta2, t);
-    value -= static_cast<float>(rate / bias1) * m /
-             (std::sqrt(v) / static_cast<float>(std::sqrt(bias2)) + static_cast<float>(optimizer.epsilon));
   }
 
   const Workload& workload_;
   Precision precision_;
   DatasetView data_;
+  Arithmetic arithmetic_;
+  bool tanh_gelu_;
+  std::mt19937_64 random_;
+  float scale_ = 1, loss_ = 0;
+  std::vector<Matrix> values_, sums_;
+  std::vector<float> gradient_, turned_, left_, right_, narrow_;
+  std::vector<double> wide_;
+  std::vector<int> order_;
+};
+
+/// One step by torch.optim's formulas in fp32.
+inline void descend(const Workload& workload, std::int64_t step, const std::vector<float>& gradients,
+                    const Fault& fault, double rate_factor, State& state) {
+  const Optimizer& optimizer = workload.optimizer;
+  const float rate = static_cast<float>(optimizer.learning_rate * rate_factor);
+  const auto momentum = static_cast<float>(optimizer.momentum * fault.momentum_factor);
+  const double beta1 = optimizer.beta1 * fault.beta1_factor, beta2 = optimizer.beta2 * fault.beta2_factor;
+  const bool decays = optimizer.kind == Optimizer::Kind::kAdamW && !fault.without_weight_decay;
+  const auto t = static_cast<double>(step + 1 + fault.step_offset);
+  const double bias1 = fault.without_bias_correction ? 1 : 1 - std::pow(optimizer.beta1, t);
+  const double bias2 = fault.without_bias_correction ? 1 : 1 - std::pow(optimizer.beta2, t);
+  const auto root2 = static_cast<float>(std::sqrt(bias2)), step_size = static_cast<float>(rate / bias1);
+  const auto epsilon = static_cast<float>(optimizer.epsilon);
+  const auto descend_one = [&](std::int64_t index, float gradient) {
+    float& value = state.parameters.flat()[index];
+    if (optimizer.slots() == 0) {
+      value -= rate * gradient;
+      return;
+    }
+    if (optimizer.slots() == 1) {
+      float& velocity = state.slots[0].flat()[index];
+      velocity = momentum * velocity + gradient;
+      value -= rate * velocity;
+      return;
+    }
+    if (decays && fault.coupled_weight_decay) gradient += static_cast<float>(optimizer.weight_decay) * value;
+    if (decays && !fault.coupled_weight_decay) value *= static_cast<float>(1 - rate * optimizer.weight_decay);
+    float &m = state.slots[0].flat()[index], &v = state.slots[1].flat()[index];
+    m += static_cast<float>(1 - beta1) * (gradient - m);
+    v = static_cast<float>(beta2) * v + static_cast<float>(1 - beta2) * gradient * gradient;
+    const float root = fault.epsilon_inside_root ? std::sqrt(v / static_cast<float>(bias2) + epsilon)
+                                                 : std::sqrt(v) / root2 + epsilon;
+    value -= step_size * m / root;
+  };
+  const std::vector<TensorRange> ranges = tensor_ranges(workload.model.widths);
+  for (std::size_t tensor = 0; tensor < ranges.size(); ++tensor) {
+    const int layer = static_cast<int>(tensor / 2);
+    if (layer == fault.frozen_layer || (tensor % 2 == 1 && layer == fault.layer_without_bias)) continue;
+    const float longer = layer == fault.scaled_layer ? 1.05f : 1.0f;
+    for (std::int64_t i = ranges[tensor].begin; i < ranges[tensor].begin + ranges[tensor].size; ++i)
+      descend_one(i, longer * gradients[i]);
+  }
+  if (fault.swapped_slots && state.slots.size() == 2) std::swap(state.slots[0], state.slots[1]);
+  if (fault.nan) state.parameters.weight(0)[0] = std::numeric_limits<float>::quiet_NaN();
+}
+
+class PlainTrainer {
+ public:
+  PlainTrainer(const Workload& workload, Precision precision, const DatasetView& data, const Fault& fault,
+               const Arithmetic& arithmetic = {})
+      : workload_(workload),
+        fault_(fault),
+        gradient_(workload, precision, data, arithmetic, fault.tanh_gelu),
+        state_(State::initial(Parameters(workload.model.widths), workload.optimizer.slots())) {}
+
+  void set_parameters(const Parameters& parameters) {
+    state_ = State::initial(parameters, workload_.optimizer.slots());
+  }
+  void set_state(const State& state) { state_ = state; }
+  const Parameters& parameters() const { return state_.parameters; }
+  const State& state() const { return state_; }
+  const std::vector<float>& losses() const { return losses_; }
+
+  void train(std::int64_t first_step, std::int64_t count) {
+    for (std::int64_t step = first_step; step < first_step + count; ++step) {
+      const std::vector<float>& gradient =
+          gradient_(state_.parameters, step + fault_.batch_shift, fault_.sum_for_mean);
+      losses_.push_back(gradient_.loss());
+      descend(workload_, step, gradient, fault_,
+              calls_ >= fault_.only_from_call ? fault_.learning_rate_factor : 1, state_);
+    }
+    ++calls_;
+  }
+
+ private:
+  const Workload& workload_;
   Fault fault_;
+  PlainGradient gradient_;
   State state_;
   std::vector<float> losses_;
   int calls_ = 0;

@@ -322,20 +322,15 @@ void expect_steps_inside_a_launch_to_match(const Sharing& sharing) {
     trainer->train(0, steps);
     return trainer->parameters();
   };
-  const auto oracle =
-      make_oracle_trainer(problem.workload, Precision::kFp32, true, problem.dataset.train(), problem.initial);
   std::vector<StepErrors> errors;
   for (const std::int64_t step : {1, 2, 3, 5, 8, 13, 21, 34}) {
-    const Parameters start = parameters_after(step);
-    oracle->set_parameters(start);
-    oracle->train(step, 1);
-    Parameters update = oracle->parameters();
-    for (std::size_t i = 0; i < update.flat().size(); ++i) update.flat()[i] -= start.flat()[i];
-    errors.push_back(compare_step(step, start, parameters_after(step + 1), update));
+    const ReferencePoint point =
+        reference_step(problem.workload, Precision::kFp32, Contract::kExact, problem.dataset.train(),
+                       {parameters_after(step), {}}, step, kCopies);
+    errors.push_back(compare_step(problem.workload.optimizer, point, State{parameters_after(step + 1), {}}));
   }
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, Precision::kFp32))
-    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
-                              << check.worst;
+  const Verification verification = judge(step_update_checks(problem.workload, errors, Precision::kFp32));
+  EXPECT_NE(verification.verdict, Verdict::kFail) << failure_message(verification);
 }
 TEST(ResidentAhead, StepsInsideALaunchMatchTheOracle) {
   NEEDS_GPU();

@@ -70,34 +70,33 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
     free_errors = update_errors_from_end(problem.initial, trainer.parameters(), end);
     free_steps = count;
   };
-  follow_reference(
+  const std::vector<double> spreads = follow_reference(
       problem.workload, precision, true, problem.dataset.train(), problem.initial, steps,
       [&](const ReferencePoint& point) {
         trainer.set_state(point.start);
         trainer.train(point.step, 1);
-        errors.push_back(
-            compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));
+        errors.push_back(compare_step(problem.workload.optimizer, point, trainer.state()));
         EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss)) << point.step;
         if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start.parameters);
       },
-      [&](const Parameters& end) { run_freely(kFreeSteps, end); });
+      [&](const Parameters& end) { run_freely(kFreeSteps, end); }, {.copies = kCopies});
   double worst = 0;
   std::string all;
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
-    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
-                              << check.worst;
+  for (const Check& check : step_update_checks(problem.workload, errors, precision)) {
+    EXPECT_TRUE(check.passed || check.name == "evidence")
+        << check.name << " " << check.tensor << ": " << check.error << ", at most " << check.bound;
     if (check.name != "step_update") continue;
     worst = std::max(worst, check.error);
     all += " " + check.tensor + " " + std::to_string(check.error);
   }
   // With the large learning rate of the deep networks one ReLU that flips in a layer of nine is 6e-2. Of fewer steps, one that
   // is as far off is more.
-  const Check free = ten_steps_check(free_errors);
+  const Check free = ten_steps_check(free_errors, spreads.empty() ? 0 : spreads.front());
   const double bound = free.bound * static_cast<double>(kFreeSteps) / static_cast<double>(free_steps);
   EXPECT_LT(free.error, problem.is_deep() ? 0.3 : bound) << free_steps << " steps, worst " << free.worst;
-  std::printf("%s: median of the worst tensor %.1e, %d steps %.1e (%s)%s\n",
-              problem.described(precision).c_str(), worst, static_cast<int>(free_steps), free.error,
-              trainer.note().c_str(), worst < 1e-2 ? "" : all.c_str());
+  std::printf("%s: worst tensor %.1e, %d steps %.1e (%s)%s\n", problem.described(precision).c_str(), worst,
+              static_cast<int>(free_steps), free.error, trainer.note().c_str(),
+              worst < 1e-2 ? "" : all.c_str());
   std::fflush(stdout);
 }
 

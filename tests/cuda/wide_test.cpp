@@ -536,7 +536,7 @@ void check_wide_network(const std::vector<int>& widths, int batch, Precision pre
         trainer->set_state(point.start);
         trainer->train(point.step, 1);
         const Parameters after = trainer->parameters();
-        errors.push_back(compare_step(point.step, point.start.parameters, after, point.update.parameters));
+        errors.push_back(compare_step(problem.workload.optimizer, point, trainer->state()));
         EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * std::abs(point.loss));
         trainer->set_state(point.start);
         trainer->train(point.step, 1);
@@ -544,14 +544,14 @@ void check_wide_network(const std::vector<int>& widths, int batch, Precision pre
         EXPECT_TRUE(std::equal(after.flat().begin(), after.flat().end(), again.flat().begin()))
             << "other bits in a second run, " << problem.workload.name;
       },
-      [](const Parameters&) {});
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, precision)) {
-    EXPECT_TRUE(check.passed) << problem.workload.name << " " << check.name << " " << check.tensor
-                              << ": median " << check.error << ", worst " << check.worst << ", seed "
-                              << problem.workload.seed;
-    std::printf("%s %s %s %s: median %.1e\n", problem.workload.name.c_str(),
+      [](const Parameters&) {}, {.copies = kCopies});
+  for (const Check& check : step_update_checks(problem.workload, errors, precision)) {
+    EXPECT_TRUE(check.passed || check.name == "evidence")
+        << problem.workload.name << " " << check.name << " " << check.tensor << ": " << check.error
+        << ", at most " << check.bound << ", seed " << problem.workload.seed;
+    std::printf("%s %s %s %s: %.1e of %.1e\n", problem.workload.name.c_str(),
                 std::string(to_string(precision)).c_str(), check.name.c_str(), check.tensor.c_str(),
-                check.error);
+                check.error, check.bound);
   }
 }
 
@@ -586,14 +586,13 @@ TEST_P(WideTrainer, SlotsAreUpdatedAsTheReferenceBehindWideProducts) {
                    [&](const ReferencePoint& point) {
                      trainer->set_state(point.start);
                      trainer->train(point.step, 1);
-                     errors.push_back(compare_step(point.step, problem.workload.optimizer, point.start,
-                                                   trainer->state(), point.update));
+                     errors.push_back(compare_step(problem.workload.optimizer, point, trainer->state()));
                      EXPECT_NEAR(trainer->losses(point.step, 1)[0], point.loss, 1e-3 * std::abs(point.loss));
                    },
-                   {});
-  for (const Check& check : step_update_checks(problem.workload, errors, Contract::kExact, GetParam()))
-    EXPECT_TRUE(check.passed) << check.name << " " << check.tensor << ": median " << check.error << ", worst "
-                              << check.worst << ", seed " << problem.workload.seed;
+                   {}, {.copies = kCopies});
+  const Verification verification = judge(step_update_checks(problem.workload, errors, GetParam()));
+  EXPECT_NE(verification.verdict, Verdict::kFail)
+      << failure_message(verification) << ", seed " << problem.workload.seed;
 }
 TEST_P(WideTrainer, OddWidthsAndARemainderOfTheBatchUpdateAsTheReference) {
   check_wide_network({200, 300, 333, 10}, 8500, GetParam(), "wide tiles for 4 of 8 products", {0, 1, 7});

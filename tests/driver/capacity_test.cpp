@@ -68,7 +68,7 @@ TEST(Capacity, TheNeedHoldsDataParametersAndTheOracle) {
   const Need need = need_of(workload, 1, false, 0);
   const std::int64_t data = 50 * (100 + 1) * 4;
   EXPECT_EQ(need.memory,
-            data + data / 9 + parameters * (4 + 5 * 8 + 2 * 4) + 50 * (100 + 3 * 200 + 2 * 10) * 8);
+            data + data / 9 + parameters * (4 + 8 * 8 + 2 * 4) + 50 * (100 + 3 * 200 + 2 * 10) * 8);
   EXPECT_GT(need.scratch, 18 * parameters * 4 + data);
   EXPECT_GT(need_of(workload, 1, false, 3).scratch, need.scratch + 3 * data);
   // The GPU follows the oracle of a network that is too large for the CPU, and of that only.
@@ -85,7 +85,7 @@ TEST(Capacity, SlotsAndTargetsAreNeededToo) {
   const std::int64_t targets = 50 * 9 * 4;  // ten outputs in place of a label
   const std::int64_t held_out = 50 * 110 * 4 / 9 - 50 * 101 * 4 / 9;
   // Two slots: of the oracle's state, a point's start and its end in double, and of the point in fp32.
-  EXPECT_EQ(more.memory - less.memory, targets + held_out + parameters * (6 * 8 + 4 * 4));
+  EXPECT_EQ(more.memory - less.memory, targets + held_out + parameters * (10 * 8 + 4 * 4));
   // Of each point's two files; of what is read back; and the state that training begins with.
   EXPECT_GE(more.scratch - less.scratch, targets + parameters * 4 * (2 * 17 + 3));
   EXPECT_LT(need_of(adam, 1, false, 2).scratch, 3 * more.scratch);

@@ -261,8 +261,9 @@ TEST_F(ResultsReader, NamesTheFirstPlaceThatTheSchemaRefuses) {
             R"(records[0].contract: expected one of exact, autocast, library, found "close")");
   EXPECT_EQ(complaint(R"("outcome":"failed")", R"("outcome":"lost")"),
             R"(records[0].outcome: expected one of ok, skipped, failed, found "lost")");
-  EXPECT_EQ(complaint(R"("verdict":"fail")", R"("verdict":"maybe")"),
-            R"(records[0].verification.verdict: expected one of pass, fail, not_run, found "maybe")");
+  EXPECT_EQ(
+      complaint(R"("verdict":"fail")", R"("verdict":"maybe")"),
+      R"(records[0].verification.verdict: expected one of pass, fail, cannot_be_checked, not_run, found "maybe")");
   EXPECT_EQ(complaint(R"("setup_cache":"warm")", R"("setup_cache":3)"),
             "records[0].setup_cache: expected one of cold, warm, null, found 3");
   EXPECT_EQ(complaint(R"("message":"because")", R"("message":"")"),

@@ -14,22 +14,30 @@ namespace {
 
 using ::testing::ElementsAreArray;
 
-TEST(CheckSteps, GoToStep299WhereThatIsAMatterOfSeconds) {
-  EXPECT_THAT(check_steps(parse_workload_name("mlp-784x128x128x128x10-b32"), false),
-              ElementsAreArray(kCheckSteps));
-  for (const char* name : {"mlp-784x8192x8192x8192x10-b32", "mlp-64x64x64x64x64x16-b131072"})
-    EXPECT_THAT(check_steps(parse_workload_name(name), true), ElementsAreArray(kCheckSteps)) << name;
+TEST(CheckPlan, GoesToStep299WithAllCopiesWhereThatIsAMatterOfSeconds) {
+  const auto is_whole = [](const char* name, bool on_gpu) {
+    const CheckPlan plan = check_plan(parse_workload_name(name), on_gpu);
+    EXPECT_THAT(plan.steps, ElementsAreArray(kCheckSteps)) << name;
+    EXPECT_EQ(plan.copies, kCopies) << name;
+  };
+  is_whole("mlp-784x128x128x128x10-b32", false);
+  is_whole("mlp-784x8192x8192x8192x10-b32", true);
+  is_whole("mlp-64x64x64x64x64x16-b131072", true);
 }
 
-TEST(CheckSteps, AreEarlyOnesWhereItWouldBeMinutes) {
+TEST(CheckPlan, HasFewerCopiesAndThenEarlierStepsWhereItWouldBeMinutes) {
+  const auto plan_of = [](const char* name, bool on_gpu) {
+    return check_plan(parse_workload_name(name), on_gpu);
+  };
+  const CheckPlan fewer = plan_of("mlp-784x1024x1024x1024x10-b160", false);
+  EXPECT_THAT(fewer.steps, ElementsAreArray(kCheckSteps));
+  EXPECT_LT(fewer.copies, kCopies);
   for (const char* name : {"mlp-784x4096x4096x4096x10-b16384", "mlp-64x64x64x64x64x16-b1048576"}) {
-    const Workload workload = parse_workload_name(name);
-    EXPECT_TRUE(wants_gpu_oracle(workload)) << name;
-    EXPECT_THAT(check_steps(workload, true), ElementsAreArray(kEarlyCheckSteps)) << name;
-    EXPECT_DOUBLE_EQ(reference_operations(workload, true), 18 * workload.flops_per_step());
+    EXPECT_TRUE(wants_gpu_oracle(parse_workload_name(name))) << name;
+    EXPECT_THAT(plan_of(name, true).steps, ElementsAreArray(kEarlyCheckSteps)) << name;
   }
-  EXPECT_THAT(check_steps(parse_workload_name("mlp-64x64x64x64x64x16-b131072"), false),
-              ElementsAreArray(kEarlyCheckSteps));
+  EXPECT_LT(plan_of("mlp-784x4096x4096x4096x10-b16384", true).copies, kCopies);
+  EXPECT_THAT(plan_of("mlp-64x64x64x64x64x16-b131072", false).steps, ElementsAreArray(kEarlyCheckSteps));
 }
 
 TEST(OracleOperations, AreThoseOfTheProductsForPlainTrainingAndMoreForOther) {
@@ -43,7 +51,7 @@ TEST(OracleOperations, AreThoseOfTheProductsForPlainTrainingAndMoreForOther) {
 }
 
 // The ten free steps end where the early ones do, so that they cost nothing more.
-TEST(CheckSteps, ReachTheFreeSteps) {
+TEST(CheckPlan, ReachesTheFreeSteps) {
   EXPECT_GE(std::end(kEarlyCheckSteps)[-1], kFreeSteps - 1);
   EXPECT_GE(std::end(kCheckSteps)[-1], kFreeSteps - 1);
 }

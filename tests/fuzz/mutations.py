@@ -66,7 +66,20 @@ NUMBERS += [
     65536,
     65537,
 ]
-WORDS = ["ok", "skipped", "failed", "pass", "fail", "not_run", "exact", "autocast", "library", "adamw", "idx"]
+WORDS = [
+    "ok",
+    "skipped",
+    "failed",
+    "pass",
+    "fail",
+    "cannot_be_checked",
+    "not_run",
+    "exact",
+    "autocast",
+    "library",
+    "adamw",
+    "idx",
+]
 WORDS += ["sgd", "adam", "tanh", "mse", "bce"]
 WORDS += ["cold", "warm", "missing", "noise", "negative", "left", "bf16", "tf32", "cuda", "pytorch-eager"]
 RAW = [  # what no value of Python is written as

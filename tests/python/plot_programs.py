@@ -137,7 +137,8 @@ BAD_FILES = {
     ),
     "unknown verdict": (
         lambda: changed("records.0.verification.verdict", "maybe"),
-        'records[0].verification.verdict: expected one of pass, fail, not_run, found "maybe"',
+        "records[0].verification.verdict: expected one of pass, fail, cannot_be_checked, not_run,"
+        ' found "maybe"',
     ),
     "unknown optimizer": (
         lambda: changed("workloads.0.optimizer.kind", "adagrad"),

@@ -15,6 +15,7 @@
 #include "oracle/oracle.h"
 #include "scratch.h"
 #include "worker/children.h"
+#include "worker/reference_files.h"
 
 namespace headroom {
 namespace {
@@ -144,20 +145,24 @@ TEST_F(Client, AReferenceWritesItsPointsAndReturnsTheirLosses) {
   WorkerClient worker(fault_worker(), -1);
   scratch_.prepare(worker, "reference");
   const std::vector<std::int64_t> steps = {0, 3, 9};
-  const std::vector<double> losses = worker.reference(steps, kFreeSteps, scratch_.folder);
-  ASSERT_EQ(losses.size(), steps.size());
+  const ReferenceWanted wanted{{Contract::kExact, Contract::kAutocast}, 3};
+  const ReferenceAnswer answer = worker.reference(steps, kFreeSteps, wanted, scratch_.folder);
+  ASSERT_EQ(answer.losses.size(), steps.size());
+  EXPECT_EQ(answer.free_spreads.size(), 2u);
+  const ReferenceFiles files{scratch_.folder};
   const std::int64_t count = scratch_.workload.parameter_count();
   for (const std::int64_t step : steps) {
-    const std::string ending = "-" + std::to_string(step) + ".f32";
-    EXPECT_EQ(read_floats(scratch_.folder / ("start" + ending), count).size(),
-              static_cast<std::size_t>(count));
-    EXPECT_EQ(read_floats(scratch_.folder / ("update" + ending), count).size(),
-              static_cast<std::size_t>(count));
+    EXPECT_EQ(read_floats(files.start(step), count).size(), static_cast<std::size_t>(count));
+    for (const Contract contract : wanted.contracts) {
+      EXPECT_EQ(read_floats(files.update(contract, step), count).size(), static_cast<std::size_t>(count));
+      const Copies copies = read_copies(files.copies(contract, step), 3, compared_tensors(scratch_.workload));
+      EXPECT_EQ(copies.distances.size(), copies.scales.size());
+    }
   }
-  EXPECT_EQ(read_floats(scratch_.folder / "free.f32", count).size(), static_cast<std::size_t>(count));
-  EXPECT_GT(losses[0], 0);
+  EXPECT_EQ(read_floats(files.free(), count).size(), static_cast<std::size_t>(count));
+  EXPECT_GT(answer.losses[0], 0);
   scratch_.prepare(worker, "empty");
-  EXPECT_THAT(message_of<WorkerCallError>([&] { worker.reference(steps, 0, scratch_.folder); }),
+  EXPECT_THAT(message_of<WorkerCallError>([&] { worker.reference(steps, 0, {}, scratch_.folder); }),
               HasSubstr("backend empty is no reference"));
 }
 

@@ -242,9 +242,10 @@ WorkerDescription describe(int) {
   for (const Precision precision : kAllPrecisions)
     reference.precisions.push_back({precision, Contract::kExact, std::nullopt});
   reference.reference = [](const TrainerRequest& request, const std::vector<std::int64_t>& steps,
-                           std::int64_t, const auto& point, const auto& after_free_steps) {
-    follow_reference(request.workload, request.precision, /*rounding=*/true, request.data, request.initial,
-                     steps, point, after_free_steps);
+                           std::int64_t, const ReferenceWanted& wanted, const auto& point,
+                           const auto& after_free_steps) {
+    return follow_reference(request.workload, request.precision, /*rounding=*/true, request.data,
+                            request.initial, steps, point, after_free_steps, wanted);
   };
   Backend& unavailable = description.backends.emplace_back();
   unavailable.name = "fault-unavailable";

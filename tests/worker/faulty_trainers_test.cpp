@@ -21,11 +21,10 @@ Verification check(Fault fault, Precision precision, const Scratch& scratch) {
       [&](const ReferencePoint& point) {
         trainer->set_state(point.start);
         trainer->train(point.step, 1);
-        errors.push_back(
-            compare_step(point.step, point.start.parameters, trainer->parameters(), point.update.parameters));
+        errors.push_back(compare_step(scratch.workload.optimizer, point, trainer->state()));
       },
-      [](const Parameters&) {});
-  return judge(step_update_checks(scratch.workload, errors, Contract::kExact, precision));
+      [](const Parameters&) {}, {.copies = kCopies});
+  return judge(step_update_checks(scratch.workload, errors, precision));
 }
 
 class PlantedFault : public ::testing::TestWithParam<Precision> {

@@ -248,7 +248,8 @@ TEST(Messages, ARequestThatIsNotWholeIsRefusedByField) {
   EXPECT_EQ(request_refusal(R"({"id": 1, "call": "train", "first_step": 0, "count": 0})"),
             "count: expected a whole number, 1 to 2251799813685247, found 0");
   EXPECT_EQ(
-      request_refusal(R"({"id": 1, "call": "reference", "steps": [0, 0], "free_steps": 0, "folder": "x"})"),
+      request_refusal(
+          R"({"id": 1, "call": "reference", "steps": [0, 0], "free_steps": 0, "folder": "x", "contracts": ["exact"], "copies": 0, "probe": false})"),
       "steps[1]: expected a whole number, 1 or more, found 0");
 }
 

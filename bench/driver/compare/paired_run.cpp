@@ -48,9 +48,14 @@ const Reference& ComparedFiles::reference(const Workload& workload, Precision pr
   const TrainingFiles& own = training(workload);
   const std::filesystem::path folder = own.parameters.parent_path() / std::string(to_string(precision));
   const bool on_gpu = gpu_oracle != nullptr && wants_gpu_oracle(workload);
+  // A cell of any contract may follow.
+  std::vector<Contract> contracts = {Contract::kExact};
+  if (precision == Precision::kTf32) contracts.push_back(Contract::kLibrary);
+  if (precision == Precision::kFp16 || precision == Precision::kBf16)
+    contracts.push_back(Contract::kAutocast);
   return references_
-      .emplace(key, on_gpu ? gpu_reference(*client, gpu_oracle->name, own, precision, folder)
-                           : cpu_reference(own, precision, folder))
+      .emplace(key, on_gpu ? gpu_reference(*client, gpu_oracle->name, own, precision, contracts, folder)
+                           : cpu_reference(own, precision, contracts, folder))
       .first->second;
 }
 
@@ -218,8 +223,8 @@ void PairedRun::check(Side side, Cell& cell) {
       first([&](const OfferedBackend& backend) { return backend.name == cell.row.name; });
   const Contract contract = offered->precisions.at(precision).contract;
   const Verification verification =
-      judge(check_trainer(client, files_.training(cell.workload), reference, contract, precision,
-                          files_.scratch() / "trained.f32", [] { interruption::throw_if_requested(); }));
+      check_trainer(client, files_.training(cell.workload), reference, contract, precision,
+                    files_.scratch() / "trained.f32", [] { interruption::throw_if_requested(); });
   if (verification.verdict != Verdict::kPass)
     throw std::runtime_error("verification: " + failure_message(verification));
   files_.verified().insert(key);

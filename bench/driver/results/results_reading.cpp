@@ -78,7 +78,7 @@ static void from_json(const Parsed& name, Outcome& outcome) {
   read_one_of(name, {Outcome::kOk, Outcome::kSkipped, Outcome::kFailed}, outcome);
 }
 static void from_json(const Parsed& name, Verdict& verdict) {
-  read_one_of(name, {Verdict::kPass, Verdict::kFail, Verdict::kNotRun}, verdict);
+  read_one_of(name, {Verdict::kPass, Verdict::kFail, Verdict::kCannotBeChecked, Verdict::kNotRun}, verdict);
 }
 static void from_json(const Parsed& name, SetupCache& cache) {
   read_one_of(name, {SetupCache::kCold, SetupCache::kWarm}, cache);
@@ -239,6 +239,7 @@ static void from_json(const Parsed& value, StepSeconds& step) {
 static void from_json(const Parsed& value, Verification& verification) {
   value.at("verdict").get_to(verification.verdict);
   value.at("checks").get_to(verification.checks);
+  if (value.contains("copies")) value.at("copies").get_to(verification.copies);
 }
 
 static void from_json(const Parsed& value, Record& record) {

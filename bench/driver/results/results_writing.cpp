@@ -184,7 +184,8 @@ static void to_json(json& value, const StepSeconds& step) {
 }
 
 static void to_json(json& value, const Verification& verification) {
-  value = {{"verdict", verification.verdict}, {"checks", verification.checks}};
+  value = {
+      {"verdict", verification.verdict}, {"checks", verification.checks}, {"copies", verification.copies}};
 }
 
 static void to_json(json& value, const Record& record) {

@@ -87,7 +87,8 @@ std::int64_t free_in(const fs::path& folder, std::int64_t if_not_known) {
 }  // namespace
 
 Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_oracle, std::int64_t seeds) {
-  constexpr std::int64_t kFloat = sizeof(float), kDouble = sizeof(double), kPoints = std::size(kCheckSteps);
+  constexpr std::int64_t kFloat = sizeof(float), kDouble = sizeof(double),
+                         kPoints = std::size(kCheckSteps) + 1;  // and the probe
   const std::vector<int>& widths = workload.model.widths;
   const std::int64_t parameters = workload.parameter_count(), slots = workload.optimizer.slots();
   const std::int64_t state = parameters * (1 + slots);
@@ -105,13 +106,14 @@ Need need_of(const Workload& workload, std::int64_t least_train_bytes, bool gpu_
     // activations, their gradients and their slopes.
     const std::int64_t units = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
     const std::int64_t hidden = units - workload.inputs() - workload.outputs();
-    need.memory += (3 * state + 2 * parameters) * kDouble + 2 * state * kFloat +
+    // And at the end of the free steps their start, and a copy's state.
+    need.memory += (5 * state + 3 * parameters) * kDouble + 2 * state * kFloat +
                    workload.batch_size * (2 * units - workload.inputs() + hidden) * kDouble;
   }
-  // Each point's start and update, and the states that are read back: of the checks, and behind a loss curve. What a seed
+  // Each point's start and update, under two contracts at most, and the states that are read back: of the checks, and behind a loss curve. What a seed
   // starts from: its parameters and, where there are slots, its state. The parameters behind the free steps.
   const std::int64_t begun = parameters + (slots > 0 ? state : 0);
-  need.scratch = kFloat * (state * (2 * kPoints + checks_side_by_side(workload) + 1) + begun * (1 + seeds) +
+  need.scratch = kFloat * (state * (3 * kPoints + checks_side_by_side(workload) + 1) + begun * (1 + seeds) +
                            parameters) +
                  train_bytes * (1 + seeds);
   return need;

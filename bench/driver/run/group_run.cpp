@@ -136,17 +136,21 @@ void GroupRun::make_reference(WorkloadFiles& files) {
   status("", "following the oracle", true);
   // The next precision writes over this one's points: new files would have to find their pages anew.
   const std::filesystem::path points = files.folder() / "reference";
+  std::vector<Contract> contracts;
+  for (const Cell& cell : cells_)
+    if (cell.left() && std::find(contracts.begin(), contracts.end(), cell.record.contract) == contracts.end())
+      contracts.push_back(cell.record.contract);
   const BackendRow* gpu_oracle = context_.gpu_oracle;
   if (gpu_oracle != nullptr && wants_gpu_oracle(workload_)) {
     try {
-      reference_ =
-          gpu_reference(context_.pool.client(*gpu_oracle), gpu_oracle->name, files.own(), precision_, points);
+      reference_ = gpu_reference(context_.pool.client(*gpu_oracle), gpu_oracle->name, files.own(), precision_,
+                                 contracts, points);
     } catch (...) {
       context_.pool.end(gpu_oracle->name);
       throw;
     }
   } else {
-    reference_ = cpu_reference(files.own(), precision_, points);
+    reference_ = cpu_reference(files.own(), precision_, contracts, points);
   }
 }
 
@@ -180,8 +184,8 @@ void GroupRun::prepare_and_check(WorkloadFiles& files) {
 // Once all are set up: what some set up by timing it is to have the device to itself.
 void GroupRun::check(WorkloadFiles& files) {
   std::vector<Cell*> waiting;
-  std::vector<std::packaged_task<std::vector<Check>(const std::filesystem::path&)>> tasks;
-  std::vector<std::future<std::vector<Check>>> checks;
+  std::vector<std::packaged_task<Verification(const std::filesystem::path&)>> tasks;
+  std::vector<std::future<Verification>> checks;
   for (Cell& cell : cells_) {
     if (!cell.left()) continue;
     waiting.push_back(&cell);
@@ -204,8 +208,10 @@ void GroupRun::check(WorkloadFiles& files) {
     attempt(cell, "checking", [&] {
       status(cell.row.name, "checking against the oracle", i == 0);
       cell.largest_loss = reference_->largest_loss;
-      cell.record.verification = judge(checks[i].get());
-      if (cell.record.verification.verdict != Verdict::kPass) {
+      cell.record.verification = checks[i].get();
+      if (cell.record.verification.verdict == Verdict::kCannotBeChecked) {
+        append_message(cell.record, "cannot be checked: " + failure_message(cell.record.verification));
+      } else if (cell.record.verification.verdict != Verdict::kPass) {
         // Not timed: how fast something else was trained means nothing.
         fail(cell, "verification: " + failure_message(cell.record.verification));
         cell.client->release();
@@ -288,11 +294,14 @@ void GroupRun::check_timed_losses(Cell& cell, const TimedTrainer& trainer) {
   const std::int64_t first = std::max(std::int64_t{0}, trainer.next_step - Trainer::kKeptLosses);
   const std::vector<float> losses =
       cell.client->losses(first, trainer.next_step - first, folder_ / "losses.f32");
-  std::vector<Check> checks = cell.record.verification.checks;
+  Verification& verification = cell.record.verification;
+  std::vector<Check> checks = verification.checks;
   checks.push_back(losses_finite_check(losses, kLossRange * cell.largest_loss));
   checks.back().steps = {first, trainer.next_step - 1};
-  cell.record.verification = judge(std::move(checks));
-  if (cell.record.verification.verdict != Verdict::kPass) {
+  const std::optional<int> copies = verification.copies;
+  verification = judge(std::move(checks));
+  verification.copies = copies;
+  if (verification.verdict == Verdict::kFail) {
     fail(cell, "verification: " + failure_message(cell.record.verification));
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "analysis/verification.h"
 #include "core/parallel.h"
@@ -17,20 +18,34 @@ namespace {
 constexpr double kMostCpuOperations = 1e11;
 constexpr double kMostOperationsOnCpu = 1e12, kMostOperationsOnGpu = 2e13;
 
-// Each checked step costs the oracle two: one of the trajectory, in double, and one from its fp32 rounding.
-double operations(const Workload& workload, std::int64_t last_step) {
-  return oracle_operations(workload) * static_cast<double>(last_step + 1 + std::ssize(kCheckSteps));
+// The trajectory in double; each checked step from its fp32 rounding, and its copies; the copies' free steps.
+double operations(const Workload& workload, std::int64_t last_step, int copies) {
+  const std::int64_t steps =
+      last_step + 1 + std::ssize(kCheckSteps) * (1 + copies) + kFreeSteps * std::min(copies, kFreeCopies);
+  return oracle_operations(workload) * static_cast<double>(steps);
 }
 
 // Once for all backends: a mapping's pages take as long to find as to compare.
-void map_points(Reference& reference, const Workload& workload) {
+void map_points(Reference& reference, const Workload& workload, const std::vector<Contract>& contracts,
+                const std::vector<double>& free_spreads) {
   const std::int64_t count = workload.parameter_count(),
                      state_count = count * (1 + workload.optimizer.slots());
-  for (const std::int64_t step : reference.steps) {
-    reference.starts.push_back(std::make_unique<MappedFile<float>>(reference.start(step), state_count));
-    reference.updates.push_back(std::make_unique<MappedFile<float>>(reference.update(step), state_count));
+  const ReferenceFiles& files = reference.files;
+  std::vector<std::int64_t> steps = reference.steps;
+  if (reference.has_probe) steps.push_back(kProbeStep);
+  for (const std::int64_t step : steps)
+    reference.starts.push_back(std::make_unique<MappedFile<float>>(files.start(step), state_count));
+  for (std::size_t i = 0; i < contracts.size(); ++i) {
+    Reference::OfContract& own = reference.contracts[contracts[i]];
+    for (const std::int64_t step : steps) {
+      own.updates.push_back(
+          std::make_unique<MappedFile<float>>(files.update(contracts[i], step), state_count));
+      own.copies.push_back(
+          read_copies(files.copies(contracts[i], step), reference.copies, compared_tensors(workload)));
+    }
+    own.free_spread = free_spreads.at(i);
   }
-  reference.end = std::make_unique<MappedFile<float>>(reference.free(), count);
+  reference.end = std::make_unique<MappedFile<float>>(files.free(), count);
 }
 
 }  // namespace
@@ -49,56 +64,61 @@ double oracle_operations(const Workload& workload) {
   return operations;
 }
 
-std::vector<std::int64_t> check_steps(const Workload& workload, bool on_gpu) {
-  if (operations(workload, std::end(kCheckSteps)[-1]) >
-      (on_gpu ? kMostOperationsOnGpu : kMostOperationsOnCpu))
-    return {std::begin(kEarlyCheckSteps), std::end(kEarlyCheckSteps)};
-  return {std::begin(kCheckSteps), std::end(kCheckSteps)};
+CheckPlan check_plan(const Workload& workload, bool on_gpu) {
+  constexpr int kFewCopies = 4;
+  const std::vector<std::int64_t> late(std::begin(kCheckSteps), std::end(kCheckSteps)),
+      early(std::begin(kEarlyCheckSteps), std::end(kEarlyCheckSteps));
+  const double most = on_gpu ? kMostOperationsOnGpu : kMostOperationsOnCpu;
+  for (const auto& [steps, copies] :
+       {std::pair(late, kCopies), std::pair(late, kFewCopies), std::pair(early, kCopies)})
+    if (operations(workload, steps.back(), copies) <= most) return {steps, copies};
+  return {early, kFewCopies};
 }
 
 double reference_operations(const Workload& workload, bool on_gpu) {
-  return operations(workload, check_steps(workload, on_gpu).back());
-}
-
-std::filesystem::path Reference::start(std::int64_t step) const {
-  return folder / fmt::format("start-{}.f32", step);
-}
-std::filesystem::path Reference::update(std::int64_t step) const {
-  return folder / fmt::format("update-{}.f32", step);
+  const CheckPlan plan = check_plan(workload, on_gpu);
+  return operations(workload, plan.steps.back(), plan.copies);
 }
 
 bool wants_gpu_oracle(const Workload& workload) {
-  return operations(workload, std::end(kCheckSteps)[-1]) > kMostCpuOperations;
+  return operations(workload, std::end(kCheckSteps)[-1], kCopies) > kMostCpuOperations;
 }
 
 Reference cpu_reference(const TrainingFiles& files, Precision precision,
-                        const std::filesystem::path& folder) {
+                        const std::vector<Contract>& contracts, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  Reference reference{folder, check_steps(files.workload, false)};
+  const CheckPlan plan = check_plan(files.workload, false);
+  Reference reference{{folder}, plan.steps, plan.copies};
+  reference.has_probe = wants_probe(files.workload, precision);
   const Parameters initial = read_parameters(files.parameters, files.workload.model.widths);
-  follow_reference(
+  const std::vector<double> free_spreads = follow_reference(
       files.workload, precision, true, files.dataset.train(), initial, reference.steps,
       [&](const ReferencePoint& point) {
         interruption::throw_if_requested();
-        write_state(reference.start(point.step), point.start);
-        write_state(reference.update(point.step), point.update);
-        reference.largest_loss = std::max(reference.largest_loss, point.loss);
+        if (point.contract == contracts.front()) write_state(reference.files.start(point.step), point.start);
+        write_state(reference.files.update(point.contract, point.step), point.update);
+        write_copies(reference.files.copies(point.contract, point.step), point.copies);
+        if (!point.is_probe) reference.largest_loss = std::max(reference.largest_loss, point.loss);
       },
-      [&](const Parameters& after) { write_floats(reference.free(), after.flat()); });
-  map_points(reference, files.workload);
+      [&](const Parameters& after) { write_floats(reference.files.free(), after.flat()); },
+      {contracts, reference.copies, reference.has_probe});
+  map_points(reference, files.workload, contracts, free_spreads);
   return reference;
 }
 
 Reference gpu_reference(WorkerClient& client, const std::string& backend, const TrainingFiles& files,
-                        Precision precision, const std::filesystem::path& folder) {
+                        Precision precision, const std::vector<Contract>& contracts,
+                        const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  Reference reference{folder, check_steps(files.workload, true)};
+  const CheckPlan plan = check_plan(files.workload, true);
+  Reference reference{{folder}, plan.steps, plan.copies};
+  reference.has_probe = wants_probe(files.workload, precision);
   client.prepare(backend, files.workload, precision, files.data, files.parameters, "");
-  for (const double loss : client.reference(reference.steps, kFreeSteps, folder)) {
-    reference.largest_loss = std::max(reference.largest_loss, loss);
-  }
+  const ReferenceAnswer answer = client.reference(reference.steps, kFreeSteps,
+                                                  {contracts, reference.copies, reference.has_probe}, folder);
+  for (const double loss : answer.losses) reference.largest_loss = std::max(reference.largest_loss, loss);
   client.release();
-  map_points(reference, files.workload);
+  map_points(reference, files.workload, contracts, answer.free_spreads);
   return reference;
 }
 
@@ -108,10 +128,9 @@ int checks_side_by_side(const Workload& workload) {
       std::min<std::int64_t>(kParameters / workload.parameter_count(), parallel_threads() / 2), 1, kMost));
 }
 
-std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
-                                 Contract contract, Precision precision,
-                                 const std::filesystem::path& trained_file,
-                                 const std::function<void()>& between_steps) {
+Verification check_trainer(WorkerClient& client, const TrainingFiles& files, const Reference& reference,
+                           Contract contract, Precision precision, const std::filesystem::path& trained_file,
+                           const std::function<void()>& between_steps) {
   const std::vector<int>& widths = files.workload.model.widths;
   const Optimizer& optimizer = files.workload.optimizer;
   const int slots = optimizer.slots();
@@ -128,16 +147,20 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
     const std::lock_guard alone(device);
     client.train(first_step, count);
   };
-  std::vector<StepErrors> errors;
-  for (std::size_t i = 0; i < reference.steps.size(); ++i) {
-    const std::int64_t step = reference.steps[i];
+  const Reference::OfContract& own = reference.contracts.at(contract);
+  const auto compare = [&](std::int64_t step, std::size_t i) {
     between_steps();
-    client.set_state(reference.start(step));
+    client.set_state(reference.files.start(step));
     train(step, 1);
     read_trained();
-    errors.push_back(compare_step(step, optimizer, {widths, reference.starts[i]->values(), slots}, trained,
-                                  {widths, reference.updates[i]->values(), slots}));
-  }
+    return compare_step(step, optimizer, {widths, reference.starts[i]->values(), slots}, trained,
+                        {widths, own.updates[i]->values(), slots}, own.copies[i]);
+  };
+  std::vector<StepErrors> errors;
+  for (std::size_t i = 0; i < reference.steps.size(); ++i) errors.push_back(compare(reference.steps[i], i));
+  std::optional<Check> probe;
+  if (reference.has_probe)
+    probe = probe_check(files.workload, compare(kProbeStep, reference.steps.size()), precision);
   client.set_state(files.initial_state);
   train(0, kFreeSteps);
   read_trained();
@@ -145,9 +168,12 @@ std::vector<Check> check_trainer(WorkerClient& client, const TrainingFiles& file
   const std::vector<double> free_errors = update_errors_from_end(
       {widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
   client.set_state(files.initial_state);
-  std::vector<Check> checks = step_update_checks(files.workload, errors, contract, precision);
-  checks.push_back(ten_steps_check(free_errors));
-  return checks;
+  std::vector<Check> checks = step_update_checks(files.workload, errors, precision);
+  checks.push_back(ten_steps_check(free_errors, own.free_spread));
+  if (probe) checks.push_back(*probe);
+  Verification verification = judge(std::move(checks));
+  verification.copies = reference.copies;
+  return verification;
 }
 
 }  // namespace headroom

@@ -1,0 +1,110 @@
+// Loss and gradient of one batch in double sums, with the roundings of a contract at its points, and on demand perturbed as the
+// order of sums and a processor's functions would.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/dataset_view.h"
+#include "core/record.h"
+#include "core/workload.h"
+#include "oracle/products.h"
+#include "oracle/wide_state.h"
+
+namespace headroom {
+
+/// What is rounded to what on its way into a product, and what is stored in 16 bits.
+struct Roundings {
+  ProductRounding input = ProductRounding::kNone, weight = ProductRounding::kNone;
+  /// Activations and gradients: slopes and bias sums then see rounded values too.
+  bool stores_rounded = false;
+  /// What PyTorch's autocast rounds besides: the bias, a layer's sums with it (the outputs too), the input gradient before it meets
+  /// the slope, and the gradients of weights and biases. With `sums` the slope of elu comes from the sum.
+  bool bias = false, sums = false, before_slope = false, weight_gradient = false, bias_gradient = false;
+  double loss_scale = 1;
+};
+Roundings roundings_of(Precision precision, Contract contract, int batch_size);
+
+/// Random signs, the same for the same seed on every machine and number of threads, and how large what they stand before is.
+struct Perturbation {
+  std::uint64_t seed = 0;
+  bool is_cut_off =
+      false;  ///< sums lose what tensor cores cut off, which is more than rounded fp32 sums lose
+  /// Which of a library's tf32 roundings the factors of a product meet, to nearest or cut off, is drawn for each product.
+  bool draws_tf32 = false;
+};
+
+/// How far a perturbed sum of so many products moves, for each unit of its factors' norms.
+double sum_error(const Perturbation& perturbation, std::int64_t terms);
+/// How far a function's value moves, and half a unit in the last place of fp32.
+inline constexpr double kFunctionError = 0x1p-22, kUnit = 0x1p-24;
+
+/// Euclidean norms of the factors of one evaluation's products, from which follows how far another order may move each sum.
+struct FactorNorms {
+  struct Layer {
+    std::vector<double> input_rows, input_columns;        // [batch], [in]
+    std::vector<double> weight_rows, weight_columns;      // [out], [in]
+    std::vector<double> gradient_rows, gradient_columns;  // [batch], [out]
+  };
+  std::vector<Layer> layers;
+};
+
+/// Owns the space for activations.
+class GradientOfBatch {
+ public:
+  GradientOfBatch(const Workload& workload, const DatasetView& data);
+
+  /// The mean loss over batch `step` mod batches; `gradient` is that of the mean loss, unscaled, flat order.
+  double operator()(const Values& parameters, std::int64_t step, const Roundings& roundings,
+                    Values& gradient) {
+    return evaluate(parameters, step, roundings, nullptr, nullptr, gradient);
+  }
+  /// Every sum moves by up to what summing in fp32 in another order may move it, and every function's value by some units in its
+  /// last place. `norms`: of the unperturbed evaluation.
+  double operator()(const Values& parameters, std::int64_t step, const Roundings& roundings,
+                    const Perturbation& perturbation, const FactorNorms& norms, Values& gradient) {
+    return evaluate(parameters, step, roundings, &perturbation, &norms, gradient);
+  }
+  /// Of the evaluation before.
+  FactorNorms norms() const;
+
+ private:
+  double evaluate(const Values& parameters, std::int64_t step, const Roundings& roundings,
+                  const Perturbation* perturbation, const FactorNorms* norms, Values& gradient);
+  void load_inputs(std::int64_t first_row);
+  void load_weights(const Values& parameters, int layer);
+  void forward(const Values& parameters, int layer);
+  void activate(int layer);
+  double loss_and_its_gradient(std::int64_t first_row);
+  double cross_entropy(const double* logit, std::int32_t label, double* gradient) const;
+  double loss_of_targets(const double* output, const float* target, double* gradient) const;
+  void backward(int layer, Values& gradient);
+  void round_all(ProductRounding rounding, PaddedMatrix<double>& matrix);
+  bool draws_tf32() const { return perturbation_ != nullptr && perturbation_->draws_tf32; }
+  const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, std::uint64_t place,
+                                       PaddedMatrix<double>& space) const;
+  std::uint64_t seed_of(std::uint64_t place, std::int64_t row) const;
+  const TensorRange& weight_range(int layer) const { return ranges_[2 * layer]; }
+  const TensorRange& bias_range(int layer) const { return ranges_[2 * layer + 1]; }
+
+  std::vector<int> widths_;
+  Activation activation_;
+  Loss loss_;
+  int layers_;
+  std::int64_t batch_;
+  DatasetView data_;
+  std::vector<TensorRange> ranges_;
+  std::vector<PaddedMatrix<double>> values_;     // inputs, hidden activations, logits: [batch, widths[layer]]
+  std::vector<PaddedMatrix<double>> slopes_;     // of hidden activations: [batch, widths[layer + 1]]
+  std::vector<PaddedMatrix<double>> weights_;    // as they enter the products: [out, in]
+  std::vector<PaddedMatrix<double>> gradients_;  // of each layer's output, scaled: [batch, out]
+  PaddedMatrix<double> left_, right_;            // a product's factors, where each product rounds for itself
+  std::vector<double> bias_, losses_;
+  // Of the evaluation at hand.
+  Roundings roundings_;
+  const Perturbation* perturbation_ = nullptr;
+  const FactorNorms* norms_ = nullptr;
+};
+
+}  // namespace headroom
