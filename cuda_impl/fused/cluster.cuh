@@ -31,6 +31,7 @@
 #include "machine/memory.cuh"
 #include "machine/panels.cuh"
 #include "machine/panels.h"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
 #include "machine/wgmma.cuh"
 

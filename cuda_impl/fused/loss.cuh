@@ -7,6 +7,7 @@
 #include "fused/warpgroup.cuh"
 #include "machine/numbers.cuh"
 #include "machine/panels.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
 
 namespace headroom::fused {
@@ -18,15 +19,6 @@ struct RowLogits {
   int label[2];  // -1: not a row of the batch
   float highest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, own[2] = {0, 0};
 };
-
-MACHINE_DEVICE float quad_maximum(float value) {
-  value = fmaxf(value, shuffle_xor(value, 1));
-  return fmaxf(value, shuffle_xor(value, 2));
-}
-MACHINE_DEVICE float quad_sum(float value) {
-  value += shuffle_xor(value, 1);
-  return value + shuffle_xor(value, 2);
-}
 
 /// logits: columns first_class on.
 template <int kCount>

@@ -11,7 +11,6 @@
 // columns of the same rows, are in different banks.
 #pragma once
 
-#include "machine/masks.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
 #include "resident/block_plan.h"

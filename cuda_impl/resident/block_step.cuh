@@ -43,13 +43,12 @@
 #include "machine/barriers.cuh"
 #include "machine/cluster.cuh"
 #include "machine/copy.cuh"
-#include "machine/masks.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
-#include "resident/softmax.cuh"
+#include "resident/mean_loss.cuh"
 #include "resident/waiter.cuh"
 
 namespace headroom::resident {

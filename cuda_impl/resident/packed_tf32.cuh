@@ -16,7 +16,6 @@
 #pragma once
 
 #include "machine/bits.cuh"
-#include "machine/masks.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
 #include "resident/slice_formats.cuh"

@@ -20,9 +20,10 @@
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "resident/mean_loss.cuh"
 #include "resident/patch_exchange.cuh"
-#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 

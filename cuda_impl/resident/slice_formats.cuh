@@ -13,7 +13,6 @@
 #pragma once
 
 #include "machine/bits.cuh"
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/mma.cuh"

@@ -15,7 +15,6 @@
 #pragma once
 
 #include "machine/compiler.cuh"
-#include "machine/masks.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"

@@ -41,7 +41,6 @@
 #include "machine/barriers.cuh"
 #include "machine/cluster.cuh"
 #include "machine/compiler.cuh"
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"

@@ -35,13 +35,13 @@
 
 #include "machine/barriers.cuh"
 #include "machine/copy.cuh"
-#include "machine/masks.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "resident/mean_loss.cuh"
 #include "resident/slice_kernel.cuh"
 #include "resident/slice_team.cuh"
-#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 

@@ -14,7 +14,6 @@
 
 #include "machine/bits.cuh"
 #include "machine/compiler.cuh"
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"

@@ -37,10 +37,8 @@
 
 #include "machine/cluster.cuh"
 #include "machine/compiler.cuh"
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
-#include "machine/panels.cuh"
 #include "machine/thread.cuh"
 #include "resident/slice_whole_sums.cuh"
 

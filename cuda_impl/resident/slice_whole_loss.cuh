@@ -2,10 +2,10 @@
 #pragma once
 
 #include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
-#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 

@@ -40,15 +40,13 @@
 #include "machine/cluster.cuh"
 #include "machine/compiler.cuh"
 #include "machine/copy.cuh"
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
-#include "machine/panels.cuh"
 #include "machine/thread.cuh"
+#include "resident/mean_loss.cuh"
 #include "resident/slice_cluster_sum.cuh"
 #include "resident/slice_kernel.cuh"
-#include "resident/softmax.cuh"
 
 namespace headroom::resident {
 

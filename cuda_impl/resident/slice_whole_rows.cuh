@@ -48,9 +48,9 @@
 #include "machine/barriers.cuh"
 #include "machine/cluster.cuh"
 #include "machine/copy.cuh"
-#include "machine/masks.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 #include "resident/slice_whole_loss.cuh"
@@ -294,8 +294,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += bits_to_float(columns.word[i]);
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    sum = quad_sum(sum);
     float& bias = Base::floats(offset)[lane_ >> 2];
     if ((lane_ & 3) == 0) bias = fmaf(a.update_factor, sum, bias);
   }

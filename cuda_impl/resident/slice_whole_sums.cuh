@@ -2,7 +2,6 @@
 // (slice_whole.cuh) and that which divides rows (slice_rows.cuh).
 #pragma once
 
-#include "machine/masks.cuh"
 #include "machine/matrices.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"

@@ -23,11 +23,11 @@
 #include "machine/cluster.cuh"
 #include "machine/compiler.cuh"
 #include "machine/copy.cuh"
-#include "machine/masks.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
-#include "machine/panels.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "resident/mean_loss.cuh"
 #include "resident/parameter_places.h"
 #include "resident/slice_exchange.cuh"
 #include "resident/slice_kernel.cuh"
@@ -291,8 +291,7 @@ class SliceWideRowsMember {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += unrounded(columns.word[i]);
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    sum = quad_sum(sum);
     float& bias = biases(which)[8 * c + (lane_ >> 2)];
     if ((lane_ & 3) == 0) bias = fmaf(a.update_factor, sum, bias);
   }
@@ -301,8 +300,7 @@ class SliceWideRowsMember {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += unrounded(warp_ % 2 == 0 ? gradient[0].word[i] : gradient[1].word[i]);
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
+    sum = quad_sum(sum);
     float& bias = biases(0)[8 * (warp_ % 2) + (lane_ >> 2)];
     if ((lane_ & 3) == 0 && warp_ < kOwn) bias = fmaf(a.update_factor, sum, bias);
   }

@@ -24,7 +24,7 @@
 #include "machine/memory.cuh"
 #include "machine/thread.cuh"
 #include "resident/exchange.cuh"
-#include "resident/softmax.cuh"
+#include "resident/mean_loss.cuh"
 
 namespace headroom::resident {
 

@@ -17,7 +17,6 @@
 #include "machine/compiler.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
-#include "machine/panels.cuh"
 #include "machine/thread.cuh"
 #include "streamed/tiles.cuh"
 

@@ -168,6 +168,12 @@ TEST_P(ResidentTeams, SmallStepsOfFourLayersMatchTheOracle) {  // which have a k
       check_against_oracle({kMoreThanACluster, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, GetParam(),
                            kSanitizerWaitSeconds);
 }
+TEST(ResidentTeamsOfFour, SmallNarrowStepsOfFourLayersInTf32MatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x9x12x16-b32"})
+    check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kFour}, Precision::kTf32,
+                         kSanitizerWaitSeconds);
+}
 /// Teams of two that own two slices each, with four layers, in tf32: tiles are packed (slice_packed.cuh).
 TEST(ResidentPacked, SmallStepsMatchTheOracle) {
   NEEDS_GPU();

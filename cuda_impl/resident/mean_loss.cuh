@@ -1,4 +1,4 @@
-// What softmax takes of the lanes that share a row, and the mean of the loss, the same in several kernels.
+// The mean of the loss, the same in several kernels.
 #pragma once
 
 #include "machine/thread.cuh"
@@ -6,16 +6,6 @@
 namespace headroom::resident {
 
 using namespace machine;
-
-/// Of the four lanes that share a row.
-MACHINE_DEVICE float quad_maximum(float value) {
-  value = fmaxf(value, shuffle_xor(value, 1));
-  return fmaxf(value, shuffle_xor(value, 2));
-}
-MACHINE_DEVICE float quad_sum(float value) {
-  value += shuffle_xor(value, 1);
-  return value + shuffle_xor(value, 2);
-}
 
 /// The mean over the batch, by a warp in a fixed order: `sum` is the loss of this lane's rows, zero of one beyond the batch.
 template <class Arguments>
