@@ -16,6 +16,16 @@
 #pragma once
 
 #include "fused/chain.cuh"
+#include "machine/barriers.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -31,23 +41,23 @@ struct ApartMap {
   static constexpr int kChains = (kBiases + kBiasBytes + 1023) / 1024 * 1024;
   static constexpr int kLogitGradients = (kInputDepth + 2 * kHidden) * kTilePanelBytes,
                        kChainBytes = kLogitGradients + kNarrowTileBytes;
-  FUSED_BOTH static constexpr int chain(int of) { return kChains + of * kChainBytes; }
-  FUSED_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kTilePanelBytes; }
-  FUSED_BOTH static constexpr int gradients(int layer) {
+  MACHINE_BOTH static constexpr int chain(int of) { return kChains + of * kChainBytes; }
+  MACHINE_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kTilePanelBytes; }
+  MACHINE_BOTH static constexpr int gradients(int layer) {
     return (kInputDepth + kHidden + layer) * kTilePanelBytes;
   }
   static constexpr int kOnes = kChains + kApartChains * kChainBytes;
   static constexpr int kSums = kOnes + 16 * kPanelRowBytes;  // what the chains' warps add up at the end
   static constexpr int kBarriers = kSums + 4 * kApartChains * (16 + 1) * 4;
-  FUSED_BOTH static constexpr int weights_full(int layer) { return kBarriers + 8 * layer; }
-  FUSED_BOTH static constexpr int inputs_full(int chain, int slot) {
+  MACHINE_BOTH static constexpr int weights_full(int layer) { return kBarriers + 8 * layer; }
+  MACHINE_BOTH static constexpr int inputs_full(int chain, int slot) {
     return weights_full(kHidden + 1) + 8 * (chain * kInputDepth + slot);
   }
   /// Behind the last layer: what the output layer's gradients are made of.
-  FUSED_BOTH static constexpr int full(int chain, int layer) {
+  MACHINE_BOTH static constexpr int full(int chain, int layer) {
     return inputs_full(kApartChains, 0) + 16 * (chain * (kHidden + 1) + layer);
   }
-  FUSED_BOTH static constexpr int free(int chain, int layer) { return full(chain, layer) + 8; }
+  MACHINE_BOTH static constexpr int free(int chain, int layer) { return full(chain, layer) + 8; }
   static constexpr int kSharedBytes = full(kApartChains, 0);
   static_assert(kBarriers % 16 == 0 && kSharedBytes <= 227 * 1024);
 };
@@ -55,22 +65,22 @@ struct ApartMap {
 /// A block's rounds: in each a chain takes a tile.
 struct ApartRounds {
   int count;
-  FUSED_DEVICE explicit ApartRounds(const Plan& plan)
+  MACHINE_DEVICE explicit ApartRounds(const Plan& plan)
       : count((plan.tiles - static_cast<int>(blockIdx.x) + kApartChains * static_cast<int>(gridDim.x) - 1) /
               (kApartChains * static_cast<int>(gridDim.x))) {}
-  FUSED_DEVICE static int tile(int round, int chain) {
+  MACHINE_DEVICE static int tile(int round, int chain) {
     return (kApartChains * round + chain) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   }
 };
 
 template <int kHidden>
-FUSED_DEVICE void load_apart_inputs(const PipelineArguments& arguments, std::int64_t batch,
-                                    std::uint32_t shared, int round, int chain) {
+MACHINE_DEVICE void load_apart_inputs(const PipelineArguments& arguments, std::int64_t batch,
+                                      std::uint32_t shared, int round, int chain) {
   using Map = ApartMap<kHidden>;
   const int slot = round % Map::kInputDepth,
             tile = min(ApartRounds::tile(round, chain), arguments.plan.tiles - 1);
   const std::uint32_t full = shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot));
-  barrier_expect(full, kTilePanelBytes);
+  barrier_arrive_expect(full, kTilePanelBytes);
   bulk_load(shared + static_cast<std::uint32_t>(Map::chain(chain) + slot * kTilePanelBytes),
             arguments.inputs + (batch * arguments.plan.tiles + tile) * kTilePanelBytes, kTilePanelBytes,
             full);
@@ -78,8 +88,8 @@ FUSED_DEVICE void load_apart_inputs(const PipelineArguments& arguments, std::int
 
 /// A warpgroup that takes tiles through all layers.
 template <class Format, int kHidden>
-FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory,
-                             int chain) {
+MACHINE_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory,
+                               int chain) {
   using Map = ApartMap<kHidden>;
   const Plan& plan = arguments.plan;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -93,14 +103,14 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     return shared + static_cast<std::uint32_t>(layer * kTilePanelBytes);
   };
   const auto wait_for_weights = [&](int layer) {
-    barrier_wait(shared + static_cast<std::uint32_t>(Map::weights_full(layer)), 0);
+    barrier_wait_unbounded(shared + static_cast<std::uint32_t>(Map::weights_full(layer)), 0);
   };
   const auto wait_for_room = [&](int round, int layer) {
-    barrier_wait(shared + static_cast<std::uint32_t>(Map::free(chain, layer)),
-                 static_cast<std::uint32_t>(round & 1) ^ 1);
+    barrier_wait_unbounded(shared + static_cast<std::uint32_t>(Map::free(chain, layer)),
+                           static_cast<std::uint32_t>(round & 1) ^ 1);
   };
   const auto hand_over = [&](int layer) {
-    shared_writes_to_async();
+    fence_proxy_async_shared();
     __syncwarp();
     if (at.lane == 0) barrier_arrive(shared + static_cast<std::uint32_t>(Map::full(chain, layer)));
   };
@@ -121,15 +131,15 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     wait_for_weights(0);
     begin_with_bias(sums[0], biases, at);
     const int slot = round % Map::kInputDepth;
-    barrier_wait(shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot)),
-                 static_cast<std::uint32_t>(round / Map::kInputDepth & 1));
-    products_begin();
+    barrier_wait_unbounded(shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot)),
+                           static_cast<std::uint32_t>(round / Map::kInputDepth & 1));
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+      wgmma_shared<Format, Factor::kPlain, Factor::kPlain>(
           sums[0], describe(own + static_cast<std::uint32_t>(slot * kTilePanelBytes)) + k * kAlong,
           describe(weights(0)) + k * kAlong, 1);
-    products_commit();
+    wgmma_commit();
 #pragma unroll
     for (int layer = 1; layer <= kHidden; ++layer) {
       float (&made)[32] = sums[(layer - 1) % 2];
@@ -139,29 +149,29 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
       else
         begin_with_bias(logits, biases + layer * 64, at);
       wait_for_weights(layer);
-      products_wait<0>();
-      sums_are_final(made);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(made);
       relu<Format>(made, held);
-      products_begin();
+      wgmma_fence();
       if (layer < kHidden)
         forward_products<Format, 4>(next, held, weights(layer), kTilePanelBytes);
       else
         forward_products<Format, 4>(logits, held, weights(layer), kTilePanelBytes);
-      products_commit();
+      wgmma_commit();
       wait_for_room(round, layer);
       store_rows<4>(own + static_cast<std::uint32_t>(Map::activations(layer - 1)), held, at);
     }
-    products_wait<0>();
-    sums_are_final(logits);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(logits);
 
     std::uint32_t logit_gradient[4];
     loss += narrow_loss<Format, true>(logits, label, arguments.gradient_scale, at.first_column(),
                                       logit_gradient, output_bias);
 
     // Backward.
-    products_begin();
+    wgmma_fence();
     backward_products<Format, 1>(sums[0], logit_gradient, weights(kHidden), kTilePanelBytes, 0);
-    products_commit();
+    wgmma_commit();
     store_matrices(own + Map::kLogitGradients + at.narrow_place(), logit_gradient);
     hand_over(kHidden);
     std::uint32_t positive[16];
@@ -169,14 +179,14 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     for (int i = 0; i < 16; ++i) positive[i] = Format::positive(held[i]);
 #pragma unroll
     for (int layer = kHidden - 1; layer >= 0; --layer) {
-      products_wait<0>();
-      sums_are_final(sums[0]);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(sums[0]);
 #pragma unroll
       for (int i = 0; i < 16; ++i) held[i] = Format::pack(sums[0][2 * i], sums[0][2 * i + 1]) & positive[i];
       if (layer > 0) {
-        products_begin();
+        wgmma_fence();
         backward_products<Format, 4>(sums[0], held, weights(layer), kTilePanelBytes, 0);
-        products_commit();
+        wgmma_commit();
       } else {
         wait_for_room(round, 0);
       }
@@ -207,7 +217,7 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
     for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
     if (at.lane < 4) warp_sums[warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
   }
-  named_barrier(1, kApartChains * kWarpgroup);
+  named_barrier_aligned(1, kApartChains * kWarpgroup);
   if (chain != 0) return;
   if (thread < 16) {
     float sum = 0;
@@ -226,8 +236,8 @@ FUSED_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t ba
 
 /// A warpgroup that sums weight gradients: of the output layer and every second before it (kSide 0), or of the others.
 template <class Format, int kHidden, int kSide>
-FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t batch,
-                                unsigned char* memory) {
+MACHINE_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t batch,
+                                  unsigned char* memory) {
   using Map = ApartMap<kHidden>;
   constexpr int kLayers = (kHidden + 1) / 2;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
@@ -248,12 +258,12 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
     const auto both_chains = [&](int layer, const auto& multiply) {
 #pragma unroll
       for (int chain = 0; chain < kApartChains; ++chain) {
-        barrier_wait(shared + static_cast<std::uint32_t>(Map::full(chain, layer)), parity);
-        products_begin();
+        barrier_wait_unbounded(shared + static_cast<std::uint32_t>(Map::full(chain, layer)), parity);
+        wgmma_fence();
         multiply(shared + static_cast<std::uint32_t>(Map::chain(chain)));
-        products_commit();
+        wgmma_commit();
       }
-      products_wait<0>();
+      wgmma_wait<0>();
     };
     const auto give_room = [&](int layer) {
       if (lane == 0)
@@ -266,12 +276,12 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
       both_chains(kHidden, [&](std::uint32_t tile) {
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+          wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(
               output,
               describe(tile + static_cast<std::uint32_t>(Map::activations(kHidden - 1))) + k * kAcross,
               describe_narrow(tile + Map::kLogitGradients) + k * kAcrossNarrow, 1);
       });
-      sums_are_final(output);
+      wgmma_sums_are_final(output);
       give_room(kHidden);
       if (is_last)
 #pragma unroll
@@ -288,18 +298,18 @@ FUSED_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64_t
                                                          : Map::activations(layer - 1));
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+          wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(
               sums, describe(tile + static_cast<std::uint32_t>(Map::gradients(layer))) + k * kAcross,
               describe_both(before, shared + Map::kOnes) + k * kAcrossFirst, 1);
       });
-      sums_are_final(sums);
+      wgmma_sums_are_final(sums);
       give_room(layer);
       if (is_last) {
         store_layer_sums(partial + layer * kOwnerRows * kWarpgroup, sums, thread);
       } else if (layer == 0 && thread == 0 && round + Map::kInputDepth < rounds.count) {
 #pragma unroll
         for (int chain = 0; chain < kApartChains; ++chain) {
-          barrier_wait(shared + static_cast<std::uint32_t>(Map::free(chain, 0)), parity);
+          barrier_wait_unbounded(shared + static_cast<std::uint32_t>(Map::free(chain, 0)), parity);
           load_apart_inputs<kHidden>(arguments, batch, shared, round + Map::kInputDepth, chain);
         }
       }
@@ -344,7 +354,7 @@ __global__ void __launch_bounds__(kApartThreads, 1)
     const std::uint32_t ones = Format::pack(1, 1);
     reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
   __syncthreads();
   // Inputs stay as they are, so they need not wait.
   if (threadIdx.x == kApartChains * kWarpgroup) {
@@ -362,7 +372,7 @@ __global__ void __launch_bounds__(kApartThreads, 1)
     for (int layer = 0; layer <= kHidden; ++layer) {
       const std::uint32_t full = shared + static_cast<std::uint32_t>(Map::weights_full(layer));
       const std::uint32_t bytes = layer < kHidden ? kTilePanelBytes : 16 * kPanelRowBytes;
-      barrier_expect(full, bytes + (layer == 0 ? Map::kBiasBytes : 0));
+      barrier_arrive_expect(full, bytes + (layer == 0 ? Map::kBiasBytes : 0));
       if (layer == 0) bulk_load(shared + Map::kBiases, arguments.image + Map::kBiases, Map::kBiasBytes, full);
       bulk_load(shared + static_cast<std::uint32_t>(layer * kTilePanelBytes),
                 arguments.image + layer * kTilePanelBytes, bytes, full);

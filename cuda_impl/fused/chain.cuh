@@ -23,6 +23,17 @@
 #include "fused/logit_sums.cuh"
 #include "fused/loss.cuh"
 #include "fused/warpgroup.cuh"
+#include "machine/barriers.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -31,18 +42,18 @@ constexpr int kMeetingBarrier = 2;
 constexpr int kChainWarpgroups = 2, kChainThreads = kChainWarpgroups * kWarpgroup + 32;
 
 /// Which batch is trained. The update says so before this kernel may start, so before the update has ended.
-FUSED_DEVICE std::int64_t next_batch(const StepState* state) { return __ldcg(&state->batch); }
+MACHINE_DEVICE std::int64_t next_batch(const StepState* state) { return __ldcg(&state->batch); }
 
 /// Barriers in shared memory, by address.
 struct ChainBarriers {
   std::uint32_t begin;
   int stages;
-  FUSED_DEVICE std::uint32_t resident() const { return begin; }
-  FUSED_DEVICE std::uint32_t full(int stage) const {
+  MACHINE_DEVICE std::uint32_t resident() const { return begin; }
+  MACHINE_DEVICE std::uint32_t full(int stage) const {
     return begin + 8 + 8 * static_cast<std::uint32_t>(stage);
   }
-  FUSED_DEVICE std::uint32_t free(int stage) const { return full(stages + stage); }
-  FUSED_DEVICE std::uint32_t sums() const { return full(2 * stages); }
+  MACHINE_DEVICE std::uint32_t free(int stage) const { return full(stages + stage); }
+  MACHINE_DEVICE std::uint32_t sums() const { return full(2 * stages); }
 };
 
 template <int kWidth>
@@ -50,11 +61,11 @@ constexpr std::uint32_t kStageBytes = kChainWarpgroups * kTilePanelBytes + kWidt
 
 /// The loading warp, one lane of it.
 template <int kWidth>
-FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch, std::uint32_t shared,
-                             const ChainBarriers& barriers) {
+MACHINE_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch, std::uint32_t shared,
+                               const ChainBarriers& barriers) {
   const Plan& plan = arguments.plan;
   const int resident = arguments.layout.resident_bytes;
-  barrier_expect(barriers.resident(), static_cast<std::uint32_t>(resident));
+  barrier_arrive_expect(barriers.resident(), static_cast<std::uint32_t>(resident));
   for (int done = 0; done < resident; done += 32768)
     bulk_load(shared + static_cast<std::uint32_t>(done), arguments.image + plan.hidden_begin + done,
               static_cast<std::uint32_t>(min(32768, resident - done)), barriers.resident());
@@ -65,13 +76,13 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
     const auto load_panel = [&](int panel, std::uint32_t row_bytes) {
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(arguments.layout.ring_begin) +
                                   static_cast<std::uint32_t>(at.stage) * kStageBytes<kWidth>;
-      barrier_wait(barriers.free(at.stage), at.parity ^ 1);
-      barrier_expect(barriers.full(at.stage), (kChainWarpgroups * kTileRows + kWidth) * row_bytes);
+      barrier_wait_unbounded(barriers.free(at.stage), at.parity ^ 1);
+      barrier_arrive_expect(barriers.full(at.stage), (kChainWarpgroups * kTileRows + kWidth) * row_bytes);
       for (int tile = 0; tile < kChainWarpgroups; ++tile) {
         const std::uint32_t rows = stage + static_cast<std::uint32_t>(tile * kTilePanelBytes);
         const unsigned char* of_tile = inputs + (2 * pair + tile) * tile_bytes + panel * kTilePanelBytes;
         if (panel < arguments.passing_panels)
-          bulk_load_passing(rows, of_tile, kTileRows * row_bytes, barriers.full(at.stage));
+          bulk_load_evict_first(rows, of_tile, kTileRows * row_bytes, barriers.full(at.stage));
         else
           bulk_load(rows, of_tile, kTileRows * row_bytes, barriers.full(at.stage));
       }
@@ -89,21 +100,23 @@ FUSED_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch
 /// first stage of the ring, each where only its own inputs lay; of the biases where its logits' gradients were; a loss a warp.
 struct ChainSums {
   float *weights, *biases, *losses;
-  FUSED_DEVICE ChainSums(const ChainLayout& layout, unsigned char* memory)
+  MACHINE_DEVICE ChainSums(const ChainLayout& layout, unsigned char* memory)
       : weights(reinterpret_cast<float*>(memory + layout.ring_begin)),
         biases(reinterpret_cast<float*>(memory + layout.narrow_staging_begin)),
         losses(reinterpret_cast<float*>(memory + layout.barrier_begin) + 2 * (2 + 2 * layout.stages)) {}
-  FUSED_DEVICE float* weights_of(int warpgroup) const { return weights + warpgroup * (kTilePanelBytes / 4); }
-  FUSED_DEVICE float* biases_of(int warpgroup) const { return biases + warpgroup * (kNarrowTileBytes / 4); }
+  MACHINE_DEVICE float* weights_of(int warpgroup) const {
+    return weights + warpgroup * (kTilePanelBytes / 4);
+  }
+  MACHINE_DEVICE float* biases_of(int warpgroup) const { return biases + warpgroup * (kNarrowTileBytes / 4); }
 };
 
 /// The loading warp, when it has loaded everything.
 template <int kWidth, int kClassRows>
-FUSED_DEVICE void chain_store_sums(const ChainArguments& arguments, unsigned char* memory,
-                                   const ChainBarriers& barriers) {
+MACHINE_DEVICE void chain_store_sums(const ChainArguments& arguments, unsigned char* memory,
+                                     const ChainBarriers& barriers) {
   const ChainSums left(arguments.layout, memory);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  barrier_wait(barriers.sums(), 0);
+  barrier_wait_unbounded(barriers.sums(), 0);
   if constexpr (kClassRows == kNarrowColumns)
     LogitSums<(kWidth + 63) / 64>::store(
         arguments.output_partials + blockIdx.x * output_partial_floats(kWidth), left.weights_of(0),
@@ -117,8 +130,8 @@ FUSED_DEVICE void chain_store_sums(const ChainArguments& arguments, unsigned cha
 
 /// One warpgroup, over all its tiles.
 template <class Format, int kWidth, int kClassRows>
-FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t batch, unsigned char* memory,
-                                const ChainBarriers& barriers, int warpgroup) {
+MACHINE_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t batch, unsigned char* memory,
+                                  const ChainBarriers& barriers, int warpgroup) {
   constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
   constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
   constexpr bool kSumsOutputs = kClassRows == kNarrowColumns;
@@ -140,15 +153,15 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
   // The rows of this warp to a tile's panels in device memory.
   const auto publish = [&](unsigned char* panels, const std::uint32_t* held, auto steps, int panel_count,
                            int first_step) {
-    if (at.lane == 0) bulk_store_wait_read();
+    if (at.lane == 0) bulk_store_wait_read<0>();
     __syncwarp();
     store_rows<decltype(steps)::value>(staging, held, at, first_step);
-    shared_writes_to_async();
+    fence_proxy_async_shared();
     __syncwarp();
     if (at.lane == 0) {
       for (int panel = 0; panel < panel_count; ++panel) {
         const int rows = panel * kTilePanelBytes + at.warp * 16 * kPanelRowBytes;
-        bulk_store_kept(panels + rows, staging + static_cast<std::uint32_t>(rows), 16 * kPanelRowBytes);
+        bulk_store_evict_last(panels + rows, staging + static_cast<std::uint32_t>(rows), 16 * kPanelRowBytes);
       }
       bulk_store_commit();
     }
@@ -164,7 +177,7 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       static_cast<std::uint32_t>(arguments.layout.narrow_staging_begin + warpgroup * kNarrowTileBytes);
   [[maybe_unused]] LogitSums<kPanels> output_sums;
 
-  barrier_wait(barriers.resident(), 0);
+  barrier_wait_unbounded(barriers.resident(), 0);
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
   float loss = 0;
   RingPlace ring;
@@ -191,28 +204,28 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
     };
 #pragma unroll 1
     for (int panel = 0; panel < plan.input_panels; ++panel, ring.advance(barriers.stages)) {
-      barrier_wait(barriers.full(ring.stage), ring.parity);
+      barrier_wait_unbounded(barriers.full(ring.stage), ring.parity);
       const Panels rows = describe(stage_rows()), weights = describe(stage_weights());
-      products_begin();
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kPlain, Factor::kPlain>(sums, rows + k * kAlong, weights + k * kAlong,
-                                                                1);
-      products_commit();
-      products_wait<0>();
+        wgmma_shared<Format, Factor::kPlain, Factor::kPlain>(sums, rows + k * kAlong, weights + k * kAlong,
+                                                             1);
+      wgmma_commit();
+      wgmma_wait<0>();
       if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
     }
     if (has_narrow_panel(plan)) {
-      barrier_wait(barriers.full(ring.stage), ring.parity);
-      products_begin();
-      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(sums, describe_narrow(stage_rows()),
-                                                              describe_narrow(stage_weights()), 1);
-      products_commit();
-      products_wait<0>();
+      barrier_wait_unbounded(barriers.full(ring.stage), ring.parity);
+      wgmma_fence();
+      wgmma_shared<Format, Factor::kPlain, Factor::kPlain>(sums, describe_narrow(stage_rows()),
+                                                           describe_narrow(stage_weights()), 1);
+      wgmma_commit();
+      wgmma_wait<0>();
       if (at.lane == 0) barrier_arrive(barriers.free(ring.stage));
       ring.advance(barriers.stages);
     }
-    sums_are_final(sums);
+    wgmma_sums_are_final(sums);
 
     // Forward: the hidden layers, from registers. What the next product does not wait for is done beside it.
     const auto keep_mask = [&](int layer) {
@@ -229,12 +242,12 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
     for (int layer = 0; layer + 1 < plan.hidden; ++layer) {
       relu<Format>(sums, held);
       begin_with_bias(sums, biases + (layer + 1) * kWidth, at);
-      products_begin();
+      wgmma_fence();
       forward_products<Format, kSteps>(sums, held, hidden_weights(layer + 1), kHiddenPanelBytes);
-      products_commit();
+      wgmma_commit();
       keep_activations(layer);
-      products_wait<0>();
-      sums_are_final(sums);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(sums);
     }
     relu<Format>(sums, held);
 
@@ -242,20 +255,20 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
     float logits[kClassRows / 2];
     const auto start_logits = [&](int group) {
       begin_with_bias(logits, biases + plan.hidden * kWidth + group * kClassRows, at);
-      products_begin();
+      wgmma_fence();
       forward_products<Format, kSteps>(
           logits, held, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
           kOutputPanelBytes);
-      products_commit();
+      wgmma_commit();
     };
     const auto finish_logits_products = [&] {
-      products_wait<0>();
-      sums_are_final(logits);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(logits);
     };
     const auto start_back = [&](int layer) {
-      products_begin();
+      wgmma_fence();
       backward_products<Format, kSteps>(sums, held, hidden_weights(layer), kHiddenPanelBytes, 0);
-      products_commit();
+      wgmma_commit();
     };
     const auto publish_gradient = [&](int layer) {
       publish(panels_of(arguments.gradients, layer, tile), held, WidthSteps{}, kPanels, 0);
@@ -278,9 +291,9 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
                                                                             warpgroup * kTilePanelBytes),
                           activations = in_ring ? first_stage + stride : staging;
       if (in_ring) {
-        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all have read these inputs
+        named_barrier_aligned(kMeetingBarrier + warpgroup, kWarpgroup);  // all have read these inputs
       } else {
-        if (at.lane == 0) bulk_store_wait_read();
+        if (at.lane == 0) bulk_store_wait_read<0>();
         __syncwarp();
       }
 #pragma unroll
@@ -291,13 +304,13 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       std::uint32_t gradient[4];
       loss += narrow_loss<Format, true>(logits, rows.label, arguments.gradient_scale, at.first_column(),
                                         gradient, output_sums.bias);
-      products_begin();
+      wgmma_fence();
       backward_products<Format, 1>(sums, gradient, output_weights, kOutputPanelBytes, 0);
-      products_commit();
+      wgmma_commit();
       store_matrices(narrow_staging + at.narrow_place(), gradient);
       __syncwarp();
-      products_wait<0>();
-      sums_are_final(sums);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(sums);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {  // 16 columns: no more of the activations in registers
         std::uint32_t own[4];
@@ -309,26 +322,26 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       }
       if (plan.hidden > 1) start_back(plan.hidden - 1);
       if (in_ring) publish_gradient(plan.hidden - 1);
-      shared_writes_to_async();
-      named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows are there
+      fence_proxy_async_shared();
+      named_barrier_aligned(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows are there
       output_sums.template add<Format>(activations, stride, narrow_staging);
       if (!in_ring) {  // the gradient is staged where they lie
-        products_wait<0>();
-        named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);
+        wgmma_wait<0>();
+        named_barrier_aligned(kMeetingBarrier + warpgroup, kWarpgroup);
         publish_gradient(plan.hidden - 1);
       }
-      products_wait<1>();  // the products of the layer before
-      sums_are_final(sums);
+      wgmma_wait<1>();  // the products of the layer before
+      wgmma_sums_are_final(sums);
       if (plan.hidden > 1) mask_sums(plan.hidden - 2);
-      products_wait<0>();
+      wgmma_wait<0>();
       output_sums.are_final();
-      named_barrier(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows have been read
+      named_barrier_aligned(kMeetingBarrier + warpgroup, kWarpgroup);  // all rows have been read
 #pragma unroll 1
       for (int layer = plan.hidden - 2; layer > 0; --layer) {
         start_back(layer);
         publish_gradient(layer);
-        products_wait<0>();
-        sums_are_final(sums);
+        wgmma_wait<0>();
+        wgmma_sums_are_final(sums);
         mask_sums(layer - 1);
       }
       if (plan.hidden > 1) publish_gradient(0);
@@ -351,11 +364,11 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
         finish_logits_products();
         std::uint32_t gradient[kClassRows / 4];
         logit_gradient<Format>(rows, logits, group * kClassRows, arguments.gradient_scale, at, gradient);
-        products_begin();
+        wgmma_fence();
         backward_products<Format, kClassRows / 16>(
             sums, gradient, output_weights + static_cast<std::uint32_t>(group * kPanels * kOutputPanelBytes),
             kOutputPanelBytes, group > 0);
-        products_commit();
+        wgmma_commit();
         // Two groups of 32 share a panel, which leaves when both are there.
         const int column = group * kClassRows;
         const bool complete = group + 1 == plan.class_groups || (column + kClassRows) % kPanelColumns == 0;
@@ -363,8 +376,8 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
                     (static_cast<std::int64_t>(tile) * plan.class_panels + column / kPanelColumns) *
                         kTilePanelBytes,
                 gradient, ClassSteps{}, complete ? 1 : 0, column % kPanelColumns / 16);
-        products_wait<0>();
-        sums_are_final(sums);
+        wgmma_wait<0>();
+        wgmma_sums_are_final(sums);
       }
 
       // Backward: the hidden layers.
@@ -373,8 +386,8 @@ FUSED_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t ba
       for (int layer = plan.hidden - 1; layer > 0; --layer) {
         start_back(layer);
         publish_gradient(layer);
-        products_wait<0>();
-        sums_are_final(sums);
+        wgmma_wait<0>();
+        wgmma_sums_are_final(sums);
         mask_sums(layer - 1);
       }
       publish_gradient(0);

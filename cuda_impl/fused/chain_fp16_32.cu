@@ -1,5 +1,6 @@
 // The chain of networks up to 32 wide in fp16.
 #include "fused/launch.cuh"
+#include "machine/formats.cuh"
 
 namespace headroom::fused {
 

@@ -22,6 +22,17 @@
 #include <type_traits>
 
 #include "fused/pipeline.cuh"
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -33,10 +44,10 @@ struct ClusterMap {
   static_assert(kHidden >= 2 && kHidden <= 4);
   /// Tiles that rank `rank` is ahead with its forward work. Two ranks' leads differ by two: a tile's way to the
   /// neighbour and its gradient's way back take longer than the work on one tile.
-  FUSED_BOTH static constexpr int lead(int rank) { return 2 * (kHidden - rank); }
+  MACHINE_BOTH static constexpr int lead(int rank) { return 2 * (kHidden - rank); }
   /// Rank 0 reads its inputs twice, for the forward pass and for the weight gradient, in two rings.
   static constexpr int kInputDepth = 3;
-  FUSED_BOTH static constexpr int depth_into(int rank) { return rank == 0 ? kInputDepth : lead(rank) + 2; }
+  MACHINE_BOTH static constexpr int depth_into(int rank) { return rank == 0 ? kInputDepth : lead(rank) + 2; }
   static constexpr int kDepth = 2;  // of the other rings, but one of what waits to be sent back
   // Tiles from the start.
   static constexpr int kInto = 0, kAgain = kInputDepth,
@@ -44,12 +55,12 @@ struct ClusterMap {
                        kOut = kGradientOut + 1, kGradientInto = 11;
   static_assert(kOut + kDepth <= kGradientInto);
   /// H waits in the sender's shared memory until it has landed; next to the last rank, until it is used there.
-  FUSED_BOTH static constexpr bool before_last(int rank) { return rank == kHidden - 2; }
-  FUSED_BOTH static constexpr int out_depth(int rank) { return before_last(rank) ? 4 : kDepth; }
-  FUSED_BOTH static constexpr int out(int rank) {
+  MACHINE_BOTH static constexpr bool before_last(int rank) { return rank == kHidden - 2; }
+  MACHINE_BOTH static constexpr int out_depth(int rank) { return before_last(rank) ? 4 : kDepth; }
+  MACHINE_BOTH static constexpr int out(int rank) {
     return !before_last(rank) ? kOut : rank == 0 ? 2 * kInputDepth : depth_into(rank);
   }
-  FUSED_BOTH static constexpr int gradient_out(int rank) {
+  MACHINE_BOTH static constexpr int gradient_out(int rank) {
     return before_last(rank) ? out(rank) + out_depth(rank) : kGradientOut;
   }
   static_assert(gradient_out(kHidden - 2) < kGradientInto);
@@ -76,9 +87,9 @@ struct ClusterMap {
 template <int kDepth>
 struct SlotRing {
   std::uint32_t at = 0;
-  FUSED_DEVICE std::uint32_t slot() const { return at >> 1; }
-  FUSED_DEVICE std::uint32_t parity() const { return at & 1; }
-  FUSED_DEVICE void advance() {
+  MACHINE_DEVICE std::uint32_t slot() const { return at >> 1; }
+  MACHINE_DEVICE std::uint32_t parity() const { return at & 1; }
+  MACHINE_DEVICE void advance() {
     at += 2;
     if (slot() == kDepth) at = parity() ^ 1;
   }
@@ -88,32 +99,34 @@ struct SlotRing {
 template <int kHidden>
 struct ClusterTiles {
   int cluster, clusters, count;
-  FUSED_DEVICE explicit ClusterTiles(const Plan& plan)
+  MACHINE_DEVICE explicit ClusterTiles(const Plan& plan)
       : cluster(static_cast<int>(blockIdx.x) / kHidden), clusters(static_cast<int>(gridDim.x) / kHidden) {
     count = (plan.tiles - cluster + clusters - 1) / clusters;
   }
-  FUSED_DEVICE int of_batch(int tile) const { return cluster + tile * clusters; }
+  MACHINE_DEVICE int of_batch(int tile) const { return cluster + tile * clusters; }
 };
 
-FUSED_DEVICE std::uint32_t slot_barrier(std::uint32_t first, std::uint32_t slot) { return first + slot * 8; }
+MACHINE_DEVICE std::uint32_t slot_barrier(std::uint32_t first, std::uint32_t slot) {
+  return first + slot * 8;
+}
 /// This warp's arrival, after its writes and reads.
-FUSED_DEVICE void warp_arrive(std::uint32_t barrier) {
+MACHINE_DEVICE void warp_arrive(std::uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
 /// A warp of rank 0: inputs into one of its rings, whose barriers are `full` and `free`.
 template <int kHidden>
-FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int64_t batch, std::uint32_t ring,
-                                   std::uint32_t full, std::uint32_t free) {
+MACHINE_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int64_t batch,
+                                     std::uint32_t ring, std::uint32_t full, std::uint32_t free) {
   using Map = ClusterMap<kHidden>;
   const ClusterTiles<kHidden> tiles(arguments.plan);
   const unsigned char* inputs =
       arguments.inputs + (batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
   SlotRing<Map::kInputDepth> place;
   for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
-    barrier_wait(slot_barrier(free, place.slot()), place.parity() ^ 1);
-    barrier_expect(slot_barrier(full, place.slot()), kClusterTileBytes);
+    barrier_wait_unbounded(slot_barrier(free, place.slot()), place.parity() ^ 1);
+    barrier_arrive_expect(slot_barrier(full, place.slot()), kClusterTileBytes);
     bulk_load(ring + place.slot() * kClusterTileBytes, inputs, kClusterTileBytes,
               slot_barrier(full, place.slot()));
     inputs += std::int64_t{tiles.clusters} * kClusterTileBytes;
@@ -122,15 +135,15 @@ FUSED_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int6
 
 /// A thread of a rank in the middle: as soon as a tile has landed, the sender hears of it and the next may come.
 template <int kHidden>
-FUSED_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
+MACHINE_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
   using Map = ClusterMap<kHidden>;
   const ClusterTiles<kHidden> tiles(arguments.plan);
   const int depth = Map::lead(rank) + 2, sender_depth = Map::out_depth(rank - 1);
   std::uint32_t slot = 0, parity = 0, sent = 0;
   for (int tile = 0; tile < tiles.count; ++tile) {
-    barrier_wait(slot_barrier(shared + Map::kIntoFull, slot), parity);
-    barrier_expect(slot_barrier(shared + Map::kIntoFull, slot), kClusterTileBytes);
-    barrier_arrive_remote(
+    barrier_wait_unbounded(slot_barrier(shared + Map::kIntoFull, slot), parity);
+    barrier_arrive_expect(slot_barrier(shared + Map::kIntoFull, slot), kClusterTileBytes);
+    barrier_arrive_remote_relaxed(
         remote_address(slot_barrier(shared + Map::kOutSent, sent), static_cast<std::uint32_t>(rank - 1)));
     if (static_cast<int>(++slot) == depth) {
       slot = 0;
@@ -142,7 +155,7 @@ FUSED_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::ui
 
 /// The two warpgroups of rank kRank of kHidden, over all tiles of the cluster.
 template <class Format, int kHidden, int kRank>
-FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
   constexpr bool kFirst = kRank == 0, kLast = kRank == kHidden - 1;
   constexpr int kLead = Map::lead(kRank), kSteps = 8, kOwnerThreads = 2 * kWarpgroup;
@@ -164,9 +177,9 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   };
   if (leads_block) {
     for (int slot = 0; slot < Map::depth_into(kRank) && !kFirst; ++slot)
-      barrier_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
+      barrier_arrive_expect(barrier(Map::kIntoFull, slot), kClusterTileBytes);
     for (int slot = 0; slot < Map::kDepth && !kLast; ++slot)
-      barrier_expect(barrier(Map::kGradientFull, slot), kClusterTileBytes);
+      barrier_arrive_expect(barrier(Map::kGradientFull, slot), kClusterTileBytes);
   }
   __syncwarp();
 
@@ -200,17 +213,17 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   const auto store_features = [&](std::uint32_t tile, const std::uint32_t* held) {
 #pragma unroll
     for (int step = 0; step < 4; ++step)
-      store_matrices_turned(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
-                            held + 4 * step);
-    shared_writes_to_async();
+      store_matrices_transposed(tile + stored + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                                held + 4 * step);
+    fence_proxy_async_shared();
   };
   // This warpgroup's panel of a staged tile into rank `rank`'s shared memory, as soon as there is room.
   const auto send = [&](std::uint32_t staged, std::uint32_t room, std::uint32_t room_parity,
                         std::uint32_t tile, std::uint32_t full, int rank) {
-    named_barrier(1 + half, kWarpgroup);
+    named_barrier_aligned(1 + half, kWarpgroup);
     if (thread == 0) {
       const std::uint32_t panel = static_cast<std::uint32_t>(half * kTilePanelBytes);
-      barrier_wait(room, room_parity);
+      barrier_wait_unbounded(room, room_parity);
       bulk_send(of_rank(tile + panel, rank), staged + panel, kTilePanelBytes, of_rank(full, rank));
     }
     __syncwarp();
@@ -219,8 +232,8 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   const auto products = [&](float (&sums)[32], const std::uint32_t* weights, std::uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < kSteps; ++k)
-      multiply_held<Format, Factor::kPlain>(sums, weights + 4 * k,
-                                            describe(tile) + (k >> 2) * kNextPanel + (k & 3) * kAlong, k > 0);
+      wgmma_held<Format, Factor::kPlain>(sums, weights + 4 * k,
+                                         describe(tile) + (k >> 2) * kNextPanel + (k & 3) * kAlong, k > 0);
   };
 
   SlotRing<Map::depth_into(kRank)> forward_in, backward_in;
@@ -240,34 +253,34 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
       if constexpr (kFirst)
         barrier_arrive(barrier(Map::kAgainFree, backward_in.slot()));
       else
-        barrier_arrive_remote(of_rank(barrier(Map::kOutFree, backward_in.slot()), kRank - 1));
+        barrier_arrive_remote_relaxed(of_rank(barrier(Map::kOutFree, backward_in.slot()), kRank - 1));
     }
     __syncwarp();
     backward_in.advance();
   };
   const auto wait_for_tile = [&](std::uint32_t full, std::uint32_t parity) {
     if constexpr (kFirst)
-      barrier_wait(full, parity);
+      barrier_wait_unbounded(full, parity);
     else
-      barrier_wait_cluster(full, parity);
+      barrier_wait_cluster_unbounded(full, parity);
   };
   const auto start_forward = [&](float (&sums)[32]) {
     wait_for_tile(barrier(Map::kIntoFull, forward_in.slot()), forward_in.parity());
     if constexpr (kLast) {  // the next tile in this place, and room in the neighbour's staging
       if (leads_block) {
-        barrier_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
-        barrier_arrive_remote(of_rank(barrier(Map::kOutSent, received.slot()), kRank - 1));
+        barrier_arrive_expect(barrier(Map::kIntoFull, forward_in.slot()), kClusterTileBytes);
+        barrier_arrive_remote_relaxed(of_rank(barrier(Map::kOutSent, received.slot()), kRank - 1));
       }
       received.advance();
       __syncwarp();
     }
-    products_begin();
+    wgmma_fence();
     products(sums, forward, tile_address(Map::kInto, forward_in.slot()));
-    products_commit();
+    wgmma_commit();
   };
   // Bias, ReLU and rounding of a tile's sums, and on to where its next product is made.
   const auto finish_forward = [&](float (&sums)[32]) {
-    sums_are_final(sums);
+    wgmma_sums_are_final(sums);
     if constexpr (kFirst) {
       __syncwarp();
       if (lane == 0) barrier_arrive(barrier(Map::kIntoFree, forward_in.slot()));
@@ -276,11 +289,11 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     relu_values<Format>(sums, bias, held);
     mask_word(forward_in, mask_in) = positive(held).word[0];
     if constexpr (kLast) {
-      barrier_wait(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
+      barrier_wait_unbounded(barrier(Map::kLastFree, forward_out.slot()), forward_out.parity() ^ 1);
       store_features(tile_address(Map::kLastActivations, forward_out.slot()), held);
       warp_arrive(barrier(Map::kLastFull, forward_out.slot()));
     } else {
-      barrier_wait(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
+      barrier_wait_unbounded(barrier(Map::kOutSent, staged.slot()), staged.parity() ^ 1);
       const std::uint32_t from = tile_address(Map::out(kRank), staged.slot());
       store_features(from, held);
       send(from, barrier(Map::kOutFree, forward_out.slot()), forward_out.parity() ^ 1,
@@ -297,7 +310,7 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   for (int tile = 0; tile < min(kLead, tiles.count); ++tile) {
     float sums[32];
     start_forward(sums);
-    products_wait<0>();
+    wgmma_wait<0>();
     finish_forward(sums);
   }
 
@@ -309,57 +322,59 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
     constexpr bool kForward = decltype(with_forward)::value;
     float forward_sums[32];
     if constexpr (kForward) start_forward(forward_sums);
-    products_wait<kForward ? 1 : 0>();
-    sums_are_final(gradient);
+    wgmma_wait<kForward ? 1 : 0>();
+    wgmma_sums_are_final(gradient);
     if (!is_first) release_inputs();
 
     // The gradient of the layer's activations, from the next owner's or from that of the logits.
     float sums[32];
     if constexpr (kLast) {
-      barrier_wait(barrier(Map::kLogitFull, gradient_ring.slot()), gradient_ring.parity());
-      products_begin();
-      multiply_held<Format, Factor::kPlain>(
+      barrier_wait_unbounded(barrier(Map::kLogitFull, gradient_ring.slot()), gradient_ring.parity());
+      wgmma_fence();
+      wgmma_held<Format, Factor::kPlain>(
           sums, backward, describe(shared + Map::kLogitGradients + gradient_ring.slot() * kTilePanelBytes),
           0);
     } else {
-      barrier_wait_cluster(barrier(Map::kGradientFull, gradient_ring.slot()), gradient_ring.parity());
+      barrier_wait_cluster_unbounded(barrier(Map::kGradientFull, gradient_ring.slot()),
+                                     gradient_ring.parity());
       if (leads_block) {
-        barrier_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
-        barrier_arrive_remote(of_rank(shared + Map::kGradientSent, kRank + 1));
+        barrier_arrive_expect(barrier(Map::kGradientFull, gradient_ring.slot()), kClusterTileBytes);
+        barrier_arrive_remote_relaxed(of_rank(shared + Map::kGradientSent, kRank + 1));
       }
       __syncwarp();
-      products_begin();
+      wgmma_fence();
       products(sums, backward, tile_address(Map::kGradientInto, gradient_ring.slot()));
     }
-    products_commit();
+    wgmma_commit();
     if constexpr (kForward) {
-      products_wait<1>();
+      wgmma_wait<1>();
       finish_forward(forward_sums);
     }
     const Mask<16> mask{{mask_word(backward_in, mask_out)}};
     mask_out.advance();
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     if constexpr (kLast)
       warp_arrive(barrier(Map::kLogitFree, gradient_ring.slot()));
     else if (lane == 0)
-      barrier_arrive_remote(of_rank(barrier(Map::kGradientOutFree, gradient_ring.slot()), kRank + 1));
+      barrier_arrive_remote_relaxed(of_rank(barrier(Map::kGradientOutFree, gradient_ring.slot()), kRank + 1));
     __syncwarp();
     masked<Format>(sums, mask, held);
 
     // Into the weight gradient, and to the owner before this one.
-    if constexpr (kFirst) barrier_wait(barrier(Map::kAgainFull, backward_in.slot()), backward_in.parity());
-    products_begin();
+    if constexpr (kFirst)
+      barrier_wait_unbounded(barrier(Map::kAgainFull, backward_in.slot()), backward_in.parity());
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kTurned>(
+      wgmma_held<Format, Factor::kTurned>(
           gradient, held + 4 * k,
           describe(tile_address(kFirst ? Map::kAgain : Map::kInto, backward_in.slot()), kTilePanelBytes) +
               k * kAcross,
           1);
-    products_commit();
+    wgmma_commit();
     if constexpr (!kFirst) {
-      barrier_wait(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
+      barrier_wait_unbounded(shared + Map::kGradientSent, gradient_ring.slot() ^ 1);
       const std::uint32_t from = tile_address(Map::gradient_out(kRank), 0);
       store_features(from, held);
       send(from, barrier(Map::kGradientOutFree, gradient_ring.slot()), gradient_ring.parity() ^ 1,
@@ -378,8 +393,8 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
   for (; tile + kLead < tiles.count; ++tile) work_on(std::true_type{}, tile == 0);
 #pragma unroll 1
   for (; tile < tiles.count; ++tile) work_on(std::false_type{}, tile == 0);
-  products_wait<0>();
-  sums_are_final(gradient);
+  wgmma_wait<0>();
+  wgmma_sums_are_final(gradient);
 
   float* partial = arguments.partials +
                    static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +
@@ -391,9 +406,9 @@ FUSED_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned ch
 
 /// What the warpgroup of the loss has added up besides weights, over the rows of a warp and then over warps: output
 /// biases to row 16 of `partial`, and the loss. sums: [4 * 17] in shared memory.
-FUSED_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* partial,
-                                  const float (&output_bias)[4], float loss, float* sums, const Lane& at,
-                                  int thread, int cluster, int barrier) {
+MACHINE_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* partial,
+                                    const float (&output_bias)[4], float loss, float* sums, const Lane& at,
+                                    int thread, int cluster, int barrier) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
   if (at.lane == 0) sums[4 * 16 + at.warp] = loss;
@@ -404,7 +419,7 @@ FUSED_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* par
     for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
     if (at.lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
   }
-  named_barrier(barrier, kWarpgroup);
+  named_barrier_aligned(barrier, kWarpgroup);
   if (thread < 16)
     partial[16 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
   if (thread == 0) arguments.block_losses[cluster] = (sums[64] + sums[65]) + (sums[66] + sums[67]);
@@ -412,7 +427,7 @@ FUSED_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* par
 
 /// The third warpgroup of the last rank: logits, loss and its gradient, and the gradient of the output layer.
 template <class Format, int kHidden>
-FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
+MACHINE_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
   const Plan& plan = arguments.plan;
   const ClusterTiles<kHidden> tiles(plan);
@@ -424,7 +439,7 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
   };
   if (thread == 0) {
     constexpr std::uint32_t kBytes = 2 * 16 * kPanelRowBytes;
-    barrier_expect(shared + Map::kWeights, kBytes);
+    barrier_arrive_expect(shared + Map::kWeights, kBytes);
     bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(128, kHidden), kBytes,
               shared + Map::kWeights);
   }
@@ -447,20 +462,20 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
   float output_gradient[2][8] = {}, output_bias[4] = {}, loss = 0;
   SlotRing<Map::kLastDepth> place;
   SlotRing<Map::kDepth> logit_place;
-  barrier_wait(shared + Map::kWeights, 0);
+  barrier_wait_unbounded(shared + Map::kWeights, 0);
 
   // A tile's part of the output layer's gradient is made while the next tile's logits are.
   std::uint32_t features = 0, before = 0;  // where the activations and the gradient are for it
   const auto weight_products = [&] {
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+        wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(
             output_gradient[half], describe(features) + half * kNextPanel + k * kAcross,
             describe(before) + k * kAcross, 1);
-    products_commit();
+    wgmma_commit();
   };
   std::uint32_t freed = 0;  // the barrier to say so at
 #pragma unroll 1
@@ -468,23 +483,23 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
     const std::uint32_t activations =
         shared + (static_cast<std::uint32_t>(Map::kLastActivations) + place.slot()) * kClusterTileBytes;
     const std::uint32_t own = shared + Map::kLogitGradients + logit_place.slot() * kTilePanelBytes;
-    barrier_wait(barrier(Map::kLastFull, place.slot()), place.parity());
+    barrier_wait_unbounded(barrier(Map::kLastFull, place.slot()), place.parity());
     float logits[8];
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k)
-      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+      wgmma_shared<Format, Factor::kPlain, Factor::kPlain>(
           logits, describe(activations) + (k >> 2) * kNextPanel + (k & 3) * kAlong,
           describe(shared + Map::kOutputWeights) + (k >> 2) * (16 * kPanelRowBytes >> 4) + (k & 3) * kAlong,
           k > 0);
-    products_commit();
+    wgmma_commit();
     if (tile > 0) {
       weight_products();
-      products_wait<1>();
+      wgmma_wait<1>();
     } else {
-      products_wait<0>();
+      wgmma_wait<0>();
     }
-    sums_are_final(logits);
+    wgmma_sums_are_final(logits);
 #pragma unroll
     for (int i = 0; i < 8; ++i) logits[i] += bias[(i & 1) + 2 * (i >> 2)];
     std::uint32_t gradient[4];
@@ -492,15 +507,15 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
                                 output_bias);
     if (tile + 1 < tiles.count) load_labels(tile + 1);
     // Before this warp says that its rows are there: behind that, another may already write where these products read.
-    products_wait<0>();
-    sums_are_final(output_gradient[0]);
-    sums_are_final(output_gradient[1]);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(output_gradient[0]);
+    wgmma_sums_are_final(output_gradient[1]);
     if (tile > 0) warp_arrive(freed);
-    barrier_wait(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
+    barrier_wait_unbounded(barrier(Map::kLogitFree, logit_place.slot()), logit_place.parity() ^ 1);
     store_rows<1>(own, gradient, at);
-    shared_writes_to_async();
+    fence_proxy_async_shared();
     warp_arrive(barrier(Map::kLogitFull, logit_place.slot()));
-    barrier_wait(barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
+    barrier_wait_unbounded(barrier(Map::kLogitFull, logit_place.slot()), logit_place.parity());
     features = activations;
     before = own;
     freed = barrier(Map::kLastFree, place.slot());
@@ -508,9 +523,9 @@ FUSED_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batc
     logit_place.advance();
   }
   weight_products();
-  products_wait<0>();
-  sums_are_final(output_gradient[0]);
-  sums_are_final(output_gradient[1]);
+  wgmma_wait<0>();
+  wgmma_sums_are_final(output_gradient[0]);
+  wgmma_sums_are_final(output_gradient[1]);
 
   float* partial = arguments.partials +
                    static_cast<std::int64_t>(tiles.cluster) * cluster_partial_floats(kHidden) +

@@ -1,5 +1,6 @@
 // The cluster form in fp16.
 #include "fused/launch_cluster.cuh"
+#include "machine/formats.cuh"
 
 namespace headroom::fused {
 

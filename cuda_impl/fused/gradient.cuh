@@ -9,6 +9,15 @@
 #pragma once
 
 #include "fused/chain.cuh"
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/memory.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -16,7 +25,7 @@ namespace headroom::fused {
 constexpr int kEarlyStages = 2;
 constexpr int kGradientShared = kGradientRingBytes + 16 * kMostGradientStages;
 
-FUSED_DEVICE std::uint32_t pair_rank() { return blockIdx.x % kGradientPair; }
+MACHINE_DEVICE std::uint32_t pair_rank() { return blockIdx.x % kGradientPair; }
 
 /// What a thread sums: its rows of whole panels of inputs, which ones follow for the biases, and of the narrow panel; see
 /// Segment.
@@ -29,17 +38,17 @@ struct GradientSums {
 
   /// 16 rows of the tile: gradients and inputs, both across them.
   template <class Format>
-  FUSED_DEVICE void add(Panels gradients, Panels inputs, NarrowPanel narrow_inputs) {
-    multiply_shared<Format, Factor::kTurned, Factor::kTurned>(sums, gradients, inputs, 1);
+  MACHINE_DEVICE void add(Panels gradients, Panels inputs, NarrowPanel narrow_inputs) {
+    wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(sums, gradients, inputs, 1);
     if constexpr (kWithNarrow)
-      multiply_shared<Format, Factor::kTurned, Factor::kTurned>(narrow, gradients, narrow_inputs, 1);
+      wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(narrow, gradients, narrow_inputs, 1);
   }
-  FUSED_DEVICE void are_final() {
-    sums_are_final(sums);
-    sums_are_final(narrow);
+  MACHINE_DEVICE void are_final() {
+    wgmma_sums_are_final(sums);
+    wgmma_sums_are_final(narrow);
   }
   /// To where the update finds them.
-  FUSED_DEVICE void store(float* partial, int thread) const {
+  MACHINE_DEVICE void store(float* partial, int thread) const {
     store_quads<kWeightRows>(partial, sums, thread);
     if constexpr (kWithNarrow) store_quads<kNarrowRows>(partial + kWeightRows * kWarpgroup, narrow, thread);
     if constexpr (kWithBias) {
@@ -52,8 +61,8 @@ struct GradientSums {
 
 /// Which sums is known here, as a round whose last products are not would end with an empty one.
 template <class Format, class Sums>
-FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
-                                   const ChainBarriers& barriers, float* partials, int warpgroup) {
+MACHINE_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t shared,
+                                     const ChainBarriers& barriers, float* partials, int warpgroup) {
   Sums sums;
   RingPlace ring;
   for (int tile = block.first_tile; tile < block.end_tile; ++tile, ring.advance(barriers.stages)) {
@@ -61,17 +70,18 @@ FUSED_DEVICE void gradient_compute(const GradientBlock& block, std::uint32_t sha
     const Panels gradients = describe(stage + static_cast<std::uint32_t>(warpgroup * kTilePanelBytes)),
                  inputs = describe(stage + static_cast<std::uint32_t>(block.inputs_at), kTilePanelBytes);
     const NarrowPanel narrow = describe_narrow(stage + static_cast<std::uint32_t>(block.narrow_at));
-    barrier_wait_cluster(barriers.full(ring.stage), ring.parity);  // the other block's copies come here too
-    products_begin();
+    barrier_wait_cluster_unbounded(barriers.full(ring.stage),
+                                   ring.parity);  // the other block's copies come here too
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kTileRows / 16; ++k)
       sums.template add<Format>(gradients + k * kAcross, inputs + k * kAcross, narrow + k * kAcrossNarrow);
-    products_commit();
-    products_wait<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) {
       barrier_arrive(barriers.free(ring.stage));
       if (block.same_outputs)
-        barrier_arrive_remote(remote_address(barriers.free(ring.stage), pair_rank() ^ 1));
+        barrier_arrive_remote_relaxed(remote_address(barriers.free(ring.stage), pair_rank() ^ 1));
     }
   }
   sums.are_final();
@@ -106,9 +116,9 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       *reinterpret_cast<uint4*>(memory + at / kTileRows * block.stage_bytes + block.ones_at +
                                 panel_offset(at % kTileRows, 0)) = {ones, ones, ones, ones};
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
   __syncthreads();
-  cluster_meet();  // before the other block's copies count on these barriers
+  cluster_sync_relaxed();  // before the other block's copies count on these barriers
   const bool loads = warpgroup == kChainWarpgroups && threadIdx.x % 32 == 0;
   const std::uint32_t output_bytes = static_cast<std::uint32_t>(block.output_columns * kTileRows * 2),
                       panel_bytes = static_cast<std::uint32_t>(block.input_columns * kTileRows * 2),
@@ -118,12 +128,12 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     const std::uint32_t to_panels = to + static_cast<std::uint32_t>(block.inputs_at),
                         to_narrow = to + static_cast<std::uint32_t>(block.narrow_at);
     const unsigned char* panels = block.inputs + tile * block.input_tile_bytes;
-    barrier_expect(barriers.full(stage), output_bytes + panel_bytes + narrow_bytes);
+    barrier_arrive_expect(barriers.full(stage), output_bytes + panel_bytes + narrow_bytes);
     if (!block.of_batch) return bulk_load(to_panels, panels, panel_bytes, barriers.full(stage));
     panels += batch * batch_bytes;
-    if (panel_bytes > 0) bulk_load_passing(to_panels, panels, panel_bytes, barriers.full(stage));
+    if (panel_bytes > 0) bulk_load_evict_first(to_panels, panels, panel_bytes, barriers.full(stage));
     if (narrow_bytes > 0)
-      bulk_load_passing(to_narrow, panels + panel_bytes, narrow_bytes, barriers.full(stage));
+      bulk_load_evict_first(to_narrow, panels + panel_bytes, narrow_bytes, barriers.full(stage));
   };
   // A batch's inputs stay as they are, so they need not wait.
   const int early = loads && block.of_batch ? min(kEarlyStages, block.end_tile - block.first_tile) : 0;
@@ -154,21 +164,21 @@ __global__ void __launch_bounds__(kChainThreads, 1)
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(ring.stage * block.stage_bytes);
       // Inputs first: they come from device memory, the others from the L2.
       if (tile - block.first_tile >= early) {
-        barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
+        barrier_wait_unbounded(barriers.free(ring.stage), ring.parity ^ 1);
         load_inputs(ring.stage, tile);
       }
       const unsigned char* outputs = block.outputs + tile * block.output_tile_bytes;
       if (block.same_outputs) {
         const std::uint32_t share = output_bytes / kGradientPair, begin = pair_rank() * share;
-        bulk_load_to((1 << kGradientPair) - 1, stage + begin, outputs + begin, share,
-                     barriers.full(ring.stage));
+        bulk_load_multicast((1 << kGradientPair) - 1, stage + begin, outputs + begin, share,
+                            barriers.full(ring.stage));
       } else {
         bulk_load(stage, outputs, output_bytes, barriers.full(ring.stage));
       }
     }
   }
   __syncwarp();
-  cluster_meet();  // nobody leaves while the other may still arrive at its barriers
+  cluster_sync_relaxed();  // nobody leaves while the other may still arrive at its barriers
 }
 
 }  // namespace headroom::fused

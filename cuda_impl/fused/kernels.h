@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fused/plan.h"
+#include "machine/panels.h"
 
 namespace headroom::fused {
 
@@ -44,7 +45,7 @@ struct ChainArguments {
 };
 
 /// Of a thread block of the chain: eight rows for each 64 of the width, and one of biases; see Segment.
-FUSED_BOTH constexpr int output_partial_floats(int width) {
+MACHINE_BOTH constexpr int output_partial_floats(int width) {
   return ((width > 64 ? 2 : 1) * 8 + 1) * kWarpgroup;
 }
 
@@ -63,13 +64,13 @@ struct PipelineArguments {
 /// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.
 inline constexpr int kKeptTiles = 8, kKeptTileBytes = 64 * 128 * 2 + 64 * 128 / 8;
 inline constexpr int kOwnerRows = 34;
-FUSED_BOTH constexpr int pipeline_partial_floats(int hidden) {
+MACHINE_BOTH constexpr int pipeline_partial_floats(int hidden) {
   return (hidden * kOwnerRows + 8 + 1) * kWarpgroup;
 }
 
 /// The same for the cluster form: an owner's two halves, then those of the output layer.
 inline constexpr int kWideOwnerRows = 66;
-FUSED_BOTH constexpr int cluster_partial_floats(int hidden) {
+MACHINE_BOTH constexpr int cluster_partial_floats(int hidden) {
   return (hidden * 2 * kWideOwnerRows + 2 * 8 + 1) * kWarpgroup;
 }
 
@@ -77,7 +78,7 @@ FUSED_BOTH constexpr int cluster_partial_floats(int hidden) {
 inline constexpr int kPieceRows = 16, kPiecesPerTile = kTileRows / kPieceRows;
 /// Rows of an SM's partial sums there, 128 floats each: eight a hidden layer, four of the output layer, two of hidden
 /// layers' biases and one of the output layer's; see Kind::kLanes.
-FUSED_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 + 2 + 1; }
+MACHINE_BOTH constexpr int warp_partial_rows(int hidden) { return hidden * 8 + 4 + 2 + 1; }
 
 /// Thread blocks of the gradient kernel come in pairs, a cluster each.
 inline constexpr int kGradientPair = 2;
@@ -120,7 +121,7 @@ struct Target {
   int layer = -1, out = 0, in = 0;
 };
 /// The parameter whose gradient is in column `column` of 128 of row `row` of a segment.
-FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
+MACHINE_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, int column) {
   if (segment.kind == Kind::kQuads && row < segment.weight_rows) {
     const int place = row * kWarpgroup + column;
     column = place / 4 % kWarpgroup;
@@ -157,7 +158,7 @@ FUSED_BOTH Target target_of(const Plan& plan, const Segment& segment, int row, i
   return target;
 }
 /// Its place in the flat parameters.
-FUSED_BOTH std::int64_t parameter_index(const Plan& plan, const Target& target) {
+MACHINE_BOTH std::int64_t parameter_index(const Plan& plan, const Target& target) {
   const int ins = plan.widths[target.layer], outs = plan.widths[target.layer + 1];
   return plan.parameter_begin[target.layer] +
          (target.in < 0 ? ins * outs + target.out : target.out * ins + target.in);
@@ -183,7 +184,7 @@ struct UpdateShare {
 };
 /// kPairSplits: of pairs of SMs.
 inline constexpr int kFewSplits = 20, kPairSplits = 72;
-FUSED_BOTH constexpr UpdateShare update_share(int splits) {
+MACHINE_BOTH constexpr UpdateShare update_share(int splits) {
   return splits <= kFewSplits    ? UpdateShare{4, 1, 32 * kFewSplits}
          : splits <= 64          ? UpdateShare{1, 1, 512}
          : splits <= kPairSplits ? UpdateShare{1, 4, 96}

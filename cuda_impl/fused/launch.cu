@@ -1,7 +1,9 @@
 // Which kernel a plan gets; the weight gradients' kernel.
 #include "device/check.h"
 #include "fused/gradient.cuh"
-#include "fused/launch_config.h"
+#include "machine/formats.cuh"
+#include "machine/launch_config.h"
+#include "machine/panels.h"
 
 namespace headroom::fused {
 

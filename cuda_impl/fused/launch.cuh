@@ -3,7 +3,7 @@
 
 #include "device/check.h"
 #include "fused/chain.cuh"
-#include "fused/launch_config.h"
+#include "machine/launch_config.h"
 
 namespace headroom::fused {
 

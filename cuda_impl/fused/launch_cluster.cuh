@@ -5,7 +5,7 @@
 
 #include "device/check.h"
 #include "fused/cluster.cuh"
-#include "fused/launch_config.h"
+#include "machine/launch_config.h"
 
 namespace headroom::fused {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "device/check.h"
-#include "fused/launch_config.h"
 #include "fused/pair.cuh"
+#include "machine/launch_config.h"
 
 namespace headroom::fused {
 

@@ -4,8 +4,9 @@
 #include <stdexcept>
 
 #include "device/check.h"
-#include "fused/launch_config.h"
 #include "fused/pipeline.cuh"
+#include "machine/launch_config.h"
+#include "machine/panels.h"
 
 namespace headroom::fused {
 

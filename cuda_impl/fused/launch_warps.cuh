@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "device/check.h"
-#include "fused/launch_config.h"
 #include "fused/warps.cuh"
+#include "machine/launch_config.h"
 
 namespace headroom::fused {
 

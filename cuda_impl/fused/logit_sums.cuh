@@ -6,6 +6,10 @@
 
 #include "fused/kernels.h"
 #include "fused/warpgroup.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -16,32 +20,32 @@ struct LogitSums {
   /// Adds a tile to the weights' gradients: activations [64, 64 * kPanels], `panel_stride` bytes from one panel to the next, and
   /// gradients [64, 16]. Starts products and does not wait for them.
   template <class Format>
-  FUSED_DEVICE void add(std::uint32_t activations, std::uint32_t panel_stride, std::uint32_t gradients) {
-    products_begin();
+  MACHINE_DEVICE void add(std::uint32_t activations, std::uint32_t panel_stride, std::uint32_t gradients) {
+    wgmma_fence();
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
       for (int k = 0; k < kTileRows / 16; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+        wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(
             weights[panel],
             describe(activations + static_cast<std::uint32_t>(panel) * panel_stride) + k * kAcross,
             describe_narrow(gradients) + k * kAcrossNarrow, 1);
-    products_commit();
+    wgmma_commit();
   }
-  FUSED_DEVICE void are_final() {
+  MACHINE_DEVICE void are_final() {
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) sums_are_final(weights[panel]);
+    for (int panel = 0; panel < kPanels; ++panel) wgmma_sums_are_final(weights[panel]);
   }
 
   /// A warpgroup's sums to shared memory: weights [64 * kPanels / 8 rows, 128 threads] and biases [4 warps, 16].
-  FUSED_DEVICE void leave_weights(float* to, const Lane& at) const {
+  MACHINE_DEVICE void leave_weights(float* to, const Lane& at) const {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         to[(panel * 8 + i) * kWarpgroup + at.warp * 32 + at.lane] = weights[panel][i];
   }
-  FUSED_DEVICE void leave_biases(float* to, const Lane& at) {
+  MACHINE_DEVICE void leave_biases(float* to, const Lane& at) {
 #pragma unroll
     for (int distance = 4; distance < 32; distance *= 2)
 #pragma unroll
@@ -52,8 +56,8 @@ struct LogitSums {
   }
   /// What two warpgroups have left, the first's plus the second's, to the block's partial sums, as Kind::kTurned and
   /// Kind::kOutputBias have them. By a warp.
-  FUSED_DEVICE static void store(float* partial, const float* first, const float* second,
-                                 const float* first_biases, const float* second_biases, int lane) {
+  MACHINE_DEVICE static void store(float* partial, const float* first, const float* second,
+                                   const float* first_biases, const float* second_biases, int lane) {
 #pragma unroll
     for (int row = 0; row < kPanels * 8; ++row) {
       const int quad = row * (kWarpgroup / 4) + lane;

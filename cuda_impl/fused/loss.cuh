@@ -5,6 +5,9 @@
 #pragma once
 
 #include "fused/warpgroup.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/thread.cuh"
 
 namespace headroom::fused {
 
@@ -16,19 +19,19 @@ struct RowLogits {
   float highest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, own[2] = {0, 0};
 };
 
-FUSED_DEVICE float quad_maximum(float value) {
+MACHINE_DEVICE float quad_maximum(float value) {
   value = fmaxf(value, shuffle_xor(value, 1));
   return fmaxf(value, shuffle_xor(value, 2));
 }
-FUSED_DEVICE float quad_sum(float value) {
+MACHINE_DEVICE float quad_sum(float value) {
   value += shuffle_xor(value, 1);
   return value + shuffle_xor(value, 2);
 }
 
 /// logits: columns first_class on.
 template <int kCount>
-FUSED_DEVICE void add_logits(RowLogits& rows, const float (&logits)[kCount], int first_class,
-                             const Lane& at) {
+MACHINE_DEVICE void add_logits(RowLogits& rows, const float (&logits)[kCount], int first_class,
+                               const Lane& at) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float highest = -INFINITY;
@@ -51,7 +54,7 @@ FUSED_DEVICE void add_logits(RowLogits& rows, const float (&logits)[kCount], int
 }
 
 /// The loss of the thread's two rows, in one lane of each quad; total becomes the whole row's.
-FUSED_DEVICE float finish_logits(RowLogits& rows, const Lane& at) {
+MACHINE_DEVICE float finish_logits(RowLogits& rows, const Lane& at) {
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -65,8 +68,8 @@ FUSED_DEVICE float finish_logits(RowLogits& rows, const Lane& at) {
 
 /// held = (softmax - one-hot) * scale, rounded; 0 in rows that are not of the batch.
 template <class Format, int kPairs>
-FUSED_DEVICE void logit_gradient(const RowLogits& rows, const float (&logits)[2 * kPairs], int first_class,
-                                 float scale, const Lane& at, std::uint32_t (&held)[kPairs]) {
+MACHINE_DEVICE void logit_gradient(const RowLogits& rows, const float (&logits)[2 * kPairs], int first_class,
+                                   float scale, const Lane& at, std::uint32_t (&held)[kPairs]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float inverse = 1.0f / rows.total[half], row_scale = rows.label[half] >= 0 ? scale : 0.0f;
@@ -89,8 +92,8 @@ FUSED_DEVICE void logit_gradient(const RowLogits& rows, const float (&logits)[2 
 /// gradient: packed, (softmax - one-hot) * scale; bias_sums: of the rounded gradient, the thread's columns.
 /// kShort: a fifth fewer instructions, and more registers.
 template <class Format, bool kShort = false>
-FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
-                               std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
+MACHINE_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float scale, int first_column,
+                                 std::uint32_t (&gradient)[4], float (&bias_sums)[4]) {
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -142,7 +145,7 @@ FUSED_DEVICE float narrow_loss(float (&logits)[8], const int (&labels)[2], float
 // 2t + 1 of its first row, of its second, and 8 further on the same, as exponents of 2, that is times log2 e.
 
 /// values: 2 to the power of the exponents; totals: over the rows, the same bits in all lanes of a quad.
-FUSED_DEVICE void exponentials(const float (&exponents)[8], float (&values)[8], float (&totals)[2]) {
+MACHINE_DEVICE void exponentials(const float (&exponents)[8], float (&values)[8], float (&totals)[2]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) values[i] = exponential2(exponents[i]);
 #pragma unroll
@@ -157,8 +160,8 @@ FUSED_DEVICE void exponentials(const float (&exponents)[8], float (&values)[8], 
 /// The largest exponent is subtracted, in place, only where a total of the warp's rows is beyond what fp32 adds up without
 /// loss. So lanes exchange values once, and not before the exponentials.
 template <class Format>
-FUSED_DEVICE void narrow_gradient(float (&exponents)[8], const int (&labels)[2], float scale,
-                                  int first_column, std::uint32_t (&gradient)[4], float (&totals)[2]) {
+MACHINE_DEVICE void narrow_gradient(float (&exponents)[8], const int (&labels)[2], float scale,
+                                    int first_column, std::uint32_t (&gradient)[4], float (&totals)[2]) {
   constexpr float kMost = 0x1p60f, kLeast = 0x1p-60f;
   float values[8];
   exponentials(exponents, values, totals);
@@ -189,8 +192,8 @@ FUSED_DEVICE void narrow_gradient(float (&exponents)[8], const int (&labels)[2],
 }
 
 /// This lane's share of the rows' losses, by what narrow_gradient() leaves.
-FUSED_DEVICE float losses_of_rows(const float (&exponents)[8], const float (&totals)[2],
-                                  const int (&labels)[2], int first_column) {
+MACHINE_DEVICE float losses_of_rows(const float (&exponents)[8], const float (&totals)[2],
+                                    const int (&labels)[2], int first_column) {
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -205,7 +208,7 @@ FUSED_DEVICE float losses_of_rows(const float (&exponents)[8], const float (&tot
 
 /// sums: of the rounded gradient, the thread's columns.
 template <class Format>
-FUSED_DEVICE void add_bias_gradient(const std::uint32_t (&gradient)[4], float (&sums)[4]) {
+MACHINE_DEVICE void add_bias_gradient(const std::uint32_t (&gradient)[4], float (&sums)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 rounded = Format::unpack(gradient[i]);

@@ -18,6 +18,18 @@
 #pragma once
 
 #include "fused/cluster.cuh"
+#include "machine/barriers.cuh"
+#include "machine/bits.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
@@ -69,17 +81,17 @@ using PairTiles = ClusterTiles<2>;  // of one of two ranks
 /// landed, where tile t - 8 has been used.
 struct PairKept {
   unsigned char* place;
-  FUSED_DEVICE PairKept(const PipelineArguments& arguments, int cluster, int tile)
+  MACHINE_DEVICE PairKept(const PipelineArguments& arguments, int cluster, int tile)
       : place(arguments.kept + (cluster * kKeptTiles + tile % kKeptTiles) * kKeptTileBytes) {}
-  FUSED_DEVICE uint2* positive(int thread) const {
+  MACHINE_DEVICE uint2* positive(int thread) const {
     return reinterpret_cast<uint2*>(place + kClusterTileBytes) + thread;
   }
 };
 static_assert(kKeptTileBytes == kClusterTileBytes + 8 * kWarpgroup);
 /// H1 of a tile has been kept, and the bits.
-FUSED_DEVICE void wait_kept(std::uint32_t first_barrier, int tile) {
+MACHINE_DEVICE void wait_kept(std::uint32_t first_barrier, int tile) {
   const std::uint32_t number = static_cast<std::uint32_t>(tile);
-  barrier_wait(slot_barrier(first_barrier, number % kKeptTiles), number / kKeptTiles & 1);
+  barrier_wait_unbounded(slot_barrier(first_barrier, number % kKeptTiles), number / kKeptTiles & 1);
 }
 
 /// What every role knows.
@@ -87,73 +99,73 @@ struct PairRole {
   unsigned char* memory;
   std::uint32_t shared;
   int thread;  // of the warpgroup
-  FUSED_DEVICE explicit PairRole(unsigned char* memory)
+  MACHINE_DEVICE explicit PairRole(unsigned char* memory)
       : memory(memory),
         shared(shared_address(memory)),
-        thread(static_cast<int>(worked_out_here(threadIdx.x % kWarpgroup))) {}
-  FUSED_DEVICE Lane at() const {
-    return Lane(static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread))));
+        thread(static_cast<int>(compute_from_here(threadIdx.x % kWarpgroup))) {}
+  MACHINE_DEVICE Lane at() const {
+    return Lane(static_cast<int>(compute_from_here(static_cast<std::uint32_t>(thread))));
   }
-  FUSED_DEVICE const float* biases(int layer) const {
+  MACHINE_DEVICE const float* biases(int layer) const {
     return reinterpret_cast<const float*>(memory + PairMap::kBiases) + layer * 128;
   }
-  FUSED_DEVICE std::uint32_t tile(int first, std::uint32_t slot) const {
+  MACHINE_DEVICE std::uint32_t tile(int first, std::uint32_t slot) const {
     return shared + static_cast<std::uint32_t>(first) + slot * kClusterTileBytes;
   }
-  FUSED_DEVICE std::uint32_t barrier(int first, std::uint32_t slot = 0) const {
+  MACHINE_DEVICE std::uint32_t barrier(int first, std::uint32_t slot = 0) const {
     return slot_barrier(shared + static_cast<std::uint32_t>(first), slot);
   }
-  FUSED_DEVICE std::uint32_t labels() const {
+  MACHINE_DEVICE std::uint32_t labels() const {
     return shared + PairMap::kLabels + static_cast<std::uint32_t>(thread * 8);
   }
   /// A warp has read what the other SM may overwrite then.
-  FUSED_DEVICE void arrive_remote(int first, std::uint32_t slot, int rank) const {
+  MACHINE_DEVICE void arrive_remote(int first, std::uint32_t slot, int rank) const {
     __syncwarp();
     if (thread % 32 == 0)
-      barrier_arrive_remote(remote_address(barrier(first, slot), static_cast<std::uint32_t>(rank)));
+      barrier_arrive_remote_relaxed(remote_address(barrier(first, slot), static_cast<std::uint32_t>(rank)));
     __syncwarp();
   }
 };
 
 /// sums (+)= tile * weights^T, or with turned weights tile * weights; both in shared memory.
 template <class Format, Factor kWeights>
-FUSED_DEVICE void tile_products(float (&sums)[64], std::uint32_t tile, std::uint32_t weights, int add) {
+MACHINE_DEVICE void tile_products(float (&sums)[64], std::uint32_t tile, std::uint32_t weights, int add) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const Panels right =
         kWeights == Factor::kTurned
             ? describe(weights, PairMap::kLayerBytes / 2) + k * kAcross
             : describe(weights) + (k >> 2) * (PairMap::kLayerBytes / 2 >> 4) + (k & 3) * kAlong;
-    multiply_shared<Format, Factor::kPlain, kWeights>(
+    wgmma_shared<Format, Factor::kPlain, kWeights>(
         sums, describe(tile) + (k >> 2) * kNextPanel + (k & 3) * kAlong, right, k > 0 ? 1 : add);
   }
 }
 /// Where this thread's piece of a tile's 16 columns from 16 * step on lies; `begin`: of step 0.
-FUSED_DEVICE std::uint32_t first_piece(std::uint32_t tile, const Lane& at) {
-  return worked_out_here(tile + at.place(0));
+MACHINE_DEVICE std::uint32_t first_piece(std::uint32_t tile, const Lane& at) {
+  return compute_from_here(tile + at.place(0));
 }
-FUSED_DEVICE std::uint32_t piece(std::uint32_t begin, int step) {
+MACHINE_DEVICE std::uint32_t piece(std::uint32_t begin, int step) {
   return (begin ^ static_cast<std::uint32_t>((step & 3) << 5)) +
          static_cast<std::uint32_t>((step >> 2) * kTilePanelBytes);
 }
 
 template <class Format>
-FUSED_DEVICE void round_relu(const float (&sums)[64], std::uint32_t (&held)[32]) {
+MACHINE_DEVICE void round_relu(const float (&sums)[64], std::uint32_t (&held)[32]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
 }
-FUSED_DEVICE void add_bias(float (&sums)[8], const float* bias, const Lane& at) {
+MACHINE_DEVICE void add_bias(float (&sums)[8], const float* bias, const Lane& at) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[i] += bias[at.first_column() + (i & 1) + 8 * (i >> 2)];
 }
-FUSED_DEVICE void store_held(const std::uint32_t (&held)[32], std::uint32_t tile, const Lane& at) {
+MACHINE_DEVICE void store_held(const std::uint32_t (&held)[32], std::uint32_t tile, const Lane& at) {
   const std::uint32_t begin = first_piece(tile, at);
 #pragma unroll
   for (int step = 0; step < 8; ++step) store_matrices(piece(begin, step), held + 4 * step);
 }
 /// A tile's sums, rounded, to shared memory, 16 columns at a time: registers for all of it there are none.
 template <class Format>
-FUSED_DEVICE void store_relu(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
+MACHINE_DEVICE void store_relu(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
   const std::uint32_t begin = first_piece(tile, at);
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -163,11 +175,11 @@ FUSED_DEVICE void store_relu(const float (&sums)[64], std::uint32_t tile, const 
       held[i] = Format::pack_relu(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
     store_matrices(piece(begin, step), held);
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
 }
 /// The same, and which are positive; pairs are in the order of positive() and masked().
 template <class Format>
-FUSED_DEVICE uint2 store_relu_signs(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
+MACHINE_DEVICE uint2 store_relu_signs(const float (&sums)[64], std::uint32_t tile, const Lane& at) {
   const std::uint32_t begin = first_piece(tile, at);
   std::uint32_t word[2] = {};
 #pragma unroll
@@ -180,13 +192,13 @@ FUSED_DEVICE uint2 store_relu_signs(const float (&sums)[64], std::uint32_t tile,
     }
     store_matrices(piece(begin, step), held);
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
   return make_uint2(word[0], word[1]);
 }
 /// A tile's sums where `positive` has a bit, else 0.
 template <class Format>
-FUSED_DEVICE void store_by_signs(const float (&sums)[64], uint2 positive, std::uint32_t tile,
-                                 const Lane& at) {
+MACHINE_DEVICE void store_by_signs(const float (&sums)[64], uint2 positive, std::uint32_t tile,
+                                   const Lane& at) {
   const std::uint32_t begin = first_piece(tile, at);
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -196,16 +208,16 @@ FUSED_DEVICE void store_by_signs(const float (&sums)[64], uint2 positive, std::u
       const int pair = 4 * step + i;
       const std::uint32_t tops = (pair < 16 ? positive.x : positive.y) << (pair % 8);
       held[i] = Format::pack(sums[2 * pair], sums[2 * pair + 1]) &
-                (pair % 16 < 8 ? spread<true>(tops) : spread<false>(tops));
+                (pair % 16 < 8 ? spread_tops<true>(tops) : spread_tops<false>(tops));
     }
     store_matrices(piece(begin, step), held);
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
 }
 /// The same where `activations` are positive, else 0; those of two steps are on their way while a step is rounded.
 template <class Format>
-FUSED_DEVICE void store_masked(const float (&sums)[64], std::uint32_t activations, std::uint32_t tile,
-                               const Lane& at) {
+MACHINE_DEVICE void store_masked(const float (&sums)[64], std::uint32_t activations, std::uint32_t tile,
+                                 const Lane& at) {
   const std::uint32_t from = first_piece(activations, at), to = first_piece(tile, at);
   std::uint32_t masks[2][4], held[4];
   load_matrices(piece(from, 0), masks[0]);
@@ -219,7 +231,7 @@ FUSED_DEVICE void store_masked(const float (&sums)[64], std::uint32_t activation
     if (step < 6) load_matrices(piece(from, step + 2), masks[step % 2]);
     store_matrices(piece(to, step), held);
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
 }
 
 /// A thread's sums of dW5, four at a time: for these the warpgroup has no registers left. Logits' gradients take up the first
@@ -229,90 +241,90 @@ struct OutputSums {
   unsigned char* row;
   int first, swizzle;
   float4* last;
-  FUSED_DEVICE OutputSums(unsigned char* memory, int thread_)
-      : thread(static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread_)))),
+  MACHINE_DEVICE OutputSums(unsigned char* memory, int thread_)
+      : thread(static_cast<int>(compute_from_here(static_cast<std::uint32_t>(thread_)))),
         row(memory + PairMap::kLogitGradient + thread / 2 * kPanelRowBytes),
         first(2 + thread % 2 * 3),
         swizzle(thread / 2 % 8),
         last(reinterpret_cast<float4*>(memory + PairMap::kOutputSums) + thread) {}
-  FUSED_DEVICE float4& four(int at) const {
+  MACHINE_DEVICE float4& four(int at) const {
     return at == 3 ? *last : *reinterpret_cast<float4*>(row + ((first + at ^ swizzle) << 4));
   }
   /// Of the output layer's biases.
-  FUSED_DEVICE float4& biases() const { return last[kWarpgroup]; }
-  FUSED_DEVICE float& loss() const {
+  MACHINE_DEVICE float4& biases() const { return last[kWarpgroup]; }
+  MACHINE_DEVICE float& loss() const {
     return reinterpret_cast<float*>(row - thread / 2 * kPanelRowBytes - PairMap::kLogitGradient +
                                     PairMap::kSums)[thread];
   }
-  FUSED_DEVICE void add(int at, const float (&more)[4]) const {
+  MACHINE_DEVICE void add(int at, const float (&more)[4]) const {
     const float4 sum = four(at);
     four(at) = make_float4(sum.x + more[0], sum.y + more[1], sum.z + more[2], sum.w + more[3]);
   }
 };
 
 /// The pair's first tile of inputs, counted over all batches; the next is tiles.clusters further.
-FUSED_DEVICE int pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
+MACHINE_DEVICE int pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
   return static_cast<int>(next_batch(arguments.state)) * arguments.plan.tiles + tiles.of_batch(0);
 }
-FUSED_DEVICE void load_pair_inputs(const PipelineArguments& arguments, int first, const PairTiles& tiles,
-                                   int tile, std::uint32_t place, std::uint32_t full) {
-  barrier_expect(full, kClusterTileBytes);
+MACHINE_DEVICE void load_pair_inputs(const PipelineArguments& arguments, int first, const PairTiles& tiles,
+                                     int tile, std::uint32_t place, std::uint32_t full) {
+  barrier_arrive_expect(full, kClusterTileBytes);
   bulk_load(place, arguments.inputs + std::int64_t{first + tile * tiles.clusters} * kClusterTileBytes,
             kClusterTileBytes, full);
 }
 
 /// The lower SM's activations: H1 is kept for the way back, H2 goes to the upper SM.
 template <class Format>
-FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void make_lower_activations(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
   const int inputs = pair_inputs(arguments, tiles);
   SlotRing<Map::kInputDepth> input;
   SlotRing<Map::kH2Depth> room;
-  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+  barrier_wait_unbounded(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     float sums[64];
     begin_with_bias(sums, own.biases(0), own.at());
-    sums_are_final(sums);
-    barrier_wait(own.barrier(Map::kInputsFull, input.slot()), input.parity());
-    products_begin();
+    wgmma_sums_are_final(sums);
+    barrier_wait_unbounded(own.barrier(Map::kInputsFull, input.slot()), input.parity());
+    wgmma_fence();
     tile_products<Format, Factor::kPlain>(sums, own.tile(Map::kInputs, input.slot()), own.shared, 1);
-    products_commit();
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     const std::uint32_t h1 = own.tile(Map::kH1, 0);
     store_relu<Format>(sums, h1, own.at());
     begin_with_bias(sums, own.biases(1), own.at());
-    sums_are_final(sums);
-    named_barrier(1, kWarpgroup);  // the tile is whole, and the inputs are used
-    products_begin();
+    wgmma_sums_are_final(sums);
+    named_barrier_aligned(1, kWarpgroup);  // the tile is whole, and the inputs are used
+    wgmma_fence();
     tile_products<Format, Factor::kPlain>(sums, h1, own.shared + Map::kLayerBytes, 1);
-    products_commit();
+    wgmma_commit();
     if (own.thread == 0) {
       bulk_store(PairKept(arguments, tiles.cluster, tile).place, h1, kClusterTileBytes);
       bulk_store_commit();
       if (tile > 0) {  // the next inputs come where H2 of the tile before lay
-        barrier_wait(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
+        barrier_wait_unbounded(own.barrier(Map::kH2Sent), (tile & 1) ^ 1);
         if (tile + 1 < tiles.count)
           load_pair_inputs(arguments, inputs, tiles, tile + 1, own.tile(Map::kInputs, input.slot() ^ 1),
                            own.barrier(Map::kInputsFull, input.slot() ^ 1));
       }
     }
     __syncwarp();
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     const std::uint32_t h2 = own.tile(Map::kInputs, input.slot());
     const uint2 positive = store_relu_signs<Format>(sums, h2, own.at());
     __stcg(PairKept(arguments, tiles.cluster, tile).positive(own.thread), positive);
     if (own.thread == 0) bulk_store_wait();
     __syncwarp();
-    named_barrier(1, kWarpgroup);  // the tile is whole, H1 kept, and its place free
+    named_barrier_aligned(1, kWarpgroup);  // the tile is whole, H1 kept, and its place free
     if (own.thread == 0) {
-      writes_to_async();
+      fence_proxy_async();
       barrier_arrive(own.barrier(Map::kH1Kept, static_cast<std::uint32_t>(tile) % kKeptTiles));
-      barrier_wait(own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
+      barrier_wait_unbounded(own.barrier(Map::kH2Room, room.slot()), room.parity() ^ 1);
       bulk_send(remote_address(own.tile(Map::kH2Into, room.slot()), 1), h2, kClusterTileBytes,
                 remote_address(own.barrier(Map::kH2Full, room.slot()), 1));
     }
@@ -324,42 +336,42 @@ FUSED_DEVICE void make_lower_activations(const PipelineArguments& arguments, uns
 
 /// The lower SM's way back: dZ2 from the dZ3 that the upper SM sends, and dZ1.
 template <class Format>
-FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
-  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+  barrier_wait_unbounded(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile, into.advance()) {
     float sums[64];
     const std::uint32_t place = own.tile(Map::kDz3Into, into.slot());
-    barrier_wait_cluster(own.barrier(Map::kDz3IntoFull, into.slot()), into.parity());
+    barrier_wait_cluster_unbounded(own.barrier(Map::kDz3IntoFull, into.slot()), into.parity());
     if (own.thread == 0) {  // the next tile in this place, and room in the sender's
-      barrier_expect(own.barrier(Map::kDz3IntoFull, into.slot()), kClusterTileBytes);
-      barrier_arrive_remote(remote_address(own.barrier(Map::kDz3Free, into.slot()), 1));
+      barrier_arrive_expect(own.barrier(Map::kDz3IntoFull, into.slot()), kClusterTileBytes);
+      barrier_arrive_remote_relaxed(remote_address(own.barrier(Map::kDz3Free, into.slot()), 1));
     }
     __syncwarp();
-    products_begin();
+    wgmma_fence();
     tile_products<Format, Factor::kTurned>(sums, place, own.shared + 2 * Map::kLayerBytes, 0);
-    products_commit();
+    wgmma_commit();
     wait_kept(own.barrier(Map::kH1Kept), tile);
     const uint2 positive = __ldcg(PairKept(arguments, tiles.cluster, tile).positive(own.thread));
-    products_wait<0>();
-    sums_are_final(sums);
-    named_barrier(2, kWarpgroup);  // dZ3 is used
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
+    named_barrier_aligned(2, kWarpgroup);  // dZ3 is used
     store_by_signs<Format>(sums, positive, place, own.at());
-    named_barrier(2, kWarpgroup);
+    named_barrier_aligned(2, kWarpgroup);
 
-    products_begin();
+    wgmma_fence();
     tile_products<Format, Factor::kTurned>(sums, place, own.shared + Map::kLayerBytes, 0);
-    products_commit();
+    wgmma_commit();
     if (own.thread == 0) barrier_arrive(own.barrier(Map::kDz2Full, into.slot()));
     __syncwarp();
-    barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
-    barrier_wait(own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
-    products_wait<0>();
-    sums_are_final(sums);
+    barrier_wait_unbounded(own.barrier(Map::kH1AgainFull), tile & 1);
+    barrier_wait_unbounded(own.barrier(Map::kDz1Free), (tile & 1) ^ 1);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     own.arrive_remote(Map::kDz3Room, into.slot(), 1);
     store_masked<Format>(sums, own.tile(Map::kH1Again, 0), own.tile(Map::kDz1, 0), own.at());
     barrier_arrive(own.barrier(Map::kH1AgainFree));  // each thread: a copy comes next, see fused.md
@@ -369,7 +381,7 @@ FUSED_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsig
 
 /// The upper SM's activations, and the loss: H3 and H4 stay here.
 template <class Format>
-FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void make_upper_activations(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const Plan& plan = arguments.plan;
   const PairTiles tiles(plan);
@@ -380,74 +392,74 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
   const auto output_sums = [&] { return OutputSums(memory, own.thread); };
   output_sums().biases() = make_float4(0, 0, 0, 0);
   output_sums().loss() = 0;
-  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+  barrier_wait_unbounded(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     float sums[64];
     begin_with_bias(sums, own.biases(0), own.at());
-    sums_are_final(sums);
-    barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
+    wgmma_sums_are_final(sums);
+    barrier_wait_cluster_unbounded(own.barrier(Map::kH2Full, second.slot()), second.parity());
     if (own.thread == 0) {
-      barrier_expect(own.barrier(Map::kH2Full, second.slot()), kClusterTileBytes);
-      barrier_arrive_remote(remote_address(own.barrier(Map::kH2Sent), 0));
+      barrier_arrive_expect(own.barrier(Map::kH2Full, second.slot()), kClusterTileBytes);
+      barrier_arrive_remote_relaxed(remote_address(own.barrier(Map::kH2Sent), 0));
     }
     __syncwarp();
-    products_begin();
+    wgmma_fence();
     tile_products<Format, Factor::kPlain>(sums, own.tile(Map::kH2Into, second.slot()), own.shared, 1);
-    products_commit();
+    wgmma_commit();
     // Labels are on their way until the loss, and in no registers.
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int sample = tiles.of_batch(tile) * kTileRows + own.at().first_row() + 8 * h;
-      if (sample < plan.batch) word_load(own.labels() + 4 * h, arguments.labels + first_label + sample);
+      if (sample < plan.batch) copy_async4(own.labels() + 4 * h, arguments.labels + first_label + sample);
     }
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     const std::uint32_t number = static_cast<std::uint32_t>(tile), third = number % Map::kH3Depth,
                         third_parity = number / Map::kH3Depth & 1;
     const std::uint32_t h3 = own.tile(Map::kH3, third), h4 = own.tile(Map::kH4, 0);
-    barrier_wait(own.barrier(Map::kH3Free, third), third_parity ^ 1);
+    barrier_wait_unbounded(own.barrier(Map::kH3Free, third), third_parity ^ 1);
     store_relu<Format>(sums, h3, own.at());
     begin_with_bias(sums, own.biases(1), own.at());
-    sums_are_final(sums);
-    named_barrier(1, kWarpgroup);
-    products_begin();
+    wgmma_sums_are_final(sums);
+    named_barrier_aligned(1, kWarpgroup);
+    wgmma_fence();
     tile_products<Format, Factor::kPlain>(sums, h3, own.shared + Map::kLayerBytes, 1);
-    products_commit();
-    barrier_wait(own.barrier(Map::kLogitFree), (tile & 1) ^ 1);
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_commit();
+    barrier_wait_unbounded(own.barrier(Map::kLogitFree), (tile & 1) ^ 1);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     // The logits' product has its left factor from registers, and runs while that is stored.
     std::uint32_t held[32];
     round_relu<Format>(sums, held);
     float logits[8];
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k)
-      multiply_held<Format, Factor::kPlain>(logits, held + 4 * k,
-                                            describe(own.shared + Map::kOutputWeights) +
-                                                (k >> 2) * (16 * kPanelRowBytes >> 4) + (k & 3) * kAlong,
-                                            k > 0);
-    products_commit();
+      wgmma_held<Format, Factor::kPlain>(logits, held + 4 * k,
+                                         describe(own.shared + Map::kOutputWeights) +
+                                             (k >> 2) * (16 * kPanelRowBytes >> 4) + (k & 3) * kAlong,
+                                         k > 0);
+    wgmma_commit();
     store_held(held, h4, own.at());
     const float4 bias_before = output_sums().biases();
-    word_loads_wait();
+    copy_async_wait_all();
     int label[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int sample = tiles.of_batch(tile) * kTileRows + own.at().first_row() + 8 * h;
-      label[h] = sample < plan.batch ? static_cast<int>(load_word(own.labels() + 4 * h)) : -1;
+      label[h] = sample < plan.batch ? static_cast<int>(load_shared_word(own.labels() + 4 * h)) : -1;
     }
-    products_wait<0>();
-    sums_are_final(logits);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(logits);
     add_bias(logits, own.biases(2), own.at());
     std::uint32_t gradient[4];
     float output_bias[4] = {bias_before.x, bias_before.y, bias_before.z, bias_before.w};
     const float loss = narrow_loss<Format, true>(logits, label, arguments.gradient_scale,
                                                  own.at().first_column(), gradient, output_bias);
     store_rows<1>(own.shared + Map::kLogitGradient, gradient, own.at());
-    shared_writes_to_async();
-    named_barrier(1, kWarpgroup);
+    fence_proxy_async_shared();
+    named_barrier_aligned(1, kWarpgroup);
     if (own.thread == 0) barrier_arrive(own.barrier(Map::kLogitFull));
     __syncwarp();
     output_sums().loss() += loss;
@@ -461,54 +473,54 @@ FUSED_DEVICE void make_upper_activations(const PipelineArguments& arguments, uns
   const float4 biases = output_sums().biases();
   const float output_bias[4] = {biases.x, biases.y, biases.z, biases.w};
   const float loss = output_sums().loss();
-  named_barrier(1, kWarpgroup);  // these lie where the warps' sums go
+  named_barrier_aligned(1, kWarpgroup);  // these lie where the warps' sums go
   sum_output_bias(arguments, partial, output_bias, loss, reinterpret_cast<float*>(memory + Map::kSums),
                   own.at(), own.thread, tiles.cluster, 1);
 }
 
 /// The upper SM's way back: dZ4, and dZ3, which goes to the lower SM too.
 template <class Format>
-FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
   SlotRing<Map::kH3Depth> third;
   SlotRing<Map::kDz3Depth> back;
-  barrier_wait(own.barrier(Map::kWeightsFull), 0);
+  barrier_wait_unbounded(own.barrier(Map::kWeightsFull), 0);
 #pragma unroll 1
   for (int tile = 0; tile < tiles.count; ++tile) {
     const std::uint32_t parity = tile & 1;
     float sums[64];
-    barrier_wait(own.barrier(Map::kLogitFull), parity);
-    products_begin();
-    multiply_shared<Format, Factor::kPlain, Factor::kTurned>(
+    barrier_wait_unbounded(own.barrier(Map::kLogitFull), parity);
+    wgmma_fence();
+    wgmma_shared<Format, Factor::kPlain, Factor::kTurned>(
         sums, describe(own.shared + Map::kLogitGradient),
         describe(own.shared + Map::kOutputWeights, 16 * kPanelRowBytes), 0);
-    products_commit();
+    wgmma_commit();
     const std::uint32_t dz4 = own.tile(Map::kDz4, 0), dz3 = own.tile(Map::kDz3, back.slot());
-    barrier_wait(own.barrier(Map::kDz4Free), parity ^ 1);
-    products_wait<0>();
-    sums_are_final(sums);
+    barrier_wait_unbounded(own.barrier(Map::kDz4Free), parity ^ 1);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     store_masked<Format>(sums, own.tile(Map::kH4, 0), dz4, own.at());
-    named_barrier(2, kWarpgroup);
+    named_barrier_aligned(2, kWarpgroup);
 
-    products_begin();
+    wgmma_fence();
     tile_products<Format, Factor::kTurned>(sums, dz4, own.shared + Map::kLayerBytes, 0);
-    products_commit();
+    wgmma_commit();
     if (own.thread == 0) {
       barrier_arrive(own.barrier(Map::kDz4Full));
       barrier_arrive(own.barrier(Map::kLogitFree));
     }
     __syncwarp();
-    barrier_wait(own.barrier(Map::kDz3Free, back.slot()), back.parity() ^ 1);
-    products_wait<0>();
-    sums_are_final(sums);
+    barrier_wait_unbounded(own.barrier(Map::kDz3Free, back.slot()), back.parity() ^ 1);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     store_masked<Format>(sums, own.tile(Map::kH3, third.slot()), dz3, own.at());
     warp_arrive(own.barrier(Map::kH3Free, third.slot()));
-    named_barrier(2, kWarpgroup);
+    named_barrier_aligned(2, kWarpgroup);
     if (own.thread == 0) {
       barrier_arrive(own.barrier(Map::kDz3Full, back.slot()));
-      barrier_wait(own.barrier(Map::kDz3Room, back.slot()), back.parity() ^ 1);
+      barrier_wait_unbounded(own.barrier(Map::kDz3Room, back.slot()), back.parity() ^ 1);
       bulk_send(remote_address(own.tile(Map::kDz3Into, back.slot()), 0), dz3, kClusterTileBytes,
                 remote_address(own.barrier(Map::kDz3IntoFull, back.slot()), 0));
     }
@@ -520,20 +532,20 @@ FUSED_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsig
 
 /// Where a thread finds its part of a tile's bias gradient: a pair of columns, and every row of the upper or lower 32. The two
 /// halves of a warp have the same columns and rows that are four apart, which lie in different banks.
-FUSED_DEVICE std::uint32_t first_column_pair(int thread) {
+MACHINE_DEVICE std::uint32_t first_column_pair(int thread) {
   const int warp = thread / 32, lane = thread % 32, half = lane / 16, pair = lane % 16;
   return static_cast<std::uint32_t>(warp / 2 * kTilePanelBytes +
                                     panel_offset(half * (32 + 4), warp % 2 * 32 + 2 * pair));
 }
 template <class Format>
-FUSED_DEVICE void add_columns(float (&sums)[2], std::uint32_t first) {
+MACHINE_DEVICE void add_columns(float (&sums)[2], std::uint32_t first) {
 #pragma unroll 1  // few instructions are fetched fast
   for (int row = 0; row < 8; ++row) {
     // The row's three lowest bits are in its place and in the swizzle.
     const std::uint32_t begin = first ^ static_cast<std::uint32_t>(row * (kPanelRowBytes + 16));
 #pragma unroll
     for (int eight = 0; eight < 4; ++eight) {
-      const float2 pair = Format::unpack(load_word(begin + eight * (8 * kPanelRowBytes)));
+      const float2 pair = Format::unpack(load_shared_word(begin + eight * (8 * kPanelRowBytes)));
       sums[0] += pair.x;
       sums[1] += pair.y;
     }
@@ -543,8 +555,8 @@ FUSED_DEVICE void add_columns(float (&sums)[2], std::uint32_t first) {
 /// Weight and bias gradient of one layer, over all tiles of the pair. `begin(tile)` waits and returns where dZ and
 /// the layer's inputs are; `end(tile)` says that they are used.
 template <class Format, class Begin, class End>
-FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int layer, const Begin& begin,
-                                      const End& end) {
+MACHINE_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int layer, const Begin& begin,
+                                        const End& end) {
   const int count = PairTiles(arguments.plan).count;
   float sums[2][64], bias[2] = {};
 #pragma unroll
@@ -555,17 +567,17 @@ FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int la
   for (int tile = 0; tile < count; ++tile) {
     const uint2 factors = begin(tile);
     const Panels gradients = describe(factors.x), inputs = describe(factors.y, kTilePanelBytes);
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_shared<Format, Factor::kTurned, Factor::kTurned>(
+        wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(
             sums[half], gradients + half * kNextPanel + k * kAcross, inputs + k * kAcross, 1);
-    products_commit();
+    wgmma_commit();
     add_columns<Format>(
-        bias, factors.x + first_column_pair(static_cast<int>(worked_out_here(threadIdx.x % kWarpgroup))));
-    products_wait<0>();
+        bias, factors.x + first_column_pair(static_cast<int>(compute_from_here(threadIdx.x % kWarpgroup))));
+    wgmma_wait<0>();
     end(tile);
   }
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -575,7 +587,7 @@ FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int la
       layer * 2 * kWideOwnerRows * kWarpgroup;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    sums_are_final(sums[half]);
+    wgmma_sums_are_final(sums[half]);
     store_quads<64>(partial + half * kWideOwnerRows * kWarpgroup, sums[half], thread);
   }
   // The other half of the rows, and each column to its place; see Segment.
@@ -589,7 +601,7 @@ FUSED_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int la
 }
 
 template <class Format>
-FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
@@ -598,12 +610,12 @@ FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 0,
       [&](int tile) {
-        barrier_wait(full, tile & 1);
-        barrier_wait(own.barrier(Map::kDz1Full), tile & 1);
+        barrier_wait_unbounded(full, tile & 1);
+        barrier_wait_unbounded(own.barrier(Map::kDz1Full), tile & 1);
         return make_uint2(own.tile(Map::kDz1, 0), again);
       },
       [&](int tile) {
-        named_barrier(3, kWarpgroup);
+        named_barrier_aligned(3, kWarpgroup);
         if (own.thread == 0) {
           barrier_arrive(own.barrier(Map::kDz1Free));
           if (tile + 1 < tiles.count) load_pair_inputs(arguments, inputs, tiles, tile + 1, again, full);
@@ -613,16 +625,16 @@ FUSED_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned c
 }
 /// H1 comes back for it; also for the signs that mask dZ1.
 template <class Format>
-FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairTiles tiles(arguments.plan);
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
   const auto load_h1 = [&](int tile) {
     wait_kept(own.barrier(Map::kH1Kept), tile);
-    writes_to_async();
+    fence_proxy_async();
     const std::uint32_t full = own.barrier(Map::kH1AgainFull);
-    barrier_expect(full, kClusterTileBytes);
+    barrier_arrive_expect(full, kClusterTileBytes);
     bulk_load(own.tile(Map::kH1Again, 0), PairKept(arguments, tiles.cluster, tile).place, kClusterTileBytes,
               full);
   };
@@ -631,15 +643,15 @@ FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned 
   sum_weight_gradient<Format>(
       arguments, 1,
       [&](int tile) {
-        barrier_wait(own.barrier(Map::kH1AgainFull), tile & 1);
-        barrier_wait(own.barrier(Map::kDz2Full, into.slot()), into.parity());
+        barrier_wait_unbounded(own.barrier(Map::kH1AgainFull), tile & 1);
+        barrier_wait_unbounded(own.barrier(Map::kDz2Full, into.slot()), into.parity());
         return make_uint2(own.tile(Map::kDz3Into, into.slot()), own.tile(Map::kH1Again, 0));
       },
       [&](int tile) {
         own.arrive_remote(Map::kDz3Room, into.slot(), 1);
         warp_arrive(own.barrier(Map::kH1AgainFree));
         if (own.thread == 0 && tile + 1 < tiles.count) {
-          barrier_wait(own.barrier(Map::kH1AgainFree), tile & 1);
+          barrier_wait_unbounded(own.barrier(Map::kH1AgainFree), tile & 1);
           load_h1(tile + 1);
         }
         __syncwarp();
@@ -647,7 +659,7 @@ FUSED_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned 
       });
 }
 template <class Format>
-FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairRole own(memory);
   SlotRing<Map::kH2Depth> second;
@@ -655,8 +667,8 @@ FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 2,
       [&](int) {
-        barrier_wait_cluster(own.barrier(Map::kH2Full, second.slot()), second.parity());
-        barrier_wait(own.barrier(Map::kDz3Full, back.slot()), back.parity());
+        barrier_wait_cluster_unbounded(own.barrier(Map::kH2Full, second.slot()), second.parity());
+        barrier_wait_unbounded(own.barrier(Map::kDz3Full, back.slot()), back.parity());
         return make_uint2(own.tile(Map::kDz3, back.slot()), own.tile(Map::kH2Into, second.slot()));
       },
       [&](int) {
@@ -668,7 +680,7 @@ FUSED_DEVICE void sum_third_layer(const PipelineArguments& arguments, unsigned c
 }
 /// And the output layer's weight gradient, a tile's sums at a time.
 template <class Format>
-FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
   const PairRole own(memory);
   const auto output_sums = [&] { return OutputSums(memory, own.thread); };
@@ -678,25 +690,25 @@ FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned c
   sum_weight_gradient<Format>(
       arguments, 3,
       [&](int tile) {
-        barrier_wait(own.barrier(Map::kLogitFull), tile & 1);
+        barrier_wait_unbounded(own.barrier(Map::kLogitFull), tile & 1);
 // Eight classes and 64 inputs at a time: there are registers for no more.
 #pragma unroll 1
         for (int part = 0; part < 4; ++part) {
           const Panels features = describe(own.tile(Map::kH4, 0)) + part / 2 * kNextPanel,
                        logits = describe(own.shared + Map::kLogitGradient) + part % 2;
           float sums[4];
-          products_begin();
+          wgmma_fence();
 #pragma unroll
           for (int k = 0; k < 4; ++k)
-            multiply_shared<Format, Factor::kTurned, Factor::kTurned>(sums, features + k * kAcross,
-                                                                      logits + k * kAcross, k > 0);
-          products_commit();
-          products_wait<0>();
-          sums_are_final(sums);
+            wgmma_shared<Format, Factor::kTurned, Factor::kTurned>(sums, features + k * kAcross,
+                                                                   logits + k * kAcross, k > 0);
+          wgmma_commit();
+          wgmma_wait<0>();
+          wgmma_sums_are_final(sums);
           output_sums().add(part, sums);
         }
         warp_arrive(own.barrier(Map::kLogitFree));
-        barrier_wait(own.barrier(Map::kDz4Full), tile & 1);
+        barrier_wait_unbounded(own.barrier(Map::kDz4Full), tile & 1);
         return make_uint2(own.tile(Map::kDz4, 0), own.tile(Map::kH3, third.slot()));
       },
       [&](int) {
@@ -719,7 +731,7 @@ FUSED_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned c
 
 /// By a thread of each role, which share them, before anybody uses them; the other SM's copies are announced here for
 /// the first time.
-FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank, int role) {
+MACHINE_DEVICE void init_pair_barriers(std::uint32_t shared, int rank, int role) {
   using Map = PairMap;
   const auto init = [&](int first, int count, std::uint32_t arrivals) {
     for (int i = 0; i < count; ++i)
@@ -756,21 +768,21 @@ FUSED_DEVICE void init_pair_barriers(std::uint32_t shared, int rank, int role) {
   if (role != 0) return;  // who has prepared these
   if (rank == 0) {
     for (int slot = 0; slot < Map::kDz3Depth; ++slot)
-      barrier_expect(shared + Map::kDz3IntoFull + 8 * slot, kClusterTileBytes);
+      barrier_arrive_expect(shared + Map::kDz3IntoFull + 8 * slot, kClusterTileBytes);
   } else {
     for (int slot = 0; slot < Map::kH2Depth; ++slot)
-      barrier_expect(shared + Map::kH2Full + 8 * slot, kClusterTileBytes);
+      barrier_arrive_expect(shared + Map::kH2Full + 8 * slot, kClusterTileBytes);
   }
 }
 
 /// The upper SM's two layers and the output layer, or the lower one's two and W3 for the way back.
-FUSED_DEVICE void load_pair_weights(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
+MACHINE_DEVICE void load_pair_weights(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
   using Map = PairMap;
   const Plan& plan = arguments.plan;
   const std::uint32_t full = shared + Map::kWeightsFull;
   const std::uint32_t biases = rank == 0 ? 2 * 128 * 4 : Map::kBiasBytes;
   const int layers = rank == 0 ? 3 : 2;
-  barrier_expect(full, layers * Map::kLayerBytes + biases + (rank == 0 ? 0 : Map::kOutputWeightBytes));
+  barrier_arrive_expect(full, layers * Map::kLayerBytes + biases + (rank == 0 ? 0 : Map::kOutputWeightBytes));
   for (int layer = 0; layer < layers; ++layer)
     bulk_load(shared + layer * Map::kLayerBytes, arguments.image + (2 * rank + layer) * Map::kLayerBytes,
               Map::kLayerBytes, full);

@@ -1,5 +1,6 @@
 // The pair form in bf16.
 #include "fused/launch_pair.cuh"
+#include "machine/formats.cuh"
 
 namespace headroom::fused {
 

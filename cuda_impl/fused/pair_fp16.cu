@@ -1,5 +1,6 @@
 // The pair form in fp16.
 #include "fused/launch_pair.cuh"
+#include "machine/formats.cuh"
 
 namespace headroom::fused {
 

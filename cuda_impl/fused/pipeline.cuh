@@ -27,30 +27,42 @@
 #pragma once
 
 #include "fused/chain.cuh"
+#include "machine/barriers.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::fused {
 
 template <int kHidden>
 struct PipelineMap {
-  FUSED_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
+  MACHINE_BOTH static constexpr int lead(int owner) { return owner == kHidden - 1 ? 0 : kHidden - owner; }
   // Rings, in tiles: inputs, H of owner u to u + 1, dZ of owner u + 1 to u.
-  FUSED_BOTH static constexpr int input_depth() { return lead(0) + 3; }
+  MACHINE_BOTH static constexpr int input_depth() { return lead(0) + 3; }
   /// So many of a step's inputs are asked for before its weights.
   static constexpr int kFirstInputs = 2;
-  FUSED_BOTH static constexpr int depth_into(int owner) {
+  MACHINE_BOTH static constexpr int depth_into(int owner) {
     return owner == 0 ? input_depth() : lead(owner - 1) + 1;
   }
   /// The last owner and the second, who store here, do not wait until their tile before has been used.
-  FUSED_BOTH static constexpr int gradient_depth(int owner) {
+  MACHINE_BOTH static constexpr int gradient_depth(int owner) {
     return owner == kHidden - 2 || owner == 0 ? 2 : 1;
   }
 
-  FUSED_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
+  MACHINE_BOTH static constexpr int ring_into(int owner) {  // bytes from the start
     int tiles = 0;
     for (int u = 0; u < owner; ++u) tiles += depth_into(u);
     return tiles * kTilePanelBytes;
   }
-  FUSED_BOTH static constexpr int gradient_ring(int owner) {
+  MACHINE_BOTH static constexpr int gradient_ring(int owner) {
     int tiles = 0;
     for (int u = 0; u < owner; ++u) tiles += gradient_depth(u);
     return ring_into(kHidden) + tiles * kTilePanelBytes;
@@ -66,10 +78,10 @@ struct PipelineMap {
   static constexpr int kBarriers = kSums + 4 * (16 + 1) * 4 + 15 & ~15;
   /// Pairs of barriers, full and free, a buffer of a ring each; then one for the weights, and one that the last owner's
   /// warps arrive at when they have read a tile's activations and logits' gradient.
-  FUSED_BOTH static constexpr int barriers_into(int owner) {
+  MACHINE_BOTH static constexpr int barriers_into(int owner) {
     return kBarriers + ring_into(owner) / kTilePanelBytes * 16;
   }
-  FUSED_BOTH static constexpr int gradient_barriers(int owner) {
+  MACHINE_BOTH static constexpr int gradient_barriers(int owner) {
     return kBarriers + gradient_ring(owner) / kTilePanelBytes * 16;
   }
   static constexpr int kBufferCount = kLastActivations / kTilePanelBytes;
@@ -83,11 +95,11 @@ struct PipelineMap {
 template <int kDepth>
 struct TileRing {
   std::uint32_t at = 0;
-  FUSED_DEVICE std::uint32_t offset() const { return at & ~1u; }
-  FUSED_DEVICE std::uint32_t parity() const { return at & 1; }
+  MACHINE_DEVICE std::uint32_t offset() const { return at & ~1u; }
+  MACHINE_DEVICE std::uint32_t parity() const { return at & 1; }
   /// Of the buffer's pair of barriers, from the ring's first.
-  FUSED_DEVICE std::uint32_t barriers() const { return offset() / (kTilePanelBytes / 16); }
-  FUSED_DEVICE void advance() {
+  MACHINE_DEVICE std::uint32_t barriers() const { return offset() / (kTilePanelBytes / 16); }
+  MACHINE_DEVICE void advance() {
     at += kTilePanelBytes;
     if (offset() == kDepth * kTilePanelBytes) at = parity() ^ 1;
   }
@@ -96,21 +108,21 @@ struct TileRing {
 /// A thread block's tiles of a batch.
 struct BlockTiles {
   int first, stride, count;
-  FUSED_DEVICE explicit BlockTiles(const Plan& plan)
+  MACHINE_DEVICE explicit BlockTiles(const Plan& plan)
       : first(static_cast<int>(blockIdx.x)),
         stride(static_cast<int>(gridDim.x)),
         count((plan.tiles - first + stride - 1) / stride) {}
 };
 /// The first of them among all batches' tiles.
-FUSED_DEVICE int first_of_batches(const Plan& plan, std::int64_t batch) {
+MACHINE_DEVICE int first_of_batches(const Plan& plan, std::int64_t batch) {
   return static_cast<int>(batch) * plan.tiles + static_cast<int>(blockIdx.x);
 }
 
 /// By one thread: the thread block's tile `tile`, of those from `first_of_batches` on.
-FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, int first_of_batches, int tile,
-                              std::uint32_t buffer, std::uint32_t barrier) {
+MACHINE_DEVICE void load_inputs(const PipelineArguments& arguments, int first_of_batches, int tile,
+                                std::uint32_t buffer, std::uint32_t barrier) {
   const std::int64_t of_batches = first_of_batches + tile * static_cast<int>(gridDim.x);
-  barrier_expect(barrier, kTilePanelBytes);
+  barrier_arrive_expect(barrier, kTilePanelBytes);
   bulk_load(buffer, arguments.inputs + of_batches * kTilePanelBytes, kTilePanelBytes, barrier);
 }
 
@@ -118,31 +130,31 @@ FUSED_DEVICE void load_inputs(const PipelineArguments& arguments, int first_of_b
 /// 16 * warp + 15 of 16 rows a step. A warp that reads back what it stored waits for nobody.
 struct FeaturePlaces {
   std::uint32_t place;
-  FUSED_DEVICE explicit FeaturePlaces(const Lane& at)
+  MACHINE_DEVICE explicit FeaturePlaces(const Lane& at)
       : place(static_cast<std::uint32_t>((8 * (at.lane >> 4) + (at.lane & 7)) * kPanelRowBytes +
                                          (((2 * at.warp + (at.lane >> 3 & 1)) ^ (at.lane & 7)) << 4))) {}
-  FUSED_DEVICE void store(std::uint32_t tile, const std::uint32_t* held) const {
+  MACHINE_DEVICE void store(std::uint32_t tile, const std::uint32_t* held) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step)
-      store_matrices_turned(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
-                            held + 4 * step);
+      store_matrices_transposed(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                                held + 4 * step);
   }
-  FUSED_DEVICE void load(std::uint32_t tile, std::uint32_t* held) const {
+  MACHINE_DEVICE void load(std::uint32_t tile, std::uint32_t* held) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step)
-      load_matrices_turned(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
-                           held + 4 * step);
+      load_matrices_transposed(tile + place + static_cast<std::uint32_t>(step * 16 * kPanelRowBytes),
+                               held + 4 * step);
   }
 };
 
 /// For what the whole warp has stored, or has read.
-FUSED_DEVICE void arrive_for_warp(std::uint32_t barrier, int lane) {
+MACHINE_DEVICE void arrive_for_warp(std::uint32_t barrier, int lane) {
   __syncwarp();
   if (lane == 0) barrier_arrive(barrier);
 }
 
 /// A left factor of 64 columns, as fragments in the image.
-FUSED_DEVICE void load_fragments(std::uint32_t (&words)[16], const unsigned char* image, int thread) {
+MACHINE_DEVICE void load_fragments(std::uint32_t (&words)[16], const unsigned char* image, int thread) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const uint4 four = __ldg(reinterpret_cast<const uint4*>(image) + step * kWarpgroup + thread);
@@ -157,8 +169,8 @@ FUSED_DEVICE void load_fragments(std::uint32_t (&words)[16], const unsigned char
 /// bias to 2^-24 of it or, in fp16, to 2^-25, which is half of the least that two activations can differ by. By its
 /// warpgroup, which meets at `meeting`. In fp16 a bias of 65520 and more makes its unit's activations NaN.
 template <class Format>
-FUSED_DEVICE void spread_biases(const float* biases, unsigned char* panel, int first_column, int meeting,
-                                int thread) {
+MACHINE_DEVICE void spread_biases(const float* biases, unsigned char* panel, int first_column, int meeting,
+                                  int thread) {
   if (thread < 64) {
     const float bias = __ldg(biases + thread);
     const float high = Format::unpack(Format::pack(bias, 0)).x;
@@ -167,33 +179,33 @@ FUSED_DEVICE void spread_biases(const float* biases, unsigned char* panel, int f
         Format::pack(high, middle), Format::pack(bias - high - middle, 0), 0, 0};
     *reinterpret_cast<uint4*>(panel + panel_offset(thread, first_column + 8)) = {0, 0, 0, 0};
   }
-  shared_writes_to_async();
-  named_barrier(meeting, kWarpgroup);
+  fence_proxy_async_shared();
+  named_barrier_aligned(meeting, kWarpgroup);
 }
 
 /// gradient += held * inputs, and in column 64 the sums of held; held: 64 rows of the tile, as columns.
 template <class Format>
-FUSED_DEVICE void weight_gradient_products(float (&gradient)[36], const std::uint32_t (&held)[16],
-                                           std::uint32_t inputs, std::uint32_t ones) {
+MACHINE_DEVICE void weight_gradient_products(float (&gradient)[36], const std::uint32_t (&held)[16],
+                                             std::uint32_t inputs, std::uint32_t ones) {
   const Panels inputs_and_ones = describe_both(inputs, ones);
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    multiply_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
-  products_commit();
+    wgmma_held<Format, Factor::kTurned>(gradient, held + 4 * k, inputs_and_ones + k * kAcrossFirst, 1);
+  wgmma_commit();
 }
 
 /// By one thread of the owner before the last, in its tile `tile`: next inputs go where the first owner has used up
 /// others, some tiles before. Behind the last tile it is the next batch's first ones, into the L2.
 template <int kHidden>
-FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockTiles& tiles, int tile,
-                                int first_of_batches) {
+MACHINE_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockTiles& tiles, int tile,
+                                  int first_of_batches) {
   using Map = PipelineMap<kHidden>;
   constexpr int kDepth = Map::input_depth(), kBefore = kHidden > 3 ? kHidden - 2 : 1;
   const int used = tile - kBefore, next = used + kDepth;
   if (used < 0) return;
   if (next >= tiles.count) {
     const int of_following = next - tiles.count;
-    const int following = static_cast<int>(worked_out_here(static_cast<std::uint32_t>(first_of_batches))) +
+    const int following = static_cast<int>(compute_from_here(static_cast<std::uint32_t>(first_of_batches))) +
                           arguments.plan.tiles;
     const std::int64_t of_batches = (following < arguments.all_tiles ? following : tiles.first) +
                                     of_following * static_cast<int>(gridDim.x);
@@ -203,13 +215,13 @@ FUSED_DEVICE void refill_inputs(const PipelineArguments& arguments, const BlockT
   }
   const std::uint32_t buffer = static_cast<std::uint32_t>(used % kDepth);
   const std::uint32_t barrier = kSharedBegin + Map::barriers_into(0) + buffer * 16;
-  barrier_wait(barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
+  barrier_wait_unbounded(barrier + 8, static_cast<std::uint32_t>(used / kDepth & 1));
   load_inputs(arguments, first_of_batches, next, kSharedBegin + buffer * kTilePanelBytes, barrier);
 }
 
 /// Owner kOwner of kHidden, not the last, over all tiles of its thread block.
 template <class Format, int kHidden, int kOwner>
-FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
+MACHINE_DEVICE void own_layer(const PipelineArguments& arguments) {
   using Map = PipelineMap<kHidden>;
   constexpr bool kFirst = kOwner == 0, kRefills = kOwner == kHidden - 2;
   constexpr int kLead = Map::lead(kOwner);
@@ -247,22 +259,22 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
     if (tile + kLead < tiles.count) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) sums[i] = bias[i >> 1 & 1];
-      sums_are_final(sums);
-      barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+      wgmma_sums_are_final(sums);
+      barrier_wait_unbounded(barriers_in + forward_in.barriers(), forward_in.parity());
       const Panels rows = describe(ring_in + forward_in.offset());
-      products_begin();
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        multiply_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, 1);
-      products_commit();
+        wgmma_held<Format, Factor::kPlain>(sums, forward + 4 * k, rows + k * kAlong, 1);
+      wgmma_commit();
       forward_in.advance();
-      products_wait<0>();
-      sums_are_final(sums);
+      wgmma_wait<0>();
+      wgmma_sums_are_final(sums);
       relu<Format>(sums, held);
       const std::uint32_t barriers = shared + Map::barriers_into(kOwner + 1) + forward_out.barriers();
-      barrier_wait(barriers + 8, forward_out.parity() ^ 1);
+      barrier_wait_unbounded(barriers + 8, forward_out.parity() ^ 1);
       features.store(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
-      shared_writes_to_async();
+      fence_proxy_async_shared();
       arrive_for_warp(barriers, lane);
     }
     forward_out.advance();  // so this is now the place of this very tile
@@ -281,16 +293,16 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
     if (kRefills && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kRefills) __syncwarp();
     const std::uint32_t barriers = shared + Map::gradient_barriers(kOwner) + gradient_in.barriers();
-    barrier_wait(barriers, gradient_in.parity());
+    barrier_wait_unbounded(barriers, gradient_in.parity());
     const Panels rows = describe(shared + Map::gradient_ring(kOwner) + gradient_in.offset());
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
-    products_commit();
+      wgmma_held<Format, Factor::kPlain>(sums, backward + 4 * k, rows + k * kAlong, k > 0);
+    wgmma_commit();
     features.load(shared + Map::ring_into(kOwner + 1) + forward_out.offset(), held);
-    products_wait<0>();
-    sums_are_final(sums);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
     if (lane == 0) barrier_arrive(barriers + 8);
     gradient_in.advance();
     masked_by<Format>(sums, held, held);
@@ -300,30 +312,30 @@ FUSED_DEVICE void own_layer(const PipelineArguments& arguments) {
     const std::uint32_t barriers_out =
         shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
-      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
+      barrier_wait_unbounded(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
-    products_begin();
+    wgmma_fence();
     weight_gradient_products<Format>(gradient, held, ring_in + backward_in.offset(), shared + Map::kOnes);
     if constexpr (!kFirst) {
-      shared_writes_to_async();
+      fence_proxy_async_shared();
       arrive_for_warp(barriers_out, lane);
       gradient_out.advance();
     }
-    products_wait<0>();
-    sums_are_final(gradient);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(gradient);
     if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
     backward_in.advance();
   }
-  sums_are_final(gradient);
+  wgmma_sums_are_final(gradient);
   store_layer_sums(
       arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup,
-      gradient, static_cast<int>(worked_out_here(static_cast<std::uint32_t>(thread))));
+      gradient, static_cast<int>(compute_from_here(static_cast<std::uint32_t>(thread))));
 }
 
 /// The last owner: also logits, softmax, loss and the output layer's gradients.
 template <class Format, int kHidden>
-FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PipelineMap<kHidden>;
   constexpr bool kFirst = kHidden == 1;
   constexpr int kOwner = kHidden - 1;
@@ -364,7 +376,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   if (thread == 0) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
     constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
-    barrier_expect(barrier, kTilePanelBytes + kOutputBytes);
+    barrier_arrive_expect(barrier, kTilePanelBytes + kOutputBytes);
     bulk_load(shared + Map::kLastWeights, arguments.image + last_panel(kHidden), kTilePanelBytes, barrier);
     bulk_load(shared + Map::kOutputWeights, arguments.image + output_tile(64, kHidden), kOutputBytes,
               barrier);
@@ -376,7 +388,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
   for (int i = 0; i < 4; ++i)
     output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
   if (thread == 32) {
-    barrier_wait(shared + Map::kWeightsBarrier, 0);
+    barrier_wait_unbounded(shared + Map::kWeightsBarrier, 0);
     load_first_inputs(Map::kFirstInputs, Map::input_depth());
   }
   __syncwarp();
@@ -388,30 +400,30 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
 
   TileRing<Map::depth_into(kOwner)> forward_in, backward_in;
   TileRing<Map::gradient_depth(kHidden - 2)> gradient_out;
-  barrier_wait(shared + Map::kWeightsBarrier, 0);
+  barrier_wait_unbounded(shared + Map::kWeightsBarrier, 0);
 
   // The next tile's sums before the ReLU; a row of the tile is a row.
   float next_sums[32];
   const auto wait_for_inputs = [&] {
-    barrier_wait(barriers_in + forward_in.barriers(), forward_in.parity());
+    barrier_wait_unbounded(barriers_in + forward_in.barriers(), forward_in.parity());
   };
   const auto forward_products = [&] {
     const Panels rows = describe(ring_in + forward_in.offset());
-    multiply_shared<Format, Factor::kTurned, Factor::kPlain>(
+    wgmma_shared<Format, Factor::kTurned, Factor::kPlain>(
         next_sums, describe(shared + Map::kOnes),
         describe(shared + Map::kLogitGradients) + Map::kBiasColumn / 16 * kAlong, 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_shared<Format, Factor::kPlain, Factor::kPlain>(
+      wgmma_shared<Format, Factor::kPlain, Factor::kPlain>(
           next_sums, rows + k * kAlong, describe(shared + Map::kLastWeights) + k * kAlong, 1);
-    products_commit();
+    wgmma_commit();
     forward_in.advance();
   };
   wait_for_inputs();
-  products_begin();
+  wgmma_fence();
   forward_products();
-  products_wait<0>();
-  sums_are_final(next_sums);
+  wgmma_wait<0>();
+  wgmma_sums_are_final(next_sums);
 
   std::uint32_t held[16] = {};
 #pragma unroll 1
@@ -420,20 +432,20 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
     std::uint32_t activations[16];
     relu<Format>(next_sums, activations);
     float logits[8];
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kPlain>(logits, activations + 4 * k,
-                                            describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
-    products_commit();
+      wgmma_held<Format, Factor::kPlain>(logits, activations + 4 * k,
+                                         describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
+    wgmma_commit();
     // Where all warps have read the tile before.
-    barrier_wait(shared + Map::kReadBarrier, parity ^ 1);
+    barrier_wait_unbounded(shared + Map::kReadBarrier, parity ^ 1);
     store_rows<4>(shared + Map::kLastActivations, activations, at);
-    products_wait<0>();
-    sums_are_final(logits);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(logits);
     // With the logits' products the weight gradient's of the tile before have ended.
-    sums_are_final(gradient);
-    words_are_final(held);
+    wgmma_sums_are_final(gradient);
+    wgmma_words_are_final(held);
     if (tile > 0) {
       if (lane == 0) barrier_arrive(barriers_in + backward_in.barriers() + 8);
       backward_in.advance();
@@ -447,54 +459,55 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
     if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kFirst) __syncwarp();
     store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
-    shared_writes_to_async();
-    named_barrier(1 + kOwner, kWarpgroup);  // the tile's activations and its logits' gradient are whole
+    fence_proxy_async_shared();
+    named_barrier_aligned(1 + kOwner,
+                          kWarpgroup);  // the tile's activations and its logits' gradient are whole
 
     features.load(shared + Map::kLastActivations, held);
     float sums[32];
     const Panels rows = describe(shared + Map::kLogitGradients);
-    products_begin();
-    multiply_shared<Format, Factor::kTurned, Factor::kPlain>(sums, describe(shared + Map::kOutputWeights),
-                                                             rows, 0);
+    wgmma_fence();
+    wgmma_shared<Format, Factor::kTurned, Factor::kPlain>(sums, describe(shared + Map::kOutputWeights), rows,
+                                                          0);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      multiply_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
-    products_commit();
+      wgmma_held<Format, Factor::kTurned>(output_gradient, held + 4 * k, rows + k * kAcross, 1);
+    wgmma_commit();
     // Beside these products what nobody waits for, which the compiler must not put before them.
-    sums_are_final(logits);
-    sums_are_final(totals);
-    words_are_final(logit_gradient);
+    wgmma_sums_are_final(logits);
+    wgmma_sums_are_final(totals);
+    wgmma_words_are_final(logit_gradient);
     loss += losses_of_rows(logits, totals, label, at.first_column());
     add_bias_gradient<Format>(logit_gradient, output_bias_gradient);
-    sums_are_final(output_bias_gradient);
+    wgmma_sums_are_final(output_bias_gradient);
     load_labels();
     if (tile + 1 < tiles.count) wait_for_inputs();
-    products_wait<0>();
-    sums_are_final(sums);
-    sums_are_final(output_gradient);
+    wgmma_wait<0>();
+    wgmma_sums_are_final(sums);
+    wgmma_sums_are_final(output_gradient);
     arrive_for_warp(shared + Map::kReadBarrier, lane);
     masked_by<Format>(sums, held, held);
 
     const std::uint32_t barriers_out =
         shared + Map::gradient_barriers(kFirst ? 0 : kOwner - 1) + gradient_out.barriers();
     if constexpr (!kFirst) {
-      barrier_wait(barriers_out + 8, gradient_out.parity() ^ 1);
+      barrier_wait_unbounded(barriers_out + 8, gradient_out.parity() ^ 1);
       features.store(shared + Map::gradient_ring(kOwner - 1) + gradient_out.offset(), held);
     }
-    products_begin();
+    wgmma_fence();
     forward_products();  // behind the last tile: of whatever lies there, and for nothing
     weight_gradient_products<Format>(gradient, held, ring_in + backward_in.offset(), shared + Map::kOnes);
     if constexpr (!kFirst) {
-      shared_writes_to_async();
+      fence_proxy_async_shared();
       arrive_for_warp(barriers_out, lane);
       gradient_out.advance();
     }
-    products_wait<1>();
-    sums_are_final(next_sums);
+    wgmma_wait<1>();
+    wgmma_sums_are_final(next_sums);
   }
-  products_wait<0>();
-  sums_are_final(gradient);
-  words_are_final(held);
+  wgmma_wait<0>();
+  wgmma_sums_are_final(gradient);
+  wgmma_words_are_final(held);
 
   float* partial =
       arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden) + kOwner * kOwnerRows * kWarpgroup;
@@ -514,7 +527,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
     for (int distance = 4; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
     if (lane < 4) sums[at.warp * 16 + at.first_column() + (i & 1) + 8 * (i >> 1)] = sum;
   }
-  named_barrier(1 + kOwner, kWarpgroup);
+  named_barrier_aligned(1 + kOwner, kWarpgroup);
   if (thread < 16)
     partial[8 * kWarpgroup] = (sums[thread] + sums[16 + thread]) + (sums[32 + thread] + sums[48 + thread]);
   if (thread == 0) {
@@ -525,7 +538,7 @@ FUSED_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned ch
 
 /// Owner `owner`, which is kOwner or a later one.
 template <class Format, int kHidden, int kOwner>
-FUSED_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
+MACHINE_DEVICE void start_owner(int owner, const PipelineArguments& arguments, unsigned char* memory) {
   if constexpr (kOwner + 1 == kHidden) {
     own_last_layer<Format, kHidden>(arguments, memory);
   } else if (owner == kOwner) {
@@ -564,7 +577,7 @@ __global__ void __launch_bounds__(kHidden* kWarpgroup, 1)
     const std::uint32_t ones = Format::pack(1, 1);
     reinterpret_cast<uint4*>(memory + Map::kOnes)[threadIdx.x] = {ones, ones, ones, ones};
   }
-  shared_writes_to_async();
+  fence_proxy_async_shared();
   __syncthreads();
   start_owner<Format, kHidden, 0>(owner, arguments, memory);
 }

@@ -1,5 +1,6 @@
 // The pipeline of owners in fp16.
 #include "fused/launch_pipeline.cuh"
+#include "machine/formats.cuh"
 
 namespace headroom::fused {
 

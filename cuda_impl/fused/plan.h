@@ -1,9 +1,7 @@
 // How a network is laid out for cuda-fused: what is padded to what, and where everything lies.
 //
-// Every matrix of 16-bit values, in device memory as in shared memory, is cut into panels of 64 columns. A row of a
-// panel is 128 bytes and its 16-byte pieces are swizzled, piece p of row r at place p ^ (r mod 8), which is how the
-// tensor cores want to read it, along a row as well as across. So whatever is copied is copied byte for byte.
-// Up to 16 inputs beyond whole panels lie in a narrow panel, with rows of 32 bytes, piece p of row r at p ^ (r / 4 mod 2).
+// Every matrix of 16-bit values, in device memory as in shared memory, is cut into panels (machine/panels.h). Up to 16 inputs beyond
+// whole panels lie in a narrow one. A tile is the 64 rows that one warpgroup takes through the network.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +9,13 @@
 #include <string>
 
 #include "core/workload.h"
-
-#ifdef __CUDACC__
-#define FUSED_BOTH __host__ __device__ inline
-#else
-#define FUSED_BOTH inline
-#endif
+#include "machine/panels.h"
 
 namespace headroom::fused {
 
-inline constexpr int kTileRows = 64;  // a tile: the rows that one warpgroup takes through the network
-inline constexpr int kPanelColumns = 64;
-inline constexpr int kPanelRowBytes = 128;
-inline constexpr int kTilePanelBytes = kTileRows * kPanelRowBytes;
-inline constexpr int kWarpgroup = 128;  // threads
+using namespace machine;
+
 inline constexpr int kMaxHidden = 9, kMaxInputs = 1024, kMaxClasses = 256, kMinBatch = 128;
-
-/// Byte of (row, column) in a panel; column < 64.
-FUSED_BOTH int panel_offset(int row, int column) {
-  return row * kPanelRowBytes + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2;
-}
-
-inline constexpr int kNarrowColumns = 16, kNarrowRowBytes = 32;
-inline constexpr int kNarrowTileBytes = kTileRows * kNarrowRowBytes;
-/// The same in a narrow panel; column < 16.
-FUSED_BOTH int narrow_offset(int row, int column) {
-  return row * kNarrowRowBytes + (((column >> 3) ^ (row >> 2 & 1)) << 4) + (column & 7) * 2;
-}
 
 /// Most hidden layers of a network whose sums of weight gradients all stay on the chip.
 inline constexpr int kMaxOwners = 4;
@@ -47,9 +25,9 @@ inline constexpr int kMaxOwners = 4;
 /// a tile through all of them (chain.cuh); kApart, two do, and two others sum their weight gradients (apart.cuh).
 enum class Form : std::int32_t { kGeneral, kWarps, kPipeline, kCluster, kPair, kApart };
 /// Whether several SMs share a tile's work.
-FUSED_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form == Form::kPair; }
+MACHINE_BOTH bool in_clusters(Form form) { return form == Form::kCluster || form == Form::kPair; }
 /// Whether weights lie in the image as fragments, which owners hold in registers; else in panels.
-FUSED_BOTH bool in_fragments(Form form) { return form == Form::kPipeline || form == Form::kCluster; }
+MACHINE_BOTH bool in_fragments(Form form) { return form == Form::kPipeline || form == Form::kCluster; }
 
 /// What a plan asks of the device: multiprocessors, and bytes of shared memory that a thread block may have.
 struct Limits {
@@ -84,17 +62,19 @@ struct Plan {
 };
 
 /// Whether there are inputs beyond the whole panels.
-FUSED_BOTH bool has_narrow_panel(const Plan& plan) { return plan.inputs > plan.input_panels * kPanelColumns; }
-FUSED_BOTH int input_tile_bytes(const Plan& plan) {
+MACHINE_BOTH bool has_narrow_panel(const Plan& plan) {
+  return plan.inputs > plan.input_panels * kPanelColumns;
+}
+MACHINE_BOTH int input_tile_bytes(const Plan& plan) {
   return plan.input_panels * kTilePanelBytes + (has_narrow_panel(plan) ? kNarrowTileBytes : 0);
 }
 /// Whether the chain sums the gradients of the last layer's weights itself.
-FUSED_BOTH bool sums_outputs(const Plan& plan) { return plan.class_rows == kNarrowColumns; }
-FUSED_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
-FUSED_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
+MACHINE_BOTH bool sums_outputs(const Plan& plan) { return plan.class_rows == kNarrowColumns; }
+MACHINE_BOTH int hidden_panel_bytes(int width) { return width * kPanelRowBytes; }
+MACHINE_BOTH int output_panel_bytes(const Plan& plan) { return plan.class_rows * kPanelRowBytes; }
 
 /// Byte in the image of weight (out, in) of layer `layer` where weights lie in panels.
-FUSED_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in) {
+MACHINE_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in) {
   const int panel = in / kPanelColumns, column = in % kPanelColumns;
   if (layer == plan.hidden) {
     const int group = out / plan.class_rows, row = out % plan.class_rows;
@@ -108,31 +88,31 @@ FUSED_BOTH int panel_weight_offset(const Plan& plan, int layer, int out, int in)
 }
 
 // Fragments: a left factor [64, 16 * steps] as the registers that hold it, 16 bytes a thread and step.
-FUSED_BOTH int fragment_offset(int row, int k) {
+MACHINE_BOTH int fragment_offset(int row, int k) {
   const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
   return (k / 16 * kWarpgroup + thread) * 16 + (row / 8 % 2 + k / 8 % 2 * 2) * 4 + k % 2 * 2;
 }
 /// Of the upper 64 rows after the lower ones.
-FUSED_BOTH int fragment_offset(int row, int k, int columns) {
+MACHINE_BOTH int fragment_offset(int row, int k, int columns) {
   return row / 64 * (64 * columns * 2) + fragment_offset(row % 64, k);
 }
-FUSED_BOTH constexpr int forward_fragments(int width, int layer) { return layer * width * width * 2; }
-FUSED_BOTH constexpr int backward_fragments(int width, int hidden, int layer) {
+MACHINE_BOTH constexpr int forward_fragments(int width, int layer) { return layer * width * width * 2; }
+MACHINE_BOTH constexpr int backward_fragments(int width, int hidden, int layer) {
   return (hidden + layer - 1) * width * width * 2;
 }
-FUSED_BOTH constexpr int output_fragments(int width, int hidden) {
+MACHINE_BOTH constexpr int output_fragments(int width, int hidden) {
   return backward_fragments(width, hidden, hidden);
 }
 /// The output weights as panels of 16 rows; in clusters once more.
-FUSED_BOTH constexpr int output_tile(int width, int hidden) {
+MACHINE_BOTH constexpr int output_tile(int width, int hidden) {
   return output_fragments(width, hidden) + 16 * width * 2;
 }
 /// The last hidden layer, a panel where others have forward fragments; in the pipeline.
-FUSED_BOTH constexpr int last_panel(int hidden) { return forward_fragments(64, hidden - 1); }
+MACHINE_BOTH constexpr int last_panel(int hidden) { return forward_fragments(64, hidden - 1); }
 
 /// Calls visit(byte in the image) for every place of weight (out, in) of layer `layer`.
 template <class Visit>
-FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, const Visit& visit) {
+MACHINE_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, const Visit& visit) {
   if (!in_fragments(plan.form)) {
     visit(panel_weight_offset(plan, layer, out, in));
     return;
@@ -151,10 +131,10 @@ FUSED_BOTH void for_each_place(const Plan& plan, int layer, int out, int in, con
     visit(backward_fragments(plan.width, plan.hidden, layer) + fragment_offset(in, out, plan.width));
 }
 /// Byte in the image of a bias.
-FUSED_BOTH int bias_place(const Plan& plan, int layer, int out) {
+MACHINE_BOTH int bias_place(const Plan& plan, int layer, int out) {
   return plan.bias_begin + 4 * (layer * plan.width + out);
 }
-FUSED_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
+MACHINE_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
 
 /// Why cuda-fused cannot train this workload in this precision on any device; nullopt if it can.
 std::optional<std::string> shape_refusal(const Workload& workload, Precision precision);

@@ -9,9 +9,12 @@
 
 #include "device/check.h"
 #include "device/device.h"
-#include "fused/formats.cuh"
 #include "fused/kernels.h"
-#include "fused/launch_config.h"
+#include "machine/dependent_launch.cuh"
+#include "machine/formats.cuh"
+#include "machine/launch_config.h"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
 
 namespace headroom::fused {
 namespace {

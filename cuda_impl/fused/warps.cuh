@@ -13,6 +13,15 @@
 #pragma once
 
 #include "fused/chain.cuh"
+#include "machine/barriers.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/mma.cuh"
+#include "machine/panels.h"
+#include "machine/thread.cuh"
 
 namespace headroom::fused {
 
@@ -36,12 +45,12 @@ struct WarpMap {
                        kSumBytes = warp_partial_rows(kHidden) * kWarpgroup * 4,
                        kWarpBytes =
                            ((kPiecesBytes > kSumBytes ? kPiecesBytes : kSumBytes) + 1023) / 1024 * 1024;
-  FUSED_BOTH static constexpr int pieces(int warp) { return kPieces + warp * kWarpBytes; }
-  FUSED_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kPieceBytes; }
+  MACHINE_BOTH static constexpr int pieces(int warp) { return kPieces + warp * kWarpBytes; }
+  MACHINE_BOTH static constexpr int activations(int layer) { return (kInputDepth + layer) * kPieceBytes; }
   static constexpr int kGradients = (kInputDepth + kHidden) * kPieceBytes;
   static constexpr int kBarriers = kPieces + kWarps * kWarpBytes;
   static constexpr int kWeightsFull = kBarriers;
-  FUSED_BOTH static constexpr int inputs_full(int warp, int slot) {
+  MACHINE_BOTH static constexpr int inputs_full(int warp, int slot) {
     return kBarriers + 8 * (1 + warp * kInputDepth + slot);
   }
   // What a thread adds to once a tile: registers for it there are none.
@@ -53,25 +62,25 @@ struct WarpMap {
 
 /// sums = start + a [16, 16] * b [16, 8]
 template <class Format>
-FUSED_DEVICE void multiply_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1,
-                                float s0, float s1, float s2, float s3) {
+MACHINE_DEVICE void multiply_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0,
+                                  std::uint32_t b1, float s0, float s1, float s2, float s3) {
   if constexpr (Format::kIsBf16)
-    multiply_rows_bf16(sums, a, b0, b1, s0, s1, s2, s3);
+    mma_bf16_from(sums, a, b0, b1, s0, s1, s2, s3);
   else
-    multiply_rows_fp16(sums, a, b0, b1, s0, s1, s2, s3);
+    mma_fp16_from(sums, a, b0, b1, s0, s1, s2, s3);
 }
 template <class Format>
-FUSED_DEVICE void add_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+MACHINE_DEVICE void add_rows(float (&sums)[4], const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
   multiply_rows<Format>(sums, a, b0, b1, sums[0], sums[1], sums[2], sums[3]);
 }
 
 /// Piece `piece` of all inputs into slot `slot` of a warp's ring.
 template <int kHidden>
-FUSED_DEVICE void load_piece(const PipelineArguments& arguments, std::uint32_t shared, int warp, int slot,
-                             std::int64_t piece) {
+MACHINE_DEVICE void load_piece(const PipelineArguments& arguments, std::uint32_t shared, int warp, int slot,
+                               std::int64_t piece) {
   using Map = WarpMap<kHidden>;
   const std::uint32_t full = shared + static_cast<std::uint32_t>(Map::inputs_full(warp, slot));
-  barrier_expect(full, Map::kPieceBytes);
+  barrier_arrive_expect(full, Map::kPieceBytes);
   bulk_load(shared + static_cast<std::uint32_t>(Map::pieces(warp) + slot * Map::kPieceBytes),
             arguments.inputs + piece * Map::kPieceBytes, Map::kPieceBytes, full);
 }
@@ -85,15 +94,15 @@ struct WarpSums {
 /// A batch in pieces: a warp takes every so many-th, from its own number on.
 struct WarpPieces {
   int first, stride, end;
-  FUSED_DEVICE WarpPieces(const Plan& plan, int warp)
+  MACHINE_DEVICE WarpPieces(const Plan& plan, int warp)
       : first(static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x)),
         stride(kWarps * static_cast<int>(gridDim.x)),
         end(plan.tiles * kPiecesPerTile) {}
 };
 
 template <class Format, int kHidden>
-FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char* memory, int warp,
-                              const WarpPieces& pieces, WarpSums<kHidden>& total) {
+MACHINE_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char* memory, int warp,
+                                const WarpPieces& pieces, WarpSums<kHidden>& total) {
   using Map = WarpMap<kHidden>;
   const Plan& plan = arguments.plan;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -102,7 +111,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
                       full = shared + static_cast<std::uint32_t>(Map::inputs_full(warp, 0));
   const int batch = static_cast<int>(next_batch(arguments.state));
   // Where a batch begins is worked out where it is needed, as registers are few.
-  const auto batch_here = [&] { return worked_out_here(batch); };
+  const auto batch_here = [&] { return compute_from_here(batch); };
   // Where the row of eight values lies that this lane names to ldmatrix and stmatrix: of 16 rows and 16 columns; of 8
   // rows of weights and all their columns; of all their rows and 8 columns.
   const std::uint32_t in_piece =
@@ -135,7 +144,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
         label[part][half] = sample < plan.batch ? __ldg(labels + sample) : -1;
       }
     const std::uint32_t inputs = static_cast<std::uint32_t>(input.stage * Map::kPieceBytes);
-    barrier_wait(full + 8 * static_cast<std::uint32_t>(input.stage), input.parity);
+    barrier_wait_unbounded(full + 8 * static_cast<std::uint32_t>(input.stage), input.parity);
     std::uint32_t held[16];  // of both samples of a row, 16 columns a step
     float sums[2][4][4];     // of both samples, 8 columns each
 #pragma unroll
@@ -201,8 +210,8 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       std::uint32_t weights[4];
-      load_matrices_turned((shared + Map::kOutputWeights + in_piece) ^ static_cast<std::uint32_t>(step << 5),
-                           weights);
+      load_matrices_transposed(
+          (shared + Map::kOutputWeights + in_piece) ^ static_cast<std::uint32_t>(step << 5), weights);
 #pragma unroll
       for (int part = 0; part < 2; ++part)
 #pragma unroll
@@ -212,7 +221,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
     }
     __syncwarp();
     const auto load_left = [&](int step, std::uint32_t (&left)[4]) {
-      load_matrices_turned(own_left ^ static_cast<std::uint32_t>(step << 5), left);
+      load_matrices_transposed(own_left ^ static_cast<std::uint32_t>(step << 5), left);
     };
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -221,7 +230,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         std::uint32_t right[4];
-        load_matrices_turned(
+        load_matrices_transposed(
             piece(static_cast<std::uint32_t>(Map::activations(kHidden - 1)), 2 * part + half), right);
         add_rows<Format>(total.output[2 * half], left, right[0], right[1]);
         add_rows<Format>(total.output[2 * half + 1], left, right[2], right[3]);
@@ -247,9 +256,9 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           std::uint32_t weights[4];
-          load_matrices_turned((in_turned ^ static_cast<std::uint32_t>(j << 4)) +
-                                   static_cast<std::uint32_t>(layer * Map::kLayerBytes),
-                               weights);
+          load_matrices_transposed((in_turned ^ static_cast<std::uint32_t>(j << 4)) +
+                                       static_cast<std::uint32_t>(layer * Map::kLayerBytes),
+                                   weights);
 #pragma unroll
           for (int part = 0; part < 2; ++part) {
             multiply_rows<Format>(sums[part][j], held + 8 * part, weights[0], weights[1], 0, 0, 0, 0);
@@ -272,7 +281,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           std::uint32_t right[4];
-          load_matrices_turned(piece(before, 2 * part + half), right);
+          load_matrices_transposed(piece(before, 2 * part + half), right);
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
             add_rows<Format>(total.hidden[layer][m][2 * half], left[m], right[0], right[1]);
@@ -292,7 +301,7 @@ FUSED_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char*
 
 /// A warp's labels into the L2, before any inputs are asked for: behind those they would come after the first loss wants
 /// them. Of a piece they are a line.
-FUSED_DEVICE void ask_for_labels(const PipelineArguments& arguments, const WarpPieces& pieces) {
+MACHINE_DEVICE void ask_for_labels(const PipelineArguments& arguments, const WarpPieces& pieces) {
   const Plan& plan = arguments.plan;
   const std::int32_t* labels = arguments.labels + next_batch(arguments.state) * plan.batch;
   for (int at = pieces.first + static_cast<int>(threadIdx.x) % 32 * pieces.stride; at < pieces.end;
@@ -304,8 +313,8 @@ FUSED_DEVICE void ask_for_labels(const PipelineArguments& arguments, const WarpP
 
 /// All warps' sums, added up in their order; see Kind::kLanes.
 template <int kHidden>
-FUSED_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned char* memory, int warp,
-                                  int warps, WarpSums<kHidden>& total) {
+MACHINE_DEVICE void store_warp_sums(const PipelineArguments& arguments, unsigned char* memory, int warp,
+                                    int warps, WarpSums<kHidden>& total) {
   using Map = WarpMap<kHidden>;
   constexpr int kRows = warp_partial_rows(kHidden);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -387,11 +396,11 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   if (threadIdx.x == 0) {
-    barrier_expect(shared + Map::kWeightsFull, Map::kImageBytes);
+    barrier_arrive_expect(shared + Map::kWeightsFull, Map::kImageBytes);
     bulk_load(shared, arguments.image, Map::kImageBytes, shared + Map::kWeightsFull);
   }
   __syncwarp();
-  barrier_wait(shared + Map::kWeightsFull, 0);
+  barrier_wait_unbounded(shared + Map::kWeightsFull, 0);
   if (first_lane)  // not before the weights are there, which would wait behind them
     for (int slot = 1; slot < Map::kInputDepth; ++slot) load_first(slot);
   if (threadIdx.x < Map::kBiasCount) {

@@ -11,12 +11,14 @@
 // Which lane holds what is said in warp_tensor.cuh.
 #include <algorithm>
 
-#include "fused/launch_config.h"
 #include "layered/kernels.h"
 #include "layered/narrow.h"
 #include "layered/shapes.h"
 #include "layered/sixteen.cuh"
 #include "layered/warp_tensor.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/launch_config.h"
+#include "machine/matrices.cuh"
 
 namespace headroom::layered {
 namespace {
@@ -58,8 +60,8 @@ __global__ void __launch_bounds__(32 * kForwardWarps)
                           Matrix<typename Format::Value> gradient /* [batch, classes] */, float* losses,
                           float loss_scale) {
   using Value = typename Format::Value;
-  fused::wait_for_kernel_before();
-  fused::let_next_kernel_start();
+  machine::wait_for_kernel_before();
+  machine::let_next_kernel_start();
   __shared__ float shared[kForwardWarps][8][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -176,8 +178,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
                            Matrix<typename Format::Value> input_gradient /* [batch, in] */,
                            float* workspace /* parts of [classes, in] and bias */, std::int64_t part_rows) {
   using Value = typename Format::Value;
-  fused::wait_for_kernel_before();
-  fused::let_next_kernel_start();
+  machine::wait_for_kernel_before();
+  machine::let_next_kernel_start();
   __shared__ float shared[kWarps][kNarrowClasses][kStrip + 2];
   __shared__ float shared_bias[kWarps][kNarrowClasses];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
@@ -326,7 +328,7 @@ void NarrowLayer<Format>::queue_forward(const std::int32_t* labels, const StepSt
   const std::int64_t count = losses(inputs_.rows);
   const float* bias = masters_.data + masters_.rows * masters_.pitch;
   const Matrix<const Value> weights{copy_.data, copy_.rows, copy_.columns, copy_.pitch};
-  const fused::LaunchConfig launch(static_cast<int>(count), 32 * kForwardWarps, 0, stream.get());
+  const machine::LaunchConfig launch(static_cast<int>(count), 32 * kForwardWarps, 0, stream.get());
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, narrow_forward_kernel<Format>, inputs_, weights, bias, labels,
                                 state, gradient_scale, gradient_, losses_of_rows,
                                 static_cast<float>(count) / static_cast<float>(inputs_.rows)));
@@ -336,7 +338,8 @@ template <class Format>
 void NarrowLayer<Format>::queue_backward(Stream& stream) const {
   const Matrix<const Value> weights{copy_.data, copy_.rows, copy_.columns, copy_.pitch},
       gradient{gradient_.data, gradient_.rows, gradient_.columns, gradient_.pitch};
-  fused::LaunchConfig launch(static_cast<int>(tiles(inputs_.columns, kStrip)), 32 * kWarps, 0, stream.get());
+  machine::LaunchConfig launch(static_cast<int>(tiles(inputs_.columns, kStrip)), 32 * kWarps, 0,
+                               stream.get());
   launch.config.gridDim.y = static_cast<unsigned>(parts_);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, narrow_backward_kernel<Format>, inputs_, weights, gradient,
                                 input_gradient_, workspace_, part_rows_));

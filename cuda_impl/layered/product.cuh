@@ -22,6 +22,7 @@
 #include "layered/staging.cuh"
 #include "layered/warp_fma.cuh"
 #include "layered/warp_tensor.cuh"
+#include "machine/copy.cuh"
 
 namespace headroom::layered {
 
@@ -120,14 +121,14 @@ struct Product {
 #pragma unroll
     for (int slab = 0; slab < T::kStages - 1; ++slab) {
       if (slab < slabs) load(slab, slab);
-      close_copy_group();
+      machine::copy_async_commit();
     }
     int stage = 0, free_stage = T::kStages - 1;
     for (int slab = 0; slab < slabs; ++slab) {
-      wait_for_copy_groups<T::kStages - 2>();
+      machine::copy_async_wait<T::kStages - 2>();
       __syncthreads();
       if (slab + T::kStages - 1 < slabs) load(slab + T::kStages - 1, free_stage);
-      close_copy_group();
+      machine::copy_async_commit();
       const Value* slab_a = stages + stage * kStageValues;
       on_slab(slab_a);
 #pragma unroll
@@ -137,7 +138,7 @@ struct Product {
       free_stage = stage;
       stage = stage + 1 == T::kStages ? 0 : stage + 1;
     }
-    wait_for_copy_groups<0>();
+    machine::copy_async_wait<0>();
     __syncthreads();  // the stages are free: their memory now takes the sums
 
     float* tile = reinterpret_cast<float*>(shared);

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "layered/matrix.h"
-#include "layered/ptx.cuh"
+#include "machine/copy.cuh"
 
 namespace headroom::layered {
 
@@ -70,7 +70,8 @@ struct StagedTile {
 #pragma unroll
       for (int pass = 0; pass < kRows / kRowsPerPass; ++pass) {
         const int row = row_ + pass * kRowsPerPass;
-        copy_async(tile + row * kPitch + column_, source + pass * pass_step_, row < rows ? bytes : 0);
+        machine::copy_async16_zero_rest(tile + row * kPitch + column_, source + pass * pass_step_,
+                                        row < rows ? bytes : 0);
       }
     }
 

@@ -9,10 +9,23 @@
 #pragma once
 
 #include "layered/formats.h"
-#include "layered/ptx.cuh"
 #include "layered/staging.cuh"
+#include "machine/matrices.cuh"
+#include "machine/mma.cuh"
+#include "machine/numbers.cuh"
 
 namespace headroom::layered {
+
+/// sums [16, 8] += a [16, inner] * b [inner, 8]; which lane holds what is said above.
+template <class Format>
+__device__ void multiply_add(float (&sums)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (Format::kPrecision == Precision::kTf32)
+    machine::mma_tf32(sums, a[0], a[1], a[2], a[3], b0, b1);
+  else if constexpr (Format::kPrecision == Precision::kFp16)
+    machine::mma_fp16(sums, a[0], a[1], a[2], a[3], b0, b1);
+  else
+    machine::mma_bf16(sums, a[0], a[1], a[2], a[3], b0, b1);
+}
 
 template <class Format, Storage kStorageA, Storage kStorageB, class TileA, class TileB, int kWarpRows,
           int kWarpColumns>
@@ -80,9 +93,9 @@ class WarpTensor {
   __device__ static void load(unsigned (&blocks)[4], const Value* tile, Place&& at) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (kStorage == Storage::kInnerContiguous) {
-      load_blocks(blocks, tile + at(lane / 8, lane % 8, 0));
+      machine::load_matrices(tile + at(lane / 8, lane % 8, 0), blocks);
     } else if constexpr (sizeof(Value) == 2) {
-      load_blocks_transposed(blocks, tile + at(lane / 8, 0, lane % 8));
+      machine::load_matrices_transposed(tile + at(lane / 8, 0, lane % 8), blocks);
     } else {
 #pragma unroll
       for (int block = 0; block < 4; ++block)
@@ -90,7 +103,8 @@ class WarpTensor {
     }
     if constexpr (Format::kPrecision == Precision::kTf32) {
 #pragma unroll
-      for (int block = 0; block < 4; ++block) blocks[block] = round_to_tf32(__uint_as_float(blocks[block]));
+      for (int block = 0; block < 4; ++block)
+        blocks[block] = machine::float_to_bits(machine::round_tf32(__uint_as_float(blocks[block])));
     }
   }
 

@@ -24,19 +24,26 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "fused/ptx.cuh"
-#include "fused/warpgroup.cuh"
-#include "fused/wgmma.cuh"
 #include "layered/kernels.h"
 #include "layered/shapes.h"
 #include "layered/sixteen.cuh"
-#include "layered/tensor_map.h"
 #include "layered/wide.h"
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/panels.cuh"
+#include "machine/tensor_map.h"
+#include "machine/thread.cuh"
+#include "machine/wgmma.cuh"
 
 namespace headroom::layered {
 
-using fused::Factor;
-using fused::RingPlace;
+using machine::Factor;
+using machine::kPanelColumns;
+using machine::RingPlace;
 
 enum class WideForm { kForward, kInputGradient, kWeightUpdate, kWeightParts };
 
@@ -55,7 +62,7 @@ inline constexpr Factor kColumnsFactor = kForm == WideForm::kForward ? Factor::k
 
 /// Calls work(unit) for the units of this block's cluster.
 template <class Work>
-FUSED_DEVICE void for_each_unit(const WideWalk& walk, const Work& work) {
+MACHINE_DEVICE void for_each_unit(const WideWalk& walk, const Work& work) {
   const int clusters = static_cast<int>(gridDim.x) / kWideCluster;
   for (int index = static_cast<int>(blockIdx.x) / kWideCluster; index < wide_units(walk); index += clusters)
     work(wide_unit(walk, index));
@@ -65,14 +72,14 @@ FUSED_DEVICE void for_each_unit(const WideWalk& walk, const Work& work) {
 
 /// 128 rows or columns of a factor, from `first`, over the 64 inner indices from `inner`; to every block in `ranks`.
 template <Factor kFactor, bool kToCluster>
-FUSED_DEVICE void fetch(const CUtensorMap& map, int first, int inner, std::uint32_t place,
-                        std::uint32_t barrier) {
+MACHINE_DEVICE void fetch(const CUtensorMap& map, int first, int inner, std::uint32_t place,
+                          std::uint32_t barrier) {
   constexpr std::uint16_t kAllRanks = (1 << kWideCluster) - 1;
   const auto copy = [&](std::uint32_t to, int column, int row) {
     if constexpr (kToCluster)
-      fused::tensor_load_to(kAllRanks, to, &map, column, row, barrier);
+      machine::tensor_load_multicast(kAllRanks, to, &map, column, row, barrier);
     else
-      fused::tensor_load(to, &map, column, row, barrier);
+      machine::tensor_load(to, &map, column, row, barrier);
   };
   if constexpr (kFactor == Factor::kPlain) {
     copy(place, inner, first);
@@ -83,8 +90,8 @@ FUSED_DEVICE void fetch(const CUtensorMap& map, int first, int inner, std::uint3
 }
 
 template <WideForm kForm, int kColumns>
-FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shared,
-                              const WideBarriers& barriers, int rank) {
+MACHINE_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shared,
+                                const WideBarriers& barriers, int rank) {
   constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
   const int sample =
       arguments.state != nullptr ? static_cast<int>(arguments.state->batch * arguments.batch) : 0;
@@ -99,10 +106,10 @@ FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shar
       const std::uint32_t a = shared + static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
       const std::uint32_t b = a + Wide::kFetchBytes, full = barriers.full(ring.stage);
       if constexpr (kWideCluster > 1)
-        fused::barrier_wait_cluster(barriers.free(ring.stage), ring.parity ^ 1);
+        machine::barrier_wait_cluster_unbounded(barriers.free(ring.stage), ring.parity ^ 1);
       else
-        fused::barrier_wait(barriers.free(ring.stage), ring.parity ^ 1);
-      fused::barrier_expect(full, Wide::kStageBytes);
+        machine::barrier_wait_unbounded(barriers.free(ring.stage), ring.parity ^ 1);
+      machine::barrier_arrive_expect(full, Wide::kStageBytes);
       fetch<kA, false>(arguments.a, row, inner, a, full);
       if constexpr (kWideCluster > 1) {
         fetch<kB, true>(arguments.b, column + 128 * rank, inner + b_sample,
@@ -118,12 +125,12 @@ FUSED_DEVICE void fetch_slabs(const WideArguments& arguments, std::uint32_t shar
 // ---- the multiplying warps
 
 /// This warp is done with a stage, in every block that copies into it.
-FUSED_DEVICE void release(std::uint32_t free, int lane) {
+MACHINE_DEVICE void release(std::uint32_t free, int lane) {
   if constexpr (kWideCluster > 1) {
     if (lane < kWideCluster)
-      fused::barrier_arrive_remote(fused::remote_address(free, static_cast<std::uint32_t>(lane)));
+      machine::barrier_arrive_remote_relaxed(machine::remote_address(free, static_cast<std::uint32_t>(lane)));
   } else {
-    if (lane == 0) fused::barrier_arrive(free);
+    if (lane == 0) machine::barrier_arrive(free);
   }
 }
 
@@ -132,27 +139,27 @@ struct WarpPlace {
   int row, column;            // of the warp's 16 rows and 256 columns, first
   int tile_row, tile_column;  // of the tile
   std::uint32_t buffers;      // 2 * kResultBytes
-  fused::Lane lane;
+  machine::Lane lane;
 };
 
 /// 64 columns of the warp's rows as `held`, packed, to the result; `panel` of four.
-FUSED_DEVICE void store_panel(const CUtensorMap& result, const WarpPlace& at, int panel,
-                              const std::uint32_t (&held)[16]) {
+MACHINE_DEVICE void store_panel(const CUtensorMap& result, const WarpPlace& at, int panel,
+                                const std::uint32_t (&held)[16]) {
   const std::uint32_t buffer = at.buffers + static_cast<std::uint32_t>(panel % 2 * Wide::kResultBytes);
-  if (at.lane.lane == 0) fused::bulk_stores_wait_read<1>();  // all but the latest: this buffer is free
+  if (at.lane.lane == 0) machine::bulk_store_wait_read<1>();  // all but the latest: this buffer is free
   __syncwarp();
-  fused::store_rows<4>(buffer, held, at.lane);
-  fused::shared_writes_to_async();
+  machine::store_rows<4>(buffer, held, at.lane);
+  machine::fence_proxy_async_shared();
   __syncwarp();
   if (at.lane.lane == 0) {
-    fused::tensor_store(&result, at.column + kPanelColumns * panel, at.row, buffer);
-    fused::bulk_store_commit();
+    machine::tensor_store(&result, at.column + kPanelColumns * panel, at.row, buffer);
+    machine::bulk_store_commit();
   }
 }
 
 /// store_panel() without the copy engine, which would write beyond the first `columns` of a tile.
-FUSED_DEVICE void store_columns(const WideArguments& arguments, const WarpPlace& at, int panel,
-                                const std::uint32_t (&held)[16], int columns) {
+MACHINE_DEVICE void store_columns(const WideArguments& arguments, const WarpPlace& at, int panel,
+                                  const std::uint32_t (&held)[16], int columns) {
   auto* result = static_cast<std::uint32_t*>(arguments.result_rows);
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -168,7 +175,7 @@ FUSED_DEVICE void store_columns(const WideArguments& arguments, const WarpPlace&
 /// The bias of a tile's columns, two of each panel a lane: fetched while the products are made.
 struct TileBias {
   float2 pair[4];
-  FUSED_DEVICE TileBias(const WideArguments& arguments, int column, int lane, bool used) {
+  MACHINE_DEVICE TileBias(const WideArguments& arguments, int column, int lane, bool used) {
 #pragma unroll
     for (int panel = 0; panel < 4; ++panel) {
       const int at = column + kPanelColumns * panel + 2 * lane;
@@ -180,8 +187,8 @@ struct TileBias {
 };
 
 template <class Format>
-FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sums)[128], const WarpPlace& at,
-                               int thread, const TileBias& bias) {
+MACHINE_DEVICE void store_hidden(const WideArguments& arguments, const float (&sums)[128],
+                                 const WarpPlace& at, int thread, const TileBias& bias) {
   std::uint32_t positive[4];
 #pragma unroll
   for (int panel = 0; panel < 4; ++panel) {
@@ -195,7 +202,7 @@ FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sum
       held[2 * j] = Sixteen<Format>::pack_relu(quad[0] + x, quad[1] + y);
       held[2 * j + 1] = Sixteen<Format>::pack_relu(quad[2] + x, quad[3] + y);
     }
-    positive[panel] = fused::positive(held).word[0];
+    positive[panel] = machine::positive(held).word[0];
     store_panel(arguments.result, at, panel, held);
   }
   *reinterpret_cast<uint4*>(arguments.positive +
@@ -204,19 +211,19 @@ FUSED_DEVICE void store_hidden(const WideArguments& arguments, const float (&sum
 }
 
 template <class Format>
-FUSED_DEVICE void store_input_gradient(const WideArguments& arguments, const float (&sums)[128],
-                                       const WarpPlace& at, uint4 positive) {
+MACHINE_DEVICE void store_input_gradient(const WideArguments& arguments, const float (&sums)[128],
+                                         const WarpPlace& at, uint4 positive) {
 #pragma unroll
   for (int panel = 0; panel < 4; ++panel) {
-    const fused::Mask<16> mask{{panel == 0   ? positive.x
-                                : panel == 1 ? positive.y
-                                : panel == 2 ? positive.z
-                                             : positive.w}};
+    const machine::Mask<16> mask{{panel == 0   ? positive.x
+                                  : panel == 1 ? positive.y
+                                  : panel == 2 ? positive.z
+                                               : positive.w}};
     float values[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) values[i] = sums[32 * panel + i];
     std::uint32_t held[16];
-    fused::masked<Sixteen<Format>>(values, mask, held);
+    machine::masked<Sixteen<Format>>(values, mask, held);
     store_panel(arguments.result, at, panel, held);
   }
 }
@@ -226,7 +233,7 @@ FUSED_DEVICE void store_input_gradient(const WideArguments& arguments, const flo
 struct ThreadRows {
   float* row[2];
   int columns[2];  // how many are left in each row
-  FUSED_DEVICE ThreadRows(float* matrix, const WideArguments& arguments, const WarpPlace& at) {
+  MACHINE_DEVICE ThreadRows(float* matrix, const WideArguments& arguments, const WarpPlace& at) {
     const int column = at.column + wide_column(at.lane.lane, 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -236,8 +243,8 @@ struct ThreadRows {
     }
   }
   /// Of sums `sum` and `sum` + 1.
-  FUSED_DEVICE bool inside(int sum) const { return wide_column(0, sum) < columns[sum / 2 & 1]; }
-  FUSED_DEVICE float2& pair(int sum) const {
+  MACHINE_DEVICE bool inside(int sum) const { return wide_column(0, sum) < columns[sum / 2 & 1]; }
+  MACHINE_DEVICE float2& pair(int sum) const {
     return *reinterpret_cast<float2*>(row[sum / 2 & 1] + wide_column(0, sum));
   }
 };
@@ -245,8 +252,8 @@ struct ThreadRows {
 /// The tensor core adds with truncation, so its sums begin at zero and the master takes them with one fp32
 /// multiply-add: a master that passed through it would drift. Masters come from device memory, 128 columns at once.
 template <class Format, int kSums>
-FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&sums)[kSums],
-                                 const WarpPlace& at) {
+MACHINE_DEVICE void update_weights(const WideArguments& arguments, const float (&sums)[kSums],
+                                   const WarpPlace& at) {
   const ThreadRows masters(arguments.masters, arguments, at);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -280,8 +287,8 @@ FUSED_DEVICE void update_weights(const WideArguments& arguments, const float (&s
 }
 
 template <int kSums>
-FUSED_DEVICE void store_parts(const WideArguments& arguments, const float (&sums)[kSums], const WarpPlace& at,
-                              int part) {
+MACHINE_DEVICE void store_parts(const WideArguments& arguments, const float (&sums)[kSums],
+                                const WarpPlace& at, int part) {
   const ThreadRows parts(arguments.parts + part * arguments.rows * arguments.pitch, arguments, at);
 #pragma unroll
   for (int sum = 0; sum < kSums; sum += 2)
@@ -289,8 +296,8 @@ FUSED_DEVICE void store_parts(const WideArguments& arguments, const float (&sums
 }
 
 /// All eight columns of this product are the same: one lane of four stores its two rows.
-FUSED_DEVICE void store_bias_parts(const WideArguments& arguments, const float (&sums)[4],
-                                   const WarpPlace& at, int part) {
+MACHINE_DEVICE void store_bias_parts(const WideArguments& arguments, const float (&sums)[4],
+                                     const WarpPlace& at, int part) {
   float* parts = arguments.bias_parts +
                  (std::int64_t{part} * arguments.walk.columns + at.tile_column) * arguments.bias_stride;
   const int row = at.row + wide_row(at.lane.lane, 0);
@@ -300,18 +307,18 @@ FUSED_DEVICE void store_bias_parts(const WideArguments& arguments, const float (
 }
 
 template <class Format, WideForm kForm, int kColumns>
-FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t shared,
-                                 const WideBarriers& barriers, int rank) {
+MACHINE_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t shared,
+                                   const WideBarriers& barriers, int rank) {
   constexpr Factor kA = kRowsFactor<kForm>, kB = kColumnsFactor<kForm>;
-  constexpr int kNextA = kA == Factor::kPlain ? fused::kAlong : fused::kAcross;  // 16 inner indices on
-  constexpr int kNextB = kB == Factor::kPlain ? fused::kAlong : fused::kAcross;
+  constexpr int kNextA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;  // 16 inner indices on
+  constexpr int kNextB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   // A warpgroup's 64 rows: rows of the plain factor, or a panel of the turned one. 8 KB either way.
   const std::uint32_t a_begin = shared + static_cast<std::uint32_t>(thread / 128 * Wide::kPanelBytes);
-  const fused::Panels ones = fused::describe(shared + Wide::kOnes);
+  const machine::Panels ones = machine::describe(shared + Wide::kOnes);
   const std::uint32_t buffers =
       shared + static_cast<std::uint32_t>(Wide::kResults + 2 * warp * Wide::kResultBytes);
-  const fused::Lane lane(thread % 32);
+  const machine::Lane lane(thread % 32);
   float sums[kColumns / 2], bias[4] = {0, 0, 0, 0};
 #pragma unroll
   for (float& sum : sums) sum = 0;
@@ -326,21 +333,21 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
     int stage_before = 0, slab = unit.first_slab;
     const auto multiply_slab = [&](auto with_bias) {
       const std::uint32_t stage = static_cast<std::uint32_t>(ring.stage * Wide::kStageBytes);
-      const fused::Panels a = fused::describe(a_begin + stage);
-      const fused::Panels b = fused::describe(shared + stage + Wide::kFetchBytes, Wide::kPanelBytes);
-      fused::barrier_wait(barriers.full(ring.stage), ring.parity);
-      fused::products_begin();
+      const machine::Panels a = machine::describe(a_begin + stage);
+      const machine::Panels b = machine::describe(shared + stage + Wide::kFetchBytes, Wide::kPanelBytes);
+      machine::barrier_wait_unbounded(barriers.full(ring.stage), ring.parity);
+      machine::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        fused::multiply_shared<Sixteen<Format>, kA, kB>(sums, a + k * kNextA, b + k * kNextB,
-                                                        k > 0 || slab > unit.first_slab);
+        machine::wgmma_shared<Sixteen<Format>, kA, kB>(sums, a + k * kNextA, b + k * kNextB,
+                                                       k > 0 || slab > unit.first_slab);
       if constexpr (decltype(with_bias)::value)
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          fused::multiply_shared<Sixteen<Format>, kA, Factor::kPlain>(
+          machine::wgmma_shared<Sixteen<Format>, kA, Factor::kPlain>(
               bias, a + k * kNextA, ones, k > 0 || slab >= unit.first_slab + arguments.walk.columns);
-      fused::products_commit();
-      fused::products_wait<1>();  // those of the slab before are done
+      machine::wgmma_commit();
+      machine::wgmma_wait<1>();  // those of the slab before are done
       if (slab > unit.first_slab) release(barriers.free(stage_before), lane.lane);
       stage_before = ring.stage;
       ++slab, ring.advance(Wide::kStages);
@@ -359,10 +366,10 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
     } else {
       while (slab < unit.slabs_end) multiply_slab(std::false_type{});
     }
-    fused::products_wait<0>();
+    machine::wgmma_wait<0>();
     release(barriers.free(stage_before), lane.lane);
-    fused::sums_are_final(sums);
-    if constexpr (kIsWeightGradient<kForm>) fused::sums_are_final(bias);
+    machine::wgmma_sums_are_final(sums);
+    if constexpr (kIsWeightGradient<kForm>) machine::wgmma_sums_are_final(bias);
 
     const WarpPlace at{
         tile_row * kWideRows + 16 * warp, unit.column * kColumns, tile_row, unit.column, buffers, lane};
@@ -373,43 +380,43 @@ FUSED_DEVICE void multiply_slabs(const WideArguments& arguments, std::uint32_t s
     if constexpr (kForm == WideForm::kWeightParts) store_parts(arguments, sums, at, unit.part);
     if constexpr (kIsWeightGradient<kForm>) store_bias_parts(arguments, bias, at, unit.part);
   });
-  if (lane.lane == 0) fused::bulk_store_wait();
+  if (lane.lane == 0) machine::bulk_store_wait();
 }
 
 template <class Format, WideForm kForm, int kColumns>
 __global__ void __launch_bounds__(Wide::kThreads, 1)
     wide_kernel(const __grid_constant__ WideArguments arguments) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const std::uint32_t shared = fused::shared_address(memory);
+  const std::uint32_t shared = machine::shared_address(memory);
   const WideBarriers barriers{shared + Wide::kBarriers};
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int rank = static_cast<int>(blockIdx.x) % kWideCluster;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Wide::kStages; ++stage) {
-      fused::barrier_init(barriers.full(stage), 1);
-      fused::barrier_init(barriers.free(stage), kWideCluster * Wide::kConsumerWarps);
+      machine::barrier_init(barriers.full(stage), 1);
+      machine::barrier_init(barriers.free(stage), kWideCluster * Wide::kConsumerWarps);
     }
-    fused::barrier_init_fence();
+    machine::barrier_init_fence();
   }
   if constexpr (kIsWeightGradient<kForm>) {
     std::uint32_t* ones = reinterpret_cast<std::uint32_t*>(memory + Wide::kOnes);
     if (threadIdx.x < Wide::kOnesBytes / 4) ones[threadIdx.x] = Sixteen<Format>::pack(1, 1);
-    fused::shared_writes_to_async();
+    machine::fence_proxy_async_shared();
   }
   __syncthreads();
   // Nobody copies into a block whose barriers are not there yet, and nobody leaves while others still copy to it.
-  if constexpr (kWideCluster > 1) fused::cluster_sync();
-  fused::wait_for_kernel_before();  // nothing above reads what it wrote
-  fused::let_next_kernel_start();
+  if constexpr (kWideCluster > 1) machine::cluster_sync();
+  machine::wait_for_kernel_before();  // nothing above reads what it wrote
+  machine::let_next_kernel_start();
   if (warp < Wide::kConsumerWarps) {
-    fused::registers_increase<Wide::kConsumerRegisters>();
+    machine::registers_increase<Wide::kConsumerRegisters>();
     multiply_slabs<Format, kForm, kColumns>(arguments, shared, barriers, rank);
   } else {
-    fused::registers_decrease<Wide::kLoaderRegisters>();
+    machine::registers_decrease<Wide::kLoaderRegisters>();
     if (threadIdx.x == kWideConsumers) fetch_slabs<kForm, kColumns>(arguments, shared, barriers, rank);
   }
   __syncwarp();
-  if constexpr (kWideCluster > 1) fused::cluster_sync();
+  if constexpr (kWideCluster > 1) machine::cluster_sync();
 }
 
 // ---- set-up and launches
@@ -451,6 +458,13 @@ template <class Format, WideForm kForm, int kColumns = kWideColumns>
 void launch_wide(const WideArguments& arguments, int blocks, Stream& stream, bool early = true) {
   const WideLaunch launch(blocks, stream.get(), early);
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, wide_kernel<Format, kForm, kColumns>, arguments));
+}
+
+template <class Format>
+CUtensorMap tensor_map(Matrix<const typename Format::Value> matrix, int box_rows) {
+  constexpr auto kElement =
+      Format::kPrecision == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
+  return machine::tensor_map(kElement, matrix.data, matrix.rows, matrix.columns, matrix.pitch, box_rows);
 }
 
 /// A box of this many rows is what fetch() copies at once.

@@ -1,11 +1,11 @@
 // The update where sums of parts of the batch were left: of weights split among blocks, and of biases.
 //
 // A thread owns a quad of parameters and adds up its parts in their order. 4 bytes a part and parameter, from the L2.
-#include "fused/launch_config.h"
-#include "fused/ptx.cuh"
 #include "layered/kernels.h"
 #include "layered/shapes.h"
 #include "layered/weight_copy.cuh"
+#include "machine/dependent_launch.cuh"
+#include "machine/launch_config.h"
 
 namespace headroom::layered {
 namespace {
@@ -22,8 +22,8 @@ template <class Format>
 __global__ void __launch_bounds__(kBlock)
     update_from_parts_kernel(const __grid_constant__ Updates<Format> all, float learning_rate,
                              float inverse_loss_scale) {
-  fused::wait_for_kernel_before();
-  fused::let_next_kernel_start();
+  machine::wait_for_kernel_before();
+  machine::let_next_kernel_start();
   int which = 0;
   while (blockIdx.x >= all.blocks_end[which]) ++which;
   const PartsUpdate<Format>& of = all.update[which];
@@ -66,7 +66,7 @@ void update_from_parts(std::initializer_list<PartsUpdate<Format>> updates, float
     all.update[which] = update;
     all.blocks_end[which++] = blocks;
   }
-  const fused::LaunchConfig launch(static_cast<int>(blocks), kBlock, 0, stream.get());
+  const machine::LaunchConfig launch(static_cast<int>(blocks), kBlock, 0, stream.get());
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, update_from_parts_kernel<Format>, all, learning_rate,
                                 inverse_loss_scale));
 }

@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "machine/warp.cuh"
+#include "machine/memory.cuh"
+#include "machine/thread.cuh"
 
 namespace headroom::machine {
 
@@ -13,18 +14,11 @@ MACHINE_DEVICE std::uint64_t nanoseconds() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
-MACHINE_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  std::uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
 /// `status`: 0, or what the first one has said.
 MACHINE_DEVICE void report_once(std::uint32_t* status, std::uint32_t value) { atomicCAS(status, 0u, value); }
 /// The same where the last one may stay, in fewer instructions.
-MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(status), "r"(value) : "memory");
-}
+MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) { store_relaxed_gpu(status, value); }
 /// Whether somebody has.
-MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed(status) != 0; }
+MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
 
 }  // namespace headroom::machine

@@ -11,11 +11,15 @@
 // columns of the same rows, are in different banks.
 #pragma once
 
+#include "machine/masks.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/block_plan.h"
-#include "resident/ptx.cuh"
 #include "resident/sums.cuh"
 
 namespace headroom::resident {
+
+using namespace machine;
 
 /// Rows r, r + 8, r + 16 and r + 24 of one column: chunk r of it.
 using FourRows = float4;
@@ -23,21 +27,21 @@ using FourRows = float4;
 __host__ __device__ constexpr int packet_place(int column, int chunk) {
   return column * 128 + ((chunk ^ column) & 7) * 16;
 }
-RESIDENT_DEVICE FourRows load_rows(const unsigned char* tile, int column, int chunk) {
+MACHINE_DEVICE FourRows load_rows(const unsigned char* tile, int column, int chunk) {
   return *reinterpret_cast<const FourRows*>(tile + packet_place(column, chunk));
 }
-RESIDENT_DEVICE uint4 packet_bits(const FourRows& v) {
+MACHINE_DEVICE uint4 packet_bits(const FourRows& v) {
   return make_uint4(float_to_bits(v.x), float_to_bits(v.y), float_to_bits(v.z), float_to_bits(v.w));
 }
-RESIDENT_DEVICE FourRows rows_of(const uint4& packet) {
+MACHINE_DEVICE FourRows rows_of(const uint4& packet) {
   return make_float4(bits_to_float(packet.x), bits_to_float(packet.y), bits_to_float(packet.z),
                      bits_to_float(packet.w));
 }
-RESIDENT_DEVICE FourRows masked(const FourRows& gradient, const FourRows& hidden) {
+MACHINE_DEVICE FourRows masked(const FourRows& gradient, const FourRows& hidden) {
   return make_float4(hidden.x > 0 ? gradient.x : 0, hidden.y > 0 ? gradient.y : 0,
                      hidden.z > 0 ? gradient.z : 0, hidden.w > 0 ? gradient.w : 0);
 }
-RESIDENT_DEVICE float sum_of_products(float sum, const FourRows& a, const FourRows& b) {
+MACHINE_DEVICE float sum_of_products(float sum, const FourRows& a, const FourRows& b) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
@@ -46,14 +50,14 @@ RESIDENT_DEVICE float sum_of_products(float sum, const FourRows& a, const FourRo
 // zeros, and every factor that changes from one multiply-add to the next meets sums of the other parity.
 
 /// The compiler is not to know that it is zero.
-RESIDENT_DEVICE float4 load_zero(const float4& zero) { return zero; }
+MACHINE_DEVICE float4 load_zero(const float4& zero) { return zero; }
 
 /// Sums of rows in the order r + 8, r, r + 24 and r + 16: each has the other parity than the row that is multiplied.
 struct TurnedRows {
   float4 sum;
 
   template <bool kBackwards>
-  RESIDENT_DEVICE void add_product(const FourRows& rows, float by) {
+  MACHINE_DEVICE void add_product(const FourRows& rows, float by) {
     if constexpr (kBackwards) {
       sum.z = fmaf(rows.w, by, sum.z), sum.w = fmaf(rows.z, by, sum.w);
       sum.x = fmaf(rows.y, by, sum.x), sum.y = fmaf(rows.x, by, sum.y);
@@ -63,24 +67,24 @@ struct TurnedRows {
     }
   }
 };
-RESIDENT_DEVICE FourRows turned_back(const float4& turned) {
+MACHINE_DEVICE FourRows turned_back(const float4& turned) {
   return make_float4(turned.y, turned.x, turned.w, turned.z);
 }
 template <int kIndex>
-RESIDENT_DEVICE float element(const float4& v) {
+MACHINE_DEVICE float element(const float4& v) {
   return kIndex == 0 ? v.x : kIndex == 1 ? v.y : kIndex == 2 ? v.z : v.w;
 }
 
 /// Lane and lane ^ mask have both values of two sums: one goes on with the low one, the other with the high one.
-RESIDENT_DEVICE float keep_half(float low, float high, bool keeps_high, int mask) {
+MACHINE_DEVICE float keep_half(float low, float high, bool keeps_high, int mask) {
   return (keeps_high ? high : low) + shuffle_xor(keeps_high ? low : high, mask);
 }
-RESIDENT_DEVICE float4 keep_half(const float4& low, const float4& high, bool keeps_high, int mask) {
+MACHINE_DEVICE float4 keep_half(const float4& low, const float4& high, bool keeps_high, int mask) {
   return make_float4(keep_half(low.x, high.x, keeps_high, mask), keep_half(low.y, high.y, keeps_high, mask),
                      keep_half(low.z, high.z, keeps_high, mask), keep_half(low.w, high.w, keeps_high, mask));
 }
 /// Both lanes get the same sum, because an addition may be turned round.
-RESIDENT_DEVICE float4 add_lanes(const float4& own, int mask) {
+MACHINE_DEVICE float4 add_lanes(const float4& own, int mask) {
   return add(own, make_float4(shuffle_xor(own.x, mask), shuffle_xor(own.y, mask), shuffle_xor(own.z, mask),
                               shuffle_xor(own.w, mask)));
 }
@@ -94,8 +98,8 @@ struct OutputSums {
   /// Weights of the warp's first output and column; from one of its outputs to the next it is kNext floats. The columns begin
   /// at `first_column` of the tile, a multiple of 16.
   template <int kNext>
-  RESIDENT_DEVICE void add_columns(const float* weights, const unsigned char* tile, int first_column,
-                                   int sixteens, int lane, const float4& zero) {
+  MACHINE_DEVICE void add_columns(const float* weights, const unsigned char* tile, int first_column,
+                                  int sixteens, int lane, const float4& zero) {
     const int g = lane & 7, t = lane >> 3;
     TurnedRows part[kOutputs];
 #pragma unroll
@@ -124,7 +128,7 @@ struct OutputSums {
   }
   /// Calls visit(which of the warp's outputs, sum) for what this lane is to go on with.
   template <class Visit>
-  RESIDENT_DEVICE void for_own(int lane, Visit&& visit) const {
+  MACHINE_DEVICE void for_own(int lane, Visit&& visit) const {
     const int t = lane >> 3;
 #pragma unroll
     for (int i = 0; i < 2; ++i) visit(i + (t & 2) + 4 * (t & 1), sum[i]);
@@ -135,8 +139,8 @@ struct OutputSums {
  private:
   /// There and back, so that neighbours share rows where they do not share the weight.
   template <int kColumn>
-  RESIDENT_DEVICE static void add_column(TurnedRows (&part)[kOutputs], const FourRows (&rows)[4],
-                                         const float4 (&w)[kOutputs]) {
+  MACHINE_DEVICE static void add_column(TurnedRows (&part)[kOutputs], const FourRows (&rows)[4],
+                                        const float4 (&w)[kOutputs]) {
 #pragma unroll
     for (int o = 0; o < kOutputs; o += 2) {
       part[o].template add_product<false>(rows[kColumn], element<kColumn>(w[o]));
@@ -151,8 +155,8 @@ struct OutputSums {
 struct ColumnSums {
   FourRows sum[4];
 
-  RESIDENT_DEVICE void add_outputs(const float* weights /* of the warp's first column */,
-                                   const unsigned char* gradient, int lane, const float4& zero) {
+  MACHINE_DEVICE void add_outputs(const float* weights /* of the warp's first column */,
+                                  const unsigned char* gradient, int lane, const float4& zero) {
     const int p = lane & 1, q = lane >> 1 & 3, k = (lane >> 4) + (lane >> 2 & 2);
     TurnedRows part[2][8];  // of chunks, of columns
 #pragma unroll
@@ -181,9 +185,9 @@ struct ColumnSums {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[i] = turned_back(keep_half(half[i], half[i + 4], (k & 2) != 0, 8));
   }
-  RESIDENT_DEVICE static int chunk(int lane) { return (lane >> 1 & 3) + (lane >> 2 & 4); }
+  MACHINE_DEVICE static int chunk(int lane) { return (lane >> 1 & 3) + (lane >> 2 & 4); }
   /// Of the first of the four, among the warp's 16.
-  RESIDENT_DEVICE static int column(int lane) { return 4 * (lane & 1) + (lane & 8); }
+  MACHINE_DEVICE static int column(int lane) { return 4 * (lane & 1) + (lane & 8); }
 };
 
 /// A weight gradient over 32 rows, of kOutputs outputs, each the eighth after the one before, and four columns a lane,
@@ -192,13 +196,13 @@ template <int kOutputs, int kNext>
 struct WeightSums {
   float4 sum[kOutputs][2];  // of two columns each: rows r + 8 and r + 24, then r and r + 16
 
-  RESIDENT_DEVICE explicit WeightSums(const float4& zero) {
+  MACHINE_DEVICE explicit WeightSums(const float4& zero) {
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) sum[o][0] = load_zero(zero), sum[o][1] = load_zero(zero);
   }
   /// Of chunks `first` to `end`.
-  RESIDENT_DEVICE void add_rows(const unsigned char* gradient, int output, const unsigned char* activations,
-                                int column, int first, int end) {
+  MACHINE_DEVICE void add_rows(const unsigned char* gradient, int output, const unsigned char* activations,
+                               int column, int first, int end) {
     int places[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) places[c] = packet_place(column + c * kNext, 0);
@@ -218,7 +222,7 @@ struct WeightSums {
   }
   /// `weights` of the lane's first output and column.
   template <int kPitch>
-  RESIDENT_DEVICE void apply(float* weights, float factor) const {
+  MACHINE_DEVICE void apply(float* weights, float factor) const {
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
       float* own = weights + o * 8 * kPitch;
@@ -237,7 +241,7 @@ struct WeightSums {
 
  private:
   template <int kRow>
-  RESIDENT_DEVICE void add_row(const FourRows (&own)[kOutputs], const FourRows (&rows)[4]) {
+  MACHINE_DEVICE void add_row(const FourRows (&own)[kOutputs], const FourRows (&rows)[4]) {
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o)
 #pragma unroll

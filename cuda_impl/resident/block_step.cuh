@@ -40,6 +40,13 @@
 //              ranks have sent.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/copy.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
 #include "resident/softmax.cuh"
@@ -60,7 +67,7 @@ class BlockMember {
                        kClassTile = block_tile_bytes(kBlockClasses),
                        kHiddenBytes = block_tile_bytes(kBlockWidth);
 
-  RESIDENT_DEVICE explicit BlockMember(const Arguments& a)
+  MACHINE_DEVICE explicit BlockMember(const Arguments& a)
       : warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         cluster_(static_cast<int>(block_index()) / kBlockRanks),
@@ -68,7 +75,7 @@ class BlockMember {
         owns_(rank_ < a.plan.blocks),
         waiter_{warp_, lane_, block_index(), false} {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     load(a);
     begin(a);
     sum_inputs(a, 0);
@@ -85,7 +92,7 @@ class BlockMember {
   // ---- a step
 
   /// The first layer's product has been made. False if a wait ran out in the step before.
-  RESIDENT_DEVICE bool train_step(const Arguments& a, int step) {
+  MACHINE_DEVICE bool train_step(const Arguments& a, int step) {
     if (block_sync_or(waiter_.timed_out)) return false;
     begin_step(a, step);
     // Forward.
@@ -132,7 +139,7 @@ class BlockMember {
     return true;
   }
 
-  RESIDENT_DEVICE void begin_step(const Arguments& a, int step) {
+  MACHINE_DEVICE void begin_step(const Arguments& a, int step) {
     parity_ = static_cast<unsigned>(step) & 1;
     epoch_ = (step >> 1 & 1) != 0;
     batch_ = next_batch_;
@@ -143,28 +150,28 @@ class BlockMember {
   // ---- forward
 
   /// The inputs have landed. The warp has updated these masters itself.
-  RESIDENT_DEVICE void sum_inputs(const Arguments& a, int step) const {
+  MACHINE_DEVICE void sum_inputs(const Arguments& a, int step) const {
     warp_sync();
     OutputSums<kWarpOutputs> sums;
     sums.add_columns<8 * kBlockInputs>(floats(kLayout.first_weights) + warp_ * kBlockInputs, input_tile(step),
                                        0, kBlockInputs / 16, lane_, zero());
     send_sums(a, sums, 0);
   }
-  RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer) {
+  MACHINE_DEVICE void sum_columns(const Arguments& a, int layer) {
     take_hidden(a, layer - 1);
     OutputSums<kWarpOutputs> sums;
     sums.add_columns<8 * kBlockPitch>(matrix(layer - 1) + warp_ * kBlockPitch, hidden_tile(layer - 1), 0,
                                       kBlockColumns / 16, lane_, zero());
     send_sums(a, sums, layer);
   }
-  RESIDENT_DEVICE static constexpr int sums_offset(int layer) {
+  MACHINE_DEVICE static constexpr int sums_offset(int layer) {
     return layer % 2 == 0 ? kLayout.even_sums : kLayout.first_gradient;
   }
-  RESIDENT_DEVICE static constexpr int sums_barrier(int layer) {
+  MACHINE_DEVICE static constexpr int sums_barrier(int layer) {
     return layer % 2 == 0 ? kEvenSums : kOddSums;
   }
   /// Rank r gets rows r, r + 8, r + 16 and r + 24: [ranks, outputs] of them.
-  RESIDENT_DEVICE void send_sums(const Arguments& a, const OutputSums<kWarpOutputs>& sums, int layer) const {
+  MACHINE_DEVICE void send_sums(const Arguments& a, const OutputSums<kWarpOutputs>& sums, int layer) const {
     if (a.lost_exchange == kSumExchange) return;
     const int offset = sums_offset(layer) + (rank_ * kBlockOutputs + warp_) * 16;
     sums.for_own(lane_, [&](int own, const FourRows& sum) {
@@ -173,7 +180,7 @@ class BlockMember {
   }
 
   /// By the first warps, a column each lane: adds up what the cluster sent, applies bias and ReLU, and publishes.
-  RESIDENT_DEVICE void finish_hidden(const Arguments& a, int layer) {
+  MACHINE_DEVICE void finish_hidden(const Arguments& a, int layer) {
     if (warp_ * 32 >= kBlockOutputs) return;
     const int own = min(thread_index(), kBlockOutputs - 1), column = cluster_ * kBlockOutputs + own;
     const float bias = biases(layer)[own];
@@ -190,7 +197,7 @@ class BlockMember {
     if (column < columns(a)) {
       uint4 marked = packet;
       marked.w = (marked.w & ~kHiddenMark) | (visible(a, kHiddenExchange + layer) ? kHiddenMark : 0);
-      store_whole16(
+      store_relaxed_gpu_128(
           hidden_buffer(a, layer) +
               ((column / kBlockColumns * kBlockRanks + rank_) * kBlockColumns + column % kBlockColumns) * 16,
           marked);
@@ -207,7 +214,7 @@ class BlockMember {
   }
 
   /// This rank's columns into shared memory, without marks. Behind it they are complete.
-  RESIDENT_DEVICE void take_hidden(const Arguments& a, int layer) {
+  MACHINE_DEVICE void take_hidden(const Arguments& a, int layer) {
     block_sync();  // polls before this member has published would only take the L2's time
     constexpr int kEach = kBlockColumns * kBlockRanks / kThreadCount;
     const unsigned char* from =
@@ -219,7 +226,7 @@ class BlockMember {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        packet[i] = load_whole16(from + kThreadCount * 16 * i);
+        packet[i] = load_relaxed_gpu_128(from + kThreadCount * 16 * i);
         wrong |= packet[i].w ^ want;
       }
       if (!warp_any((wrong & kHiddenMark) != 0) || waiter_.give_up(a, polls, begin, kHiddenExchange + layer))
@@ -239,7 +246,7 @@ class BlockMember {
 
   static constexpr int kLogitParts = 4;  // that a rank's columns are divided into, by pairs of warps
   /// Partial logits: of eight classes a warp.
-  RESIDENT_DEVICE void sum_logits(const Arguments& a) {
+  MACHINE_DEVICE void sum_logits(const Arguments& a) {
     take_hidden(a, kBlockHidden - 1);
     if (a.lost_exchange == kLogitExchange) return;
     constexpr int kPart = kBlockColumns / kLogitParts;
@@ -257,7 +264,7 @@ class BlockMember {
 
   /// By one warp: softmax of this rank's four rows and its gradient. A lane has a class; each half of the warp adds up the
   /// sums of half of the ranks, and goes on with two of the rows.
-  RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void finish_loss(const Arguments& a, int step) {
     const int which = lane_ & 15, half = lane_ >> 4;
     const float bias = floats(kLayout.last_bias)[which];
     int label[2];
@@ -313,12 +320,12 @@ class BlockMember {
         send(half * (kBlockRanks / 2) + i, kLayout.row_loss + rank_ * 16, losses, kSecondGradient);
   }
   /// All four rows of two lanes that have two each.
-  RESIDENT_DEVICE static FourRows four_rows(const float (&own)[2], int half) {
+  MACHINE_DEVICE static FourRows four_rows(const float (&own)[2], int half) {
     const float x = shuffle_xor(own[0], 16), y = shuffle_xor(own[1], 16);
     return half == 0 ? make_float4(own[0], own[1], x, y) : make_float4(x, y, own[0], own[1]);
   }
   static constexpr int kRowLossBytes = kBlockRanks * 16;
-  RESIDENT_DEVICE void store_loss(const Arguments& a, int step) const {
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) const {
     if (cluster_ != 0 || rank_ != 0) return;
     store_mean_loss(a, step, lane_, floats(kLayout.row_loss)[lane_]);
   }
@@ -326,7 +333,7 @@ class BlockMember {
   // ---- backward
 
   /// The gradient below the last layer, of this cluster's outputs.
-  RESIDENT_DEVICE void last_gradient(const Arguments& a, int step) {
+  MACHINE_DEVICE void last_gradient(const Arguments& a, int step) {
     await(a, kThirdHidden, step & 1, kOutputTile, kGatherExchange);
     await(a, kLossGradient, step & 1, kClassTile, kLossExchange);
     OutputSums<kWarpOutputs> sums;
@@ -341,7 +348,7 @@ class BlockMember {
   }
 
   /// Partial sums of the gradient below hidden layer `which` + 1, 16 columns by each warp.
-  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int which) const {
+  MACHINE_DEVICE void publish_gradient(const Arguments& a, int which) const {
     if (!owns_) return;
     const std::uint32_t mark = visible(a, kGradientExchange + which) ? kGradientMark : 0;
     ColumnSums sums;
@@ -353,11 +360,11 @@ class BlockMember {
     for (int i = 0; i < 4; ++i) {
       uint4 packet = packet_bits(sums.sum[i]);
       packet.w = (packet.w & ~kGradientMark) | mark;
-      store_whole16(to + published_place(column + i), packet);
+      store_relaxed_gpu_128(to + published_place(column + i), packet);
     }
   }
   /// Of 16 columns every fourth lies side by side: those are what lanes store at once.
-  RESIDENT_DEVICE static int published_place(int column) {
+  MACHINE_DEVICE static int published_place(int column) {
     return ((column & ~15) + 4 * (column & 3) + (column >> 2 & 3)) * 16;
   }
 
@@ -366,7 +373,7 @@ class BlockMember {
   static constexpr int kParts = 3, kThird = (kBlockClusters + kParts - 1) / kParts;
   using PartialGradients = uint4[kThird];
   /// Asks for them; whether they are there is looked at by gather_gradient().
-  RESIDENT_DEVICE void load_partial(const Arguments& a, int layer, PartialGradients& packet) const {
+  MACHINE_DEVICE void load_partial(const Arguments& a, int layer, PartialGradients& packet) const {
     const int part = lane_ / kWarpOutputs, own = kWarpOutputs * warp_ + lane_ % kWarpOutputs;
     const int column = min(cluster_ * kBlockOutputs + own, columns(a) - 1);
     const unsigned char* from =
@@ -376,11 +383,11 @@ class BlockMember {
       const int cluster = part * kThird + i;
       // Of one that is not there, the last's: a load with a condition would be waited for where it stands.
       const int there = min(cluster, a.plan.clusters - 1);
-      packet[i] = load_whole16(from + there * (kBlockRanks * kBlockWidth * 16));
+      packet[i] = load_relaxed_gpu_128(from + there * (kBlockRanks * kBlockWidth * 16));
     }
   }
-  RESIDENT_DEVICE void gather_gradient(const Arguments& a, int layer, PartialGradients& packet, int offset,
-                                       int barrier) {
+  MACHINE_DEVICE void gather_gradient(const Arguments& a, int layer, PartialGradients& packet, int offset,
+                                      int barrier) {
     const int part = lane_ / kWarpOutputs, which = lane_ % kWarpOutputs, own = kWarpOutputs * warp_ + which;
     const FourRows hidden = *reinterpret_cast<const FourRows*>(own_hidden(layer) + own * 16);
     const std::uint32_t want = epoch_ ? kGradientMark : 0;
@@ -412,7 +419,7 @@ class BlockMember {
       if (rank < kBlockRanks) send(rank, offset + packet_place(own, rank_), gradient, barrier);
     }
   }
-  RESIDENT_DEVICE static FourRows from_lane(const FourRows& own, int lane) {
+  MACHINE_DEVICE static FourRows from_lane(const FourRows& own, int lane) {
     const uint4 bits = packet_bits(own);
     return rows_of(make_uint4(shuffle_from(bits.x, lane), shuffle_from(bits.y, lane),
                               shuffle_from(bits.z, lane), shuffle_from(bits.w, lane)));
@@ -430,31 +437,31 @@ class BlockMember {
   static constexpr int kLateOctet = 5, kThirdOctet = 3;
   /// In lanes beside each other, so that a load of either operand takes two cycles; and eight in a row meet different banks
   /// of the masters.
-  RESIDENT_DEVICE int update_column() const { return 16 * warp_ + 4 * ((lane_ & 1) + 2 * (lane_ >> 4)); }
-  RESIDENT_DEVICE int update_output() const { return 2 * (lane_ >> 1 & 3) + (lane_ >> 3 & 1); }
-  RESIDENT_DEVICE int update_output(int first_octet) const { return update_output() + 8 * first_octet; }
+  MACHINE_DEVICE int update_column() const { return 16 * warp_ + 4 * ((lane_ & 1) + 2 * (lane_ >> 4)); }
+  MACHINE_DEVICE int update_output() const { return 2 * (lane_ >> 1 & 3) + (lane_ >> 3 & 1); }
+  MACHINE_DEVICE int update_output(int first_octet) const { return update_output() + 8 * first_octet; }
   template <int kCount>
-  RESIDENT_DEVICE void add_rows(OctetSums<kCount>& sums, int which, int first_octet, int first,
-                                int end) const {
+  MACHINE_DEVICE void add_rows(OctetSums<kCount>& sums, int which, int first_octet, int first,
+                               int end) const {
     if (owns_)
       sums.add_rows(gradient_tile(which), update_output(first_octet), hidden_tile(which), update_column(),
                     first, end);
   }
   template <int kCount>
-  RESIDENT_DEVICE void apply(const Arguments& a, const OctetSums<kCount>& sums, int which,
-                             int first_octet) const {
+  MACHINE_DEVICE void apply(const Arguments& a, const OctetSums<kCount>& sums, int which,
+                            int first_octet) const {
     if (owns_)
       sums.template apply<kBlockPitch>(
           matrix(which) + update_output(first_octet) * kBlockPitch + update_column(), a.update_factor);
   }
   template <int kFirst, int kEnd>
-  RESIDENT_DEVICE void update_matrix(const Arguments& a, int which) const {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, int which) const {
     OctetSums<kEnd - kFirst> sums(zero());
     add_rows(sums, which, kFirst, 0, kBlockRanks);
     apply(a, sums, which, kFirst);
   }
   /// The warp's own outputs, four inputs by each of 28 lanes.
-  RESIDENT_DEVICE void update_first(const Arguments& a, int step) const {
+  MACHINE_DEVICE void update_first(const Arguments& a, int step) const {
     constexpr int kLanes = kBlockInputs / 4;
     const int column = min(lane_, kLanes - 1);
     WeightSums<kWarpOutputs, kLanes> sums(zero());
@@ -468,7 +475,7 @@ class BlockMember {
   static constexpr int kHalfChunks = kBlockRanks / 2;
 
   /// The last layer's bias and columns of this rank.
-  RESIDENT_DEVICE void update_last_columns(const Arguments& a) const {
+  MACHINE_DEVICE void update_last_columns(const Arguments& a) const {
     const unsigned char* gradient = shared_memory() + kLayout.loss_gradient;
     if (warp_ == kBlockWarps - 1 && lane_ < kBlockClasses)
       update_bias(a, floats(kLayout.last_bias)[lane_], gradient, lane_);
@@ -506,7 +513,7 @@ class BlockMember {
     }
   }
   /// The last layer's weights of the warp's own outputs: a class by each of 16 lanes, half of the chunks by each of two.
-  RESIDENT_DEVICE void update_last_outputs(const Arguments& a) const {
+  MACHINE_DEVICE void update_last_outputs(const Arguments& a) const {
     const int own_class = lane_ & 15, half = lane_ >> 4;
     float sum[kWarpOutputs] = {};
 #pragma unroll 2
@@ -527,15 +534,15 @@ class BlockMember {
     }
   }
   /// One bias, the sum of 32 rows; everybody in a cluster does the same.
-  RESIDENT_DEVICE static void update_bias(const Arguments& a, float& bias, const unsigned char* gradient,
-                                          int column) {
+  MACHINE_DEVICE static void update_bias(const Arguments& a, float& bias, const unsigned char* gradient,
+                                         int column) {
     FourRows sum = load_rows(gradient, column, 0);
 #pragma unroll
     for (int chunk = 1; chunk < kBlockRanks; ++chunk) sum = add(sum, load_rows(gradient, column, chunk));
     bias = fmaf(a.update_factor, (sum.x + sum.y) + (sum.z + sum.w), bias);
   }
   /// Nine by each warp. A barrier follows before they are read.
-  RESIDENT_DEVICE void update_bias(const Arguments& a, float* biases, const unsigned char* gradient) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, float* biases, const unsigned char* gradient) const {
     const int own = kWarpOutputs * warp_ + lane_;
     if (lane_ < kWarpOutputs) update_bias(a, biases[own], gradient, own);
   }
@@ -547,47 +554,47 @@ class BlockMember {
                        kFirstGradient = 5, kInputBarriers = 6;
   static constexpr std::uint32_t kHiddenMark = 0x80000000u, kGradientMark = 1;
 
-  RESIDENT_DEVICE static std::uint32_t barrier_address(int barrier) {
+  MACHINE_DEVICE static std::uint32_t barrier_address(int barrier) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(kLayout.barriers + 8 * barrier);
   }
-  RESIDENT_DEVICE static void send(int rank, int offset, const uint4& packet, int barrier) {
+  MACHINE_DEVICE static void send(int rank, int offset, const uint4& packet, int barrier) {
     const auto to = static_cast<std::uint32_t>(rank);
-    store_remote16(remote_address(shared_address(shared_memory()) + static_cast<std::uint32_t>(offset), to),
-                   packet, remote_address(barrier_address(barrier), to));
+    store_async16(remote_address(shared_address(shared_memory()) + static_cast<std::uint32_t>(offset), to),
+                  packet, remote_address(barrier_address(barrier), to));
   }
   /// What arrives before the phase is armed counts too: without that arrival it is not complete.
-  RESIDENT_DEVICE void await(const Arguments& a, int barrier, int parity, int bytes, int exchange) {
+  MACHINE_DEVICE void await(const Arguments& a, int barrier, int parity, int bytes, int exchange) {
     if (lane_ == 0 && warp_ == (barrier == kOddSums && parity == 1 ? kBlockWarps - 1 : 0) &&
         !waiter_.timed_out)
-      barrier_expect(barrier_address(barrier), static_cast<std::uint32_t>(bytes));
+      barrier_arrive_expect(barrier_address(barrier), static_cast<std::uint32_t>(bytes));
     waiter_.await(a, barrier_address(barrier), static_cast<std::uint32_t>(parity), exchange);
   }
   /// Whether published packets get this step's mark. With the other nobody sees them.
-  RESIDENT_DEVICE bool visible(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE bool visible(const Arguments& a, int exchange) const {
     return epoch_ != (exchange == a.lost_exchange);
   }
   /// [ranks that take it, ranks that publish, units]
-  RESIDENT_DEVICE unsigned char* hidden_buffer(const Arguments& a, int layer) const {
+  MACHINE_DEVICE unsigned char* hidden_buffer(const Arguments& a, int layer) const {
     return a.exchange + (2 * layer + parity_) * kHiddenBytes;
   }
   /// [clusters that publish, ranks that take it, columns]
-  RESIDENT_DEVICE unsigned char* gradient_buffer(const Arguments& a, int matrix) const {
+  MACHINE_DEVICE unsigned char* gradient_buffer(const Arguments& a, int matrix) const {
     return a.exchange + 2 * kBlockHidden * kHiddenBytes + (2 * matrix + parity_) * kBlockGradientBytes;
   }
 
-  RESIDENT_DEVICE void stage_inputs(const Arguments& a, int step, int batch) const {
+  MACHINE_DEVICE void stage_inputs(const Arguments& a, int step, int batch) const {
     if (thread_index() != kThreadCount - 1) return;
     constexpr std::uint32_t kBytes = kBlockInputTile;
     const std::uint32_t barrier = barrier_address(kInputBarriers + (step & 1));
-    async_proxy_fence();
-    barrier_expect(barrier, kBytes);
-    copy_bulk(input_tile(step), a.x_rows + (std::int64_t{batch} * kBlockRanks + rank_) * kBytes, kBytes,
-              barrier);
+    fence_proxy_async_shared();
+    barrier_arrive_expect(barrier, kBytes);
+    bulk_load(shared_address(input_tile(step)),
+              a.x_rows + (std::int64_t{batch} * kBlockRanks + rank_) * kBytes, kBytes, barrier);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
-  RESIDENT_DEVICE void await_inputs(int step) const {
-    while (!warp_all(barrier_try_wait_own(barrier_address(kInputBarriers + (step & 1)),
-                                          static_cast<std::uint32_t>(step >> 1) & 1))) {
+  MACHINE_DEVICE void await_inputs(int step) const {
+    while (!warp_all(barrier_try_wait(barrier_address(kInputBarriers + (step & 1)),
+                                      static_cast<std::uint32_t>(step >> 1) & 1))) {
     }
   }
 
@@ -596,9 +603,9 @@ class BlockMember {
   /// visit(own value, whether it exists, its place in the flat parameters) for weights [outputs, columns] that begin with
   /// this output and column, at place(output, column).
   template <class Place, class Visit>
-  RESIDENT_DEVICE static void for_weights(const Arguments& a, int layer, int outputs, int columns,
-                                          int first_output, int first_column, int column_end, Place&& place,
-                                          Visit&& visit) {
+  MACHINE_DEVICE static void for_weights(const Arguments& a, int layer, int outputs, int columns,
+                                         int first_output, int first_column, int column_end, Place&& place,
+                                         Visit&& visit) {
 #pragma unroll 1
     for (int i = thread_index(); i < outputs * columns; i += kThreadCount) {
       const int output = i / columns, column = i % columns;
@@ -609,7 +616,7 @@ class BlockMember {
     }
   }
   template <class Visit, class VisitCopy>
-  RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, VisitCopy&& visit_copy) {
+  MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit, VisitCopy&& visit_copy) {
     const int output = cluster_ * kBlockOutputs, input = rank_ * a.plan.rank_inputs;
     const int input_end = min(input + a.plan.rank_inputs, a.plan.widths[0]);
     for_weights(
@@ -630,7 +637,7 @@ class BlockMember {
         visit_copy);
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
+  MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     const int own = thread_index();
 #pragma unroll
     for (int layer = 0; layer < kBlockHidden; ++layer) {
@@ -641,7 +648,7 @@ class BlockMember {
     if (own < a.plan.classes) visit(floats(kLayout.last_bias)[own], a.plan.bias_begin[kBlockHidden] + own);
   }
   /// Masters and biases out of the flat parameters; everything else zero.
-  RESIDENT_DEVICE void load(const Arguments& a) {
+  MACHINE_DEVICE void load(const Arguments& a) {
 #pragma unroll 1
     for (int byte = thread_index() * 16; byte < kLayout.bytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
@@ -652,7 +659,7 @@ class BlockMember {
     block_sync();
   }
   /// The last layer comes from the first cluster, its mirror from all first ranks; other weights there are once.
-  RESIDENT_DEVICE void store(const Arguments& a) {
+  MACHINE_DEVICE void store(const Arguments& a) {
     const auto give = [&](const float& own, std::int64_t place) {
       if (place < a.plan.weight_begin[kBlockHidden]) a.mirror[place] = own;
       if (place < a.plan.weight_begin[kBlockHidden] || cluster_ == 0) a.parameters[place] = own;
@@ -662,7 +669,7 @@ class BlockMember {
     });
     if (rank_ == 0) for_biases(a, give);
   }
-  RESIDENT_DEVICE void begin(const Arguments& a) {
+  MACHINE_DEVICE void begin(const Arguments& a) {
     if (thread_index() == 0) {
       for (int i = 0; i < kBlockBarriers; ++i) barrier_init(barrier_address(i), 1);
       barrier_init_fence();
@@ -677,34 +684,34 @@ class BlockMember {
   // ---- places
 
   /// Of every hidden layer, padding included.
-  RESIDENT_DEVICE static int columns(const Arguments& a) { return a.plan.blocks * kBlockColumns; }
+  MACHINE_DEVICE static int columns(const Arguments& a) { return a.plan.blocks * kBlockColumns; }
 
-  RESIDENT_DEVICE static float* matrix(int which) {
+  MACHINE_DEVICE static float* matrix(int which) {
     return floats(kLayout.weights + which * kBlockMatrixBytes);
   }
-  RESIDENT_DEVICE static unsigned char* hidden_tile(int layer) {
+  MACHINE_DEVICE static unsigned char* hidden_tile(int layer) {
     return shared_memory() + kLayout.hidden + layer * kColumnTile;
   }
   /// Of the layer that a matrix leads to.
-  RESIDENT_DEVICE static int gradient_offset(int which) {
+  MACHINE_DEVICE static int gradient_offset(int which) {
     return which == 1 ? kLayout.third_gradient : kLayout.second_gradient;
   }
-  RESIDENT_DEVICE static unsigned char* gradient_tile(int which) {
+  MACHINE_DEVICE static unsigned char* gradient_tile(int which) {
     return shared_memory() + gradient_offset(which);
   }
-  RESIDENT_DEVICE static unsigned char* input_tile(int step) {
+  MACHINE_DEVICE static unsigned char* input_tile(int step) {
     return shared_memory() + kLayout.inputs + (step & 1) * kBlockInputTile;
   }
-  RESIDENT_DEVICE static unsigned char* own_hidden(int layer) {
+  MACHINE_DEVICE static unsigned char* own_hidden(int layer) {
     return shared_memory() + kLayout.own_hidden + layer * (kBlockOutputs * 16);
   }
-  RESIDENT_DEVICE static float* biases(int layer) {
+  MACHINE_DEVICE static float* biases(int layer) {
     return floats(kLayout.bias + layer * (kBlockOutputs * 4));
   }
-  RESIDENT_DEVICE static const float4& zero() {
+  MACHINE_DEVICE static const float4& zero() {
     return *reinterpret_cast<const float4*>(shared_memory() + kLayout.zero);
   }
-  RESIDENT_DEVICE static float* floats(int offset) {
+  MACHINE_DEVICE static float* floats(int offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
   const int warp_, lane_;

@@ -11,14 +11,20 @@
 // the member leaves at the next step, the others follow when they see the report or their own time is up.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
+#include "machine/wait.cuh"
 #include "resident/arguments.h"
 #include "resident/formats.cuh"
 #include "resident/unit_range.cuh"
 
 namespace headroom::resident {
 
-RESIDENT_DEVICE const Arguments& arguments() { return *reinterpret_cast<const Arguments*>(shared_memory()); }
-RESIDENT_DEVICE const Plan& plan() { return arguments().plan; }
+MACHINE_DEVICE const Arguments& arguments() { return *reinterpret_cast<const Arguments*>(shared_memory()); }
+MACHINE_DEVICE const Plan& plan() { return arguments().plan; }
 
 /// Where this thread is, and waiting with a bound. The exchanges below are functions only: what they need lies in
 /// shared memory or here, so that it stays in registers.
@@ -30,7 +36,7 @@ struct Waiter {
   /// Called by whole warps: all lanes go on together, or all give up. Lanes that decided by their own clocks would part,
   /// and the next vote would wait for them for ever.
   template <class Ready>
-  RESIDENT_DEVICE void wait_until(Ready&& ready, std::uint32_t exchange) {
+  MACHINE_DEVICE void wait_until(Ready&& ready, std::uint32_t exchange) {
     if (timed_out) return;
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1; !warp_all(ready()); ++polls) {
@@ -39,7 +45,7 @@ struct Waiter {
       const bool late = nanoseconds() - begin > static_cast<std::uint64_t>(arguments().wait_nanoseconds);
       if (late)
         report_once(arguments().status, wait_status(exchange, member, static_cast<std::uint32_t>(warp)));
-      if (warp_any(late || load_relaxed(arguments().status) != 0)) {
+      if (warp_any(late || load_relaxed_gpu(arguments().status) != 0)) {
         timed_out = true;
         return;
       }
@@ -60,9 +66,9 @@ struct SharedTiles {
   int exchange = 0;
 
   template <int kBatch>
-  RESIDENT_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter& waiter) const {
+  MACHINE_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter& waiter) const {
     if (barrier != 0)
-      waiter.wait_until([&] { return barrier_try_wait(barrier, parity); },
+      waiter.wait_until([&] { return barrier_try_wait_cluster(barrier, parity); },
                         static_cast<std::uint32_t>(exchange));
     const unsigned char* row = tiles +
                                (group * chunks + unit * kUnitChunks + (lane & 3)) * Format::kSharedTile +
@@ -80,8 +86,8 @@ struct SharedTiles {
     }
   }
   template <int kBatch>
-  RESIDENT_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
-                                    Waiter&) const {
+  MACHINE_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
+                                   Waiter&) const {
     const unsigned char* tile = tiles + (group * chunks + 2 * pair) * Format::kSharedTile;
 #pragma unroll
     for (int p = 0; p < kBatch; ++p) {
@@ -95,7 +101,7 @@ struct SharedTiles {
 /// What a place in the L2 holds until a tile is published there: no value that is ever published. Products and
 /// roundings turn every NaN into one with a clear sign.
 inline constexpr std::uint32_t kNotYet = 0xffffffffu;
-RESIDENT_DEVICE bool arrived(uint4 packets) { return packets.y != kNotYet && packets.w != kNotYet; }
+MACHINE_DEVICE bool arrived(uint4 packets) { return packets.y != kNotYet && packets.w != kNotYet; }
 
 /// Tiles of one exchange in global memory, read from the L2: once row by row, once as the registers of column(). Reading
 /// is waiting: everything is read again until every 8 bytes of it have arrived.
@@ -107,7 +113,7 @@ struct GlobalTiles {
   int chunks, chunks_with_padding, lane, exchange;
 
   template <int kBatch>
-  RESIDENT_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter& waiter) const {
+  MACHINE_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter& waiter) const {
     const int chunk = unit * kUnitChunks + (lane & 3);
     const unsigned char* row = tiles + (group * chunks_with_padding + chunk) * Format::kTile +
                                (lane >> 2) * 8 * Format::kElementBytes;
@@ -125,8 +131,8 @@ struct GlobalTiles {
               for (int i = 0; i < 4; ++i)
 #pragma unroll
                 for (int part = 0; part < Format::kParts; ++part) {
-                  const uint4 packets = load_packets(row + u * kUnitChunks * Format::kTile +
-                                                     i * 64 * Format::kElementBytes + 16 * part);
+                  const uint4 packets = load_relaxed_gpu_2x64(row + u * kUnitChunks * Format::kTile +
+                                                              i * 64 * Format::kElementBytes + 16 * part);
                   all = all && arrived(packets);
                   assign(rows[u][i], part, packets);
                 }
@@ -135,8 +141,8 @@ struct GlobalTiles {
         static_cast<std::uint32_t>(exchange));
   }
   template <int kBatch>
-  RESIDENT_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
-                                    Waiter& waiter) const {
+  MACHINE_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
+                                   Waiter& waiter) const {
     const unsigned char* first =
         column_tiles + (group * chunks_with_padding + 2 * pair) * Format::kTile + lane * 16;
 #pragma unroll
@@ -151,7 +157,8 @@ struct GlobalTiles {
               if (p < count && 2 * (pair + p) + chunk < chunks)
 #pragma unroll
                 for (int part = 0; part < Format::kParts; ++part) {
-                  const uint4 packets = load_packets(first + (2 * p + chunk) * Format::kTile + 512 * part);
+                  const uint4 packets =
+                      load_relaxed_gpu_2x64(first + (2 * p + chunk) * Format::kTile + 512 * part);
                   all = all && arrived(packets);
                   assign(columns[p][chunk], part, packets);
                 }
@@ -170,7 +177,7 @@ struct PackedInputs {
   int units, lane;
 
   template <int kBatch>
-  RESIDENT_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter&) const {
+  MACHINE_DEVICE void load(Values (&rows)[kBatch][4], int group, int unit, int count, Waiter&) const {
     const unsigned char* first = memory + (group * units + unit) * 4 * Format::kParts * 512 + lane * 16;
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
@@ -183,8 +190,8 @@ struct PackedInputs {
     }
   }
   template <int kBatch>
-  RESIDENT_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
-                                    Waiter&) const {
+  MACHINE_DEVICE void load_columns(Values (&columns)[kBatch][2], int group, int pair, int count,
+                                   Waiter&) const {
     const unsigned char* first = memory + (group * units * 4 + 2 * pair) * Format::kParts * 512 + lane * 16;
 #pragma unroll
     for (int p = 0; p < kBatch; ++p) {
@@ -205,7 +212,7 @@ class ClusterExchange {
   using Tiles = SharedTiles<Format>;
 
   /// After shared memory was cleared and before anybody publishes.
-  RESIDENT_DEVICE static void begin() {
+  MACHINE_DEVICE static void begin() {
     if (thread_index() == 0) {
       for (int barrier = 0; barrier < 2 * plan().exchanges; ++barrier)
         barrier_init(barriers() + 8 * static_cast<std::uint32_t>(barrier), 1);
@@ -218,22 +225,22 @@ class ClusterExchange {
     cluster_sync();
   }
   /// Nobody may leave while others still store into its memory.
-  RESIDENT_DEVICE static void end() { cluster_sync(); }
+  MACHINE_DEVICE static void end() { cluster_sync(); }
 
-  RESIDENT_DEVICE static void wait(Waiter& waiter, int exchange, int step) {
+  MACHINE_DEVICE static void wait(Waiter& waiter, int exchange, int step) {
     const std::uint32_t barrier = barrier_of(exchange, stage(step));
     const std::uint32_t parity = static_cast<std::uint32_t>(step >> 1) & 1;
-    waiter.wait_until([&] { return barrier_try_wait(barrier, parity); },
+    waiter.wait_until([&] { return barrier_try_wait_cluster(barrier, parity); },
                       static_cast<std::uint32_t>(exchange));
     warp_sync();
     // For the step after the next. A completed phase stays visible until that one is complete too.
     if (thread_index() == 0 && !waiter.timed_out) expect(exchange, stage(step));
   }
-  RESIDENT_DEVICE static void wait_logits(Waiter& waiter, int step) {
+  MACHINE_DEVICE static void wait_logits(Waiter& waiter, int step) {
     wait(waiter, plan().logit_exchange, step);
   }
 
-  RESIDENT_DEVICE static Tiles tiles(const Waiter& waiter, int exchange, int step) {
+  MACHINE_DEVICE static Tiles tiles(const Waiter& waiter, int exchange, int step) {
     return {shared_memory() + plan().exchange[exchange].shared_offset[stage(step)],
             plan().exchange[exchange].chunks_with_padding,
             waiter.lane,
@@ -241,8 +248,8 @@ class ClusterExchange {
             static_cast<std::uint32_t>(step >> 1) & 1,
             exchange};
   }
-  RESIDENT_DEVICE static float logit(Waiter&, bool /*wait*/, int step, int group, int chunk, int row,
-                                     int column) {
+  MACHINE_DEVICE static float logit(Waiter&, bool /*wait*/, int step, int group, int chunk, int row,
+                                    int column) {
     const ExchangePlan& exchange = plan().exchange[plan().logit_exchange];
     const unsigned char* tile = shared_memory() + exchange.shared_offset[stage(step)] +
                                 (group * exchange.chunks_with_padding + chunk) * kLogitTileBytes;
@@ -250,58 +257,58 @@ class ClusterExchange {
   }
 
   /// Warps that publish the same tile, each to its share of the members: all of them have its values.
-  RESIDENT_DEVICE static int senders(int tiles) { return tiles <= 2 ? 4 : tiles <= 4 ? 2 : 1; }
+  MACHINE_DEVICE static int senders(int tiles) { return tiles <= 2 ? 4 : tiles <= 4 ? 2 : 1; }
 
   /// Row `lane` of an own tile. `own` is the tile in this member's shared memory, not used here.
-  RESIDENT_DEVICE static void publish(const Waiter& waiter, int exchange, int step, int group, int chunk,
-                                      const typename Format::Values& row, const unsigned char* /*own*/,
-                                      int sender, int sender_count) {
+  MACHINE_DEVICE static void publish(const Waiter& waiter, int exchange, int step, int group, int chunk,
+                                     const typename Format::Values& row, const unsigned char* /*own*/,
+                                     int sender, int sender_count) {
     uint4 parts[Format::kParts];
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part) parts[part] = part_of(row, part);
     send<Format::kParts>(waiter, exchange, step, group, chunk, Format::kSharedTile, parts, sender,
                          sender_count);
   }
-  RESIDENT_DEVICE static void publish_logits(const Waiter& waiter, int step, int group, int chunk,
-                                             const float (&row)[8], int sender, int sender_count) {
+  MACHINE_DEVICE static void publish_logits(const Waiter& waiter, int step, int group, int chunk,
+                                            const float (&row)[8], int sender, int sender_count) {
     const Eight<8> bits = ThirtyTwoBit::store_exactly(row);
     const uint4 parts[2] = {part_of(bits, 0), part_of(bits, 1)};
     send<2>(waiter, plan().logit_exchange, step, group, chunk, kLogitTileBytes, parts, sender, sender_count);
   }
 
   /// By one warp, after a block barrier behind the last read of the other stage's buffers in this step.
-  RESIDENT_DEVICE static void say_free(const Waiter& waiter, int /*step*/) {
+  MACHINE_DEVICE static void say_free(const Waiter& waiter, int /*step*/) {
     if (waiter.lane < plan().members)
-      barrier_arrive_remote(remote_address(free_barrier(), static_cast<std::uint32_t>(waiter.lane)));
+      barrier_arrive_remote_release(remote_address(free_barrier(), static_cast<std::uint32_t>(waiter.lane)));
   }
   /// By one warp, before a block barrier ahead of the first publish of the step. This step writes the buffers of two
   /// steps ago, which the step before this one still reads.
-  RESIDENT_DEVICE static void wait_free(Waiter& waiter, int step) {
+  MACHINE_DEVICE static void wait_free(Waiter& waiter, int step) {
     if (step < 1) return;
     const std::uint32_t parity = static_cast<std::uint32_t>(step - 1) & 1;
-    waiter.wait_until([&] { return barrier_try_wait(free_barrier(), parity); }, kWaitFree);
+    waiter.wait_until([&] { return barrier_try_wait_cluster(free_barrier(), parity); }, kWaitFree);
   }
-  RESIDENT_DEVICE static void wait_free_ahead(Waiter&, int /*step*/) {}
-  RESIDENT_DEVICE static void clear(const Waiter&, int, int, int, int) {}
+  MACHINE_DEVICE static void wait_free_ahead(Waiter&, int /*step*/) {}
+  MACHINE_DEVICE static void clear(const Waiter&, int, int, int, int) {}
 
  private:
-  RESIDENT_DEVICE static int stage(int step) { return static_cast<int>(step & 1); }
-  RESIDENT_DEVICE static std::uint32_t barriers() {
+  MACHINE_DEVICE static int stage(int step) { return static_cast<int>(step & 1); }
+  MACHINE_DEVICE static std::uint32_t barriers() {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(plan().barrier_offset);
   }
-  RESIDENT_DEVICE static std::uint32_t barrier_of(int exchange, int stage) {
+  MACHINE_DEVICE static std::uint32_t barrier_of(int exchange, int stage) {
     return barriers() + static_cast<std::uint32_t>(8 * (2 * exchange + stage));
   }
-  RESIDENT_DEVICE static std::uint32_t free_barrier() {
+  MACHINE_DEVICE static std::uint32_t free_barrier() {
     return barriers() + static_cast<std::uint32_t>(16 * plan().exchanges);
   }
-  RESIDENT_DEVICE static void expect(int exchange, int stage) {
-    barrier_expect(barrier_of(exchange, stage),
-                   static_cast<std::uint32_t>(plan().exchange[exchange].bytes_per_step));
+  MACHINE_DEVICE static void expect(int exchange, int stage) {
+    barrier_arrive_expect(barrier_of(exchange, stage),
+                          static_cast<std::uint32_t>(plan().exchange[exchange].bytes_per_step));
   }
   template <int kParts>
-  RESIDENT_DEVICE static void send(const Waiter& waiter, int exchange, int step, int group, int chunk,
-                                   int pitch, const uint4 (&parts)[kParts], int sender, int sender_count) {
+  MACHINE_DEVICE static void send(const Waiter& waiter, int exchange, int step, int group, int chunk,
+                                  int pitch, const uint4 (&parts)[kParts], int sender, int sender_count) {
     const ExchangePlan& place = plan().exchange[exchange];
     const std::uint32_t local =
         shared_address(shared_memory()) +
@@ -318,7 +325,7 @@ class ClusterExchange {
       const std::uint32_t remote = remote_address(local, to), remote_barrier = remote_address(barrier, to);
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        store_remote16(remote + 16 * part, parts[part], remote_barrier);
+        store_async16(remote + 16 * part, parts[part], remote_barrier);
     }
   }
 };
@@ -329,21 +336,21 @@ class GridExchange {
   static constexpr int kStages = stages(Form::kGrid);
   using Tiles = GlobalTiles<Format>;
 
-  RESIDENT_DEVICE static void begin() { block_sync(); }
-  RESIDENT_DEVICE static void end() {}
+  MACHINE_DEVICE static void begin() { block_sync(); }
+  MACHINE_DEVICE static void end() {}
 
-  RESIDENT_DEVICE static void wait(Waiter&, int /*exchange*/, int /*step*/) {}  // reading waits
-  RESIDENT_DEVICE static void wait_logits(Waiter&, int /*step*/) {}
+  MACHINE_DEVICE static void wait(Waiter&, int /*exchange*/, int /*step*/) {}  // reading waits
+  MACHINE_DEVICE static void wait_logits(Waiter&, int /*step*/) {}
 
-  RESIDENT_DEVICE static Tiles tiles(const Waiter& waiter, int exchange, int step) {
+  MACHINE_DEVICE static Tiles tiles(const Waiter& waiter, int exchange, int step) {
     const ExchangePlan& place = plan().exchange[exchange];
     const unsigned char* rows = stage_of(exchange, step);
     return {rows,    rows + place.global_columns, place.chunks, place.chunks_with_padding, waiter.lane,
             exchange};
   }
   /// With `wait` by whole warps.
-  RESIDENT_DEVICE static float logit(Waiter& waiter, bool wait, int step, int group, int chunk, int row,
-                                     int column) {
+  MACHINE_DEVICE static float logit(Waiter& waiter, bool wait, int step, int group, int chunk, int row,
+                                    int column) {
     const unsigned char* pair =
         stage_of(plan().logit_exchange, step) +
         (group * plan().exchange[plan().logit_exchange].chunks_with_padding + chunk) * kLogitTileBytes +
@@ -352,68 +359,70 @@ class GridExchange {
     if (wait)
       waiter.wait_until(
           [&] {
-            packet = load_packet(pair);
+            packet = load_relaxed_gpu_64(pair);
             return packet.y != kNotYet;
           },
           static_cast<std::uint32_t>(plan().logit_exchange));
     else
-      packet = load_packet(pair);
+      packet = load_relaxed_gpu_64(pair);
     return bits_to_float((column & 1) != 0 ? packet.y : packet.x);
   }
 
-  RESIDENT_DEVICE static int senders(int /*tiles*/) { return 1; }
+  MACHINE_DEVICE static int senders(int /*tiles*/) { return 1; }
 
   /// Row `lane` of an own tile, which this warp has just written to its shared memory at `own`.
-  RESIDENT_DEVICE static void publish(const Waiter& waiter, int exchange, int step, int group, int chunk,
-                                      const typename Format::Values& row, const unsigned char* own,
-                                      int /*sender*/, int /*sender_count*/) {
+  MACHINE_DEVICE static void publish(const Waiter& waiter, int exchange, int step, int group, int chunk,
+                                     const typename Format::Values& row, const unsigned char* own,
+                                     int /*sender*/, int /*sender_count*/) {
     const ExchangePlan& place = plan().exchange[exchange];
     unsigned char* tile =
         stage_of(exchange, step) + (group * place.chunks_with_padding + chunk) * Format::kTile;
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part)
-      store_packets(tile + waiter.lane * 16 * Format::kParts + 16 * part, part_of(row, part));
+      store_relaxed_gpu_2x64(tile + waiter.lane * 16 * Format::kParts + 16 * part, part_of(row, part));
     warp_sync();  // the tile in shared memory is whole
     const typename Format::Values column = Format::publishable(Format::column(own, waiter.lane));
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part)
-      store_packets(tile + place.global_columns + part * 512 + waiter.lane * 16, part_of(column, part));
+      store_relaxed_gpu_2x64(tile + place.global_columns + part * 512 + waiter.lane * 16,
+                             part_of(column, part));
   }
-  RESIDENT_DEVICE static void publish_logits(const Waiter& waiter, int step, int group, int chunk,
-                                             const float (&row)[8], int /*sender*/, int /*sender_count*/) {
+  MACHINE_DEVICE static void publish_logits(const Waiter& waiter, int step, int group, int chunk,
+                                            const float (&row)[8], int /*sender*/, int /*sender_count*/) {
     unsigned char* tile =
         stage_of(plan().logit_exchange, step) +
         (group * plan().exchange[plan().logit_exchange].chunks_with_padding + chunk) * kLogitTileBytes;
     const Eight<8> bits = ThirtyTwoBit::store_exactly(row);
-    store_packets(tile + waiter.lane * 32, part_of(bits, 0));
-    store_packets(tile + waiter.lane * 32 + 16, part_of(bits, 1));
+    store_relaxed_gpu_2x64(tile + waiter.lane * 32, part_of(bits, 0));
+    store_relaxed_gpu_2x64(tile + waiter.lane * 32 + 16, part_of(bits, 1));
   }
 
-  RESIDENT_DEVICE static void say_free(const Waiter& waiter, int step) {
+  MACHINE_DEVICE static void say_free(const Waiter& waiter, int step) {
     if (waiter.lane == 0)
-      store_release(arguments().free_steps + waiter.member, static_cast<std::uint32_t>(step + 1));
+      store_release_gpu(arguments().free_steps + waiter.member, static_cast<std::uint32_t>(step + 1));
   }
   /// While the step waits anyway: everybody is done with the last step but one. Seen by one warp, and by the others
   /// behind the next block barrier.
-  RESIDENT_DEVICE static void wait_free_ahead(Waiter& waiter, int step) {
+  MACHINE_DEVICE static void wait_free_ahead(Waiter& waiter, int step) {
     if (step < 1) return;
     waiter.wait_until(
         [&] {
           bool all = true;
 #pragma unroll 1
           for (int member = waiter.lane; member < plan().members; member += 32)
-            all = all && load_acquire(arguments().free_steps + member) >= static_cast<std::uint32_t>(step);
+            all =
+                all && load_acquire_gpu(arguments().free_steps + member) >= static_cast<std::uint32_t>(step);
           return all;
         },
         kWaitFree);
   }
-  RESIDENT_DEVICE static void wait_free(Waiter&, int /*step*/) {}
+  MACHINE_DEVICE static void wait_free(Waiter&, int /*step*/) {}
 
   /// Makes own places of a layer's tiles as they were before they were published in step - 3: wait_free_ahead() in the
   /// step before has seen that nobody reads them any more. say_free() tells the others, who wait for that before step
   /// + 2 reads these buffers again.
-  RESIDENT_DEVICE static void clear(const Waiter& waiter, int exchange, int step, int first_chunk,
-                                    int chunk_count) {
+  MACHINE_DEVICE static void clear(const Waiter& waiter, int exchange, int step, int first_chunk,
+                                   int chunk_count) {
     if (step < 3) return;
     const ExchangePlan& place = plan().exchange[exchange];
     const int tile_bytes = exchange == plan().logit_exchange ? kLogitTileBytes : Format::kTile;
@@ -424,14 +433,14 @@ class GridExchange {
       unsigned char* tiles = stage + (group * place.chunks_with_padding + first_chunk) * tile_bytes;
 #pragma unroll 1
       for (int byte = waiter.lane * 16; byte < chunk_count * tile_bytes; byte += 512) {
-        store_packets(tiles + byte, nothing);
-        if (place.global_columns != 0) store_packets(tiles + place.global_columns + byte, nothing);
+        store_relaxed_gpu_2x64(tiles + byte, nothing);
+        if (place.global_columns != 0) store_relaxed_gpu_2x64(tiles + place.global_columns + byte, nothing);
       }
     }
   }
 
  private:
-  RESIDENT_DEVICE static unsigned char* stage_of(int exchange, int step) {
+  MACHINE_DEVICE static unsigned char* stage_of(int exchange, int step) {
     const ExchangePlan& place = plan().exchange[exchange];
     return arguments().exchange + place.global_offset + (step % kStages) * place.global_stage_bytes;
   }

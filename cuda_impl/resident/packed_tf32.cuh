@@ -15,6 +15,10 @@
 // of the last. Words 0 to 3 are 16 bytes that are read and written whole, word 4 is read and written by itself: a mark each.
 #pragma once
 
+#include "machine/bits.cuh"
+#include "machine/masks.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_formats.cuh"
 
 namespace headroom::resident {
@@ -34,30 +38,30 @@ struct PackedTf32 {
   struct Part {
     std::uint32_t first, second, last;
   };
-  RESIDENT_DEVICE static Part part(const uint4& rounded, bool upper) {
+  MACHINE_DEVICE static Part part(const uint4& rounded, bool upper) {
     const std::uint32_t z = rounded.z & kValue;
     return {(rounded.x & kValue) | z >> 19,
             (rounded.y & kValue) | (z >> 6 & ~kValue) | (upper ? rounded.w >> 13 & kFourthsRest : 0u),
             upper ? rounded.w >> 20 : rounded.w & kValue};
   }
-  RESIDENT_DEVICE static PackedTile pack(const Eight<8>& rounded) {
+  MACHINE_DEVICE static PackedTile pack(const Eight<8>& rounded) {
     const Part lower = part(part_of(rounded, 0), false), upper = part(part_of(rounded, 1), true);
     return {make_uint4(lower.first, lower.second, upper.first, upper.second), lower.last | upper.last};
   }
   /// By the two lanes that have the parts, 16 from each other: the lower one's order is right.
-  RESIDENT_DEVICE static PackedTile pack(const uint4& rounded, bool upper) {
+  MACHINE_DEVICE static PackedTile pack(const uint4& rounded, bool upper) {
     const Part own = part(rounded, upper);
     return {make_uint4(own.first, own.second, other_part(own.first), other_part(own.second)),
             own.last | other_part(own.last)};
   }
   /// As operands: below the 19 bits lies what happens to be there.
-  RESIDENT_DEVICE static Eight<8> operands(const PackedTile& tile) {
+  MACHINE_DEVICE static Eight<8> operands(const PackedTile& tile) {
     const uint4& w = tile.words;
     return {{w.x, w.y, shift_joined<19>(w.x, w.y << 19), tile.last, w.z, w.w,
              shift_joined<19>(w.z, w.w << 19), shift_joined<20>(tile.last, w.w << 25)}};
   }
   /// Of activations, none of which is negative: where they are 0 what was made of them is 0, too.
-  RESIDENT_DEVICE static Eight<8> masked(const Eight<8>& made, const PackedTile& tile) {
+  MACHINE_DEVICE static Eight<8> masked(const Eight<8>& made, const PackedTile& tile) {
     const uint4& w = tile.words;
     // Their bits where they lie, which is less than putting them together.
     const std::uint32_t bits[8] = {w.x & kValue,
@@ -75,7 +79,7 @@ struct PackedTf32 {
   }
 
  private:
-  RESIDENT_DEVICE static std::uint32_t other_part(std::uint32_t word) {
+  MACHINE_DEVICE static std::uint32_t other_part(std::uint32_t word) {
     return float_to_bits(shuffle_xor(bits_to_float(word), 16));
   }
 };

@@ -16,6 +16,11 @@
 // Rows beyond the batch have activations but no gradient.
 #pragma once
 
+#include "machine/copy.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/patch_exchange.cuh"
 #include "resident/softmax.cuh"
 
@@ -25,26 +30,25 @@ namespace headroom::resident {
 /// outputs g, then g + 8.
 struct MastersInRegisters {
   float value[4][8][4];
-  RESIDENT_DEVICE float2 load(const PatchPlace&, int outputs, int columns, int half) const {
+  MACHINE_DEVICE float2 load(const PatchPlace&, int outputs, int columns, int half) const {
     const auto& v = value[outputs][columns];
     return make_float2(v[2 * half], v[2 * half + 1]);
   }
-  RESIDENT_DEVICE void store(const PatchPlace&, int outputs, int columns, int half, const float2& masters) {
+  MACHINE_DEVICE void store(const PatchPlace&, int outputs, int columns, int half, const float2& masters) {
     auto& v = value[outputs][columns];
     v[2 * half] = masters.x, v[2 * half + 1] = masters.y;
   }
 };
 struct MastersInSharedMemory {
-  RESIDENT_DEVICE static float2& place(const PatchPlace& at, int outputs, int columns, int half) {
+  MACHINE_DEVICE static float2& place(const PatchPlace& at, int outputs, int columns, int half) {
     return reinterpret_cast<float2*>(
         shared_memory() +
         PatchLayout::kSecond)[(((half * kWarps + at.warp) * 4 + outputs) * 8 + columns) * 32 + at.lane];
   }
-  RESIDENT_DEVICE float2 load(const PatchPlace& at, int outputs, int columns, int half) const {
+  MACHINE_DEVICE float2 load(const PatchPlace& at, int outputs, int columns, int half) const {
     return place(at, outputs, columns, half);
   }
-  RESIDENT_DEVICE void store(const PatchPlace& at, int outputs, int columns, int half,
-                             const float2& masters) {
+  MACHINE_DEVICE void store(const PatchPlace& at, int outputs, int columns, int half, const float2& masters) {
     place(at, outputs, columns, half) = masters;
   }
 };
@@ -52,21 +56,21 @@ struct MastersInSharedMemory {
 template <class Type>
 class PatchMember {
  public:
-  RESIDENT_DEVICE explicit PatchMember(const PatchArguments& a) : batch_(a.first_step % a.batches) {}
+  MACHINE_DEVICE explicit PatchMember(const PatchArguments& a) : batch_(a.first_step % a.batches) {}
 
-  RESIDENT_DEVICE void run(const PatchArguments& a) {
+  MACHINE_DEVICE void run(const PatchArguments& a) {
     for_masters(a, [&](float4& tile, const Patch& patch) { take(a, tile, patch); });
     for_biases(a,
                [&](float& bias, std::int64_t place, bool) { bias = place >= 0 ? a.parameters[place] : 0; });
     fetch_inputs(a, 0);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
-      copy_async_wait_all();
+      copy_async_wait<0>();
       // A member that has given up a wait leaves here, and the parameters are then as they were.
       if (block_sync_or(waiter_.timed_out)) return;
       do_step(a, step);
     }
-    copy_async_wait_all();
+    copy_async_wait<0>();
     if (block_sync_or(waiter_.timed_out)) return;
     for_masters(a, [&](const float4& tile, const Patch& patch) { give(a, tile, patch); });
     for_biases(a, [&](float bias, std::int64_t place, bool owns) {
@@ -80,7 +84,7 @@ class PatchMember {
   using Sums = float[4];
   static constexpr int kLastTiles = kPatchSummed / kWarps / 8, kLastOutputTiles = kPatchOutputs / kWarps / 8;
 
-  RESIDENT_DEVICE void do_step(const PatchArguments& a, int step) {
+  MACHINE_DEVICE void do_step(const PatchArguments& a, int step) {
     const PatchStage stage = PatchStage::of(a, step);
     label_ = label(a);
     positive_ = 0;
@@ -145,7 +149,7 @@ class PatchMember {
     update_first(a, step);
   }
 
-  RESIDENT_DEVICE void update_half(const PatchArguments& a, int layer, int half) {
+  MACHINE_DEVICE void update_half(const PatchArguments& a, int layer, int half) {
     if (layer == 2)
       update(a, third_, half);
     else
@@ -155,64 +159,66 @@ class PatchMember {
   // ---- fragments
 
   /// Rows 16 * rows of a tile, columns column to column + 15, as a product's first operand.
-  RESIDENT_DEVICE void load_rows(const PatchPlace& at, std::uint32_t (&words)[4], int tile, int pitch,
-                                 int rows, int column) const {
-    load_matrices(words, shared_memory() + tile + (16 * rows + (at.lane & 15)) * pitch +
-                             (column + 8 * (at.lane >> 4)) * 2);
+  MACHINE_DEVICE void load_rows(const PatchPlace& at, std::uint32_t (&words)[4], int tile, int pitch,
+                                int rows, int column) const {
+    load_matrices(
+        shared_memory() + tile + (16 * rows + (at.lane & 15)) * pitch + (column + 8 * (at.lane >> 4)) * 2,
+        words);
   }
   /// The same transposed: [16 columns, rows 16 * rows to 16 * rows + 15].
-  RESIDENT_DEVICE void load_columns(const PatchPlace& at, std::uint32_t (&words)[4], int tile, int pitch,
-                                    int rows, int column) const {
-    load_matrices_transposed(words, shared_memory() + tile +
-                                        (16 * rows + 8 * (at.lane >> 4) + (at.lane & 7)) * pitch +
-                                        (column + (at.lane & 8)) * 2);
+  MACHINE_DEVICE void load_columns(const PatchPlace& at, std::uint32_t (&words)[4], int tile, int pitch,
+                                   int rows, int column) const {
+    load_matrices_transposed(shared_memory() + tile +
+                                 (16 * rows + 8 * (at.lane >> 4) + (at.lane & 7)) * pitch +
+                                 (column + (at.lane & 8)) * 2,
+                             words);
   }
   /// Eight columns of all rows as a second operand: words 0 and 1 of rows 0 to 15, 2 and 3 of the others.
-  RESIDENT_DEVICE void load_eight_columns(const PatchPlace& at, std::uint32_t (&words)[4], int tile,
-                                          int pitch, int column) const {
-    load_matrices_transposed(words, shared_memory() + tile + at.lane * pitch + column * 2);
+  MACHINE_DEVICE void load_eight_columns(const PatchPlace& at, std::uint32_t (&words)[4], int tile, int pitch,
+                                         int column) const {
+    load_matrices_transposed(shared_memory() + tile + at.lane * pitch + column * 2, words);
   }
-  RESIDENT_DEVICE static void product(Sums& sums, const std::uint32_t (&a)[4], std::uint32_t b0,
-                                      std::uint32_t b1) {
+  MACHINE_DEVICE static void product(Sums& sums, const std::uint32_t (&a)[4], std::uint32_t b0,
+                                     std::uint32_t b1) {
     Type::product(sums, a[0], a[1], a[2], a[3], b0, b1);
   }
-  RESIDENT_DEVICE static void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0; }
-  RESIDENT_DEVICE static std::uint32_t weights(const float2& two) {
+  MACHINE_DEVICE static void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0; }
+  MACHINE_DEVICE static std::uint32_t weights(const float2& two) {
     return Type::pack_finite_weights(two.x, two.y);
   }
   /// Outputs g, then g + 8 of a tile of masters.
-  RESIDENT_DEVICE static std::uint32_t low_outputs(const float4& tile) {
+  MACHINE_DEVICE static std::uint32_t low_outputs(const float4& tile) {
     return weights(make_float2(tile.x, tile.y));
   }
-  RESIDENT_DEVICE static std::uint32_t high_outputs(const float4& tile) {
+  MACHINE_DEVICE static std::uint32_t high_outputs(const float4& tile) {
     return weights(make_float2(tile.z, tile.w));
   }
-  RESIDENT_DEVICE static float4 updated(const PatchArguments& a, const float4& tile, const Sums& gradient) {
+  MACHINE_DEVICE static float4 updated(const PatchArguments& a, const float4& tile, const Sums& gradient) {
     return make_float4(fmaf(a.update_factor, gradient[0], tile.x), fmaf(a.update_factor, gradient[1], tile.y),
                        fmaf(a.update_factor, gradient[2], tile.z),
                        fmaf(a.update_factor, gradient[3], tile.w));
   }
   /// The gradient of a tile of masters: [16 outputs] over all rows of the batch.
-  RESIDENT_DEVICE static void weight_gradient(Sums& sums, const std::uint32_t (&gradient)[2][4],
-                                              const std::uint32_t (&columns)[4]) {
+  MACHINE_DEVICE static void weight_gradient(Sums& sums, const std::uint32_t (&gradient)[2][4],
+                                             const std::uint32_t (&columns)[4]) {
     clear(sums);
     product(sums, gradient[0], columns[0], columns[1]);
     product(sums, gradient[1], columns[2], columns[3]);
   }
-  RESIDENT_DEVICE float4* sums_of(const PatchPlace& at, int first, int tile) const {
+  MACHINE_DEVICE float4* sums_of(const PatchPlace& at, int first, int tile) const {
     return reinterpret_cast<float4*>(shared_memory() + Layout::kHidden) + (first + tile) * 32 + at.lane;
   }
-  RESIDENT_DEVICE static float4 as_float4(const Sums& sums) {
+  MACHINE_DEVICE static float4 as_float4(const Sums& sums) {
     return make_float4(sums[0], sums[1], sums[2], sums[3]);
   }
-  RESIDENT_DEVICE static void add(Sums& sums, const float4& other) {
+  MACHINE_DEVICE static void add(Sums& sums, const float4& other) {
     sums[0] += other.x, sums[1] += other.y, sums[2] += other.z, sums[3] += other.w;
   }
 
   // ---- forward
 
   /// Of the inputs' tiles the last has no neighbour: half of the last product is against nothing.
-  RESIDENT_DEVICE void forward_first(const PatchStage& stage, int step) const {
+  MACHINE_DEVICE void forward_first(const PatchStage& stage, int step) const {
     const PatchPlace at = PatchPlace::here();
     Sums sums[2][2];
 #pragma unroll
@@ -232,8 +238,8 @@ class PatchMember {
         if (whole)
           load_rows(at, inputs, tile, Layout::kInputPitch, rows, 16 * i);
         else  // twice, for want of finite values beyond
-          load_matrices(inputs,
-                        shared_memory() + tile + (16 * rows + (at.lane & 15)) * Layout::kInputPitch + 32 * i);
+          load_matrices(shared_memory() + tile + (16 * rows + (at.lane & 15)) * Layout::kInputPitch + 32 * i,
+                        inputs);
         product(sums[0][rows], inputs, low_outputs(low), low_outputs(high));
         product(sums[1][rows], inputs, high_outputs(low), high_outputs(high));
       }
@@ -249,7 +255,7 @@ class PatchMember {
   /// Partial sums of the member's outputs over its columns. Of the 64 outputs that four warps have sums of, each adds up 16 and
   /// publishes them; in two halves, as there is room.
   template <class Masters>
-  RESIDENT_DEVICE void forward(const PatchStage& stage, const Masters& masters, int layer) const {
+  MACHINE_DEVICE void forward(const PatchStage& stage, const Masters& masters, int layer) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t hidden[2][4][4];
 #pragma unroll
@@ -301,7 +307,7 @@ class PatchMember {
   }
 
   /// This member's outputs of a layer: bias, ReLU, and whether there will be a gradient.
-  RESIDENT_DEVICE void finish_activations(const PatchArguments& a, const PatchStage& stage, int layer) {
+  MACHINE_DEVICE void finish_activations(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     const PatchFinisher finisher = PatchFinisher::of(at);
     const float2 bias = *reinterpret_cast<const float2*>(bias_of(layer) + finisher.output());
@@ -316,13 +322,13 @@ class PatchMember {
                                  word);
   }
 
-  RESIDENT_DEVICE static const unsigned char* column_activations(const PatchPlace& at,
-                                                                 const PatchStage& stage, int layer) {
+  MACHINE_DEVICE static const unsigned char* column_activations(const PatchPlace& at, const PatchStage& stage,
+                                                                int layer) {
     return stage.memory + Exchange::kActivations + layer * Exchange::kTileBytes +
            at.column * (2 * kPatchColumns * Exchange::kTile / 2) + at.thread * 16;
   }
   /// Activations of this column, into kHidden.
-  RESIDENT_DEVICE void take_activations(const PatchArguments& a, const PatchStage& stage, int layer) {
+  MACHINE_DEVICE void take_activations(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     uint4 packet[4];
     take_packets(a, waiter_, packet, column_activations(at, stage, layer), kThreads * 16, kSignMark,
@@ -330,13 +336,13 @@ class PatchMember {
     keep_activations(packet);
   }
   /// The same packets again, for whoever has taken them before.
-  RESIDENT_DEVICE void fetch_activations(const PatchStage& stage, uint4 (&packet)[4], int layer) const {
+  MACHINE_DEVICE void fetch_activations(const PatchStage& stage, uint4 (&packet)[4], int layer) const {
     const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      packet[i] = load_whole16(column_activations(at, stage, layer) + i * kThreads * 16);
+      packet[i] = load_relaxed_gpu_128(column_activations(at, stage, layer) + i * kThreads * 16);
   }
-  RESIDENT_DEVICE void keep_activations(uint4 (&packet)[4]) const {
+  MACHINE_DEVICE void keep_activations(uint4 (&packet)[4]) const {
     const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -345,7 +351,7 @@ class PatchMember {
     }
   }
   /// Activations below the last layer that this row is the outputs of, where their gradient will be.
-  RESIDENT_DEVICE void take_row_activations(const PatchArguments& a, const PatchStage& stage) {
+  MACHINE_DEVICE void take_row_activations(const PatchArguments& a, const PatchStage& stage) {
     const PatchPlace at = PatchPlace::here();
     uint4 packet[2];
     take_packets(a, waiter_, packet,
@@ -359,7 +365,7 @@ class PatchMember {
     }
   }
   /// Of finishers' packets [chunks, 32 rows] the index-th.
-  RESIDENT_DEVICE static void keep_packet(const uint4& packet, int tile, int pitch, int index) {
+  MACHINE_DEVICE static void keep_packet(const uint4& packet, int tile, int pitch, int index) {
     *reinterpret_cast<uint4*>(shared_memory() + tile + index % kGroupRows * pitch + index / kGroupRows * 16) =
         packet;
   }
@@ -368,8 +374,8 @@ class PatchMember {
 
   /// Partial sums of the logits over this column, the same in every row of members; the warps' parts are added up first.
   /// `hidden`: this warp's 32 columns for the gradient of their weights.
-  RESIDENT_DEVICE void publish_logits(const PatchStage& stage, const float4 (&last)[kLastTiles],
-                                      std::uint32_t (&hidden)[4][4]) const {
+  MACHINE_DEVICE void publish_logits(const PatchStage& stage, const float4 (&last)[kLastTiles],
+                                     std::uint32_t (&hidden)[4][4]) const {
     const PatchPlace at = PatchPlace::here();
     Sums sums[2][2];  // rows, chunk of classes
 #pragma unroll
@@ -412,7 +418,7 @@ class PatchMember {
 
   /// Softmax and the logits' gradient of a row in eight threads: thread n has classes 4 (n % 4) to 4 (n % 4) + 3, and adds up
   /// half of this row of members' parts.
-  RESIDENT_DEVICE void loss(const PatchArguments& a, const PatchStage& stage) {
+  MACHINE_DEVICE void loss(const PatchArguments& a, const PatchStage& stage) {
     const PatchPlace at = PatchPlace::here();
     constexpr int kMember = kGroupRows * kPatchClasses * 4;
     const int row = at.thread >> 3, first = 4 * (at.lane & 3), half = (at.lane >> 2) & 1;
@@ -450,7 +456,7 @@ class PatchMember {
     distance = quad_sum(distance);
     if ((at.lane & 7) == 0) row_losses()[row] = make_float2(sum, distance);
   }
-  RESIDENT_DEVICE void store_loss(const PatchArguments& a, int step) const {
+  MACHINE_DEVICE void store_loss(const PatchArguments& a, int step) const {
     const PatchPlace at = PatchPlace::here();
     if (at.warp != 0) return;
     const float2 row = row_losses()[at.lane];
@@ -461,9 +467,9 @@ class PatchMember {
   // ---- backward
 
   /// This row's gradient in place of its activations, 16 columns a warp, and the update of their weights.
-  RESIDENT_DEVICE void gradient_below_last(const PatchArguments& a,
-                                           const float4 (&last_outputs)[kLastOutputTiles],
-                                           std::uint32_t (&loss_columns)[2][4]) const {
+  MACHINE_DEVICE void gradient_below_last(const PatchArguments& a,
+                                          const float4 (&last_outputs)[kLastOutputTiles],
+                                          std::uint32_t (&loss_columns)[2][4]) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t loss_rows[2][4];
 #pragma unroll
@@ -497,9 +503,9 @@ class PatchMember {
       last_tile(a, at, kLastTiles + i) = updated(a, last_outputs[i], gradient);
     }
   }
-  RESIDENT_DEVICE void update_last(const PatchArguments& a, const float4 (&last)[kLastTiles],
-                                   const std::uint32_t (&loss_columns)[2][4],
-                                   const std::uint32_t (&hidden)[4][4]) const {
+  MACHINE_DEVICE void update_last(const PatchArguments& a, const float4 (&last)[kLastTiles],
+                                  const std::uint32_t (&loss_columns)[2][4],
+                                  const std::uint32_t (&hidden)[4][4]) const {
     const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -511,7 +517,7 @@ class PatchMember {
 
   /// Partial sums of the gradient of this member's columns over its outputs: two warps' are added up, half by each.
   template <class Masters>
-  RESIDENT_DEVICE void backward(const PatchStage& stage, const Masters& masters, int layer) const {
+  MACHINE_DEVICE void backward(const PatchStage& stage, const Masters& masters, int layer) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t gradient[2][4][4];
 #pragma unroll
@@ -565,7 +571,7 @@ class PatchMember {
     }
   }
 
-  RESIDENT_DEVICE void finish_gradient(const PatchArguments& a, const PatchStage& stage, int layer) {
+  MACHINE_DEVICE void finish_gradient(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     const PatchFinisher finisher = PatchFinisher::of(at);
     const unsigned char* sums = stage.memory + Exchange::kGradientSums + layer * Exchange::kGradientSumBytes +
@@ -579,7 +585,7 @@ class PatchMember {
         reinterpret_cast<std::uint32_t*>(tile + Exchange::kDisplaced) + block_index() * kWarps,
         Type::pack(sum.x, sum.y) & positive);
   }
-  RESIDENT_DEVICE void take_gradient(const PatchArguments& a, const PatchStage& stage, int layer) {
+  MACHINE_DEVICE void take_gradient(const PatchArguments& a, const PatchStage& stage, int layer) {
     const PatchPlace at = PatchPlace::here();
     const unsigned char* tile = stage.memory + Exchange::kGradients + layer * Exchange::kGradientBytes;
     const unsigned char* packets = tile + row_byte(at) + at.thread * 16;
@@ -591,8 +597,8 @@ class PatchMember {
     const std::uint32_t wanted_word = stage.epoch != 0 ? kDisplacedMark : 0;
     // The thread's second packet is half of the row's finishers further.
     constexpr int kWordStride = kPatchColumns / 2 * kWarps;
-    uint4 packet[2] = {load_whole16(packets), load_whole16(packets + kThreads * 16)};
-    std::uint32_t word[2] = {load_relaxed(displaced), load_relaxed(displaced + kWordStride)};
+    uint4 packet[2] = {load_relaxed_gpu_128(packets), load_relaxed_gpu_128(packets + kThreads * 16)};
+    std::uint32_t word[2] = {load_relaxed_gpu(displaced), load_relaxed_gpu(displaced + kWordStride)};
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       std::uint32_t wrong = kExchange + layer == a.lost_exchange;
@@ -602,9 +608,9 @@ class PatchMember {
       if (!warp_any(wrong != 0) || waiter_.give_up(a, polls, begin, kExchange + layer)) break;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        load_whole16_if(((packet[i].w ^ stage.epoch) & kLowestMark) != 0, packet[i],
-                        packets + i * kThreads * 16);
-        word[i] = load_relaxed(displaced + i * kWordStride);
+        load_relaxed_gpu_128_if(((packet[i].w ^ stage.epoch) & kLowestMark) != 0, packet[i],
+                                packets + i * kThreads * 16);
+        word[i] = load_relaxed_gpu(displaced + i * kWordStride);
       }
     }
 #pragma unroll
@@ -618,7 +624,7 @@ class PatchMember {
 
   /// From the gradient of this row's outputs and the activations of this column: half of each warp's columns.
   template <class Masters>
-  RESIDENT_DEVICE void update(const PatchArguments& a, Masters& masters, int half) const {
+  MACHINE_DEVICE void update(const PatchArguments& a, Masters& masters, int half) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t gradient[2][4][4];
 #pragma unroll
@@ -656,7 +662,7 @@ class PatchMember {
                           fmaf(a.update_factor, sums[outputs][2 * part + 1], old[outputs][part].y)));
     }
   }
-  RESIDENT_DEVICE void update_first(const PatchArguments& a, int step) const {
+  MACHINE_DEVICE void update_first(const PatchArguments& a, int step) const {
     const PatchPlace at = PatchPlace::here();
     std::uint32_t gradient[2][4];
 #pragma unroll
@@ -686,7 +692,7 @@ class PatchMember {
     }
   }
   /// Of the 16 outputs that this member finishes; each half of a warp adds up half of the rows.
-  RESIDENT_DEVICE void update_bias(const PatchArguments& a, int layer) const {
+  MACHINE_DEVICE void update_bias(const PatchArguments& a, int layer) const {
     const PatchPlace at = PatchPlace::here();
     if (at.warp != kWarps - 1) return;
     const int output = at.lane & 15, first = 16 * (at.lane >> 4);
@@ -698,7 +704,7 @@ class PatchMember {
     sum += shuffle_xor(sum, 16);
     if (at.lane < 16) bias_of(layer)[output] = fmaf(a.update_factor, sum, bias_of(layer)[output]);
   }
-  RESIDENT_DEVICE void update_last_bias(const PatchArguments& a) const {
+  MACHINE_DEVICE void update_last_bias(const PatchArguments& a) const {
     const PatchPlace at = PatchPlace::here();
     if (at.warp != kWarps - 2 || at.lane >= kPatchClasses) return;
     float sum = 0;
@@ -707,13 +713,13 @@ class PatchMember {
       sum += value(shared_memory() + Layout::kLoss + row * Layout::kLossPitch + at.lane * 2);
     last_bias()[at.lane] = fmaf(a.update_factor, sum, last_bias()[at.lane]);
   }
-  RESIDENT_DEVICE static float value(const unsigned char* two_bytes) {
+  MACHINE_DEVICE static float value(const unsigned char* two_bytes) {
     return Type::value(*reinterpret_cast<const std::uint16_t*>(two_bytes), 0);
   }
 
   // ---- inputs
 
-  RESIDENT_DEVICE void fetch_inputs(const PatchArguments& a, int step) const {
+  MACHINE_DEVICE void fetch_inputs(const PatchArguments& a, int step) const {
     const PatchPlace at = PatchPlace::here();
     const unsigned char* tile = a.x_rows + (batch_ * kPatchColumns + at.column) * Layout::kInputTile;
     unsigned char* place = shared_memory() + Layout::kInputs + (step & 1) * Layout::kInputTile;
@@ -721,10 +727,10 @@ class PatchMember {
       copy_async16(place + byte, tile + byte);
     copy_async_commit();
   }
-  RESIDENT_DEVICE void advance_batch(const PatchArguments& a) {
+  MACHINE_DEVICE void advance_batch(const PatchArguments& a) {
     if (++batch_ == a.batches) batch_ = 0;
   }
-  RESIDENT_DEVICE int label(const PatchArguments& a) const {
+  MACHINE_DEVICE int label(const PatchArguments& a) const {
     const PatchPlace at = PatchPlace::here();
     const int row = at.thread >> 3;
     return row < a.plan.batch ? a.labels[batch_ * a.plan.batch + row] : -1;
@@ -732,39 +738,39 @@ class PatchMember {
 
   // ---- places
 
-  RESIDENT_DEVICE float4* first_masters(const PatchPlace& at) const {
+  MACHINE_DEVICE float4* first_masters(const PatchPlace& at) const {
     return reinterpret_cast<float4*>(shared_memory() + Layout::kFirst) + at.warp * kPatchInputTiles * 32 +
            at.lane;
   }
   /// Masters of the last layer, which are used once a step each: tiles for the logits, then those for the gradient below them.
-  RESIDENT_DEVICE static float4& last_tile(const PatchArguments& a, const PatchPlace& at, int i) {
+  MACHINE_DEVICE static float4& last_tile(const PatchArguments& a, const PatchPlace& at, int i) {
     return reinterpret_cast<float4*>(
         a.exchange +
         2 * Exchange::kParityBytes)[(block_index() * (kLastTiles + kLastOutputTiles) + i) * kThreads +
                                     at.thread];
   }
   template <int kTiles>
-  RESIDENT_DEVICE static void load_last(const PatchArguments& a, float4 (&tiles)[kTiles], int first) {
+  MACHINE_DEVICE static void load_last(const PatchArguments& a, float4 (&tiles)[kTiles], int first) {
     const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) tiles[i] = last_tile(a, at, first + i);
   }
-  RESIDENT_DEVICE unsigned char* forward_sums(const PatchPlace& at, const PatchStage& stage, int layer,
-                                              int finisher) const {
+  MACHINE_DEVICE unsigned char* forward_sums(const PatchPlace& at, const PatchStage& stage, int layer,
+                                             int finisher) const {
     return stage.memory + Exchange::kSums + layer * Exchange::kSumBytes +
            ((at.row * kPatchColumns + finisher) * kPatchColumns + at.column) * Exchange::kTile + at.lane * 16;
   }
   /// Rounded values of this row.
-  RESIDENT_DEVICE std::int64_t row_byte(const PatchPlace& at) const {
+  MACHINE_DEVICE std::int64_t row_byte(const PatchPlace& at) const {
     return at.row * (kPatchColumns * Exchange::kTile / 2);
   }
-  RESIDENT_DEVICE static float* bias_of(int layer) {
+  MACHINE_DEVICE static float* bias_of(int layer) {
     return reinterpret_cast<float*>(shared_memory() + Layout::kBias) + layer * kPatchFinished;
   }
-  RESIDENT_DEVICE static float* last_bias() {
+  MACHINE_DEVICE static float* last_bias() {
     return reinterpret_cast<float*>(shared_memory() + Layout::kLastBias);
   }
-  RESIDENT_DEVICE static float2* row_losses() {
+  MACHINE_DEVICE static float2* row_losses() {
     return reinterpret_cast<float2*>(shared_memory() + Layout::kRowLoss);
   }
 
@@ -777,7 +783,7 @@ class PatchMember {
     bool to_parameters, to_mirror;
   };
   template <class Visit>
-  RESIDENT_DEVICE void for_masters(const PatchArguments& a, Visit&& visit) {
+  MACHINE_DEVICE void for_masters(const PatchArguments& a, Visit&& visit) {
     const PatchPlace at = PatchPlace::here();
     const int output = kPatchOutputs * at.row, column = kPatchSummed * at.column;
 #pragma unroll
@@ -806,8 +812,8 @@ class PatchMember {
                                                     false, at.column == kPatchColumns - 1});
   }
   template <class Masters, class Visit>
-  RESIDENT_DEVICE static void visit_tile(const PatchPlace& at, Masters& masters, int outputs, int columns,
-                                         Visit&& visit, const Patch& patch) {
+  MACHINE_DEVICE static void visit_tile(const PatchPlace& at, Masters& masters, int outputs, int columns,
+                                        Visit&& visit, const Patch& patch) {
     const float2 low = masters.load(at, outputs, columns, 0), high = masters.load(at, outputs, columns, 1);
     float4 tile = make_float4(low.x, low.y, high.x, high.y);
     visit(tile, patch);
@@ -815,7 +821,7 @@ class PatchMember {
     masters.store(at, outputs, columns, 1, make_float2(tile.z, tile.w));
   }
   template <class Each>
-  RESIDENT_DEVICE void for_each(const PatchArguments& a, const Patch& patch, Each&& each) const {
+  MACHINE_DEVICE void for_each(const PatchArguments& a, const Patch& patch, Each&& each) const {
     const PatchPlace at = PatchPlace::here();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -824,14 +830,14 @@ class PatchMember {
            a.plan.weight_begin[patch.layer] + std::int64_t{output} * a.plan.widths[patch.layer] + column);
     }
   }
-  RESIDENT_DEVICE void take(const PatchArguments& a, float4& tile, const Patch& patch) const {
+  MACHINE_DEVICE void take(const PatchArguments& a, float4& tile, const Patch& patch) const {
     Sums values;
     for_each(a, patch, [&](int i, bool exists, std::int64_t place) {
       values[i] = exists ? a.parameters[place] : 0.0f;
     });
     tile = as_float4(values);
   }
-  RESIDENT_DEVICE void give(const PatchArguments& a, const float4& tile, const Patch& patch) const {
+  MACHINE_DEVICE void give(const PatchArguments& a, const float4& tile, const Patch& patch) const {
     const Sums values = {tile.x, tile.y, tile.z, tile.w};
     for_each(a, patch, [&](int i, bool exists, std::int64_t place) {
       if (exists && patch.to_parameters) a.parameters[place] = values[i];
@@ -840,7 +846,7 @@ class PatchMember {
   }
   /// each(bias, its place in the parameters or -1, whether this member writes it back).
   template <class Visit>
-  RESIDENT_DEVICE void for_biases(const PatchArguments& a, Visit&& visit) const {
+  MACHINE_DEVICE void for_biases(const PatchArguments& a, Visit&& visit) const {
     const PatchPlace at = PatchPlace::here();
     if (at.thread < kPatchHidden * kPatchFinished) {
       const int layer = at.thread / kPatchFinished, own = at.thread % kPatchFinished;

@@ -48,6 +48,9 @@
 
 #include <type_traits>
 
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 
 namespace headroom::resident {
@@ -78,9 +81,9 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
  public:
   static constexpr int kThreadCount = Base::kBlock;
 
-  RESIDENT_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
+  MACHINE_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     if constexpr (kOfTeams > 0)
       if (member_ >= a.plan.members) return make_grams(a);
     Base::load(a);
@@ -106,21 +109,21 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
                        kFirstLayerRegisters = Base::kMoreWarps ? 104 : 136;
   static constexpr int kTile = 1024, kHalf = 512;
 
-  RESIDENT_DEVICE static void step_sync() { Base::step_sync(); }
-  RESIDENT_DEVICE static unsigned char* input_part(const Arguments& a, int part) {
+  MACHINE_DEVICE static void step_sync() { Base::step_sync(); }
+  MACHINE_DEVICE static unsigned char* input_part(const Arguments& a, int part) {
     return shared_memory() + a.plan.exchange_offset + part * kTile;
   }
-  RESIDENT_DEVICE static unsigned char* input_sum(const Arguments& a) {
+  MACHINE_DEVICE static unsigned char* input_sum(const Arguments& a) {
     return input_part(a, Base::kInputWarps);
   }
-  RESIDENT_DEVICE static unsigned char* gram(const Arguments& a) {
+  MACHINE_DEVICE static unsigned char* gram(const Arguments& a) {
     return input_part(a, Base::kInputWarps + 1);
   }
 
   // ---- four warps that have the hidden layers
 
-  RESIDENT_DEVICE void multiply(const Arguments& a) {
-    take_registers<kMultiplyingRegisters>();
+  MACHINE_DEVICE void multiply(const Arguments& a) {
+    registers_increase<kMultiplyingRegisters>();
     step_sync();
     step_sync();
     int step = 0;
@@ -134,11 +137,11 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   }
 
   /// In a team of three, a warp without hidden columns. Its partial sums are zero as at the start.
-  RESIDENT_DEVICE bool stands_by() const {
+  MACHINE_DEVICE bool stands_by() const {
     return Base::kMoreWarps && Base::skipped_ > 0 && warp_ != Base::kOwnGradientWarp;
   }
   /// Stands at the barriers of pass().
-  RESIDENT_DEVICE bool stand_by(const Arguments& a, int step) const {
+  MACHINE_DEVICE bool stand_by(const Arguments& a, int step) const {
     if (step == a.steps) return true;
 #pragma unroll 1
     for (int barrier = 0; barrier <= 2 * (Base::layers(a) - 1); ++barrier) step_sync();
@@ -152,10 +155,10 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     float4 sum;
     float2 bias;
   };
-  RESIDENT_DEVICE bool leads() const { return Base::adds_up(); }
+  MACHINE_DEVICE bool leads() const { return Base::adds_up(); }
 
-  RESIDENT_DEVICE void serve(const Arguments& a) {
-    give_registers<kServingRegisters>();
+  MACHINE_DEVICE void serve(const Arguments& a) {
+    registers_decrease<kServingRegisters>();
     step_sync();
     if (!leads()) sum_inputs(a);
     step_sync();
@@ -167,11 +170,11 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     step_sync();
     if (makes_hidden() && publishes_hidden() && step == a.steps) *carried(a) = hidden;
   }
-  RESIDENT_DEVICE float4* carried(const Arguments& a) const {
+  MACHINE_DEVICE float4* carried(const Arguments& a) const {
     return reinterpret_cast<float4*>(a.ahead) + member_ * (kTile / 16) + first_place() / 16;
   }
-  RESIDENT_DEVICE int place() const { return Base::publisher().template byte<Format::kParts>(); }
-  RESIDENT_DEVICE float4 begin_hidden(const Arguments& a) const {
+  MACHINE_DEVICE int place() const { return Base::publisher().template byte<Format::kParts>(); }
+  MACHINE_DEVICE float4 begin_hidden(const Arguments& a) const {
     if (a.continues) return *carried(a);
     const First first = load_first(a);
     return make_float4(first.sum.x + first.bias.x, first.sum.y + first.bias.y, first.sum.z + first.bias.x,
@@ -182,17 +185,17 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   // places a warp and a quarter of the product with x x' a lane.
 
   static constexpr int kHiddenMakers = 2, kHiddenPlaces = 8, kProductParts = 4;
-  RESIDENT_DEVICE bool makes_hidden() const { return rank_ < kHiddenMakers; }
-  RESIDENT_DEVICE bool publishes_hidden() const { return lane_ < kHiddenPlaces; }
-  RESIDENT_DEVICE int product_part() const { return lane_ / kHiddenPlaces; }
-  RESIDENT_DEVICE Publisher hidden_publisher() const {
+  MACHINE_DEVICE bool makes_hidden() const { return rank_ < kHiddenMakers; }
+  MACHINE_DEVICE bool publishes_hidden() const { return lane_ < kHiddenPlaces; }
+  MACHINE_DEVICE int product_part() const { return lane_ / kHiddenPlaces; }
+  MACHINE_DEVICE Publisher hidden_publisher() const {
     return {16 * rank_ + kHiddenPlaces * (Base::serving_warp() & 1) + lane_ % kHiddenPlaces,
             Base::serving_warp() >> 1};
   }
-  RESIDENT_DEVICE int first_place() const { return hidden_publisher().template byte<Format::kParts>(); }
+  MACHINE_DEVICE int first_place() const { return hidden_publisher().template byte<Format::kParts>(); }
 
   /// False if a wait ran out.
-  RESIDENT_DEVICE bool serve_step(const Arguments& a, int step, float4& hidden) {
+  MACHINE_DEVICE bool serve_step(const Arguments& a, int step, float4& hidden) {
     exchange_.begin_step(a, step);
     Base::next_batch(a);
     if (makes_hidden()) publish_first(a, step, hidden);
@@ -234,7 +237,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     return true;
   }
   /// By the two that publish nothing.
-  RESIDENT_DEVICE void update_biases(const Arguments& a, int step) {
+  MACHINE_DEVICE void update_biases(const Arguments& a, int step) {
     if (Base::serving_warp() == 2) {
 #pragma unroll 1
       for (int layer = 0; layer < Base::layers(a) - 1; ++layer) Base::update_own_bias(a, layer);
@@ -243,29 +246,29 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
       if (Base::is_first()) Base::store_loss(a, step);
     }
   }
-  RESIDENT_DEVICE void collect(const Arguments& a, int step) {
+  MACHINE_DEVICE void collect(const Arguments& a, int step) {
     sum_inputs(a);
     if (makes_hidden()) {
       take_gram(a, step);
       if (kOfTeams > 0 && lane_ == 0)
-        store_word(taken(a) + member_ * kTakenWords + 2 * rank_ + (Base::serving_warp() & 1),
-                   static_cast<std::uint32_t>(step));
+        store_relaxed_gpu_32(taken(a) + member_ * kTakenWords + 2 * rank_ + (Base::serving_warp() & 1),
+                             static_cast<std::uint32_t>(step));
     }
   }
-  RESIDENT_DEVICE void publish_first(const Arguments& a, int step, const float4& hidden) {
+  MACHINE_DEVICE void publish_first(const Arguments& a, int step, const float4& hidden) {
     const Place to = exchange_.template place<false>(a, member_, hidden_publisher(), 0);
     const uint4 packet = make_uint4(float_to_bits(relu(hidden.x)), float_to_bits(relu(hidden.y)),
                                     float_to_bits(relu(hidden.z)), float_to_bits(relu(hidden.w)));
     if (publishes_hidden()) exchange_.template publish<false>(a, packet, hidden_publisher(), to);
   }
   /// The team's own tile of them, half by each of the two warps that do not lead, as it was published.
-  RESIDENT_DEVICE void keep_first(const Arguments& a, int step) {
+  MACHINE_DEVICE void keep_first(const Arguments& a, int step) {
     const auto awaited = exchange_.template awaited<false>(a, 0);
     const int byte = (Base::serving_warp() & 1) * kHalf + lane_ * 16;
     uint4 packet;
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
-      packet = load_whole16(awaited.tiles + member_ * kTile + byte);
+      packet = load_relaxed_gpu_128(awaited.tiles + member_ * kTile + byte);
       if (!warp_any(((packet.w ^ awaited.want) & awaited.mark) != 0) || waiter_.give_up(a, polls, begin, 0))
         break;
     }
@@ -273,14 +276,14 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     *reinterpret_cast<uint4*>(Base::own_hidden(a, 0, step) + byte) = packet;
   }
   /// The first layer's parts of this member, then of its team.
-  RESIDENT_DEVICE void sum_inputs(const Arguments& a) {
+  MACHINE_DEVICE void sum_inputs(const Arguments& a) {
     float4 sum = *reinterpret_cast<const float4*>(input_part(a, 0) + place());
 #pragma unroll
     for (int part = 1; part < Base::kInputWarps; ++part)
       sum = add(sum, *reinterpret_cast<const float4*>(input_part(a, part) + place()));
     *reinterpret_cast<float4*>(input_sum(a) + place()) = team_.sum(a, waiter_, Base::serving_warp(), sum);
   }
-  RESIDENT_DEVICE First load_first(const Arguments& a) const {
+  MACHINE_DEVICE First load_first(const Arguments& a) const {
     return {*reinterpret_cast<const float4*>(input_sum(a) + first_place()), Base::bias_of(a, 0, 0)};
   }
   /// Four columns of this lane's two rows of x(s+1) x(s)', and as many rows of d1.
@@ -288,7 +291,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     float4 gram[2];
     uint4 gradient[2];
   };
-  RESIDENT_DEVICE Change load_change(const Arguments& a, int chunk) const {
+  MACHINE_DEVICE Change load_change(const Arguments& a, int chunk) const {
     const Publisher publisher = hidden_publisher();
     const int row = 16 * publisher.half + (publisher.position >> 2);
     const unsigned char* gradient =
@@ -301,7 +304,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     }
     return change;
   }
-  RESIDENT_DEVICE float4 next_hidden(const Arguments& a, const First& first) const {
+  MACHINE_DEVICE float4 next_hidden(const Arguments& a, const First& first) const {
     constexpr int kChunks = 8 / kProductParts;
     Change change[kChunks];
 #pragma unroll
@@ -334,28 +337,28 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   // ---- x(s+1) x(s)' [32, 32]: rows of the next batch; rows of this one in the order in which a tile has them, g of a half and
   // then g + 8. In shared memory in an order in which lanes that read 16 bytes of eight rows meet no bank twice.
 
-  RESIDENT_DEVICE static int gram_byte(int row, int chunk) {
+  MACHINE_DEVICE static int gram_byte(int row, int chunk) {
     return row * 128 + ((chunk ^ ((row & 3) | (row >> 4 & 1) << 2)) * 16);
   }
-  RESIDENT_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
+  MACHINE_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
     return a.exchange + a.plan.behind_tiles + (step & 1) * kGramBytes;
   }
   /// Of each warp that takes x x', the last step whose it has, or -1.
-  RESIDENT_DEVICE std::uint32_t* taken(const Arguments& a) const {
+  MACHINE_DEVICE std::uint32_t* taken(const Arguments& a) const {
     return reinterpret_cast<std::uint32_t*>(a.exchange + a.plan.behind_tiles + 2 * kGramBytes);
   }
-  RESIDENT_DEVICE bool makes_gram() const { return kOfTeams == 0 && !leads() && block_index() < kGramParts; }
+  MACHINE_DEVICE bool makes_gram() const { return kOfTeams == 0 && !leads() && block_index() < kGramParts; }
   /// Of rows, 8 apart, of both batches; made by two warps, each with half of the next batch's rows.
   struct GramPart {
     int number, half;
-    RESIDENT_DEVICE int next_row() const { return number >> 3; }
-    RESIDENT_DEVICE int this_row() const { return number & 7; }
+    MACHINE_DEVICE int next_row() const { return number >> 3; }
+    MACHINE_DEVICE int this_row() const { return number & 7; }
   };
-  RESIDENT_DEVICE GramPart own_part() const {
+  MACHINE_DEVICE GramPart own_part() const {
     return {static_cast<int>(block_index()), Base::serving_warp() & 1};
   }
   /// By teams behind the members, which have nothing else to do: all parts of all steps.
-  RESIDENT_DEVICE void make_grams(const Arguments& a) {
+  MACHINE_DEVICE void make_grams(const Arguments& a) {
     constexpr int kPairs = kThreadCount / 64;  // of warps
     const int first = ((member_ - a.plan.members) * kTeam + rank_) * kPairs + warp_ / 2;
     next_batch_ = static_cast<int>(a.first_step % a.batches);
@@ -375,18 +378,17 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     }
   }
   /// Until everybody has a step's x x', which the next but one takes the place of.
-  RESIDENT_DEVICE void await_taken(const Arguments& a, int step) {
+  MACHINE_DEVICE void await_taken(const Arguments& a, int step) {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       bool missing = false;
       for (int warp = lane_; warp < a.plan.members * kTakenWords; warp += 32)
-        missing |= static_cast<int>(load_relaxed(taken(a) + warp)) < step;
+        missing |= static_cast<int>(load_relaxed_gpu(taken(a) + warp)) < step;
       if (!warp_any(missing) || waiter_.give_up(a, polls, begin, kWaitFree)) break;
     }
   }
   /// One half of the inputs, in tiles that lanes share.
-  RESIDENT_DEVICE void add_gram(const Arguments& a, const GramPart& part, int half,
-                                float (&sum)[2][4]) const {
+  MACHINE_DEVICE void add_gram(const Arguments& a, const GramPart& part, int half, float (&sum)[2][4]) const {
     constexpr int kTiles = kInputPairs * kWarps * 2 / 8 / 2;  // of a lane, of half the inputs
     const int t = lane_ & 3, tiles = 2 * a.plan.input_pairs;
     const unsigned char* next =
@@ -417,8 +419,8 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
             sum[r][c] = fmaf(bits_to_float(rows[r][e]), bits_to_float(columns[c][e]), sum[r][c]);
     }
   }
-  RESIDENT_DEVICE void publish_gram(const Arguments& a, const GramPart& part, int step,
-                                    const float (&sum)[2][4]) const {
+  MACHINE_DEVICE void publish_gram(const Arguments& a, const GramPart& part, int step,
+                                   const float (&sum)[2][4]) const {
     const int row = lane_ >> 4 & 1, half = lane_ >> 3 & 1, b = lane_ >> 2 & 1;
     float four[4], two[2];
 #pragma unroll
@@ -432,10 +434,10 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     element += shuffle_xor(element, 1);
     const int at = (16 * part.half + 8 * row + part.next_row()) * 32 + 16 * half + 2 * part.this_row() + b;
     if ((lane_ & 3) == 0)
-      store_packet(gram_exchange(a, step) + at * 8,
-                   make_uint2(float_to_bits(element + 1), static_cast<std::uint32_t>(step)));
+      store_relaxed_gpu_64(gram_exchange(a, step) + at * 8,
+                           make_uint2(float_to_bits(element + 1), static_cast<std::uint32_t>(step)));
   }
-  RESIDENT_DEVICE void take_gram(const Arguments& a, int step) {
+  MACHINE_DEVICE void take_gram(const Arguments& a, int step) {
     const unsigned char* elements = gram_exchange(a, step);
     constexpr int kTaken = 4;  // pairs of elements of this member's rows, by a lane
     const int first = (Base::serving_warp() & 1) * 32 + lane_;
@@ -450,7 +452,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kTaken; ++i) {
-        two[i] = load_packets(elements + (row_of(i) * 16 + pair) * 16);
+        two[i] = load_relaxed_gpu_2x64(elements + (row_of(i) * 16 + pair) * 16);
         wrong |=
             (two[i].y ^ static_cast<std::uint32_t>(step)) | (two[i].w ^ static_cast<std::uint32_t>(step));
       }
@@ -469,8 +471,8 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   /// logits' the rest.
   static constexpr int kFirstPairs = kTeam == 4 ? 1 : 2;
 
-  RESIDENT_DEVICE void first_layer(const Arguments& a) {
-    give_registers<kFirstLayerRegisters>();
+  MACHINE_DEVICE void first_layer(const Arguments& a) {
+    registers_decrease<kFirstLayerRegisters>();
     Base::next_batch(a);
     stage_rows(a, batch_);
     Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, 0);
@@ -512,33 +514,33 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     step_sync();
     if (step == a.steps) Base::store(a);
   }
-  RESIDENT_DEVICE void stage_rows(const Arguments& a, int batch) const {
+  MACHINE_DEVICE void stage_rows(const Arguments& a, int batch) const {
     Base::stage(a, 0, a.x_rows, a.plan.x_rows_offset, batch, kStagingThread);
   }
-  RESIDENT_DEVICE Fragments load_inputs(int offset, int i) const {
+  MACHINE_DEVICE Fragments load_inputs(int offset, int i) const {
     const unsigned char* x = inputs(offset, i) + lane_ * 16;
     Fragments f;
 #pragma unroll
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_shared16(x + part * kHalf));
     return f;
   }
-  RESIDENT_DEVICE const unsigned char* inputs(int offset, int i) const {
+  MACHINE_DEVICE const unsigned char* inputs(int offset, int i) const {
     return shared_memory() + offset + 2 * (Base::input_begin_ - Base::input_first_ + i) * kTile;
   }
-  RESIDENT_DEVICE void update_and_multiply_pair(const Arguments& a, int i, int step) {
+  MACHINE_DEVICE void update_and_multiply_pair(const Arguments& a, int i, int step) {
     if (step > 0) update_pair(a, i);
     multiply_pair(a, i);
   }
-  RESIDENT_DEVICE void update_pair(const Arguments& a, int i) {
+  MACHINE_DEVICE void update_pair(const Arguments& a, int i) {
     if (i >= Base::input_pairs_) return;
     Format::QuarterOwn::load(Base::own_gradient(a, 0), lane_)
         .update(Base::first_masters(a) + i * 32, inputs(a.plan.x_columns_offset, i), a.update_factor, lane_);
     warp_sync();  // other lanes of this warp read these
   }
-  RESIDENT_DEVICE void multiply_pair(const Arguments& a, int i) {
+  MACHINE_DEVICE void multiply_pair(const Arguments& a, int i) {
     if (i < Base::input_pairs_) Base::multiply_first_pair(a, i, load_inputs(a.plan.x_rows_offset, i));
   }
-  RESIDENT_DEVICE void store_part(const Arguments& a) const {
+  MACHINE_DEVICE void store_part(const Arguments& a) const {
     float value[8];
     Base::first_sums_[0].finish(value, lane_);
     auto* mine = reinterpret_cast<float4*>(input_part(a, warp_ - Base::kFirstInputWarp)) + lane_;

@@ -10,6 +10,9 @@
 // would be its own cause.
 #pragma once
 
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_exchange.cuh"
 
 namespace headroom::resident {
@@ -22,24 +25,24 @@ class ClusterSum {
   static constexpr std::int64_t kBytes = std::int64_t{2} * kClusters * kMaxCluster * kPlaces * 512;
 
   /// Before anything else of a step.
-  RESIDENT_DEVICE void begin_step(int step) {
+  MACHINE_DEVICE void begin_step(int step) {
     buffer_ = step & 1;
     epoch_ = (step >> 1 & 1) != 0;
   }
 
   /// Of `own` over all clusters, by a whole warp for one place of the member `member` of cluster `cluster`. Several warps may ask for
   /// the same sum; one of them publishes. With a mark that nobody awaits the sum is lost, for tests.
-  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int cluster, int member,
-                             int place, bool publishes, float4 own, bool lost) const {
+  MACHINE_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int cluster, int member,
+                            int place, bool publishes, float4 own, bool lost) const {
     unsigned char* begin = arguments.exchange +
                            ((buffer_ * kMaxCluster + member) * kPlaces + place) * (kClusters * 512) +
                            waiter.lane * 16;
     const std::uint32_t want = epoch_ ? 1 : 0;
     own.w = bits_to_float(float_to_bits(own.w) & ~1u);
     if (publishes)
-      store_whole16(begin + cluster * 512,
-                    make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
-                               float_to_bits(own.w) | (lost ? want ^ 1u : want)));
+      store_relaxed_gpu_128(begin + cluster * 512,
+                            make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z),
+                                       float_to_bits(own.w) | (lost ? want ^ 1u : want)));
     wait_cycles(kFirstLook);
     uint4 other[kClusters - 1];
     std::uint64_t begun = 0;
@@ -47,7 +50,7 @@ class ClusterSum {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 1; i < kClusters; ++i) {
-        other[i - 1] = load_whole16(begin + (cluster ^ i) * 512);
+        other[i - 1] = load_relaxed_gpu_128(begin + (cluster ^ i) * 512);
         wrong |= other[i - 1].w ^ want;
       }
       if (!warp_any((wrong & 1u) != 0) || waiter.give_up(arguments, polls, begun, kWaitTeam)) break;
@@ -61,7 +64,7 @@ class ClusterSum {
   /// In cycles: nothing of the others is there before, and a look that has missed it delays the next by a way to the L2 and back.
   static constexpr std::uint32_t kFirstLook = 250;
 
-  RESIDENT_DEVICE static float4 without_mark(const uint4& packet) {
+  MACHINE_DEVICE static float4 without_mark(const uint4& packet) {
     return make_float4(bits_to_float(packet.x), bits_to_float(packet.y), bits_to_float(packet.z),
                        bits_to_float(packet.w & ~1u));
   }

@@ -19,6 +19,11 @@
 
 #include <type_traits>
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/memory.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
 #include "resident/sums.cuh"
@@ -41,12 +46,12 @@ class SliceGrid {
       std::conditional_t<Format::kPrecision == Precision::kTf32 && kPairs == 2, CallingWaiter, SliceWaiter>;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
-  RESIDENT_DEVICE SliceGrid(const SliceArguments& arguments, int first_slice, int lane)
+  MACHINE_DEVICE SliceGrid(const SliceArguments& arguments, int first_slice, int lane)
       : reader_(arguments.exchange + first_slice * kTile + lane * 16) {}
-  RESIDENT_DEVICE void begin(const SliceArguments&) { block_sync(); }
-  RESIDENT_DEVICE void end() {}
+  MACHINE_DEVICE void begin(const SliceArguments&) { block_sync(); }
+  MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
-  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+  MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
     const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
     stride_ = arguments.slot_bytes << shift;
     now_ = static_cast<unsigned>(step & last) * arguments.slot_bytes;
@@ -57,8 +62,8 @@ class SliceGrid {
 
   /// Waits for this step's tiles and takes them.
   template <bool kGradient, int kTaken, class AnyWaiter>
-  RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs, kTaken>& share,
-                            AnyWaiter& waiter, int first_slice, int exchange) const {
+  MACHINE_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs, kTaken>& share,
+                           AnyWaiter& waiter, int first_slice, int exchange) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const std::uint32_t want = epoch_ ? kMark : 0;
     const unsigned char* tiles = reader_ + slot(exchange);
@@ -70,13 +75,14 @@ class SliceGrid {
       for (int i = 0; i < kTaken; ++i)
 #pragma unroll
         for (int part = 0; part < Format::kParts; ++part) {
-          const uint4 value = load_whole16(tiles + i * kTile + part * 512);
+          const uint4 value = load_relaxed_gpu_128(tiles + i * kTile + part * 512);
           wrong |= value.w ^ want;
           assign(share.slice[i], part, value);
         }
       if constexpr (kGradient && !Format::kSpareBit)
         if (waiter.lane < kTaken * 2) {
-          displaced = load_packet(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
+          displaced =
+              load_relaxed_gpu_64(displaced_bits(arguments, slot(exchange), first_slice) + waiter.lane * 8);
           wrong |= displaced.y ^ want;
         }
       if (!warp_any((wrong & kMark) != 0) || waiter.give_up(arguments, polls, begin, exchange)) break;
@@ -90,38 +96,37 @@ class SliceGrid {
     std::uint32_t mark, want;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Awaited awaited(const SliceArguments& arguments, int exchange) const {
+  MACHINE_DEVICE Awaited awaited(const SliceArguments& arguments, int exchange) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     return {arguments.exchange + slot(exchange), kMark, epoch_ ? kMark : 0};
   }
 
   /// Asks for activations of the step before; they may be used after ready().
   template <int kTaken>
-  RESIDENT_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs, kTaken>& share,
-                             int exchange) const {
+  MACHINE_DEVICE void fetch(const SliceArguments&, Share<Format, kPairs, kTaken>& share, int exchange) const {
     const unsigned char* tiles = reader_ + slot(exchange, true);
 #pragma unroll
     for (int i = 0; i < kTaken; ++i)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
-        assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
+        assign(share.slice[i], part, load_relaxed_gpu_128(tiles + i * kTile + part * 512));
   }
   template <int kTaken>
-  RESIDENT_DEVICE static void ready(Share<Format, kPairs, kTaken>& share) {
+  MACHINE_DEVICE static void ready(Share<Format, kPairs, kTaken>& share) {
     restore<false>(share, 0, 0);
   }
   /// The same as columns. Nobody has seen these before: ready_columns() looks whether they are there.
-  RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                                     int exchange) const {
+  MACHINE_DEVICE void fetch_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                                    int exchange) const {
     const unsigned char* tiles = reader_ + arguments.plan.members * (kTile + 16) + slot(exchange, true);
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
-        assign(share.slice[i], part, load_whole16(tiles + i * kTile + part * 512));
+        assign(share.slice[i], part, load_relaxed_gpu_128(tiles + i * kTile + part * 512));
   }
-  RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                                     Waiter& waiter, int exchange) const {
+  MACHINE_DEVICE void ready_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                                    Waiter& waiter, int exchange) const {
     constexpr std::uint32_t kMark = mark<false>();
     const std::uint32_t want = epoch_before_ ? kMark : 0;
     std::uint64_t begin = 0;
@@ -141,8 +146,8 @@ class SliceGrid {
   /// before the next is asked for: at a branch that leads back to a load, the compiler waits for all that is on its way.
   /// Else somebody has waited, in this step or the one before.
   template <bool kGradient, bool kWaits, class Use>
-  RESIDENT_DEVICE void stream(const SliceArguments& arguments, Waiter& waiter, int first_slice, int pairs,
-                              int exchange, bool before, Use&& use) const {
+  MACHINE_DEVICE void stream(const SliceArguments& arguments, Waiter& waiter, int first_slice, int pairs,
+                             int exchange, bool before, Use&& use) const {
     if (pairs == 0) return;
     constexpr std::uint32_t kMark = mark<kGradient>();
     constexpr bool kDisplaces = kGradient && !Format::kSpareBit;
@@ -157,7 +162,8 @@ class SliceGrid {
     if constexpr (kDisplaces) {
       for (std::uint32_t polls = 1;; ++polls) {
         if (waiter.lane < kSlices * 2)
-          displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + waiter.lane * 8);
+          displaced =
+              load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + waiter.lane * 8);
         if (!kWaits || !warp_any(((displaced.y ^ want) & kMark) != 0) ||
             waiter.give_up(arguments, polls, begin, exchange))
           break;
@@ -189,8 +195,8 @@ class SliceGrid {
 
   /// The same for those of the step before, when only the launch knows whether they are activations or gradients.
   template <class Use>
-  RESIDENT_DEVICE void stream_before(const SliceArguments& arguments, int lane, int first_slice, int pairs,
-                                     int exchange, bool gradient, Use&& use) const {
+  MACHINE_DEVICE void stream_before(const SliceArguments& arguments, int lane, int first_slice, int pairs,
+                                    int exchange, bool gradient, Use&& use) const {
     if (pairs == 0) return;
     const unsigned begin_byte = slot(exchange, true);
     const unsigned char* tiles = reader_ + begin_byte;
@@ -200,7 +206,7 @@ class SliceGrid {
     Share<Format, 1> now, next;
     load(next, 0);
     if (gradient && lane < kSlices * 2)
-      displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
+      displaced = load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
       now = next;
@@ -224,12 +230,12 @@ class SliceGrid {
     const unsigned char* tiles;
     std::uint32_t mark, displaced;
   };
-  RESIDENT_DEVICE Source source(const SliceArguments& arguments, int lane, int first_slice, int exchange,
-                                bool gradient, bool before) const {
+  MACHINE_DEVICE Source source(const SliceArguments& arguments, int lane, int first_slice, int exchange,
+                               bool gradient, bool before) const {
     const unsigned begin_byte = slot(exchange, before);
     Source source = {reader_ - lane * 16 + begin_byte, gradient ? 1u : 0x80000000u, 0};
     if (gradient && lane < kSlices * 2)
-      source.displaced = load_packet(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
+      source.displaced = load_relaxed_gpu_64(displaced_bits(arguments, begin_byte, first_slice) + lane * 8).x;
     return source;
   }
 
@@ -239,8 +245,8 @@ class SliceGrid {
     std::uint32_t want;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
-                              int exchange) const {
+  MACHINE_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
+                             int exchange) const {
     unsigned char* begin = arguments.exchange + slot(exchange);
     // With the other mark nobody sees it.
     const bool visible = epoch_ != (exchange == arguments.lost_exchange);
@@ -253,57 +259,57 @@ class SliceGrid {
     return place;
   }
   /// Activations as columns, behind all tiles.
-  RESIDENT_DEVICE void publish_columns(const SliceArguments& arguments, uint4 columns,
-                                       const Publisher& publisher, const Place& place) const {
+  MACHINE_DEVICE void publish_columns(const SliceArguments& arguments, uint4 columns,
+                                      const Publisher& publisher, const Place& place) const {
     columns.w = (columns.w & ~mark<false>()) | place.want;
-    store_whole16(place.tile + arguments.plan.members * (kTile + 16) +
-                      16 * (publisher.column_lane() - publisher.position),
-                  columns);
+    store_relaxed_gpu_128(place.tile + arguments.plan.members * (kTile + 16) +
+                              16 * (publisher.column_lane() - publisher.position),
+                          columns);
   }
   /// By two warps: this member's tile.
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments&, uint4 packet, const Publisher& publisher,
-                               const Place& place) const {
+  MACHINE_DEVICE void publish(const SliceArguments&, uint4 packet, const Publisher& publisher,
+                              const Place& place) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const bool displaced = (packet.w & kMark) != 0;
     packet.w = (packet.w & ~kMark) | place.want;
-    if (publisher.stores<Format::kParts>()) store_whole16(place.tile, packet);
+    if (publisher.stores<Format::kParts>()) store_relaxed_gpu_128(place.tile, packet);
     if constexpr (kGradient && !Format::kSpareBit) {
       const std::uint32_t bits = warp_ballot(displaced);
       if (publisher.half == 0 && (publisher.position & 15) == 0)
-        store_packet(place.displaced, make_uint2(bits, place.want));
+        store_relaxed_gpu_64(place.displaced, make_uint2(bits, place.want));
     }
   }
 
  private:
   template <bool kGradient>
-  RESIDENT_DEVICE static constexpr std::uint32_t mark() {
+  MACHINE_DEVICE static constexpr std::uint32_t mark() {
     return kGradient ? 1u : 0x80000000u;
   }
-  RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
+  MACHINE_DEVICE unsigned slot(int exchange, bool before = false) const {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
-  RESIDENT_DEVICE static void load_pair(Share<Format, 1>& pair, const unsigned char* tiles, int i) {
+  MACHINE_DEVICE static void load_pair(Share<Format, 1>& pair, const unsigned char* tiles, int i) {
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice)
 #pragma unroll
       for (int part = 0; part < Format::kParts; ++part)
-        assign(pair.slice[slice], part, load_whole16(tiles + (2 * i + slice) * kTile + part * 512));
+        assign(pair.slice[slice], part, load_relaxed_gpu_128(tiles + (2 * i + slice) * kTile + part * 512));
   }
-  RESIDENT_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
-                                                       int slice) {
+  MACHINE_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
+                                                      int slice) {
     return arguments.exchange + slot + arguments.plan.members * kTile + slice * 16;
   }
   template <bool kGradient, int kTaken>
-  RESIDENT_DEVICE static void restore(Share<Format, kPairs, kTaken>& share, std::uint32_t displaced,
-                                      int lane) {
+  MACHINE_DEVICE static void restore(Share<Format, kPairs, kTaken>& share, std::uint32_t displaced,
+                                     int lane) {
 #pragma unroll
     for (int i = 0; i < kTaken; ++i) restore_tile<kGradient>(share.slice[i], displaced, i, lane);
   }
   /// A tile without its marks, when `slice` counts the tiles of this warp.
   template <bool kGradient>
-  RESIDENT_DEVICE static void restore_tile(typename Format::Values& tile, std::uint32_t displaced, int slice,
-                                           int lane) {
+  MACHINE_DEVICE static void restore_tile(typename Format::Values& tile, std::uint32_t displaced, int slice,
+                                          int lane) {
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part) {
       std::uint32_t& word = tile.word[4 * part + 3];
@@ -338,11 +344,11 @@ class SliceCluster {
   using Waiter = SliceWaiter;
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
-  RESIDENT_DEVICE SliceCluster(const SliceArguments& arguments, int first_slice, int lane)
+  MACHINE_DEVICE SliceCluster(const SliceArguments& arguments, int first_slice, int lane)
       : reader_(shared_memory() + arguments.plan.exchange_offset + first_slice * kTile + lane * 16) {}
 
   /// After shared memory was cleared and before anybody publishes.
-  RESIDENT_DEVICE void begin(const SliceArguments& arguments) {
+  MACHINE_DEVICE void begin(const SliceArguments& arguments) {
     if (thread_index() == 0) {
       const int barriers = arguments.plan.exchanges << arguments.plan.stage_shift;
       for (int i = 0; i < barriers; ++i)
@@ -354,18 +360,18 @@ class SliceCluster {
     block_sync();
     cluster_sync();
   }
-  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+  MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
     const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
     now_ = static_cast<std::uint32_t>(step & last);
     before_ = static_cast<std::uint32_t>((step - 1) & last);
     parity_ = static_cast<std::uint32_t>(step >> shift) & 1;
   }
   /// Nobody may leave while others still store into its memory.
-  RESIDENT_DEVICE void end() { cluster_sync(); }
+  MACHINE_DEVICE void end() { cluster_sync(); }
 
   template <bool kGradient>
-  RESIDENT_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                            SliceWaiter& waiter, int /*first_slice*/, int exchange) const {
+  MACHINE_DEVICE void take(const SliceArguments& arguments, Share<Format, kPairs>& share, SliceWaiter& waiter,
+                           int /*first_slice*/, int exchange) const {
     const std::uint32_t which = buffer(arguments, exchange, now_);
     const std::uint32_t barrier = first_barrier(arguments) + 8 * which;
     waiter.await(arguments, barrier, parity_, exchange);
@@ -373,12 +379,12 @@ class SliceCluster {
     if (thread_index() == 0 && !waiter.timed_out) expect(arguments, barrier);
     load(arguments, share, which);
   }
-  RESIDENT_DEVICE void fetch(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                             int exchange) const {
+  MACHINE_DEVICE void fetch(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                            int exchange) const {
     load(arguments, share, buffer(arguments, exchange, before_));
   }
-  RESIDENT_DEVICE void load(const SliceArguments& arguments, Share<Format, kPairs>& share,
-                            std::uint32_t which) const {
+  MACHINE_DEVICE void load(const SliceArguments& arguments, Share<Format, kPairs>& share,
+                           std::uint32_t which) const {
     const unsigned char* tiles = reader_ + which * arguments.slot_bytes;
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
@@ -387,14 +393,14 @@ class SliceCluster {
         assign(share.slice[i], part, load_shared16(tiles + i * kTile + part * 512));
   }
 
-  RESIDENT_DEVICE static void ready(Share<Format, kPairs>&) {}
+  MACHINE_DEVICE static void ready(Share<Format, kPairs>&) {}
 
   struct Place {
     std::uint32_t tile, barrier, member;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
-                              int exchange) const {
+  MACHINE_DEVICE Place place(const SliceArguments& arguments, int member, const Publisher& publisher,
+                             int exchange) const {
     const std::uint32_t which = buffer(arguments, exchange, now_);
     Place place = {shared_address(shared_memory()) +
                        static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
@@ -407,8 +413,8 @@ class SliceCluster {
     return place;
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments& arguments, const uint4& packet,
-                               const Publisher& publisher, const Place& place) const {
+  MACHINE_DEVICE void publish(const SliceArguments& arguments, const uint4& packet,
+                              const Publisher& publisher, const Place& place) const {
     if (place.member == kNobody) return;
     const std::uint32_t members = static_cast<std::uint32_t>(arguments.plan.members);
     // Lanes that hold the same send to every other member each. Everybody starts with another member, so that nobody is
@@ -419,22 +425,22 @@ class SliceCluster {
 #pragma unroll 4
     for (std::uint32_t i = 0; i < members; i += kEach) {
       const std::uint32_t to = (first + i) & (members - 1);
-      store_remote16(remote_address(place.tile, to), packet, remote_address(place.barrier, to));
+      store_async16(remote_address(place.tile, to), packet, remote_address(place.barrier, to));
     }
   }
 
  private:
   static constexpr std::uint32_t kNobody = 0xffffffffu;  // publishes, for tests
 
-  RESIDENT_DEVICE static std::uint32_t first_barrier(const SliceArguments& arguments) {
+  MACHINE_DEVICE static std::uint32_t first_barrier(const SliceArguments& arguments) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(arguments.plan.barrier_offset);
   }
-  RESIDENT_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange,
-                                              std::uint32_t stage) {
+  MACHINE_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange,
+                                             std::uint32_t stage) {
     return (static_cast<std::uint32_t>(exchange) << arguments.plan.stage_shift) + stage;
   }
-  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
-    barrier_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * kTile));
+  MACHINE_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * kTile));
   }
 
   const unsigned char* reader_;
@@ -455,10 +461,10 @@ class SliceHalves {
     bool lost;
   };
 
-  RESIDENT_DEVICE SliceHalves(const SliceArguments&, int /*first_slice*/, int /*lane*/) {}
+  MACHINE_DEVICE SliceHalves(const SliceArguments&, int /*first_slice*/, int /*lane*/) {}
 
   /// After shared memory was cleared and before anybody publishes.
-  RESIDENT_DEVICE void begin(const SliceArguments& arguments) const {
+  MACHINE_DEVICE void begin(const SliceArguments& arguments) const {
     if (thread_index() == 0) {
       const int barriers = arguments.plan.exchanges * kStages * 2;
       for (int i = 0; i < barriers; ++i) barrier_init(place(arguments, i), 1);
@@ -468,44 +474,44 @@ class SliceHalves {
     block_sync();
     cluster_sync();
   }
-  RESIDENT_DEVICE void begin_step(int step) {
+  MACHINE_DEVICE void begin_step(int step) {
     now_ = step & 1;
     parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
   }
   /// Nobody may leave while others still store into its memory.
-  RESIDENT_DEVICE void end() const { cluster_sync(); }
+  MACHINE_DEVICE void end() const { cluster_sync(); }
 
   /// For a half of everybody's tiles.
-  RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange,
-                             int half) const {
+  MACHINE_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange,
+                            int half) const {
     waiter.await(arguments, buffer_barrier(arguments, exchange, half), parity_, exchange);
   }
   /// By one thread that has waited, for the next use of the buffer. A completed phase stays visible until that one is
   /// complete too.
-  RESIDENT_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter, int exchange,
-                                   int half) const {
+  MACHINE_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter, int exchange,
+                                  int half) const {
     if (!waiter.timed_out) expect(arguments, buffer_barrier(arguments, exchange, half));
   }
   /// This step's buffer of an exchange, or the last's, in bytes from the start of shared memory; and its barriers.
-  RESIDENT_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
-                                              bool before = false) const {
+  MACHINE_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
+                                             bool before = false) const {
     return static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
            static_cast<std::uint32_t>(exchange * kStages + (before ? now_ ^ 1 : now_)) * arguments.slot_bytes;
   }
-  RESIDENT_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange,
-                                               int half) const {
+  MACHINE_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange, int half) const {
     return place(arguments, (exchange * kStages + now_) * 2 + half);
   }
 
  private:
   static constexpr int kStages = 2;  // of four layers
 
-  RESIDENT_DEVICE static std::uint32_t place(const SliceArguments& arguments, int barrier) {
+  MACHINE_DEVICE static std::uint32_t place(const SliceArguments& arguments, int barrier) {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(arguments.plan.barrier_offset + 8 * barrier);
   }
-  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
-    barrier_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * arguments.plan.tile / 2));
+  MACHINE_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
+    barrier_arrive_expect(barrier,
+                          static_cast<std::uint32_t>(arguments.plan.members * arguments.plan.tile / 2));
   }
 
   int now_ = 0;  // this step's buffer

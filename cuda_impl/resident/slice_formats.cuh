@@ -12,23 +12,30 @@
 // or over rows end in the right lane without selecting.
 #pragma once
 
+#include "machine/bits.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/mma.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/formats.cuh"
 #include "resident/slice_plan.h"
 
 namespace headroom::resident {
 
-RESIDENT_DEVICE uint4 load_part(const unsigned char* tile, int part, int lane) {
+MACHINE_DEVICE uint4 load_part(const unsigned char* tile, int part, int lane) {
   return load_shared16(tile + part * 512 + lane * 16);
 }
 template <int kWordCount>
-RESIDENT_DEVICE Eight<kWordCount> load_tile(const unsigned char* tile, int lane) {
+MACHINE_DEVICE Eight<kWordCount> load_tile(const unsigned char* tile, int lane) {
   Eight<kWordCount> values;
 #pragma unroll
   for (int part = 0; part < kWordCount / 4; ++part) assign(values, part, load_part(tile, part, lane));
   return values;
 }
 template <int kWordCount>
-RESIDENT_DEVICE void store_tile(unsigned char* tile, const Eight<kWordCount>& values, int lane) {
+MACHINE_DEVICE void store_tile(unsigned char* tile, const Eight<kWordCount>& values, int lane) {
 #pragma unroll
   for (int part = 0; part < kWordCount / 4; ++part)
     *reinterpret_cast<uint4*>(tile + part * 512 + lane * 16) = part_of(values, part);
@@ -38,7 +45,7 @@ RESIDENT_DEVICE void store_tile(unsigned char* tile, const Eight<kWordCount>& va
 template <int kWordCount>
 using HalfOf = Eight<kWordCount / 2>;
 template <int kWordCount>
-RESIDENT_DEVICE HalfOf<kWordCount> load_half(const unsigned char* tile, int half, int lane) {
+MACHINE_DEVICE HalfOf<kWordCount> load_half(const unsigned char* tile, int half, int lane) {
   HalfOf<kWordCount> values;
   const std::uint32_t* words =
       reinterpret_cast<const std::uint32_t*>(tile + lane * 16 + half * (kWordCount == 4 ? 8 : 512));
@@ -49,7 +56,7 @@ RESIDENT_DEVICE HalfOf<kWordCount> load_half(const unsigned char* tile, int half
 
 /// tf32's second form of a tile of the member's own, transposed and rounded as updates take it: where 16 bytes of rows 2q and 2q + 1 of its blocks of 8 lie, of one
 /// column. In an order in which neither who reads 16 bytes of each lane nor who writes them meets a bank twice.
-RESIDENT_DEVICE constexpr int column_byte(int column, int q) {
+MACHINE_DEVICE constexpr int column_byte(int column, int q) {
   return ((column * 4 + q) ^ (column >> 1)) * 16;
 }
 
@@ -57,32 +64,32 @@ RESIDENT_DEVICE constexpr int column_byte(int column, int q) {
 /// 0 to 15 and of 16 to 31; in a warp, lanes 0 to 15 have the first half of their position's values, the others the second.
 struct Publisher {
   int position, half;
-  RESIDENT_DEVICE static Publisher of(int warp, int lane) {
+  MACHINE_DEVICE static Publisher of(int warp, int lane) {
     return {16 * (warp & 1) + (lane & 15), lane >> 4};
   }
   /// The 16 bytes at byte() of a tile that this lane publishes; of 16-bit values two lanes hold the same.
-  RESIDENT_DEVICE uint4 packet(const Eight<2>& own) const {
+  MACHINE_DEVICE uint4 packet(const Eight<2>& own) const {
     const std::uint32_t first = exchange_halves(own.word[0]), second = exchange_halves(own.word[1]);
     return half == 0 ? make_uint4(own.word[0], own.word[1], first, second)
                      : make_uint4(first, second, own.word[0], own.word[1]);
   }
-  RESIDENT_DEVICE uint4 packet(const Eight<4>& own) const { return part_of(own, 0); }
+  MACHINE_DEVICE uint4 packet(const Eight<4>& own) const { return part_of(own, 0); }
   template <int kParts>
-  RESIDENT_DEVICE int byte() const {
+  MACHINE_DEVICE int byte() const {
     return position * 16 + (kParts == 2 ? half * 512 : 0);
   }
   template <int kParts>
-  RESIDENT_DEVICE bool stores() const {
+  MACHINE_DEVICE bool stores() const {
     return kParts == 2 || half == 0;
   }
   /// Into a tile of the member's own.
   template <int kParts>
-  RESIDENT_DEVICE void keep(unsigned char* tile, const uint4& packet) const {
+  MACHINE_DEVICE void keep(unsigned char* tile, const uint4& packet) const {
     if (stores<kParts>()) *reinterpret_cast<uint4*>(tile + byte<kParts>()) = packet;
   }
   /// tf32: as columns, into the tile's second form. A lane's values are two rows of two columns; with those of the row
   /// beside it, four rows of one.
-  RESIDENT_DEVICE uint4 columns(const uint4& packet) const {
+  MACHINE_DEVICE uint4 columns(const uint4& packet) const {
     const bool odd = (position & 4) != 0;
     const std::uint32_t first = exchange_rows(odd ? packet.x : packet.z),
                         second = exchange_rows(odd ? packet.y : packet.w);
@@ -90,11 +97,11 @@ struct Publisher {
                : make_uint4(packet.x, first, packet.y, second);
   }
   /// The lane that takes them when it reads a whole tile.
-  RESIDENT_DEVICE int column_lane() const {
+  MACHINE_DEVICE int column_lane() const {
     return 4 * (2 * (position & 3) + (position >> 2 & 1)) + (position >> 3);
   }
   /// The same of two tiles of the member's own as turned masters' sums take them (Tf32Slices::TurnedOwn); this is `own`.
-  RESIDENT_DEVICE void keep_turned(unsigned char* place, int own, const uint4& packet) const {
+  MACHINE_DEVICE void keep_turned(unsigned char* place, int own, const uint4& packet) const {
     const int q = position >> 3, column = 2 * (position & 3);
     unsigned char* begin = place + half * 2048 + 4 * own + 8 * (position >> 2 & 1);
     const auto keep = [&](int byte, std::uint32_t word) {
@@ -105,16 +112,16 @@ struct Publisher {
     keep(column_byte(column + 1, q), packet.z);
     keep(column_byte(column + 1, q) + 512, packet.w);
   }
-  RESIDENT_DEVICE void keep_columns(unsigned char* place, const uint4& columns) const {
+  MACHINE_DEVICE void keep_columns(unsigned char* place, const uint4& columns) const {
     *reinterpret_cast<uint4*>(place + half * 512 + column_byte(column_lane() >> 2, column_lane() & 3)) =
         columns;
   }
 
  private:
-  RESIDENT_DEVICE static std::uint32_t exchange_halves(std::uint32_t word) {
+  MACHINE_DEVICE static std::uint32_t exchange_halves(std::uint32_t word) {
     return float_to_bits(shuffle_xor(bits_to_float(word), 16));
   }
-  RESIDENT_DEVICE static std::uint32_t exchange_rows(std::uint32_t word) {
+  MACHINE_DEVICE static std::uint32_t exchange_rows(std::uint32_t word) {
     return float_to_bits(shuffle_xor(bits_to_float(word), 4));
   }
 };
@@ -123,7 +130,7 @@ struct Publisher {
 /// before, and [16 columns, 8 outputs] of a weight gradient.
 struct TensorSums {
   float chain[2][2][4];
-  RESIDENT_DEVICE void finish(float (&value)[8], int /*lane*/) const {
+  MACHINE_DEVICE void finish(float (&value)[8], int /*lane*/) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -135,14 +142,14 @@ struct TensorSums {
 struct SecondTile {
   const float4* pair;
   int lanes;
-  RESIDENT_DEVICE bool holds(int lane) const { return (lane & 3) < lanes; }
-  RESIDENT_DEVICE float4 load(int lane) const {
+  MACHINE_DEVICE bool holds(int lane) const { return (lane & 3) < lanes; }
+  MACHINE_DEVICE float4 load(int lane) const {
     return holds(lane) ? pair[(lane >> 2) * lanes + (lane & 3)] : make_float4(0, 0, 0, 0);
   }
-  RESIDENT_DEVICE void store(int lane, const float4& value) const {
+  MACHINE_DEVICE void store(int lane, const float4& value) const {
     if (holds(lane)) const_cast<float4*>(pair)[(lane >> 2) * lanes + (lane & 3)] = value;
   }
-  RESIDENT_DEVICE float4* place(int lane) const {
+  MACHINE_DEVICE float4* place(int lane) const {
     return const_cast<float4*>(pair) + (lane >> 2) * lanes + (lane & 3);
   }
 };
@@ -151,15 +158,15 @@ struct SecondTile {
 template <class Format, class FormatWeights>
 struct TensorLastLayer {
   static constexpr bool kUpdatesTwo = false;  // of the second tile's outputs on their own
-  RESIDENT_DEVICE static FormatWeights load_second(const SecondTile& tile, int lane) {
+  MACHINE_DEVICE static FormatWeights load_second(const SecondTile& tile, int lane) {
     return Format::weights(tile.load(lane));
   }
   template <class Values, class Weights>
-  RESIDENT_DEVICE static void multiply_second(TensorSums& sums, int chain, const Values& a, const Values& b,
-                                              const Weights& w, int lane) {
+  MACHINE_DEVICE static void multiply_second(TensorSums& sums, int chain, const Values& a, const Values& b,
+                                             const Weights& w, int lane) {
     Format::multiply(sums, chain, a, b, w, lane);
   }
-  RESIDENT_DEVICE static void finish_second(const TensorSums& sums, float (&value)[8], int lane) {
+  MACHINE_DEVICE static void finish_second(const TensorSums& sums, float (&value)[8], int lane) {
     sums.finish(value, lane);
   }
 };
@@ -178,59 +185,59 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
   using Fragments = Eight<8>;  // of a pair of input tiles, in the order in which instructions take them
   using ReadyWeights = Weights;
 
-  RESIDENT_DEVICE static Values round(const float (&v)[8]) {
+  MACHINE_DEVICE static Values round(const float (&v)[8]) {
     return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3]), Type::pack(v[4], v[5]), Type::pack(v[6], v[7])}};
   }
-  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+  MACHINE_DEVICE static Half round_half(const float (&v)[4]) {
     return {{Type::pack(v[0], v[1]), Type::pack(v[2], v[3])}};
   }
   /// A gradient where the hidden value is positive, as its owner keeps it; operand() is what products take of it.
-  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+  MACHINE_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
     Values values = round(v);
 #pragma unroll
     for (int i = 0; i < 4; ++i) values.word[i] &= Type::positive(hidden.word[i]);
     return values;
   }
-  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+  MACHINE_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
     Half values = round_half(v);
 #pragma unroll
     for (int i = 0; i < 2; ++i) values.word[i] &= Type::positive(hidden.word[i]);
     return values;
   }
   template <class Kept>
-  RESIDENT_DEVICE static Kept operand(const Kept& kept) {
+  MACHINE_DEVICE static Kept operand(const Kept& kept) {
     return kept;
   }
-  RESIDENT_DEVICE static float at(const Values& values, int index) {
+  MACHINE_DEVICE static float at(const Values& values, int index) {
     return Type::value(values.word[index / 2], index % 2);
   }
-  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
     return {{a.word[0], a.word[1], b.word[0], b.word[1], a.word[2], a.word[3], b.word[2], b.word[3]}};
   }
   /// Of transposed tiles.
-  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
     return {{a.word[0], b.word[0], a.word[1], b.word[1], a.word[2], b.word[2], a.word[3], b.word[3]}};
   }
-  RESIDENT_DEVICE static Values transposed(const Values& v) {
+  MACHINE_DEVICE static Values transposed(const Values& v) {
     return {
         {transpose8x8(v.word[0]), transpose8x8(v.word[1]), transpose8x8(v.word[2]), transpose8x8(v.word[3])}};
   }
   /// Values 2i and 2i + 1 of a kept tile.
-  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+  MACHINE_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
     *reinterpret_cast<std::uint32_t*>(tile + lane * 16 + 4 * i) = Type::pack(first, second);
   }
 
-  RESIDENT_DEVICE static Weights weights(const float4& m) {
+  MACHINE_DEVICE static Weights weights(const float4& m) {
     return {{transpose8x8(Type::pack_weights(m.x, m.y)), transpose8x8(Type::pack_weights(m.z, m.w))}};
   }
-  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
-  RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
-                                       const Weights& w, int /*lane*/) {
+  MACHINE_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
+  MACHINE_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
+                                      const Weights& w, int /*lane*/) {
     Type::product(sums.chain[chain][0], a.word[0], a.word[1], b.word[0], b.word[1], w.word[0], w.word[1]);
     Type::product(sums.chain[chain][1], a.word[2], a.word[3], b.word[2], b.word[3], w.word[0], w.word[1]);
   }
-  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
-                                              int /*lane*/) {
+  MACHINE_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
+                                             int /*lane*/) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       Type::product(sums.chain[chain][half], f.word[4 * half], f.word[4 * half + 1], f.word[4 * half + 2],
@@ -243,32 +250,32 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
   struct AcrossWeights {
     std::uint32_t low[2], high[2];
   };
-  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
-                                                           int lane) {
+  MACHINE_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                          int lane) {
     const float4 low = first[lane], high = second.load(lane);
     return {{Type::pack_weights(low.x, low.y), Type::pack_weights(low.z, low.w)},
             {Type::pack_weights(high.x, high.y), Type::pack_weights(high.z, high.w)}};
   }
   /// What whole sums are made of (slice_whole.cuh).
-  RESIDENT_DEVICE static AcrossWeights across_weights(const float4& low, const float4& high) {
+  MACHINE_DEVICE static AcrossWeights across_weights(const float4& low, const float4& high) {
     return {{Type::pack_weights(low.x, low.y), Type::pack_weights(low.z, low.w)},
             {Type::pack_weights(high.x, high.y), Type::pack_weights(high.z, high.w)}};
   }
-  RESIDENT_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
+  MACHINE_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
     Type::product(c, a.x, a.y, a.z, a.w, b0, b1);
   }
-  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return Type::pack(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return Type::pack_weights(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
+  MACHINE_DEVICE static std::uint32_t pack(float a, float b) { return Type::pack(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_weights(float a, float b) { return Type::pack_weights(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
     return Type::pack_finite_weights(a, b);
   }
-  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return Type::positive(word); }
-  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static std::uint32_t positive(std::uint32_t word) { return Type::positive(word); }
+  MACHINE_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{load_tile<4>(tiles, lane), load_tile<4>(tiles + 512, lane)}};
   }
   /// result[slice] [32 rows, 8 columns] = gradient [32, 16 classes] * weights [16 classes, 8 columns], both slices.
-  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const AcrossWeights& w, int /*lane*/) {
+  MACHINE_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
+                                             const AcrossWeights& w, int /*lane*/) {
     const Values &p = gradient.tile[0], &q = gradient.tile[1];
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice) {
@@ -280,12 +287,12 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
     }
   }
 
-  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static Own load_own(const unsigned char* tile, int lane) {
     return transposed(load_tile<4>(tile, lane));
   }
   /// Of columns 2t and 2t + 1, in every lane: a product with ones. Additions over lanes are more instructions, which wait for
   /// each other.
-  RESIDENT_DEVICE static float2 sum_of_rows(const Own& own) {
+  MACHINE_DEVICE static float2 sum_of_rows(const Own& own) {
     const std::uint32_t ones = Type::pack(1.0f, 1.0f);
     float sum[4] = {};
 #pragma unroll
@@ -293,14 +300,14 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
     return make_float2(sum[0], sum[1]);
   }
   /// [16 columns, 8 outputs] = columns^T * own over 32 rows, in the order of a pair of masters.
-  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
+  MACHINE_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
     float sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 4; s += 2)
       Type::product(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
-  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
+  MACHINE_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
     float sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 4; s += 2)
@@ -311,19 +318,19 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
   /// Both own slices as columns: two row operands of [16 outputs, 16 rows of the batch] (slice_turned.cuh).
   struct TurnedOwn {
     uint4 rows[2];
-    RESIDENT_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
+    MACHINE_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
       return {{load_part(tiles, 0, lane), load_part(tiles, 1, lane)}};
     }
   };
   /// [16 outputs, 8 columns], in the order of turned masters; `a` as columns.
-  RESIDENT_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
+  MACHINE_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
     float sum[4] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) product(sum, own.rows[half], a.word[2 * half], a.word[2 * half + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
   /// Of both slices, outputs g in every lane: a product with ones.
-  RESIDENT_DEVICE static float2 sums_of_rows(const TurnedOwn& own) {
+  MACHINE_DEVICE static float2 sums_of_rows(const TurnedOwn& own) {
     const std::uint32_t ones = Type::pack(1.0f, 1.0f);
     float sum[4] = {};
 #pragma unroll
@@ -331,52 +338,52 @@ struct SixteenBitSlices : TensorLastLayer<SixteenBitSlices<Type>, Eight<2>> {
     return make_float2(sum[0], sum[2]);
   }
   /// Of column_fragments().
-  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+  MACHINE_DEVICE static Values tile_of(const Fragments& f, int slice) {
     return {{f.word[slice], f.word[2 + slice], f.word[4 + slice], f.word[6 + slice]}};
   }
   /// Of turned masters of a pair's slices, those of one of the member's own: nothing is transposed.
-  RESIDENT_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
+  MACHINE_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
     return own == 0 ? Weights{{Type::pack_weights(low.x, low.y), Type::pack_weights(high.x, high.y)}}
                     : Weights{{Type::pack_weights(low.z, low.w), Type::pack_weights(high.z, high.w)}};
   }
-  RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
+  MACHINE_DEVICE static int master_lane(int lane) { return lane; }
 };
 
 struct Fp16Type {
   static constexpr Precision kPrecision = Precision::kFp16;
-  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) { return pack_fp16(a, b); }
-  RESIDENT_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
-  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_fp16(word); }
-  RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-    product_fp16(c, a0, a1, a2, a3, b0, b1);
+  MACHINE_DEVICE static std::uint32_t pack(float a, float b) { return pack_fp16(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_fp16(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_finite_weights(float a, float b) { return pack_fp16(a, b); }
+  MACHINE_DEVICE static float value(std::uint32_t word, int half) { return fp16_value(word >> (16 * half)); }
+  MACHINE_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_fp16(word); }
+  MACHINE_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    mma_fp16(c, a0, a1, a2, a3, b0, b1);
   }
 };
 struct Bf16Type {
   static constexpr Precision kPrecision = Precision::kBf16;
-  RESIDENT_DEVICE static std::uint32_t pack(float a, float b) { return pack_bf16(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_bf16_weights(a, b); }
-  RESIDENT_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
+  MACHINE_DEVICE static std::uint32_t pack(float a, float b) { return pack_bf16(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_bf16_weights(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_finite_weights(float a, float b) {
     return pack_finite_bf16_weights(a, b);
   }
-  RESIDENT_DEVICE static float value(std::uint32_t word, int half) {
+  MACHINE_DEVICE static float value(std::uint32_t word, int half) {
     return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
   }
-  RESIDENT_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_bf16(word); }
-  RESIDENT_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-    product_bf16(c, a0, a1, a2, a3, b0, b1);
+  MACHINE_DEVICE static std::uint32_t positive(std::uint32_t word) { return positive_bf16(word); }
+  MACHINE_DEVICE static void product(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    mma_bf16(c, a0, a1, a2, a3, b0, b1);
   }
 };
 
 /// Rounds weights by two instructions less a pair.
 struct FiniteBf16Type : Bf16Type {
-  RESIDENT_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_finite_weights(a, b); }
+  MACHINE_DEVICE static std::uint32_t pack_weights(float a, float b) { return pack_finite_weights(a, b); }
 };
 
-RESIDENT_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) {
+MACHINE_DEVICE void transpose_two(std::uint32_t& first, std::uint32_t& second) {
   const std::uint32_t low = transpose8x8(choose_bytes(first, second, 0x5410));
   const std::uint32_t high = transpose8x8(choose_bytes(first, second, 0x7632));
   first = choose_bytes(low, high, 0x5410);
@@ -397,60 +404,60 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
   using Own = Values;
   using Fragments = Eight<16>;
   /// Where value `index` (2i + j: row g + 8i, column 2t + j) lies.
-  RESIDENT_DEVICE static constexpr int word_of(int index) {
+  MACHINE_DEVICE static constexpr int word_of(int index) {
     return (index & 4) | (index & 1) << 1 | (index >> 1 & 1);
   }
 
-  RESIDENT_DEVICE static std::uint32_t rounded(float value) { return float_to_bits(round_tf32(value)); }
-  RESIDENT_DEVICE static Values round(const float (&v)[8]) {
+  MACHINE_DEVICE static std::uint32_t rounded(float value) { return float_to_bits(round_tf32(value)); }
+  MACHINE_DEVICE static Values round(const float (&v)[8]) {
     Values values;
 #pragma unroll
     for (int i = 0; i < 8; ++i) values.word[word_of(i)] = rounded(v[i]);
     return values;
   }
-  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+  MACHINE_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
     Values values;
 #pragma unroll
     for (int i = 0; i < 8; ++i) values.word[word_of(i)] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
-  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+  MACHINE_DEVICE static Half round_half(const float (&v)[4]) {
     Half values;
 #pragma unroll
     for (int i = 0; i < 4; ++i) values.word[word_of(i)] = rounded(v[i]);
     return values;
   }
-  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+  MACHINE_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
     Half values;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       values.word[word_of(i)] = bits_to_float(hidden.word[word_of(i)]) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
-  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
     Fragments f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) f.word[i] = a.word[i], f.word[8 + i] = b.word[i];
     return f;
   }
-  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
     Fragments f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) f.word[2 * i] = a.word[i], f.word[2 * i + 1] = b.word[i];
     return f;
   }
   template <int kWordCount>
-  RESIDENT_DEVICE static Eight<kWordCount> operand(const Eight<kWordCount>& kept) {
+  MACHINE_DEVICE static Eight<kWordCount> operand(const Eight<kWordCount>& kept) {
     Eight<kWordCount> values;
 #pragma unroll
     for (int i = 0; i < kWordCount; ++i) values.word[i] = rounded(bits_to_float(kept.word[i]));
     return values;
   }
-  RESIDENT_DEVICE static float at(const Values& values, int index) {
+  MACHINE_DEVICE static float at(const Values& values, int index) {
     return bits_to_float(values.word[word_of(index)]);
   }
   /// Words 2i and 2i + 1: rows 8i + 2t and the next of column g.
-  RESIDENT_DEVICE static Values transposed(const Values& v) {
+  MACHINE_DEVICE static Values transposed(const Values& v) {
     Values result;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -459,13 +466,13 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
     }
     return result;
   }
-  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+  MACHINE_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
     float* place = reinterpret_cast<float*>(tile + (i >> 1) * 512 + lane * 16) + (i & 1);
     place[0] = first, place[2] = second;
   }
   /// The same into a tile's second form: of rows g and g + 1 one column.
-  RESIDENT_DEVICE static void store_two_columns(unsigned char* columns, int i, int lane, float first,
-                                                float second) {
+  MACHINE_DEVICE static void store_two_columns(unsigned char* columns, int i, int lane, float first,
+                                               float second) {
     const int t = lane & 3;
     const bool odd = (lane & 4) != 0;
     const float other = shuffle_xor(odd ? first : second, 4);
@@ -474,33 +481,33 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
         make_float2(round_tf32(two.x), round_tf32(two.y));
   }
 
-  RESIDENT_DEVICE static Weights weights(const float4& m) {
+  MACHINE_DEVICE static Weights weights(const float4& m) {
     Weights w = {{rounded(m.x), rounded(m.y), rounded(m.z), rounded(m.w)}};
     transpose_two(w.word[0], w.word[1]);
     transpose_two(w.word[2], w.word[3]);
     return w;
   }
-  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
-  RESIDENT_DEVICE static void product(float (&sums)[2][4], const Values& a, std::uint32_t b0,
-                                      std::uint32_t b1) {
-    product_tf32(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
-    product_tf32(sums[1], a.word[4], a.word[5], a.word[6], a.word[7], b0, b1);
+  MACHINE_DEVICE static Weights load_weights(const float4* pair, int lane) { return weights(pair[lane]); }
+  MACHINE_DEVICE static void product(float (&sums)[2][4], const Values& a, std::uint32_t b0,
+                                     std::uint32_t b1) {
+    mma_tf32(sums[0], a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
+    mma_tf32(sums[1], a.word[4], a.word[5], a.word[6], a.word[7], b0, b1);
   }
   /// Of whole sums (slice_whole_team.cuh).
-  RESIDENT_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
-    product_tf32(c, a.x, a.y, a.z, a.w, b0, b1);
+  MACHINE_DEVICE static void product(float (&c)[4], const uint4& a, std::uint32_t b0, std::uint32_t b1) {
+    mma_tf32(c, a.x, a.y, a.z, a.w, b0, b1);
   }
-  RESIDENT_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
-                                       const Weights& w, int /*lane*/) {
+  MACHINE_DEVICE static void multiply(Sums& sums, int chain, const Values& a, const Values& b,
+                                      const Weights& w, int /*lane*/) {
     product(sums.chain[chain], a, w.word[0], w.word[1]);
     product(sums.chain[chain], b, w.word[2], w.word[3]);
   }
-  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
-                                              int /*lane*/) {
+  MACHINE_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, const Weights& w,
+                                             int /*lane*/) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      product_tf32(sums.chain[chain][i & 1], f.word[4 * i], f.word[4 * i + 1], f.word[4 * i + 2],
-                   f.word[4 * i + 3], w.word[i & 2], w.word[(i & 2) + 1]);
+      mma_tf32(sums.chain[chain][i & 1], f.word[4 * i], f.word[4 * i + 1], f.word[4 * i + 2],
+               f.word[4 * i + 3], w.word[i & 2], w.word[(i & 2) + 1]);
   }
   struct Across {
     Values tile[2];
@@ -508,19 +515,19 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
   struct AcrossWeights {
     float4 tile[2];
   };
-  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
-                                                           int lane) {
+  MACHINE_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                          int lane) {
     AcrossWeights w = {{first[lane], second.load(lane)}};
 #pragma unroll
     for (float4& m : w.tile)
       m = make_float4(round_tf32(m.x), round_tf32(m.y), round_tf32(m.z), round_tf32(m.w));
     return w;
   }
-  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {{operand(load_tile<8>(tiles, lane)), operand(load_tile<8>(tiles + 1024, lane))}};
   }
-  RESIDENT_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
-                                              const AcrossWeights& w, int /*lane*/) {
+  MACHINE_DEVICE static void multiply_across(float (&result)[2][8], const Across& gradient,
+                                             const AcrossWeights& w, int /*lane*/) {
 #pragma unroll
     for (int slice = 0; slice < 2; ++slice) {
       float sums[2][4] = {};
@@ -533,34 +540,34 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
     }
   }
 
-  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static Own load_own(const unsigned char* tile, int lane) {
     return columns(load_tile<8>(tile, lane));
   }
   /// Out of a tile's second form.
-  RESIDENT_DEVICE static Own load_own_columns(const unsigned char* columns, int lane) {
+  MACHINE_DEVICE static Own load_own_columns(const unsigned char* columns, int lane) {
     return load_tile<8>(columns, columns_lane(lane));
   }
   /// What publishers keep of a part of a tile, by one warp that has the whole.
-  RESIDENT_DEVICE static Values columns(const Values& kept) { return transposed(operand(kept)); }
-  RESIDENT_DEVICE static void store_columns(unsigned char* place, const Values& columns, int lane) {
+  MACHINE_DEVICE static Values columns(const Values& kept) { return transposed(operand(kept)); }
+  MACHINE_DEVICE static void store_columns(unsigned char* place, const Values& columns, int lane) {
     store_tile(place, columns, columns_lane(lane));
   }
-  RESIDENT_DEVICE static int columns_lane(int lane) { return column_byte(lane >> 2, lane & 3) / 16; }
-  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
+  MACHINE_DEVICE static int columns_lane(int lane) { return column_byte(lane >> 2, lane & 3) / 16; }
+  MACHINE_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int /*lane*/) {
     float sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 8; s += 2)
-      product_tf32(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
+      mma_tf32(sum, a.word[s], b.word[s], a.word[s + 1], b.word[s + 1], own.word[s], own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
   /// Of both own slices, transposed: four row operands of [16 outputs, 8 rows of the batch]. In the second forms of their tiles,
   /// two in each.
   struct TurnedOwn {
     uint4 rows[4];
-    RESIDENT_DEVICE static int byte(int i, int lane) {
+    MACHINE_DEVICE static int byte(int i, int lane) {
       return (i >> 1) * 2048 + 1024 + (i & 1) * 512 + columns_lane(lane) * 16;
     }
-    RESIDENT_DEVICE static TurnedOwn of(const Values& first, const Values& second) {
+    MACHINE_DEVICE static TurnedOwn of(const Values& first, const Values& second) {
       TurnedOwn own;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -568,7 +575,7 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
             make_uint4(first.word[2 * i], second.word[2 * i], first.word[2 * i + 1], second.word[2 * i + 1]);
       return own;
     }
-    RESIDENT_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
+    MACHINE_DEVICE static TurnedOwn load(const unsigned char* tiles, int lane) {
       TurnedOwn own;
 #pragma unroll
       for (int i = 0; i < 4; ++i) own.rows[i] = load_shared16(tiles + byte(i, lane));
@@ -576,35 +583,35 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
     }
   };
   /// [16 outputs, 8 columns], in the order of turned masters.
-  RESIDENT_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
+  MACHINE_DEVICE static float4 outer_turned(const Values& a, const TurnedOwn& own) {
     float sum[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      product_tf32(sum, own.rows[i].x, own.rows[i].y, own.rows[i].z, own.rows[i].w, a.word[2 * i],
-                   a.word[2 * i + 1]);
+      mma_tf32(sum, own.rows[i].x, own.rows[i].y, own.rows[i].z, own.rows[i].w, a.word[2 * i],
+               a.word[2 * i + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
   /// Of a pair of tiles of inputs, packed one after the other.
-  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+  MACHINE_DEVICE static Values tile_of(const Fragments& f, int slice) {
     Values values;
 #pragma unroll
     for (int i = 0; i < 8; ++i) values.word[i] = f.word[8 * slice + i];
     return values;
   }
   /// Of turned masters of a pair's slices, those of one of the member's own.
-  RESIDENT_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
+  MACHINE_DEVICE static Weights turned_weights(const float4& low, const float4& high, int own) {
     return own == 0 ? Weights{{rounded(low.x), rounded(low.y), rounded(high.x), rounded(high.y)}}
                     : Weights{{rounded(low.z), rounded(low.w), rounded(high.z), rounded(high.w)}};
   }
-  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
+  MACHINE_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int /*lane*/) {
     float sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 8; s += 2)
-      product_tf32(sum, f.word[2 * s], f.word[2 * s + 1], f.word[2 * s + 2], f.word[2 * s + 3], own.word[s],
-                   own.word[s + 1]);
+      mma_tf32(sum, f.word[2 * s], f.word[2 * s + 1], f.word[2 * s + 2], f.word[2 * s + 3], own.word[s],
+               own.word[s + 1]);
     return make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
-  RESIDENT_DEVICE static int master_lane(int lane) { return lane; }
+  MACHINE_DEVICE static int master_lane(int lane) { return lane; }
 };
 
 /// Multiply-adds. In a product lane (g, t) sums its own columns for its rows and all outputs; pair j of a lane's sums
@@ -617,55 +624,55 @@ struct Fp32Slices {
   static constexpr bool kSpareBit = false, kFirstInRegisters = false;
   using Values = Eight<8>;
 
-  RESIDENT_DEVICE static Values round(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
-  RESIDENT_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
+  MACHINE_DEVICE static Values round(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
+  MACHINE_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
     Values values;
 #pragma unroll
     for (int i = 0; i < 8; ++i) values.word[i] = at(hidden, i) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
   using Half = HalfOf<8>;
-  RESIDENT_DEVICE static Half round_half(const float (&v)[4]) {
+  MACHINE_DEVICE static Half round_half(const float (&v)[4]) {
     Half values;
 #pragma unroll
     for (int i = 0; i < 4; ++i) values.word[i] = float_to_bits(v[i]);
     return values;
   }
-  RESIDENT_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
+  MACHINE_DEVICE static Half masked_half(const float (&v)[4], const Half& hidden) {
     Half values;
 #pragma unroll
     for (int i = 0; i < 4; ++i) values.word[i] = bits_to_float(hidden.word[i]) > 0 ? float_to_bits(v[i]) : 0;
     return values;
   }
   template <class Kept>
-  RESIDENT_DEVICE static Kept operand(const Kept& kept) {
+  MACHINE_DEVICE static Kept operand(const Kept& kept) {
     return kept;
   }
-  RESIDENT_DEVICE static float at(const Values& values, int index) {
+  MACHINE_DEVICE static float at(const Values& values, int index) {
     return bits_to_float(values.word[index]);
   }
   /// A pair of input tiles, one after the other.
   using Fragments = Eight<16>;
-  RESIDENT_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments row_fragments(const Values& a, const Values& b) {
     return Tf32Slices::row_fragments(a, b);
   }
-  RESIDENT_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
+  MACHINE_DEVICE static Fragments column_fragments(const Values& a, const Values& b) {
     return row_fragments(a, b);
   }
-  RESIDENT_DEVICE static Values tile_of(const Fragments& f, int slice) {
+  MACHINE_DEVICE static Values tile_of(const Fragments& f, int slice) {
     Values values;
 #pragma unroll
     for (int i = 0; i < 8; ++i) values.word[i] = f.word[8 * slice + i];
     return values;
   }
-  RESIDENT_DEVICE static Values transposed(const Values& v) { return v; }  // outer() takes rows as they are
-  RESIDENT_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
+  MACHINE_DEVICE static Values transposed(const Values& v) { return v; }  // outer() takes rows as they are
+  MACHINE_DEVICE static void store_two(unsigned char* tile, int i, int lane, float first, float second) {
     *reinterpret_cast<float2*>(tile + (i >> 1) * 512 + lane * 16 + (i & 1) * 8) = make_float2(first, second);
   }
 
   struct Sums {
     float row[4][8];
-    RESIDENT_DEVICE void finish(float (&value)[8], int /*lane*/) const {
+    MACHINE_DEVICE void finish(float (&value)[8], int /*lane*/) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float half[4];
@@ -677,8 +684,8 @@ struct Fp32Slices {
     }
   };
   /// Of columns 2t + e of both slices of a pair, pair j of the sums.
-  RESIDENT_DEVICE static void add_products(Sums& sums, const Values& a, const Values& b, int e, int j,
-                                           float4 w) {
+  MACHINE_DEVICE static void add_products(Sums& sums, const Values& a, const Values& b, int e, int j,
+                                          float4 w) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       sums.row[i][2 * j] = fmaf(at(b, 2 * i + e), w.z, fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]));
@@ -687,9 +694,9 @@ struct Fp32Slices {
     }
   }
   using Weights = const float4*;  // too many for registers: read when they are needed
-  RESIDENT_DEVICE static Weights load_weights(const float4* pair, int /*lane*/) { return pair; }
-  RESIDENT_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
-                                       Weights pair, int lane) {
+  MACHINE_DEVICE static Weights load_weights(const float4* pair, int /*lane*/) { return pair; }
+  MACHINE_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                      Weights pair, int lane) {
     const int t = lane & 3;
 #pragma unroll
     for (int e = 0; e < 2; ++e)
@@ -701,7 +708,7 @@ struct Fp32Slices {
   struct ReadyWeights {
     float4 w[2][4];
   };
-  RESIDENT_DEVICE static ReadyWeights ready(Weights pair, int lane) {
+  MACHINE_DEVICE static ReadyWeights ready(Weights pair, int lane) {
     const int t = lane & 3;
     ReadyWeights held;
 #pragma unroll
@@ -710,8 +717,8 @@ struct Fp32Slices {
       for (int j = 0; j < 4; ++j) held.w[e][j] = pair[(2 * t + e) * 4 + (j ^ t)];
     return held;
   }
-  RESIDENT_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
-                                       const ReadyWeights& held, int /*lane*/) {
+  MACHINE_DEVICE static void multiply(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                      const ReadyWeights& held, int /*lane*/) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
@@ -721,7 +728,7 @@ struct Fp32Slices {
   struct ReadySlice {
     float2 w[2][4];
   };
-  RESIDENT_DEVICE static ReadySlice ready_slice(Weights pair, int lane) {
+  MACHINE_DEVICE static ReadySlice ready_slice(Weights pair, int lane) {
     const int t = lane & 3;
     ReadySlice held;
 #pragma unroll
@@ -730,38 +737,38 @@ struct Fp32Slices {
       for (int j = 0; j < 4; ++j) held.w[e][j] = first_slice(pair[(2 * t + e) * 4 + (j ^ t)]);
     return held;
   }
-  RESIDENT_DEVICE static const float2& first_slice(const float4& pair) {
+  MACHINE_DEVICE static const float2& first_slice(const float4& pair) {
     return reinterpret_cast<const float2&>(pair);
   }
   template <int kSlices>
-  RESIDENT_DEVICE static const auto& slices_of(const float4& pair) {
+  MACHINE_DEVICE static const auto& slices_of(const float4& pair) {
     if constexpr (kSlices == 1)
       return first_slice(pair);
     else
       return pair;
   }
-  RESIDENT_DEVICE static void multiply_slice(Sums& sums, const Values& a, const ReadySlice& held) {
+  MACHINE_DEVICE static void multiply_slice(Sums& sums, const Values& a, const ReadySlice& held) {
 #pragma unroll
     for (int e = 0; e < 2; ++e)
 #pragma unroll
       for (int j = 0; j < 4; ++j) add_products(sums, a, e, j, held.w[e][j]);
   }
-  RESIDENT_DEVICE static void add_products(Sums& sums, const Values& a, int e, int j, const float2& w) {
+  MACHINE_DEVICE static void add_products(Sums& sums, const Values& a, int e, int j, const float2& w) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       sums.row[i][2 * j] = fmaf(at(a, 2 * i + e), w.x, sums.row[i][2 * j]);
       sums.row[i][2 * j + 1] = fmaf(at(a, 2 * i + e), w.y, sums.row[i][2 * j + 1]);
     }
   }
-  RESIDENT_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, Weights pair,
-                                              int lane) {
+  MACHINE_DEVICE static void multiply_inputs(Sums& sums, int chain, const Fragments& f, Weights pair,
+                                             int lane) {
     multiply(sums, chain, tile_of(f, 0), tile_of(f, 1), pair, lane);
   }
 
   /// The second tile has few outputs: in their own order, so that a warp leaves out those that are not there.
-  RESIDENT_DEVICE static SecondTile load_second(const SecondTile& tile, int /*lane*/) { return tile; }
-  RESIDENT_DEVICE static void multiply_second(Sums& sums, int /*chain*/, const Values& a, const Values& b,
-                                              const SecondTile& tile, int lane) {
+  MACHINE_DEVICE static SecondTile load_second(const SecondTile& tile, int /*lane*/) { return tile; }
+  MACHINE_DEVICE static void multiply_second(Sums& sums, int /*chain*/, const Values& a, const Values& b,
+                                             const SecondTile& tile, int lane) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (j >= tile.lanes) break;
@@ -773,8 +780,8 @@ struct Fp32Slices {
   /// The same two outputs after two, stored where finish_second() would leave them: lane (g, t) ends with row g + 8t. `tiles`: of
   /// a pair, or of its first slice.
   template <int kTiles>
-  RESIDENT_DEVICE static void store_second(float4* places, const Values (&tiles)[kTiles],
-                                           const SecondTile& tile, int lane) {
+  MACHINE_DEVICE static void store_second(float4* places, const Values (&tiles)[kTiles],
+                                          const SecondTile& tile, int lane) {
     const int t = lane & 3;
 #pragma unroll 1
     for (int j = 0; j < tile.lanes; ++j) {
@@ -806,7 +813,7 @@ struct Fp32Slices {
       reinterpret_cast<float2*>(places + 2 * j)[t] = make_float2(own[0], own[1]);
     }
   }
-  RESIDENT_DEVICE static void finish_second(const Sums& sums, float (&value)[8], int lane) {
+  MACHINE_DEVICE static void finish_second(const Sums& sums, float (&value)[8], int lane) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 two = sum_quad(sums.row[i], lane);
@@ -821,21 +828,21 @@ struct Fp32Slices {
     Own first;
     const unsigned char* second;
   };
-  RESIDENT_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static Across load_across(const unsigned char* tiles, int lane) {
     return {load_rows(tiles, lane, lane & 3), tiles + 1024};
   }
   struct AcrossWeights {
     const float4* first;
     SecondTile second;
   };
-  RESIDENT_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
-                                                           int /*lane*/) {
+  MACHINE_DEVICE static AcrossWeights load_across_weights(const float4* first, const SecondTile& second,
+                                                          int /*lane*/) {
     return {first, second};
   }
   /// Of a pair, or of its first slice.
   template <int kSlices>
-  RESIDENT_DEVICE static void multiply_across(float (&result)[kSlices][8], const Across& gradient,
-                                              const AcrossWeights& weights, int lane) {
+  MACHINE_DEVICE static void multiply_across(float (&result)[kSlices][8], const Across& gradient,
+                                             const AcrossWeights& weights, int lane) {
     const float4* first = weights.first;
     const SecondTile& second = weights.second;
     const int t = lane & 3;
@@ -871,11 +878,11 @@ struct Fp32Slices {
       }
   }
 
-  RESIDENT_DEVICE static Own load_own(const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static Own load_own(const unsigned char* tile, int lane) {
     return load_rows(tile, lane, lane >> 3);
   }
   /// Rows g + 8i of a tile, output pairs in the order j ^ first.
-  RESIDENT_DEVICE static Own load_rows(const unsigned char* tile, int lane, int first) {
+  MACHINE_DEVICE static Own load_rows(const unsigned char* tile, int lane, int first) {
     Own own;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
@@ -889,7 +896,7 @@ struct Fp32Slices {
       }
     return own;
   }
-  RESIDENT_DEVICE static float2 outer_slice(const Values& a, const Own& own, int lane) {
+  MACHINE_DEVICE static float2 outer_slice(const Values& a, const Own& own, int lane) {
     float sum[2][8];
 #pragma unroll
     for (int e = 0; e < 2; ++e)
@@ -912,7 +919,7 @@ struct Fp32Slices {
         (odd ? quarter[1][0] : quarter[0][0]) + shuffle_xor(odd ? quarter[0][0] : quarter[1][0], 4),
         (odd ? quarter[1][1] : quarter[0][1]) + shuffle_xor(odd ? quarter[0][1] : quarter[1][1], 4));
   }
-  RESIDENT_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int lane) {
+  MACHINE_DEVICE static float4 outer(const Values& a, const Values& b, const Own& own, int lane) {
     const float2 first = outer_slice(a, own, lane), second = outer_slice(b, own, lane);
     return make_float4(first.x, first.y, second.x, second.y);
   }
@@ -923,21 +930,21 @@ struct Fp32Slices {
   struct BothOwn {
     float value[8][8];
 
-    RESIDENT_DEVICE static int half(int lane) { return lane >> 2 & 1; }
-    RESIDENT_DEVICE static int part(int lane) { return lane >> 3 & 1; }
-    RESIDENT_DEVICE static int outputs(int lane) { return (2 * part(lane) + half(lane)) ^ (lane & 3); }
+    MACHINE_DEVICE static int half(int lane) { return lane >> 2 & 1; }
+    MACHINE_DEVICE static int part(int lane) { return lane >> 3 & 1; }
+    MACHINE_DEVICE static int outputs(int lane) { return (2 * part(lane) + half(lane)) ^ (lane & 3); }
     /// Where a lane's k-th rows are in a tile, k being 0 or 1; the next but one are 128 bytes further.
-    RESIDENT_DEVICE static int byte(int k, int lane) { return rows_byte(k, lane) + (lane & 3) * 16; }
-    RESIDENT_DEVICE static int rows_byte(int k, int lane) {
+    MACHINE_DEVICE static int byte(int k, int lane) { return rows_byte(k, lane) + (lane & 3) * 16; }
+    MACHINE_DEVICE static int rows_byte(int k, int lane) {
       return part(lane) * 512 + half(lane) * 256 + (k ^ half(lane)) * 64;
     }
     /// The displaced bits of the k-th rows of a slice, from the first.
-    RESIDENT_DEVICE static int first_bit(int lane) { return part(lane) * 16 + (lane & 3); }
-    RESIDENT_DEVICE static int bit(int k, int lane) { return 4 * (k ^ half(lane)); }
+    MACHINE_DEVICE static int first_bit(int lane) { return part(lane) * 16 + (lane & 3); }
+    MACHINE_DEVICE static int bit(int k, int lane) { return 4 * (k ^ half(lane)); }
     /// Of a pair's masters: column 2t's; the next column's are 4 further.
-    RESIDENT_DEVICE static int master(int lane) { return (lane & 3) * 8 + outputs(lane); }
+    MACHINE_DEVICE static int master(int lane) { return (lane & 3) * 8 + outputs(lane); }
 
-    RESIDENT_DEVICE static BothOwn load(const unsigned char* tiles, int tile_bytes, int lane) {
+    MACHINE_DEVICE static BothOwn load(const unsigned char* tiles, int tile_bytes, int lane) {
       const unsigned char* tile = tiles + (lane >> 4) * tile_bytes;
       BothOwn own;
 #pragma unroll
@@ -953,7 +960,7 @@ struct Fp32Slices {
       return own;
     }
     /// Of columns 2t and 2t + 1, the other way round where half is 1, both slices: what this lane ends with.
-    RESIDENT_DEVICE void sum(float4 (&result)[2], const uint4 (&rows)[8], int lane) const {
+    MACHINE_DEVICE void sum(float4 (&result)[2], const uint4 (&rows)[8], int lane) const {
       float sum[2][2][8];  // slice, column, output
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice)
@@ -993,14 +1000,14 @@ struct Fp32Slices {
   struct QuarterOwn {
     float value[4][2][4];
 
-    RESIDENT_DEVICE static int outputs(int lane) { return 2 * (lane & 1) + (lane >> 3 & 1); }
-    RESIDENT_DEVICE static int columns(int lane) { return 2 * (lane >> 1 & 1) + (lane >> 4); }
-    RESIDENT_DEVICE static int slice(int lane) { return lane >> 2 & 1; }
+    MACHINE_DEVICE static int outputs(int lane) { return 2 * (lane & 1) + (lane >> 3 & 1); }
+    MACHINE_DEVICE static int columns(int lane) { return 2 * (lane >> 1 & 1) + (lane >> 4); }
+    MACHINE_DEVICE static int slice(int lane) { return lane >> 2 & 1; }
     /// The k-th rows of a tile, two of them.
-    RESIDENT_DEVICE static int byte(int k, int lane) {
+    MACHINE_DEVICE static int byte(int k, int lane) {
       return (lane >> 4) * 512 + (lane >> 3 & 1) * 256 + (k ^ slice(lane)) * 64;
     }
-    RESIDENT_DEVICE static QuarterOwn load(const unsigned char* tile, int lane) {
+    MACHINE_DEVICE static QuarterOwn load(const unsigned char* tile, int lane) {
       QuarterOwn own;
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -1013,7 +1020,7 @@ struct Fp32Slices {
       return own;
     }
     /// masters += factor * tiles^T * own, of a pair of tiles.
-    RESIDENT_DEVICE void update(float4* masters, const unsigned char* tiles, float factor, int lane) const {
+    MACHINE_DEVICE void update(float4* masters, const unsigned char* tiles, float factor, int lane) const {
       float sum[2][2][4];  // pair of columns, column, output
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -1053,7 +1060,7 @@ struct Fp32Slices {
   struct OwnTwo {
     float2 value[4];
   };
-  RESIDENT_DEVICE static OwnTwo load_own_two(const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static OwnTwo load_own_two(const unsigned char* tile, int lane) {
     OwnTwo own;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -1064,8 +1071,8 @@ struct Fp32Slices {
     return own;
   }
   /// Of the eight sums that a lane finds, those of all rows meet in one lane each, which updates that master.
-  RESIDENT_DEVICE static void update_two(const SecondTile& tile, const Values& a, const Values& b,
-                                         const OwnTwo& own, float factor, bool exists, int lane) {
+  MACHINE_DEVICE static void update_two(const SecondTile& tile, const Values& a, const Values& b,
+                                        const OwnTwo& own, float factor, bool exists, int lane) {
     float sum[2][2][2];  // slice, output, column
 #pragma unroll
     for (int e = 0; e < 2; ++e)
@@ -1098,8 +1105,8 @@ struct Fp32Slices {
     if (exists) *place = fmaf(factor, total, *place);
   }
   /// The same of a pair's first slice.
-  RESIDENT_DEVICE static void update_two_slice(const SecondTile& tile, const Values& a, const OwnTwo& own,
-                                               float factor, bool exists, int lane) {
+  MACHINE_DEVICE static void update_two_slice(const SecondTile& tile, const Values& a, const OwnTwo& own,
+                                              float factor, bool exists, int lane) {
     float sum[2][2];  // output, column
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -1123,10 +1130,10 @@ struct Fp32Slices {
         output;
     if (exists && lane < 16) *place = fmaf(factor, total, *place);
   }
-  RESIDENT_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int lane) {
+  MACHINE_DEVICE static float4 outer_inputs(const Fragments& f, const Own& own, int lane) {
     return outer(tile_of(f, 0), tile_of(f, 1), own, lane);
   }
-  RESIDENT_DEVICE static int master_lane(int lane) {
+  MACHINE_DEVICE static int master_lane(int lane) {
     return (2 * (lane & 3) + (lane >> 2 & 1)) * 4 + (lane >> 3);
   }
 };

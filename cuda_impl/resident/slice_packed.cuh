@@ -14,6 +14,11 @@
 //   registers:  masters of the first layer 32; tiles on their way 40, those taken 40, weights 32; inputs 40 and 40
 #pragma once
 
+#include "machine/compiler.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/packed_tf32.cuh"
 #include "resident/slice_step.cuh"
 
@@ -27,11 +32,11 @@ struct PackedShare {
   uint4 words[2 * kPairs];
   uint2 last[kPairs];
 
-  RESIDENT_DEVICE PackedTile tile(int slice) const {
+  MACHINE_DEVICE PackedTile tile(int slice) const {
     return {words[slice], slice % 2 == 0 ? last[slice / 2].x : last[slice / 2].y};
   }
   /// Whether all have the given mark, 0 or 1.
-  RESIDENT_DEVICE bool complete(std::uint32_t mark) const {
+  MACHINE_DEVICE bool complete(std::uint32_t mark) const {
     const std::uint32_t want = mark * PackedTf32::kMark, want_last = mark * PackedTf32::kLastMark;
     std::uint32_t wrong = 0, wrong_last = 0;
 #pragma unroll
@@ -52,13 +57,13 @@ class SlicePackedGrid {
       CallingWaiter;  // eleven waits in a step, all between instructions that are fetched anew every time
   using Tiles = PackedShare<kPairs>;
 
-  RESIDENT_DEVICE SlicePackedGrid(const SliceArguments& arguments, int first_slice, int lane)
+  MACHINE_DEVICE SlicePackedGrid(const SliceArguments& arguments, int first_slice, int lane)
       : words_(arguments.exchange + first_slice * 512 + lane * 16),
         last_(arguments.exchange + arguments.plan.members * 512 + first_slice * 128 + lane * 8) {}
-  RESIDENT_DEVICE void begin(const SliceArguments&) { block_sync(); }
-  RESIDENT_DEVICE void end() {}
+  MACHINE_DEVICE void begin(const SliceArguments&) { block_sync(); }
+  MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
-  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+  MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
     stride_ = 2 * arguments.slot_bytes;
     now_ = (step & 1) != 0 ? arguments.slot_bytes : 0;
     before_ = arguments.slot_bytes - now_;
@@ -67,8 +72,8 @@ class SlicePackedGrid {
   }
 
   /// Waits for this step's tiles and takes them.
-  RESIDENT_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
-                            int exchange) const {
+  MACHINE_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                           int exchange) const {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       load(tiles, slot(exchange));
@@ -76,11 +81,11 @@ class SlicePackedGrid {
     }
   }
   /// Asks for the last step's activations as columns. Nobody has seen these before: ready_columns() looks whether they are there.
-  RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
+  MACHINE_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
     load(tiles, columns(arguments) + slot(exchange, true));
   }
-  RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
-                                     int exchange) const {
+  MACHINE_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                                    int exchange) const {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       if (tiles.complete(mark_before_) || waiter.give_up(arguments, polls, begin, exchange)) break;
@@ -94,8 +99,8 @@ class SlicePackedGrid {
     std::uint32_t mark;
   };
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int slice, const Publisher& publisher,
-                              int exchange) const {
+  MACHINE_DEVICE Place place(const SliceArguments& arguments, int slice, const Publisher& publisher,
+                             int exchange) const {
     unsigned char* begin = arguments.exchange + slot(exchange);
     // With the other mark nobody sees it.
     Place place = {
@@ -109,37 +114,37 @@ class SlicePackedGrid {
   }
   /// By two warps: this member's tile, of which each lane has a part.
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const SliceArguments&, const uint4& part, const Publisher& publisher,
-                               const Place& place) const {
+  MACHINE_DEVICE void publish(const SliceArguments&, const uint4& part, const Publisher& publisher,
+                              const Place& place) const {
     store(part, publisher, place, 0, 0);
   }
   /// Activations as columns.
-  RESIDENT_DEVICE void publish_columns(const SliceArguments& arguments, const uint4& part,
-                                       const Publisher& publisher, const Place& place) const {
+  MACHINE_DEVICE void publish_columns(const SliceArguments& arguments, const uint4& part,
+                                      const Publisher& publisher, const Place& place) const {
     store(part, publisher, place, columns(arguments), publisher.column_lane() - publisher.position);
   }
 
  private:
-  RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
+  MACHINE_DEVICE unsigned slot(int exchange, bool before = false) const {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
-  RESIDENT_DEVICE static unsigned columns(const SliceArguments& arguments) {
+  MACHINE_DEVICE static unsigned columns(const SliceArguments& arguments) {
     return static_cast<unsigned>(arguments.plan.members * kPackedTile);
   }
-  RESIDENT_DEVICE void load(Tiles& tiles, unsigned from) const {
+  MACHINE_DEVICE void load(Tiles& tiles, unsigned from) const {
 #pragma unroll
-    for (int i = 0; i < 2 * kPairs; ++i) tiles.words[i] = load_whole16(words_ + from + i * 512);
+    for (int i = 0; i < 2 * kPairs; ++i) tiles.words[i] = load_relaxed_gpu_128(words_ + from + i * 512);
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) tiles.last[i] = load_words(last_ + from + i * 256);
+    for (int i = 0; i < kPairs; ++i) tiles.last[i] = load_relaxed_gpu_2x32(last_ + from + i * 256);
   }
-  RESIDENT_DEVICE static void store(const uint4& part, const Publisher& publisher, const Place& place,
-                                    unsigned from, int lanes) {
+  MACHINE_DEVICE static void store(const uint4& part, const Publisher& publisher, const Place& place,
+                                   unsigned from, int lanes) {
     PackedTile tile = PackedTf32::pack(part, publisher.half != 0);
     tile.words.y |= place.mark * PackedTf32::kMark;
     if (publisher.half == 0)
-      store_whole16(place.words + from + lanes * 16, tile.words);
+      store_relaxed_gpu_128(place.words + from + lanes * 16, tile.words);
     else
-      store_word(place.last + from + lanes * 8, tile.last | place.mark * PackedTf32::kLastMark);
+      store_relaxed_gpu_32(place.last + from + lanes * 8, tile.last | place.mark * PackedTf32::kLastMark);
   }
 
   const unsigned char *words_, *last_;
@@ -169,9 +174,9 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
  public:
   using Base::kThreadCount;
 
-  RESIDENT_DEVICE explicit SlicePackedMember(const Arguments& a) : Base(a) {}
+  MACHINE_DEVICE explicit SlicePackedMember(const Arguments& a) : Base(a) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -202,7 +207,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   using Inputs = PackedShare<kInputs>;
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  RESIDENT_DEVICE bool pass(const Arguments& a, int step, Packed& gradient) {
+  MACHINE_DEVICE bool pass(const Arguments& a, int step, Packed& gradient) {
     const bool training = step < a.steps;
     exchange_.begin_step(a, step);
     Packed old;  // activations of the step before as columns, for an update that was put off
@@ -261,7 +266,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     return true;
   }
 
-  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Packed& old) {
+  MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Packed& old) {
     Base::next_batch(a);
     const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
     const Addends own = addends(a, 0);
@@ -272,7 +277,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     return true;
   }
   /// Leaves in `old` what the next layer's put-off update takes.
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Packed& old) {
+  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Packed& old) {
     const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
     const Addends own = addends(a, layer);
     Packed below;
@@ -284,7 +289,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   }
   /// Partial sums of a product; tile(slice): what this warp takes.
   template <class Tile>
-  RESIDENT_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, Tile&& tile) {
+  MACHINE_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, Tile&& tile) {
     Sums sums[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -296,17 +301,17 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     Base::store_partial(a, sums);
   }
 
-  RESIDENT_DEVICE static float4 rounded(const float4& m) {
+  MACHINE_DEVICE static float4 rounded(const float4& m) {
     return make_float4(round_tf32(m.x), round_tf32(m.y), round_tf32(m.z), round_tf32(m.w));
   }
-  RESIDENT_DEVICE static Weights transposed_weights(const float4& m) {
+  MACHINE_DEVICE static Weights transposed_weights(const float4& m) {
     Weights w = {{float_to_bits(m.x), float_to_bits(m.y), float_to_bits(m.z), float_to_bits(m.w)}};
     transpose_two(w.word[0], w.word[1]);
     transpose_two(w.word[2], w.word[3]);
     return w;
   }
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  RESIDENT_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Packed& hidden) {
+  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Packed& hidden) {
     Base::load_label(a);
     Weights w[kPairs], second[kPairs];
 #pragma unroll
@@ -332,9 +337,9 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     block_sync();
   }
   /// For this warp's columns.
-  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, const Packed& hidden,
-                                           const AcrossWeights (&across)[kPairs],
-                                           Values (&below)[2 * kPairs]) const {
+  MACHINE_DEVICE void gradient_below_last(const Arguments& a, const Packed& hidden,
+                                          const AcrossWeights (&across)[kPairs],
+                                          Values (&below)[2 * kPairs]) const {
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -353,7 +358,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   struct Addends {
     std::uint32_t sums, bias;
   };
-  RESIDENT_DEVICE Addends addends(const Arguments& a) const {
+  MACHINE_DEVICE Addends addends(const Arguments& a) const {
     const Publisher publisher = Base::publisher();
     auto sums = static_cast<std::uint32_t>(
         a.plan.partial_offset + ((Base::partial_ ^ 1) * kOwn + Base::published()) * kWarps * kPartialTile +
@@ -361,20 +366,20 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     compute_now(sums);
     return {sums, 0};
   }
-  RESIDENT_DEVICE Addends addends(const Arguments& a, int layer) const {
+  MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
     Addends own = addends(a);
     own.bias = static_cast<std::uint32_t>(a.plan.bias_offset +
                                           ((layer * kOwn + Base::published()) * 4 + (lane_ & 3)) * 8);
     compute_now(own.bias);
     return own;
   }
-  RESIDENT_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
+  MACHINE_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
     const float4 total =
         add_up<kWarps>(reinterpret_cast<const float4*>(shared_memory() + own.sums), kPartialTile / 16);
     sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
   }
-  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
-                                      const Addends& addends) {
+  MACHINE_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
+                                     const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
     add_up_partial(addends, sums);
@@ -389,8 +394,8 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     publisher.template keep<Format::kParts>(Base::own_hidden(a, layer, step, Base::published()), packet);
     publisher.keep_turned(Base::own_hidden(a, layer, step, 0) + kTile, Base::published(), packet);
   }
-  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place,
-                                        const Addends& addends, const Half& hidden) {
+  MACHINE_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place,
+                                       const Addends& addends, const Half& hidden) {
     if (!Base::adds_up()) return;
     float sums[4];
     add_up_partial(addends, sums);
@@ -404,21 +409,21 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     publisher.keep_turned(Base::own_gradient(a, layer, 0) + kTile, Base::published(), operand);
   }
   /// Of the gradients that this lane publishes, from activations that it kept itself. Who publishes none reads what nobody uses.
-  RESIDENT_DEVICE Half load_mask(const Arguments& a, int layer, int step) const {
+  MACHINE_DEVICE Half load_mask(const Arguments& a, int layer, int step) const {
     return load_half<Format::kWords>(Base::own_hidden(a, layer, step, Base::published()),
                                      Base::publisher().half, Base::publisher().position);
   }
 
   // ---- updates
 
-  RESIDENT_DEVICE static Values transposed_operands(const Packed& tiles, int slice) {
+  MACHINE_DEVICE static Values transposed_operands(const Packed& tiles, int slice) {
     return Format::transposed(PackedTf32::operands(tiles.tile(slice)));
   }
   /// Of the turned masters of a pair.
-  RESIDENT_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
+  MACHINE_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
     return {{Format::turned_weights(low, high, 0), Format::turned_weights(low, high, 1)}};
   }
-  RESIDENT_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
+  MACHINE_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       w.pair[i] = weights_of(Base::matrix(offset, layer, 0)[i * 32 + lane_],
@@ -427,8 +432,8 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   /// masters += factor * own^T * columns, of the matrices at `offset`; columns(slice): as columns, what this warp has of the others'.
   /// The masters that a lane updates are those whose weights it takes: no other lane is waited for.
   template <bool kWeights, class Columns>
-  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
-                              int begin, int end, Columns&& columns, MatrixWeights& w) const {
+  MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
+                             int begin, int end, Columns&& columns, MatrixWeights& w) const {
     const auto own = TurnedOwn::load(own_tiles, lane_);
     float4* mine[2] = {Base::matrix(offset, layer, 0) + lane_, Base::matrix(offset, layer, 1) + lane_};
 #pragma unroll
@@ -445,21 +450,21 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     }
   }
   template <class Columns>
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
-                                      Columns&& columns) const {
+  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
+                                     Columns&& columns) const {
     MatrixWeights unused;
     update<false>(a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end, columns,
                   unused);
   }
   /// A part of the second layer's, put off until the window of this exchange in the next step.
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
-                                             const Packed& gradient) const {
+  MACHINE_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
+                                            const Packed& gradient) const {
     constexpr int kBegin[] = {0, 1, 2, kPairs};
     update_columns(a, 1, step, kBegin[exchange], kBegin[exchange + 1],
                    [&](int slice) { return transposed_operands(gradient, slice); });
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Packed& old, MatrixWeights& w) {
+  MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Packed& old, MatrixWeights& w) {
     if (step == 0) return load_weights(a.plan.rows_offset, layer, w);
     exchange_.ready_columns(a, old, waiter_, layer - 1);
     update<true>(
@@ -467,21 +472,21 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
         [&](int slice) { return PackedTf32::operands(old.tile(slice)); }, w);
     if (layer == 2 && warp_ >= 6) update_bias(a, layer, warp_ - 6);
   }
-  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer, int own) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, int layer, int own) const {
     Base::update_bias(a, load_tile<Format::kWords>(Base::own_gradient(a, layer, own), lane_),
                       Base::floats(a.plan.bias_offset) + 8 * (kOwn * layer + own));
   }
   /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
   /// gradients are complete.
-  RESIDENT_DEVICE void update_biases(const Arguments& a) const {
+  MACHINE_DEVICE void update_biases(const Arguments& a) const {
     if (warp_ == 4 || warp_ == 5)
       update_bias(a, 1, warp_ - 4);
     else if (warp_ >= 6)
       Base::update_last_bias(a, warp_ - 6);
   }
   /// Both tiles of the last layer, and the weights that their products take.
-  RESIDENT_DEVICE void update_last(const Arguments& a, int step, Packed& old,
-                                   AcrossWeights (&across)[kPairs]) {
+  MACHINE_DEVICE void update_last(const Arguments& a, int step, Packed& old,
+                                  AcrossWeights (&across)[kPairs]) {
     float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
     float4 value[kPairs], high_value[kPairs];
 #pragma unroll
@@ -510,8 +515,8 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   // ---- the first layer
 
   /// Pair by pair, and a product of the next step.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const Inputs& columns,
-                                                 const Inputs& rows) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, const Inputs& columns,
+                                                const Inputs& rows) {
     const auto own = TurnedOwn::load(Base::own_gradient(a, 0), lane_);
     Base::clear_first_sums();
 #pragma unroll
@@ -527,7 +532,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     }
     if (warp_ == 4 || warp_ == 5) update_bias(a, 0, warp_ - 4);
   }
-  RESIDENT_DEVICE void multiply_first(const Inputs& rows, int i) {
+  MACHINE_DEVICE void multiply_first(const Inputs& rows, int i) {
     const PairWeights w = weights_of(first_[i], first_[kInputs + i]);
     const Values first = PackedTf32::operands(rows.tile(2 * i)),
                  second = PackedTf32::operands(rows.tile(2 * i + 1));
@@ -535,8 +540,8 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     for (int c = 0; c < kOwn; ++c) Format::multiply(first_sums_[c], i & 1, first, second, w.own[c], lane_);
   }
   /// This warp's pairs of a batch. Beyond its own a warp takes its last pair again, against weights of zero.
-  RESIDENT_DEVICE void load_inputs(const Arguments& a, Inputs& inputs, const unsigned char* memory,
-                                   int batch) const {
+  MACHINE_DEVICE void load_inputs(const Arguments& a, Inputs& inputs, const unsigned char* memory,
+                                  int batch) const {
     const unsigned char* x = memory + batch * a.plan.x_batch_bytes + input_begin_ * (2 * kPackedTile);
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {

@@ -38,6 +38,14 @@
 //              had sent them behind barrier 3 of that step and read nothing of the step before behind it.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_whole_sums.cuh"
 
 namespace headroom::resident {
@@ -59,16 +67,16 @@ class SliceRowHalves {
     std::uint32_t want;
   };
 
-  RESIDENT_DEVICE SliceRowHalves(const SliceArguments&, int /*first_slice*/, int lane)
+  MACHINE_DEVICE SliceRowHalves(const SliceArguments&, int /*first_slice*/, int lane)
       : lane_(lane), position_(2 * (lane >> 2) + (lane & 1)), of_second_(lane >> 1 & 1) {}
 
   /// Of a pair's 16 columns, the one that a lane of a product takes at a place.
-  RESIDENT_DEVICE static int column_of_place(int place) {
+  MACHINE_DEVICE static int column_of_place(int place) {
     const int block = place >> 3, in_block = place & 7;
     return (in_block >> 2) * 8 + (in_block >> 1 & 1) * 4 + block * 2 + (in_block & 1);
   }
 
-  RESIDENT_DEVICE void begin_step(int step) { step_ = step; }
+  MACHINE_DEVICE void begin_step(int step) { step_ = step; }
 
   /// A half of the rows of kCount pairs of tiles, and the bits that their marks displaced.
   template <int kCount>
@@ -78,19 +86,19 @@ class SliceRowHalves {
   };
   /// Asks for them; the first slice of the i-th pair is slice_of(i), which counts the second half's behind the first's.
   template <bool kGradient, int kCount, class SliceOf>
-  RESIDENT_DEVICE void ask(const SliceArguments& arguments, int exchange, bool before, Share<kCount>& share,
-                           SliceOf&& slice_of) const {
+  MACHINE_DEVICE void ask(const SliceArguments& arguments, int exchange, bool before, Share<kCount>& share,
+                          SliceOf&& slice_of) const {
     const unsigned char* buffer = begin_of(arguments, exchange, before);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) share.tile[i] = load_whole16(tile_place(buffer, slice_of(i)));
+    for (int i = 0; i < kCount; ++i) share.tile[i] = load_relaxed_gpu_128(tile_place(buffer, slice_of(i)));
     if constexpr (kGradient)
-      if (lane_ < 2 * kCount) share.displaced = load_packet(displaced_place(buffer, slice_of));
+      if (lane_ < 2 * kCount) share.displaced = load_relaxed_gpu_64(displaced_place(buffer, slice_of));
   }
   /// Waits for what was asked for. Pairs that were not there are asked for again, and nothing else: fewer bytes are on their way when
   /// the last ones come.
   template <bool kGradient, int kCount, class SliceOf>
-  RESIDENT_DEVICE void settle(const SliceArguments& arguments, SliceWaiter& waiter, int exchange, bool before,
-                              Share<kCount>& share, SliceOf&& slice_of) const {
+  MACHINE_DEVICE void settle(const SliceArguments& arguments, SliceWaiter& waiter, int exchange, bool before,
+                             Share<kCount>& share, SliceOf&& slice_of) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const unsigned char* buffer = begin_of(arguments, exchange, before);
     const std::uint32_t want = epoch(before) ? kMark : 0;
@@ -109,9 +117,9 @@ class SliceRowHalves {
       compute_now(missing);  // else the compiler waits for the first before it asks for the last
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        if ((missing >> i & 1u) != 0) share.tile[i] = load_whole16(tile_place(buffer, slice_of(i)));
+        if ((missing >> i & 1u) != 0) share.tile[i] = load_relaxed_gpu_128(tile_place(buffer, slice_of(i)));
       if constexpr (kGradient)
-        if (lane_ < 2 * kCount) share.displaced = load_packet(displaced_place(buffer, slice_of));
+        if (lane_ < 2 * kCount) share.displaced = load_relaxed_gpu_64(displaced_place(buffer, slice_of));
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -121,7 +129,7 @@ class SliceRowHalves {
     }
   }
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int exchange, int slice) const {
+  MACHINE_DEVICE Place place(const SliceArguments& arguments, int exchange, int slice) const {
     unsigned char* buffer = begin_of(arguments, exchange, false);
     // With the other mark nobody sees it.
     const bool visible = epoch(false) != (exchange == arguments.lost_exchange);
@@ -134,34 +142,33 @@ class SliceRowHalves {
   }
   /// A lane's 16 bytes of a half tile, which the lane 16 further holds, too.
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(uint4 packet, const Place& place) const {
+  MACHINE_DEVICE void publish(uint4 packet, const Place& place) const {
     constexpr std::uint32_t kMark = mark<kGradient>();
     const bool displaced = (packet.w & kMark) != 0;
     packet.w = (packet.w & ~kMark) | place.want;
-    if (lane_ < 16) store_whole16(place.tile, packet);
+    if (lane_ < 16) store_relaxed_gpu_128(place.tile, packet);
     if constexpr (kGradient) {
       const std::uint32_t bits = warp_ballot(displaced) & 0xffffu;
-      if (lane_ == 0) store_packet(place.displaced, make_uint2(bits, place.want));
+      if (lane_ == 0) store_relaxed_gpu_64(place.displaced, make_uint2(bits, place.want));
     }
   }
 
  private:
   template <bool kGradient>
-  RESIDENT_DEVICE static constexpr std::uint32_t mark() {
+  MACHINE_DEVICE static constexpr std::uint32_t mark() {
     return kGradient ? 1u : 0x80000000u;
   }
-  RESIDENT_DEVICE bool epoch(bool before) const { return ((before ? step_ - 1 : step_) >> 1 & 1) != 0; }
-  RESIDENT_DEVICE unsigned char* begin_of(const SliceArguments& arguments, int exchange, bool before) const {
+  MACHINE_DEVICE bool epoch(bool before) const { return ((before ? step_ - 1 : step_) >> 1 & 1) != 0; }
+  MACHINE_DEVICE unsigned char* begin_of(const SliceArguments& arguments, int exchange, bool before) const {
     return arguments.exchange +
            static_cast<unsigned>(2 * exchange + ((step_ ^ (before ? 1 : 0)) & 1)) * arguments.slot_bytes;
   }
 
-  RESIDENT_DEVICE const unsigned char* tile_place(const unsigned char* buffer, int slice) const {
+  MACHINE_DEVICE const unsigned char* tile_place(const unsigned char* buffer, int slice) const {
     return buffer + (slice + of_second_) * kTile + position_ * 16;
   }
   template <class SliceOf>
-  RESIDENT_DEVICE const unsigned char* displaced_place(const unsigned char* buffer,
-                                                       SliceOf&& slice_of) const {
+  MACHINE_DEVICE const unsigned char* displaced_place(const unsigned char* buffer, SliceOf&& slice_of) const {
     return buffer + 2 * kSlices * kTile + (slice_of(lane_ >> 1) + (lane_ & 1)) * 8;
   }
 
@@ -187,12 +194,12 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
  public:
   static constexpr int kThreadCount = kRowsThreads;
 
-  RESIDENT_DEVICE explicit SliceRowsMember(const Arguments& a)
+  MACHINE_DEVICE explicit SliceRowsMember(const Arguments& a)
       : Base(a),
         to_other_(remote_address(shared_address(shared_memory()), static_cast<std::uint32_t>(rank_ ^ 1)) -
                   shared_address(shared_memory())) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::template load<kRowsThreads>(a, false);
     begin_barriers(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
@@ -230,56 +237,56 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   };
   static_assert(kWeights + static_cast<int>(kLastLow) + 1 == kRowsBarriers);
 
-  RESIDENT_DEVICE static void step_sync() { barrier_sync<32 * kRowsWarps>(kStepBarrier); }
+  MACHINE_DEVICE static void step_sync() { named_barrier<32 * kRowsWarps>(kStepBarrier); }
   /// The other nine meet as often between two barriers of all as the four of the chain do. Nobody but racecheck needs that: it
   /// compares how many barriers warps have waited at, and would call what one group writes before a barrier of all, and the other
   /// reads behind it, a race.
   template <int kTimes>
-  RESIDENT_DEVICE static void meet_as_often() {
+  MACHINE_DEVICE static void meet_as_often() {
 #pragma unroll
-    for (int i = 0; i < kTimes; ++i) barrier_sync<32 * (kRowsWarps - kParts)>(kOthersBarrier);
+    for (int i = 0; i < kTimes; ++i) named_barrier<32 * (kRowsWarps - kParts)>(kOthersBarrier);
   }
-  RESIDENT_DEVICE static unsigned char* weights(const Arguments& a, Matrix matrix) {
+  MACHINE_DEVICE static unsigned char* weights(const Arguments& a, Matrix matrix) {
     return shared_memory() + a.plan.hidden_offset + kRowsMatrixBytes * matrix;
   }
-  RESIDENT_DEVICE static unsigned char* own_first(const Arguments& a, int step) {
+  MACHINE_DEVICE static unsigned char* own_first(const Arguments& a, int step) {
     return weights(a, kSecondRows) + kRowsWeightBytes + (step & 1) * kTile;
   }
-  RESIDENT_DEVICE static unsigned char* own_second(const Arguments& a) {
+  MACHINE_DEVICE static unsigned char* own_second(const Arguments& a) {
     return weights(a, kSecondRows) + kRowsWeightBytes + 2 * kTile;
   }
-  RESIDENT_DEVICE static unsigned char* dlogits(const Arguments& a, int tile) {
+  MACHINE_DEVICE static unsigned char* dlogits(const Arguments& a, int tile) {
     return shared_memory() + a.plan.dlogits_offset + tile * kTile;
   }
-  RESIDENT_DEVICE float2* row_losses(const Arguments& a) const {
+  MACHINE_DEVICE float2* row_losses(const Arguments& a) const {
     return reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset);
   }
-  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
+  MACHINE_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.barrier_offset + 8 * kRowsBarriers);
   }
   /// All warps leave behind the same step: written before its last barrier, read behind it.
-  RESIDENT_DEVICE void tell_timed_out(const Arguments& a) const {
+  MACHINE_DEVICE void tell_timed_out(const Arguments& a) const {
     if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_] = 1;
   }
-  RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
+  MACHINE_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
     return lane_ < kRowsWarps ? timed_out_words(a)[lane_] : 0;
   }
 
   // ---- from one member of the team to the other
 
-  RESIDENT_DEVICE static std::uint32_t barrier(const Arguments& a, int arrival) {
+  MACHINE_DEVICE static std::uint32_t barrier(const Arguments& a, int arrival) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(a.plan.barrier_offset + 8 * arrival);
   }
-  RESIDENT_DEVICE static int arrival_of(Matrix matrix) { return kWeights + min(matrix, kLastLow); }
-  RESIDENT_DEVICE void expect(const Arguments& a, int arrival) const {
+  MACHINE_DEVICE static int arrival_of(Matrix matrix) { return kWeights + min(matrix, kLastLow); }
+  MACHINE_DEVICE void expect(const Arguments& a, int arrival) const {
     const int bytes = arrival == kFirstSums           ? 512
                       : arrival == kOwnLoss           ? 3 * kHalf + (member_ == 0 ? 16 * 8 : 0)
                       : arrival < kWeights            ? kHalf
                       : arrival < kWeights + kLastLow ? kRowsMatrixBytes / 2
                                                       : kRowsMatrixBytes;
-    barrier_expect(barrier(a, arrival), static_cast<std::uint32_t>(bytes));
+    barrier_arrive_expect(barrier(a, arrival), static_cast<std::uint32_t>(bytes));
   }
-  RESIDENT_DEVICE void begin_barriers(const Arguments& a) const {
+  MACHINE_DEVICE void begin_barriers(const Arguments& a) const {
     if (thread_index() == 0) {
       for (int i = 0; i < kRowsBarriers; ++i) barrier_init(barrier(a, i), 1);
       barrier_init_fence();
@@ -288,29 +295,29 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     block_sync();
     cluster_sync();
   }
-  RESIDENT_DEVICE void await(const Arguments& a, int arrival, int step) {
+  MACHINE_DEVICE void await(const Arguments& a, int arrival, int step) {
     waiter_.await(a, barrier(a, arrival), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
   /// By one warp, which has waited. A completed phase stays visible until the next one is complete too.
-  RESIDENT_DEVICE void expect_next(const Arguments& a, int arrival) const {
+  MACHINE_DEVICE void expect_next(const Arguments& a, int arrival) const {
     if (lane_ == 0 && !waiter_.timed_out) expect(a, arrival);
   }
   /// Into the same place of the other.
-  RESIDENT_DEVICE void send16(const Arguments& a, const unsigned char* place, const uint4& value,
-                              int arrival) const {
-    store_remote16(shared_address(place) + to_other_, value, barrier(a, arrival) + to_other_);
-  }
-  RESIDENT_DEVICE void send8(const Arguments& a, const unsigned char* place, const uint2& value,
+  MACHINE_DEVICE void send16(const Arguments& a, const unsigned char* place, const uint4& value,
                              int arrival) const {
-    store_remote8(shared_address(place) + to_other_, value, barrier(a, arrival) + to_other_);
+    store_async16(shared_address(place) + to_other_, value, barrier(a, arrival) + to_other_);
+  }
+  MACHINE_DEVICE void send8(const Arguments& a, const unsigned char* place, const uint2& value,
+                            int arrival) const {
+    store_async8(shared_address(place) + to_other_, value, barrier(a, arrival) + to_other_);
   }
 
   // ---- eight warps that own masters
 
   /// Both halves of the rows of this warp's pairs: [half] [pair].
   using Columns = typename SliceRowHalves<Format, kCount>::template Share<2 * kCount>;
-  RESIDENT_DEVICE void update(const Arguments& a) {
-    take_registers<kUpdatingRegisters>();
+  MACHINE_DEVICE void update(const Arguments& a) {
+    registers_increase<kUpdatingRegisters>();
     Base::load_masters(a);
     send_all_weights(a);
     Base::multiply_first(a, 0, next_batch_);
@@ -371,25 +378,25 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     Base::store(a);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void ask(const Arguments& a, int exchange, bool before, Columns& columns) const {
+  MACHINE_DEVICE void ask(const Arguments& a, int exchange, bool before, Columns& columns) const {
     exchange_.template ask<kGradient>(a, exchange, before, columns, pairs_of_rows());
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void settle(const Arguments& a, int exchange, bool before, Columns& columns) {
+  MACHINE_DEVICE void settle(const Arguments& a, int exchange, bool before, Columns& columns) {
     exchange_.template settle<kGradient>(a, waiter_, exchange, before, columns, pairs_of_rows());
   }
-  RESIDENT_DEVICE auto pairs_of_rows() const {
+  MACHINE_DEVICE auto pairs_of_rows() const {
     return [first = first_slice_](int i) { return i / kCount * kSlices + first + 2 * (i % kCount); };
   }
   /// From step to step, by each lane for itself: in registers, there would not be enough.
-  RESIDENT_DEVICE uint4* third_place(const Arguments& a) const {
+  MACHINE_DEVICE uint4* third_place(const Arguments& a) const {
     return reinterpret_cast<uint4*>(own_second(a) + kTile) + warp_ * (2 * kCount * 32) + lane_;
   }
-  RESIDENT_DEVICE void keep_third(const Arguments& a, const Columns& third) const {
+  MACHINE_DEVICE void keep_third(const Arguments& a, const Columns& third) const {
 #pragma unroll
     for (int i = 0; i < 2 * kCount; ++i) third_place(a)[i * 32] = third.tile[i];
   }
-  RESIDENT_DEVICE Columns kept_third(const Arguments& a) const {
+  MACHINE_DEVICE Columns kept_third(const Arguments& a) const {
     Columns third;
 #pragma unroll
     for (int i = 0; i < 2 * kCount; ++i) third.tile[i] = third_place(a)[i * 32];
@@ -399,28 +406,28 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   struct Transposed {
     Values low, high;
   };
-  RESIDENT_DEVICE static Transposed transposed(const Columns& columns, int pair) {
+  MACHINE_DEVICE static Transposed transposed(const Columns& columns, int pair) {
     const uint4 &upper = columns.tile[pair], &lower = columns.tile[kCount + pair];
     return {Format::transposed(Values{{upper.x, upper.y, lower.x, lower.y}}),
             Format::transposed(Values{{upper.z, upper.w, lower.z, lower.w}})};
   }
 
   /// Of this warp's pair `i`.
-  RESIDENT_DEVICE unsigned char* own_weights(const Arguments& a, Matrix matrix, int i = 0) const {
+  MACHINE_DEVICE unsigned char* own_weights(const Arguments& a, Matrix matrix, int i = 0) const {
     return weights(a, matrix) + (first_slice_ / 2 + i) * 256;
   }
-  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, int i, const float4& master) const {
+  MACHINE_DEVICE void keep_weights(const Arguments& a, Matrix matrix, int i, const float4& master) const {
     auto* place = reinterpret_cast<std::uint32_t*>(own_weights(a, matrix, i)) + lane_;
     place[0] = Format::pack_weights(master.x, master.y);
     place[32] = Format::pack_weights(master.z, master.w);
   }
-  RESIDENT_DEVICE void send_weights(const Arguments& a, Matrix matrix) const {
+  MACHINE_DEVICE void send_weights(const Arguments& a, Matrix matrix) const {
     static_assert(kCount * 256 == 32 * 16);
     warp_sync();
     const unsigned char* place = own_weights(a, matrix) + lane_ * 16;
     send16(a, place, load_shared16(place), arrival_of(matrix));
   }
-  RESIDENT_DEVICE void send_all_weights(const Arguments& a) const {
+  MACHINE_DEVICE void send_all_weights(const Arguments& a) const {
     const auto send = [&](Matrix matrix, auto&& master) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) keep_weights(a, matrix, i, master(i));
@@ -438,8 +445,8 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   }
 
   /// masters += factor * columns^T * own; and weights of them, here and, as long as there are steps, in the other member.
-  RESIDENT_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
-                                     const Columns& columns, const Own& own, bool sends) const {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
+                                    const Columns& columns, const Own& own, bool sends) const {
     float4* masters = Base::matrix(offset, layer) + lane_;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -452,18 +459,18 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     if (sends) send_weights(a, matrix);
   }
   // From the step before.
-  RESIDENT_DEVICE void update_second_rows(const Arguments& a, const Columns& first, bool sends) const {
+  MACHINE_DEVICE void update_second_rows(const Arguments& a, const Columns& first, bool sends) const {
     update_matrix(a, a.plan.rows_offset, 1, kSecondRows, first, load_own_gradient(a, 1), sends);
   }
-  RESIDENT_DEVICE void update_third_rows(const Arguments& a, const Columns& second, bool sends) const {
+  MACHINE_DEVICE void update_third_rows(const Arguments& a, const Columns& second, bool sends) const {
     update_matrix(a, a.plan.rows_offset, 2, kThirdRows, second, load_own_gradient(a, 2), sends);
   }
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a, const Columns& gradient, int step,
-                                             bool sends) const {
+  MACHINE_DEVICE void update_second_columns(const Arguments& a, const Columns& gradient, int step,
+                                            bool sends) const {
     update_matrix(a, a.plan.columns_offset, 1, kSecondColumns, gradient, load_rows(own_first(a, step)),
                   sends);
   }
-  RESIDENT_DEVICE void update_last(const Arguments& a, const Columns& third, bool sends) const {
+  MACHINE_DEVICE void update_last(const Arguments& a, const Columns& third, bool sends) const {
     float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
     const Own low_own = load_rows(dlogits(a, 0)), high_own = load_rows(dlogits(a, 1));
 #pragma unroll
@@ -484,13 +491,13 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     send_weights(a, kLastHigh);
   }
   /// In the step itself. The gradient below the last layer is made once more, of all rows of this warp's columns.
-  RESIDENT_DEVICE void update_third_columns(const Arguments& a, const Columns& third, bool sends) const {
+  MACHINE_DEVICE void update_third_columns(const Arguments& a, const Columns& third, bool sends) const {
     Columns gradient;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int block = lane_ >> 3;
       std::uint32_t word[4];
-      load_matrices(word, dlogits(a, block >> 1) + (16 * half + 8 * (block & 1) + (lane_ & 7)) * 16);
+      load_matrices(dlogits(a, block >> 1) + (16 * half + 8 * (block & 1) + (lane_ & 7)) * 16, word);
       const uint4 rows = make_uint4(word[0], word[1], word[2], word[3]);
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
@@ -506,12 +513,12 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
 
   // ---- a warp for what is small, and that waits for the other member: the others then need to pass a barrier only
 
-  RESIDENT_DEVICE void receive(const Arguments& a, int arrival, int step) {
+  MACHINE_DEVICE void receive(const Arguments& a, int arrival, int step) {
     await(a, arrival, step);
     expect_next(a, arrival);
   }
-  RESIDENT_DEVICE void serve(const Arguments& a) {
-    give_registers<kServingRegisters>();
+  MACHINE_DEVICE void serve(const Arguments& a) {
+    registers_decrease<kServingRegisters>();
     if (warp_ >= kRowsWarps) return;
     constexpr int kThread = 32 * (kRowsWarps - 1);
     Base::stage_rows(a, kThread);
@@ -545,43 +552,44 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     after_loss(a, a.steps - 1);
     step_sync();
   }
-  RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void after_loss(const Arguments& a, int step) {
     update_own_bias(a, 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_rows(dlogits(a, i)));
     if (Base::is_first()) Base::store_loss(a, step);
   }
-  RESIDENT_DEVICE void update_own_bias(const Arguments& a, int layer) const {
+  MACHINE_DEVICE void update_own_bias(const Arguments& a, int layer) const {
     update_bias(a, Base::floats(a.plan.bias_offset) + 8 * layer, load_own_gradient(a, layer));
   }
 
   // ---- four warps that are the chain
 
-  RESIDENT_DEVICE int part() const { return warp_ - kWarps; }
-  RESIDENT_DEVICE bool leads() const { return part() == 0; }
+  MACHINE_DEVICE int part() const { return warp_ - kWarps; }
+  MACHINE_DEVICE bool leads() const { return part() == 0; }
   using Mine = typename SliceRowHalves<Format, kCount>::template Share<kMine>;
   using Product = WholeProduct<Format, kMine>;
-  RESIDENT_DEVICE Product load_product(const Arguments& a, Matrix matrix) const {
+  MACHINE_DEVICE Product load_product(const Arguments& a, Matrix matrix) const {
     const unsigned char* place = weights(a, matrix) + part() * (kMine * 256) + lane_ * 16;
     Product product;
 #pragma unroll
-    for (int i = 0; i < kMine / 2; ++i) load_matrices_transposed(product.weights[i], place + i * 512);
+    for (int i = 0; i < kMine / 2; ++i) load_matrices_transposed(place + i * 512, product.weights[i]);
     return product;
   }
   /// Of the last layer, as the gradient below it takes them: places 0 to 7, of classes below 8 and above, then 8 to 15.
   struct Across {
     std::uint32_t weights[4];
   };
-  RESIDENT_DEVICE Across load_across(const Arguments& a, int pair) const {
+  MACHINE_DEVICE Across load_across(const Arguments& a, int pair) const {
     const int block = lane_ >> 3;
     Across across;
-    load_matrices(across.weights, weights(a, (block & 1) == 0 ? kLastLow : kLastHigh) + pair * 256 +
-                                      ((block >> 1) * 8 + (lane_ & 7)) * 16);
+    load_matrices(weights(a, (block & 1) == 0 ? kLastLow : kLastHigh) + pair * 256 +
+                      ((block >> 1) * 8 + (lane_ & 7)) * 16,
+                  across.weights);
     return across;
   }
   /// Of 16 rows of a pair's columns: their activations are `tile`.
-  RESIDENT_DEVICE static uint4 below_last(const uint4& rows, const Across& across, const uint4& tile) {
+  MACHINE_DEVICE static uint4 below_last(const uint4& rows, const Across& across, const uint4& tile) {
     float low[4] = {}, high[4] = {};
     Format::product(low, rows, across.weights[0], across.weights[1]);
     Format::product(high, rows, across.weights[2], across.weights[3]);
@@ -590,20 +598,20 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   }
 
   // Parts of a sum, two places in turn: who writes one again has met the others behind its last reader.
-  RESIDENT_DEVICE float4& part_of_sum(const Arguments& a, int from, int tile) const {
+  MACHINE_DEVICE float4& part_of_sum(const Arguments& a, int from, int tile) const {
     return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset + kWarps * kPartialTile +
                                      place_ * (2 * kParts * 512))[(tile * kParts + from) * 32 + lane_];
   }
-  RESIDENT_DEVICE void store_part(const Arguments& a, const float (&sum)[4], int tile = 0) const {
+  MACHINE_DEVICE void store_part(const Arguments& a, const float (&sum)[4], int tile = 0) const {
     part_of_sum(a, part(), tile) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
-  RESIDENT_DEVICE static void meet() { barrier_sync<32 * kParts>(kChainBarrier); }
-  RESIDENT_DEVICE void add_parts(const Arguments& a, float (&sum)[4], int tile = 0) const {
+  MACHINE_DEVICE static void meet() { named_barrier<32 * kParts>(kChainBarrier); }
+  MACHINE_DEVICE void add_parts(const Arguments& a, float (&sum)[4], int tile = 0) const {
     const float4 total = add_up<kParts>(&part_of_sum(a, 0, tile), 32);
     sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
   /// Of all four, for the one that leads.
-  RESIDENT_DEVICE void sum_over_parts(const Arguments& a, float (&sum)[4]) {
+  MACHINE_DEVICE void sum_over_parts(const Arguments& a, float (&sum)[4]) {
     store_part(a, sum);
     meet();
     if (leads()) add_parts(a, sum);
@@ -611,21 +619,21 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   }
 
   template <bool kGradient>
-  RESIDENT_DEVICE void take(const Arguments& a, int exchange, Mine& mine) {
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, Mine& mine) {
     const auto slice_of = [first = rank_ * kSlices + part() * (2 * kMine)](int i) { return first + 2 * i; };
     exchange_.template ask<kGradient>(a, exchange, false, mine, slice_of);
     exchange_.template settle<kGradient>(a, waiter_, exchange, false, mine, slice_of);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE Place place(const Arguments& a, int exchange) const {
     return exchange_.template place<kGradient>(a, exchange, rank_ * kSlices + member_);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const Two& two, const Place& place) const {
+  MACHINE_DEVICE void publish(const Two& two, const Place& place) const {
     exchange_.template publish<kGradient>(Base::packet_of(two), place);
   }
   /// This member's rows of a tile that lies row by row, here and in the other member.
-  RESIDENT_DEVICE void keep_rows(const Arguments& a, unsigned char* tile, const Two& two, int arrival) const {
+  MACHINE_DEVICE void keep_rows(const Arguments& a, unsigned char* tile, const Two& two, int arrival) const {
     const int g = lane_ >> 2, t = lane_ & 3;
     const bool odd = (t & 1) != 0;  // has the row 8 further
     const std::uint32_t beside = shuffle_from(odd ? two.upper : two.lower, lane_ ^ 1);
@@ -635,16 +643,16 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     send8(a, place, four, arrival);
   }
 
-  RESIDENT_DEVICE void await_weights(const Arguments& a, Matrix matrix, int step) {
+  MACHINE_DEVICE void await_weights(const Arguments& a, Matrix matrix, int step) {
     await(a, arrival_of(matrix), step);
     if (leads()) expect_next(a, arrival_of(matrix));
   }
-  RESIDENT_DEVICE float2 bias_of(const Arguments& a, int layer) const {
+  MACHINE_DEVICE float2 bias_of(const Arguments& a, int layer) const {
     return leads() ? Base::bias_of(a, layer, 0) : make_float2(0, 0);
   }
 
-  RESIDENT_DEVICE void chain(const Arguments& a) {
-    take_registers<kChainRegisters>();
+  MACHINE_DEVICE void chain(const Arguments& a) {
+    registers_increase<kChainRegisters>();
     int label[2];
     load_labels(a, label);
     for (int step = 0; step < a.steps; ++step) {
@@ -706,16 +714,16 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     step_sync();
   }
   /// Of the next step: of memory that nobody has read before, for which a step would wait.
-  RESIDENT_DEVICE void load_labels(const Arguments& a, int (&label)[2]) const {
+  MACHINE_DEVICE void load_labels(const Arguments& a, int (&label)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first_row() + 8 * i;
       label[i] = row < a.plan.batch ? a.labels[std::int64_t{next_batch_} * a.plan.batch + row] : -1;
     }
   }
-  RESIDENT_DEVICE int first_row() const { return 16 * rank_ + (lane_ >> 2); }
+  MACHINE_DEVICE int first_row() const { return 16 * rank_ + (lane_ >> 2); }
   /// Over this member's inputs: by the warp that leads of this member's rows, by another of the other's, to whom it sends them.
-  RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
+  MACHINE_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
     const int half = leads() ? rank_ : rank_ ^ 1;
     const float4* mine = Base::partial(a, 0) + half * 32 + lane_;
     const float4 total = add_up<kWarps>(mine, kPartialTile / 16);
@@ -726,10 +734,10 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
                         float_to_bits(sum[3])),
              kFirstSums);
   }
-  RESIDENT_DEVICE unsigned char* others_first(const Arguments& a) const {
+  MACHINE_DEVICE unsigned char* others_first(const Arguments& a) const {
     return shared_memory() + a.plan.team_offset + lane_ * 16;
   }
-  RESIDENT_DEVICE void add_others_first(const Arguments& a, float (&sum)[4], int step) {
+  MACHINE_DEVICE void add_others_first(const Arguments& a, float (&sum)[4], int step) {
     const float2 bias = Base::bias_of(a, 0, 0);
     await(a, kFirstSums, step);
     const float4 other = *reinterpret_cast<const float4*>(others_first(a));
@@ -739,8 +747,8 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
-  RESIDENT_DEVICE void loss(const Arguments& a, Mine& mine, const int (&label)[2], const Two& second,
-                            int step) {
+  MACHINE_DEVICE void loss(const Arguments& a, Mine& mine, const int (&label)[2], const Two& second,
+                           int step) {
     const Place to = place<true>(a, kSecondGradient);
     auto& tiles = mine.tile;
     await_weights(a, kLastLow, step);

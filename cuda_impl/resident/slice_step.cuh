@@ -33,6 +33,12 @@
 
 #include <type_traits>
 
+#include "machine/barriers.cuh"
+#include "machine/copy.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_kernel.cuh"
 #include "resident/slice_team.cuh"
 #include "resident/softmax.cuh"
@@ -122,7 +128,7 @@ class SliceMember {
   static constexpr bool kSaysUniform = !Format::kFirstInRegisters && kPairs == 2;
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
-  RESIDENT_DEVICE explicit SliceMember(const Arguments& a)
+  MACHINE_DEVICE explicit SliceMember(const Arguments& a)
       : warp_(kLongBodies ? thread_index() / 32 : uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(kInClusters ? static_cast<int>(block_index() % kMaxCluster) : Team<kTeam>::number()),
@@ -135,7 +141,7 @@ class SliceMember {
         waiter_{warp_, lane_, block_index(), false},
         exchange_(a, first_slice_, lane_) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -152,13 +158,13 @@ class SliceMember {
 
  protected:  // for SliceStreamMember (slice_stream.cuh)
   /// Known when compiled, if it can be: loops over layers then need no registers moved from one turn to the next.
-  RESIDENT_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
+  MACHINE_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
   static constexpr int kUnroll = kLayers > 0 ? kLayers : 1;
 
   // ---- the warps of a thread block: eight that multiply, and those that serve them, if there are any
 
-  RESIDENT_DEVICE void multiply(const Arguments& a) {
-    if constexpr (kServes) take_registers<kMultiplyingRegisters>();
+  MACHINE_DEVICE void multiply(const Arguments& a) {
+    if constexpr (kServes) registers_increase<kMultiplyingRegisters>();
     stage_rows(a);
     if constexpr (kMultipliesEarly) multiply_first(a, 0, next_batch_);
     int step = 0;
@@ -166,27 +172,27 @@ class SliceMember {
     while (step <= a.steps && pass(a, kSaysUniform ? uniform(step) : step, gradient)) ++step;
     // Their own updates are complete.
     if constexpr (kServes)
-      barrier_sync<kThreads>(kMultiplyingBarrier);
+      named_barrier<kThreads>(kMultiplyingBarrier);
     else
       block_sync();
     if (!waiter_.timed_out && step > a.steps) store(a);
   }
 
-  RESIDENT_DEVICE bool serves() const {
+  MACHINE_DEVICE bool serves() const {
     return kServes && warp_ >= kWarps && (!kMoreWarps || warp_ < kFirstInputWarp);
   }
-  RESIDENT_DEVICE bool has_inputs() const {
+  MACHINE_DEVICE bool has_inputs() const {
     return warp_ >= kFirstInputWarp && warp_ < kFirstInputWarp + kInputWarps;
   }
   /// Of those that add up, publish and make the loss.
-  RESIDENT_DEVICE int serving_warp() const { return kServes ? warp_ - kWarps : warp_; }
-  RESIDENT_DEVICE void serve(const Arguments& a) {
-    give_registers<kServingRegisters>();
+  MACHINE_DEVICE int serving_warp() const { return kServes ? warp_ - kWarps : warp_; }
+  MACHINE_DEVICE void serve(const Arguments& a) {
+    registers_decrease<kServingRegisters>();
     int step = 0;
     while (step < a.steps && serve_step(a, step)) ++step;
   }
   /// Stands at the barriers of pass() in the same order. False if a wait ran out.
-  RESIDENT_DEVICE bool serve_step(const Arguments& a, int step) {
+  MACHINE_DEVICE bool serve_step(const Arguments& a, int step) {
     const int last = layers(a) - 1;
     exchange_.begin_step(a, step);
     next_batch(a);
@@ -214,34 +220,34 @@ class SliceMember {
     step_sync();  // the first layer's gradient is complete
     return !anybody_timed_out(a);
   }
-  RESIDENT_DEVICE void await_sums() {
+  MACHINE_DEVICE void await_sums() {
     partial_ ^= 1;
     step_sync();
   }
   /// The thread block's barrier inside a step. Serving warps come to it at a place of their own: so it is one that may be
   /// reached from several, which block_sync() may not.
-  RESIDENT_DEVICE static void step_sync() {
+  MACHINE_DEVICE static void step_sync() {
     if constexpr (kServes)
-      barrier_sync<kBlock>(kStepBarrier);
+      named_barrier<kBlock>(kStepBarrier);
     else
       block_sync();
   }
   /// All warps must leave behind the same step. Before its last barrier each says whether a wait of its own ran out; behind
   /// it each looks. They pass other barriers before one can say so again.
-  RESIDENT_DEVICE void tell_timed_out(const Arguments& a) const {
+  MACHINE_DEVICE void tell_timed_out(const Arguments& a) const {
     if (waiter_.timed_out && lane_ == 0) timed_out_words(a)[warp_] = 1;
   }
-  RESIDENT_DEVICE bool anybody_timed_out(const Arguments& a) const {
+  MACHINE_DEVICE bool anybody_timed_out(const Arguments& a) const {
     return warp_any(lane_ < kBlock / 32 && timed_out_words(a)[lane_] != 0);
   }
-  RESIDENT_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
+  MACHINE_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
   }
-  RESIDENT_DEVICE void next_batch(const Arguments& a) {
+  MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
   }
-  RESIDENT_DEVICE void load_label(const Arguments& a) {
+  MACHINE_DEVICE void load_label(const Arguments& a) {
     const int row = serving_warp() * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
   }
@@ -250,7 +256,7 @@ class SliceMember {
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out. By warps that are no serving
   /// warps, which the compiler does not see: what serving warps do is left out here by hand.
-  RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
+  MACHINE_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
     const bool training = step < a.steps;
     const int last = layers(a) - 1;
     exchange_.begin_step(a, step);
@@ -342,7 +348,7 @@ class SliceMember {
 
   // ---- forward
 
-  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
+  MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     next_batch(a);
     if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
     Place place;
@@ -368,8 +374,8 @@ class SliceMember {
   }
 
   /// Leaves in `old` what the next layer's put-off update takes.
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kHeld],
-                               Tiles& old) {
+  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step, const Weights (&w)[kHeld],
+                              Tiles& old) {
     Place place;
     if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), layer);
     typename Format::Sums sums[kOwn] = {};
@@ -391,17 +397,17 @@ class SliceMember {
     if constexpr (!kServes) publish_hidden(a, layer, step, place);
   }
 
-  RESIDENT_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
-  RESIDENT_DEVICE bool adds_up() const { return (!kServes || serves()) && serving_warp() < kPublishers; }
+  MACHINE_DEVICE Publisher publisher() const { return Publisher::of(warp_, lane_); }
+  MACHINE_DEVICE bool adds_up() const { return (!kServes || serves()) && serving_warp() < kPublishers; }
   /// Of a team one member publishes one half of a tile, another the other.
-  RESIDENT_DEVICE bool publishes() const { return kTeam == 1 || (warp_ & 1) == rank_; }
+  MACHINE_DEVICE bool publishes() const { return kTeam == 1 || (warp_ & 1) == rank_; }
   /// Of this member's slices, the one that this warp publishes, if it does; and its number among all.
-  RESIDENT_DEVICE int published() const { return kOwn == 1 ? 0 : warp_ >> 1 & 1; }
-  RESIDENT_DEVICE int published_slice() const { return member_ * kOwn + published(); }
+  MACHINE_DEVICE int published() const { return kOwn == 1 ? 0 : warp_ >> 1 & 1; }
+  MACHINE_DEVICE int published_slice() const { return member_ * kOwn + published(); }
   /// In a team of four many warps have no hidden columns.
-  RESIDENT_DEVICE bool idle() const { return kTeam == 4 && skipped_ >= kPairs; }
-  RESIDENT_DEVICE bool is_first() const { return member_ == 0 && rank_ == 0; }
-  RESIDENT_DEVICE void sum_over_team(const Arguments& a, float (&sums)[4]) {
+  MACHINE_DEVICE bool idle() const { return kTeam == 4 && skipped_ >= kPairs; }
+  MACHINE_DEVICE bool is_first() const { return member_ == 0 && rank_ == 0; }
+  MACHINE_DEVICE void sum_over_team(const Arguments& a, float (&sums)[4]) {
     if constexpr (kTeam > 1) {
       const float4 total =
           team_.sum(a, waiter_, serving_warp(), make_float4(sums[0], sums[1], sums[2], sums[3]));
@@ -409,7 +415,7 @@ class SliceMember {
     }
   }
 
-  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
+  MACHINE_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place) {
     if (!adds_up()) return;
     float sums[4];
     add_partial(a, sums);
@@ -433,8 +439,8 @@ class SliceMember {
   }
 
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  RESIDENT_DEVICE void logits(const Arguments& a, int step, Tiles& hidden, const Weights (&w)[kPairs],
-                              const SecondWeights (&second)[kPairs]) {
+  MACHINE_DEVICE void logits(const Arguments& a, int step, Tiles& hidden, const Weights (&w)[kPairs],
+                             const SecondWeights (&second)[kPairs]) {
     if constexpr (!kServes) load_label(a);
     typename Format::Sums low[1] = {}, high{};
     if (!idle()) {
@@ -468,7 +474,7 @@ class SliceMember {
 
   /// Softmax of the logits and their gradient, 8 rows by each of the first four warps: lane (g, t) has classes 2t, 2t +
   /// 1, 8 + 2t and 9 + 2t of row g. Padding rows have no gradient.
-  RESIDENT_DEVICE void gradient_of_loss(const Arguments& a) {
+  MACHINE_DEVICE void gradient_of_loss(const Arguments& a) {
     const int g = lane_ >> 2, t = lane_ & 3, row = serving_warp() * 8 + g;
     float4 z = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -518,51 +524,51 @@ class SliceMember {
     row_sum_ = sum, row_distance_ = label_distance;
   }
   /// What the loss needs of a row; nobody waits for it.
-  RESIDENT_DEVICE void keep_row_loss(const Arguments& a) const {
+  MACHINE_DEVICE void keep_row_loss(const Arguments& a) const {
     const float distance = quad_sum(row_distance_);
     if ((lane_ & 3) == 0)
       reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[serving_warp() * 8 + (lane_ >> 2)] =
           make_float2(row_sum_, distance);
   }
-  RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
+  MACHINE_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
 
   /// What nobody waits for: rows of the loss, the last layer's bias, and this member's part of the gradient below the
   /// last layer.
-  RESIDENT_DEVICE void finish_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void finish_loss(const Arguments& a, int step) {
     if constexpr (kLongBodies) return after_loss(a, step);
     if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
     if (!kBiasesInStep && !kAhead && warp_ == 6) update_last_bias(a);
     if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
-  RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
+  MACHINE_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll 1
     for (int tile = 0; tile < 2; ++tile) update_last_bias(a, tile);
   }
-  RESIDENT_DEVICE void update_last_bias(const Arguments& a, int tile) const {
+  MACHINE_DEVICE void update_last_bias(const Arguments& a, int tile) const {
     const Values values =
         load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
     update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
   }
   /// By a warp each that publishes nothing.
-  RESIDENT_DEVICE void update_biases(const Arguments& a) const {
+  MACHINE_DEVICE void update_biases(const Arguments& a) const {
     if (warp_ >= 6)
       update_own_bias(a, warp_ - 5);
     else if (warp_ >= 4)
       update_last_bias(a, warp_ - 4);
   }
   // The same with everything at once, for SliceStreamMember.
-  RESIDENT_DEVICE void loss_and_gradient(const Arguments& a) {
+  MACHINE_DEVICE void loss_and_gradient(const Arguments& a) {
     if (warp_ >= kLossWarps) return;
     gradient_of_loss(a);
     keep_row_loss(a);
   }
-  RESIDENT_DEVICE void after_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void after_loss(const Arguments& a, int step) {
     if (warp_ == kWarps - 1 && is_first()) store_loss(a, step);
     if (warp_ == 6) update_last_bias(a);
     if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
 
-  RESIDENT_DEVICE void store_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
     const float2 row = reinterpret_cast<const float2*>(shared_memory() + a.plan.row_loss_offset)[lane_];
     const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
     store_mean_loss(a, step, lane_, loss);
@@ -581,7 +587,7 @@ class SliceMember {
     using Type = typename F::ReadySlice;
   };
   using ReadyWeight = typename ReadyOf<Format, kOneSlice>::Type;
-  RESIDENT_DEVICE ReadyWeight ready(const Weights& w) const {
+  MACHINE_DEVICE ReadyWeight ready(const Weights& w) const {
     if constexpr (kOneSlice)
       return Format::ready_slice(w, lane_);
     else
@@ -590,11 +596,11 @@ class SliceMember {
   template <int kCount>
   struct Ready {
     ReadyWeight weights[kCount];
-    RESIDENT_DEVICE const ReadyWeight& operator[](int i) const { return weights[i]; }
+    MACHINE_DEVICE const ReadyWeight& operator[](int i) const { return weights[i]; }
   };
   /// Otherwise the given weights themselves.
   template <int kCount>
-  RESIDENT_DEVICE decltype(auto) ready_weights(const Weights (&w)[kCount]) const {
+  MACHINE_DEVICE decltype(auto) ready_weights(const Weights (&w)[kCount]) const {
     if constexpr (kReadies) {
       Ready<kCount> all;
 #pragma unroll
@@ -605,8 +611,8 @@ class SliceMember {
     }
   }
   /// Of the i-th pair.
-  RESIDENT_DEVICE void multiply_tiles(typename Format::Sums& sums, int i, const Tiles& tiles,
-                                      const ReadyWeight& w) const {
+  MACHINE_DEVICE void multiply_tiles(typename Format::Sums& sums, int i, const Tiles& tiles,
+                                     const ReadyWeight& w) const {
     if constexpr (kOneSlice)
       Format::multiply_slice(sums, tiles.slice[0], w);
     else
@@ -617,7 +623,7 @@ class SliceMember {
     typename Format::AcrossWeights across[kPairs];
     ReadyWeight columns[kHeld];
   };
-  RESIDENT_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
+  MACHINE_DEVICE void load_backward(const Arguments& a, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
       if (layers(a) == 2) return;
 #pragma unroll
@@ -625,7 +631,7 @@ class SliceMember {
       load_columns(a, layers(a) - 2, back);
     }
   }
-  RESIDENT_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
+  MACHINE_DEVICE void load_columns(const Arguments& a, int layer, BackwardWeights& back) const {
     if constexpr (kLoadsAhead) {
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
@@ -637,15 +643,15 @@ class SliceMember {
       }
     }
   }
-  RESIDENT_DEVICE Weights load_column(const Arguments& a, int layer, int i, int c) const {
+  MACHINE_DEVICE Weights load_column(const Arguments& a, int layer, int i, int c) const {
     return Format::load_weights(matrix(a.plan.columns_offset, layer, c) + i * 32, lane_);
   }
-  RESIDENT_DEVICE typename Format::AcrossWeights load_across(const Arguments& a, int i) const {
+  MACHINE_DEVICE typename Format::AcrossWeights load_across(const Arguments& a, int i) const {
     return Format::load_across_weights(matrix(a.plan.last_offset[0], 1) + i * 32, second_tile(a, i), lane_);
   }
 
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
-  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
+  MACHINE_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
     if (layers(a) == 2 || idle()) return;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
@@ -664,7 +670,7 @@ class SliceMember {
   }
   /// The same for this member's slices, kept for the updates: whichever warp sums over them has their masters. In a team
   /// one member has, and sends it to the others, who need it when the step has ended.
-  RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
+  MACHINE_DEVICE void own_gradient_below_last(const Arguments& a, int step) {
     const int layer = layers(a) - 2, its_pair = own_pair(), share = its_pair / kPairs;
     if (kTeam > 1 && share % kTeam != rank_) {
       team_.expect(a, waiter_, kOwn * kOwnTile);
@@ -713,14 +719,14 @@ class SliceMember {
     }
   }
   /// A barrier of the thread block must follow.
-  RESIDENT_DEVICE void await_own_gradient(const Arguments& a, int step) {
+  MACHINE_DEVICE void await_own_gradient(const Arguments& a, int step) {
     if (kTeam == 1 || warp_ != kOwnGradientWarp) return;
     if (own_pair() / kPairs % kTeam != rank_) team_.await(a, waiter_, step);
   }
 
   /// Partial sums of the gradient below the layer whose columns these are.
-  RESIDENT_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient,
-                                   BackwardWeights& back) {
+  MACHINE_DEVICE void sum_columns(const Arguments& a, int layer, const Tiles& gradient,
+                                  BackwardWeights& back) {
     typename Format::Sums sums[kOwn] = {};
     if (!idle()) {
 #pragma unroll
@@ -738,7 +744,7 @@ class SliceMember {
     store_partial(a, sums);
   }
 
-  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
+  MACHINE_DEVICE void publish_gradient(const Arguments& a, int layer, int step, const Place& place) {
     if (!adds_up()) return;
     const auto hidden = load_half<Format::kWords>(own_hidden(a, layer, step, published()), publisher().half,
                                                   publisher().position);
@@ -760,7 +766,7 @@ class SliceMember {
 
   // ---- updates
 
-  RESIDENT_DEVICE float4 updated(const Arguments& a, const float4& m, const float4& sum) const {
+  MACHINE_DEVICE float4 updated(const Arguments& a, const float4& m, const float4& sum) const {
     // The tensor core does not round to nearest: a master must not pass through its accumulator.
     return make_float4(fmaf(a.update_factor, sum.x, m.x), fmaf(a.update_factor, sum.y, m.y),
                        fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
@@ -780,20 +786,20 @@ class SliceMember {
   };
   using Owns = typename OwnsOf<Format, kTurned>::Type;
   /// columns: where a tile's second form is, from its first, if it has one.
-  RESIDENT_DEVICE typename Format::Own load_own(const unsigned char* tile, int columns) const {
+  MACHINE_DEVICE typename Format::Own load_own(const unsigned char* tile, int columns) const {
     if constexpr (kKeepsColumns)
       return Format::load_own_columns(tile + columns, lane_);
     else
       return Format::load_own(tile, lane_);
   }
   /// The c-th sum of a pair: of the c-th own slice, or, turned, of the pair's c-th slice.
-  RESIDENT_DEVICE float4 outer(const Values& low, const Values& high, const Owns& own, int c) const {
+  MACHINE_DEVICE float4 outer(const Values& low, const Values& high, const Owns& own, int c) const {
     if constexpr (kTurned)
       return Format::outer_turned(c == 0 ? low : high, own);
     else
       return Format::outer(low, high, own.slice[c], lane_);
   }
-  RESIDENT_DEVICE float4 outer_inputs(const Fragments& x, const Owns& own, int c) const {
+  MACHINE_DEVICE float4 outer_inputs(const Fragments& x, const Owns& own, int c) const {
     if constexpr (kTurned)
       return Format::outer_turned(Format::tile_of(x, c), own);
     else
@@ -802,8 +808,8 @@ class SliceMember {
   /// masters += factor * columns^T * own; and the weights that a product takes of them. Of the matrices at `offset`;
   /// own_tile(c): of this member's slice c.
   template <bool kColumns, class OwnTile>
-  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
-                              const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+  MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
+                             const OwnTile& own_tile, Weights (&w)[kHeld]) const {
     if (idle()) return;
     if constexpr (kOneSlice) {
       update_slice(a, matrix(offset, layer) + Format::master_lane(lane_), true, tiles.slice[0],
@@ -815,8 +821,8 @@ class SliceMember {
     }
   }
   template <bool kColumns, class OwnTile>
-  RESIDENT_DEVICE void update_pairs(const Arguments& a, int offset, int layer, const Tiles& tiles,
-                                    const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+  MACHINE_DEVICE void update_pairs(const Arguments& a, int offset, int layer, const Tiles& tiles,
+                                   const OwnTile& own_tile, Weights (&w)[kHeld]) const {
     Owns own;
     if constexpr (kTurned) own = Owns::load(own_tile(0), lane_);
     float4* mine[kOwn];
@@ -844,14 +850,14 @@ class SliceMember {
     if constexpr (!kWeightsOnTheWay) load_matrix(offset, layer, w);
   }
   /// This lane's of the masters of a pair's first slice, if it has one.
-  RESIDENT_DEVICE void update_slice(const Arguments& a, float4* master, bool exists, const Values& tile,
-                                    const typename Format::Own& own) const {
+  MACHINE_DEVICE void update_slice(const Arguments& a, float4* master, bool exists, const Values& tile,
+                                   const typename Format::Own& own) const {
     const float2 sum = Format::outer_slice(tile, own, lane_);
     if (!exists) return;
     auto& value = reinterpret_cast<float2&>(*master);
     value = make_float2(fmaf(a.update_factor, sum.x, value.x), fmaf(a.update_factor, sum.y, value.y));
   }
-  RESIDENT_DEVICE void load_matrix(int offset, int layer, Weights (&w)[kHeld]) const {
+  MACHINE_DEVICE void load_matrix(int offset, int layer, Weights (&w)[kHeld]) const {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i)
       if constexpr (kTurned)
@@ -859,19 +865,19 @@ class SliceMember {
       else
         w[i] = Format::load_weights(matrix(offset, layer, i / kPairs) + i % kPairs * 32, lane_);
   }
-  RESIDENT_DEVICE Weights turned_weights(int offset, int layer, int i, int c) const {
+  MACHINE_DEVICE Weights turned_weights(int offset, int layer, int i, int c) const {
     return Format::turned_weights(matrix(offset, layer, 0)[i * 32 + lane_],
                                   matrix(offset, layer, 1)[i * 32 + lane_], c);
   }
 
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
+  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
     Weights unused[kHeld];
     update<false>(
         a, a.plan.columns_offset, layer, gradient, [&](int c) { return own_hidden(a, layer - 1, step, c); },
         unused);
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
+  MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
     if (step > 0 && !updates_rows_early(a, layer)) {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
@@ -882,32 +888,32 @@ class SliceMember {
     }
   }
   /// Rows of the second layer in the step itself, while the first layer's gradient is made, if the activations are kept here.
-  RESIDENT_DEVICE static bool updates_rows_early(const Arguments& a, int layer) {
+  MACHINE_DEVICE static bool updates_rows_early(const Arguments& a, int layer) {
     return kUpdatesRowsEarly && layer == 1 && keeps(a, 0);
   }
-  RESIDENT_DEVICE void update_rows_early(const Arguments& a) {
+  MACHINE_DEVICE void update_rows_early(const Arguments& a) {
     Tiles old;
     Weights unused[kHeld];
     take_old(a, 0, old);
     update<false>(a, a.plan.rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
   }
   /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
-  RESIDENT_DEVICE static bool keeps(const Arguments& a, int layer) {
+  MACHINE_DEVICE static bool keeps(const Arguments& a, int layer) {
     return kKeptLayers > 0 && layer >= layers(a) - 1 - kKeptLayers;
   }
-  RESIDENT_DEVICE unsigned char* kept(const Arguments& a, int layer) const {
+  MACHINE_DEVICE unsigned char* kept(const Arguments& a, int layer) const {
     return shared_memory() + a.plan.dlogits_offset + 2 * kOwnTile +
            ((layer - (layers(a) - 1 - kKeptLayers)) * kWarps + warp_) * (2 * kPairs * kTile);
   }
-  RESIDENT_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
+  MACHINE_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
     if (!keeps(a, layer) || idle()) return;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) store_tile(kept(a, layer) + i * kTile, tiles.slice[i], lane_);
   }
-  RESIDENT_DEVICE static Values old_columns(const Values& tile) {
+  MACHINE_DEVICE static Values old_columns(const Values& tile) {
     return kFetchesColumns ? tile : Format::transposed(tile);
   }
-  RESIDENT_DEVICE void take_old(const Arguments& a, int layer, Tiles& old) {
+  MACHINE_DEVICE void take_old(const Arguments& a, int layer, Tiles& old) {
     if constexpr (kFetchesColumns) {
       if constexpr (!kFetchesEarly) exchange_.fetch_columns(a, old, layer);
       exchange_.ready_columns(a, old, waiter_, layer);
@@ -921,7 +927,7 @@ class SliceMember {
     }
   }
   /// Asks for activations of the step before, if there are registers to hold two shares.
-  RESIDENT_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
+  MACHINE_DEVICE void fetch_early(const Arguments& a, Tiles& old, int layer) const {
     if (idle() || keeps(a, layer)) return;
     if constexpr (kFetchesEarly && kFetchesColumns)
       exchange_.fetch_columns(a, old, layer);
@@ -929,8 +935,8 @@ class SliceMember {
       exchange_.fetch(a, old, layer);
   }
 
-  RESIDENT_DEVICE void update_last(const Arguments& a, int step, Tiles& old, Weights (&w)[kPairs],
-                                   SecondWeights (&second)[kPairs]) {
+  MACHINE_DEVICE void update_last(const Arguments& a, int step, Tiles& old, Weights (&w)[kPairs],
+                                  SecondWeights (&second)[kPairs]) {
     const int m = Format::master_lane(lane_);
     float4* masters = matrix(a.plan.last_offset[0], 1);
     if (idle()) return;
@@ -995,22 +1001,22 @@ class SliceMember {
     }
   }
 
-  RESIDENT_DEVICE void multiply_first(const Arguments& a, int step, int batch) {
+  MACHINE_DEVICE void multiply_first(const Arguments& a, int step, int batch) {
     wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
     clear_first_sums();
     for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch,
                [&](int i, const Fragments& x) { multiply_first_pair(a, i, x); });
   }
-  RESIDENT_DEVICE void clear_first_sums() {
+  MACHINE_DEVICE void clear_first_sums() {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) first_sums_[c] = {};
   }
-  RESIDENT_DEVICE void multiply_first_pair(const Arguments& a, int i, const Fragments& x) {
+  MACHINE_DEVICE void multiply_first_pair(const Arguments& a, int i, const Fragments& x) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       Format::multiply_inputs(first_sums_[c], i & 1, x, first_weights(a, i, c), lane_);
   }
-  RESIDENT_DEVICE Owns load_first_own(const Arguments& a) const {
+  MACHINE_DEVICE Owns load_first_own(const Arguments& a) const {
     Owns own;
     if constexpr (kTurned) {
       own = Owns::load(own_gradient(a, 0), lane_);
@@ -1020,7 +1026,7 @@ class SliceMember {
     }
     return own;
   }
-  RESIDENT_DEVICE void update_first_pair(const Arguments& a, int i, const Fragments& x, const Owns& own) {
+  MACHINE_DEVICE void update_first_pair(const Arguments& a, int i, const Fragments& x, const Owns& own) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
       const float4 sum = outer_inputs(x, own, c);
@@ -1030,7 +1036,7 @@ class SliceMember {
     }
   }
   /// And the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
     if constexpr (kEarlyInputs < kInputs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     if (step + 1 < a.steps) wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
     const Owns own = load_first_own(a);
@@ -1042,7 +1048,7 @@ class SliceMember {
     });
     if (warp_ == (kBiasesInStep ? 2 : 7)) update_own_bias(a, 0);  // 7 has more inputs
   }
-  RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
+  MACHINE_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const Owns own = load_first_own(a);
     for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_,
@@ -1051,14 +1057,14 @@ class SliceMember {
     if (warp_ == 7) update_own_bias(a, 0);
   }
 
-  RESIDENT_DEVICE void update_own_bias(const Arguments& a, int layer) const {
+  MACHINE_DEVICE void update_own_bias(const Arguments& a, int layer) const {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer, c), lane_),
                   floats(a.plan.bias_offset) + 8 * (kOwn * layer + c));
   }
   /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
     float2 sum = make_float2(0, 0);
     if constexpr (Format::kWords == 4) {
       sum = Format::sum_of_rows(Format::transposed(tile));
@@ -1076,22 +1082,22 @@ class SliceMember {
 
   // ---- partial sums
 
-  RESIDENT_DEVICE float4* partial(const Arguments& a, int warp, int c = 0) const {
+  MACHINE_DEVICE float4* partial(const Arguments& a, int warp, int c = 0) const {
     return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset) +
            ((partial_ * kOwn + c) * kWarps + warp) * (kPartialTile / 16);
   }
   /// Both halves of this lane's place, or of lane t's of its quad; only the first last_lanes have one.
-  RESIDENT_DEVICE float4* last_partial(const Arguments& a, int warp) const {
+  MACHINE_DEVICE float4* last_partial(const Arguments& a, int warp) const {
     return last_partial(a, warp, lane_ & 3);
   }
-  RESIDENT_DEVICE float4* last_partial(const Arguments& a, int warp, int t) const {
+  MACHINE_DEVICE float4* last_partial(const Arguments& a, int warp, int t) const {
     float4* begin = kOwn == 1 ? reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset)
                               : partial(a, 0, 1);  // the logits have no sums there
     return begin + ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + t) * 2;
   }
   /// Of each of this member's slices, or of the logits.
   template <int kSlices>
-  RESIDENT_DEVICE void store_partial(const Arguments& a, const typename Format::Sums (&sums)[kSlices]) {
+  MACHINE_DEVICE void store_partial(const Arguments& a, const typename Format::Sums (&sums)[kSlices]) {
     partial_ ^= 1;
 #pragma unroll
     for (int c = 0; c < kSlices; ++c) {
@@ -1103,7 +1109,7 @@ class SliceMember {
     }
   }
   /// What this lane publishes of the sums.
-  RESIDENT_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
+  MACHINE_DEVICE void add_partial(const Arguments& a, float (&sums)[4]) const {
     const float4* mine =
         partial(a, kFirstHiddenWarp, published()) + publisher().half * 32 + publisher().position;
     const float4 total = add_up<kHiddenWarps>(mine, kPartialTile / 16);
@@ -1113,23 +1119,23 @@ class SliceMember {
   // ---- inputs
 
   /// Extra pairs go to the last warps: the first has to publish.
-  RESIDENT_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
+  MACHINE_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
     if constexpr (kInputTeam == 1) return part_begin(a.plan.input_pairs, kInputWarps, warp);
     const int begin = part_begin(a.plan.input_pairs, kTeam, rank);
     return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kInputWarps, warp);
   }
-  RESIDENT_DEVICE static int part_begin(int count, int parts, int part) {
+  MACHINE_DEVICE static int part_begin(int count, int parts, int part) {
     return part * (count / parts) + max(0, part - (parts - count % parts));
   }
   /// Where this warp's inputs begin: of a batch, or of what this member stages of it.
-  RESIDENT_DEVICE int input_byte(bool staged) const {
+  MACHINE_DEVICE int input_byte(bool staged) const {
     return 2 * (input_begin_ - (kTeam > 1 && staged ? input_first_ : 0)) * kTile + lane_ * 16;
   }
   /// use(i, fragments) for this warp's pairs of inputs of this step's batch. Beyond its own a warp takes its last pair
   /// again, against weights of zero, so that no load hangs on a condition.
   template <class Use>
-  RESIDENT_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset, int batch,
-                                  Use&& use) const {
+  MACHINE_DEVICE void for_inputs(const Arguments& a, const unsigned char* memory, int offset, int batch,
+                                 Use&& use) const {
     if (input_pairs_ == 0) return;
     const int begin = input_byte(offset >= 0);
     const auto each = [&](const unsigned char* x, auto&& load) {
@@ -1160,7 +1166,7 @@ class SliceMember {
   }
   /// One pair on its way while another is used.
   template <class Use, class Load>
-  RESIDENT_DEVICE void roll_inputs(const unsigned char* x, Use&& use, Load&& load) const {
+  MACHINE_DEVICE void roll_inputs(const unsigned char* x, Use&& use, Load&& load) const {
     const auto fragments = [&](int i) {
       Fragments f;
 #pragma unroll
@@ -1177,7 +1183,7 @@ class SliceMember {
     }
   }
   /// Pair i of this warp's inputs of this step's batch, as columns.
-  RESIDENT_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
+  MACHINE_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
     const unsigned char* x = (a.plan.x_columns_offset >= 0 ? shared_memory() + a.plan.x_columns_offset
                                                            : a.x_columns + batch_ * a.plan.x_batch_bytes) +
                              input_byte(a.plan.x_columns_offset >= 0) +
@@ -1188,7 +1194,7 @@ class SliceMember {
     return f;
   }
   /// The same of the next step, as rows, where there is always room to stage them.
-  RESIDENT_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
+  MACHINE_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
     const unsigned char* x = shared_memory() + a.plan.x_rows_offset + input_byte(true) +
                              2 * max(0, min(i, input_pairs_ - 1)) * kTile;
     Fragments f;
@@ -1196,7 +1202,7 @@ class SliceMember {
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_shared16(x + part * 512));
     return f;
   }
-  RESIDENT_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
+  MACHINE_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
     if (kEarlyInputs == 0) return;
     wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     const auto each = [&](const unsigned char* memory, auto&& load) {
@@ -1216,11 +1222,11 @@ class SliceMember {
   }
   // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
   // barrier that all have passed since they read it.
-  RESIDENT_DEVICE std::uint32_t staging_barrier(const Arguments& a, int which) const {
+  MACHINE_DEVICE std::uint32_t staging_barrier(const Arguments& a, int which) const {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(a.plan.staging_barrier_offset) +
            8 * static_cast<std::uint32_t>(which);
   }
-  RESIDENT_DEVICE void begin_staging(const Arguments& a) const {
+  MACHINE_DEVICE void begin_staging(const Arguments& a) const {
     if (thread_index() == 0) {
       barrier_init(staging_barrier(a, 0), 1);
       barrier_init(staging_barrier(a, 1), 1);
@@ -1228,33 +1234,33 @@ class SliceMember {
     }
     block_sync();
   }
-  RESIDENT_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
-                             int batch, int thread) const {
+  MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset, int batch,
+                            int thread) const {
     if (offset < 0 || thread_index() != thread) return;
     const auto bytes = static_cast<std::uint32_t>(
         kTeam == 1 ? a.plan.x_batch_bytes
                    : std::int64_t{2} * (input_begin(a, rank_ + 1, 0) - input_first_) * kTile);
-    async_proxy_fence();
-    barrier_expect(staging_barrier(a, which), bytes);
+    fence_proxy_async_shared();
+    barrier_arrive_expect(staging_barrier(a, which), bytes);
     if (kTeam > 1 && bytes == 0) return;
-    copy_bulk(shared_memory() + offset,
+    bulk_load(shared_address(shared_memory() + offset),
               memory + batch * a.plan.x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
               staging_barrier(a, which));
   }
   /// Of the next step.
-  RESIDENT_DEVICE void stage_rows(const Arguments& a, int thread = kThreads - 1) const {
+  MACHINE_DEVICE void stage_rows(const Arguments& a, int thread = kThreads - 1) const {
     stage(a, 0, a.x_rows, a.plan.x_rows_offset, next_batch_, thread);
   }
-  RESIDENT_DEVICE void stage_columns(const Arguments& a, int thread = kThreads - 1) const {
+  MACHINE_DEVICE void stage_columns(const Arguments& a, int thread = kThreads - 1) const {
     stage(a, 1, a.x_columns, a.plan.x_columns_offset, batch_, thread);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
-  RESIDENT_DEVICE void wait_for_inputs(const Arguments& a, int which, int offset, int step) const {
+  MACHINE_DEVICE void wait_for_inputs(const Arguments& a, int which, int offset, int step) const {
     if (offset < 0) return;
-    while (!warp_all(barrier_try_wait_own(staging_barrier(a, which), static_cast<std::uint32_t>(step) & 1))) {
+    while (!warp_all(barrier_try_wait(staging_barrier(a, which), static_cast<std::uint32_t>(step) & 1))) {
     }
   }
-  RESIDENT_DEVICE auto first_weights(const Arguments& a, int i, int c) const {
+  MACHINE_DEVICE auto first_weights(const Arguments& a, int i, int c) const {
     if constexpr (kTurned)
       return Format::turned_weights(first_[i], first_[kInputs + i], c);
     else if constexpr (Format::kFirstInRegisters)
@@ -1266,7 +1272,7 @@ class SliceMember {
   // ---- start and end of a launch
 
   /// Which of a pair's 16 columns lies at a place of its masters. Of hidden columns it may be the exchange's order.
-  RESIDENT_DEVICE static int column_of_place(int layer, int place) {
+  MACHINE_DEVICE static int column_of_place(int layer, int place) {
     if constexpr (requires { Exchange::column_of_place(place); })
       return layer == 0 ? place : Exchange::column_of_place(place);
     else
@@ -1275,8 +1281,8 @@ class SliceMember {
   /// visit(own value, whether it exists, its place in the flat parameters): the four values of a lane in a pair of
   /// masters, whose columns begin with `column` and outputs with `output`; transposed: the weight's rows are the columns.
   template <int kSlices = 2, class Visit>
-  RESIDENT_DEVICE void for_pair(const Arguments& a, int layer, float4& pair, int master_lane, int column,
-                                int output, bool transposed, bool exists, Visit&& visit) const {
+  MACHINE_DEVICE void for_pair(const Arguments& a, int layer, float4& pair, int master_lane, int column,
+                               int output, bool transposed, bool exists, Visit&& visit) const {
     const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
     float* values[4] = {&pair.x, &pair.y, &pair.z, &pair.w};
 #pragma unroll
@@ -1290,7 +1296,7 @@ class SliceMember {
   }
   /// All masters of this member that are real, each with its place: rows(), columns() and the last layer's second copies.
   template <class Visit, class Mirror>
-  RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
+  MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
     if constexpr (kServes)
       if (serves()) return;
     const int last = layers(a) - 1, m = lane_;
@@ -1339,7 +1345,7 @@ class SliceMember {
     }
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
+  MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     const int last = layers(a) - 1;
     if (warp_ < last && lane_ < 8 * kOwn)
       visit(floats(a.plan.bias_offset)[8 * kOwn * warp_ + lane_],
@@ -1351,7 +1357,7 @@ class SliceMember {
 
   /// Masters and biases of this member, by the warps that have them, out of the flat parameters; everything else zero.
   template <int kThreadCount = kBlock>
-  RESIDENT_DEVICE void load(const Arguments& a, bool owns = true) {
+  MACHINE_DEVICE void load(const Arguments& a, bool owns = true) {
 #pragma unroll 1
     for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
@@ -1359,7 +1365,7 @@ class SliceMember {
     if (owns) load_masters(a);
     block_sync();
   }
-  RESIDENT_DEVICE void load_masters(const Arguments& a) {
+  MACHINE_DEVICE void load_masters(const Arguments& a) {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
@@ -1368,10 +1374,10 @@ class SliceMember {
   }
   /// The whole last layer comes from the first member, its mirror from the last. What a team does not divide comes from its
   /// first member, too, and the mirror from its last; in clusters each has updated a part of the pairs.
-  RESIDENT_DEVICE bool stores_hidden(int rank) const {
+  MACHINE_DEVICE bool stores_hidden(int rank) const {
     return kInClusters ? warp_ / (kWarps / kTeam) == rank_ : rank_ == rank;
   }
-  RESIDENT_DEVICE void store(const Arguments& a) {
+  MACHINE_DEVICE void store(const Arguments& a) {
     const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1], divided_end = a.plan.bias_begin[0];
     for_masters(
         a,
@@ -1392,51 +1398,51 @@ class SliceMember {
   // ---- places
 
   /// The first of the pairs that this warp reads. A warp beyond the last pair reads the last ones and skips them.
-  RESIDENT_DEVICE static int first_pair(const Arguments& a, int share) {
+  MACHINE_DEVICE static int first_pair(const Arguments& a, int share) {
     return min(share * kPairs, a.plan.members / kPairSlices - kPairs);
   }
   /// That which has this member's slices.
-  RESIDENT_DEVICE int own_pair() const { return member_ * kOwn / kPairSlices; }
+  MACHINE_DEVICE int own_pair() const { return member_ * kOwn / kPairSlices; }
   /// Shares of hidden columns. In a team without enough of them those warps that publish have none.
-  RESIDENT_DEVICE static int share_of(int warp, int rank) {
+  MACHINE_DEVICE static int share_of(int warp, int rank) {
     return kTeam == 1 || kWhole ? warp : (kWarps - 1 - warp) * kTeam + rank;
   }
-  RESIDENT_DEVICE static int warp_of(int share) { return kTeam == 1 ? share : kWarps - 1 - share / kTeam; }
-  RESIDENT_DEVICE static int gradient_exchange(const Arguments& a, int layer) {
+  MACHINE_DEVICE static int warp_of(int share) { return kTeam == 1 ? share : kWarps - 1 - share / kTeam; }
+  MACHINE_DEVICE static int gradient_exchange(const Arguments& a, int layer) {
     return layers(a) - 1 + layer - 1;
   }
   /// This warp's masters of one of the matrices at `offset`.
-  RESIDENT_DEVICE float4* matrix(int offset, int layer, int c = 0) const {
+  MACHINE_DEVICE float4* matrix(int offset, int layer, int c = 0) const {
     return reinterpret_cast<float4*>(shared_memory() + offset) +
            (((layer - 1) * kOwn + c) * kWarps + warp_) * (kPairs * 32);
   }
-  RESIDENT_DEVICE SecondTile second_tile(const Arguments& a, int i) const {
+  MACHINE_DEVICE SecondTile second_tile(const Arguments& a, int i) const {
     const int lanes = a.plan.last_lanes;
     return {reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
                 (warp_ * kPairs + i) * 8 * lanes,
             lanes};
   }
-  RESIDENT_DEVICE int own_column(int c) const { return 8 * (member_ * kOwn + c); }
-  RESIDENT_DEVICE float4* first_masters(const Arguments& a, int c = 0) const {
+  MACHINE_DEVICE int own_column(int c) const { return 8 * (member_ * kOwn + c); }
+  MACHINE_DEVICE float4* first_masters(const Arguments& a, int c = 0) const {
     const int pair = kOwn == 1 ? (warp_ - kFirstInputWarp) * kInputs
                                : c * a.plan.member_input_pairs + input_begin_ - input_first_;
     return reinterpret_cast<float4*>(shared_memory() + a.plan.first_offset) + pair * 32;
   }
   /// Only the first layer's are still needed when the next step makes its own. (With one slice there is room for all.)
-  RESIDENT_DEVICE static int hidden_place(int layer, int step) {
+  MACHINE_DEVICE static int hidden_place(int layer, int step) {
     return kOwn == 1 ? 2 * layer + (step & 1) : layer > 0 ? layer + 1 : step & 1;
   }
-  RESIDENT_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step, int c = 0) const {
+  MACHINE_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step, int c = 0) const {
     return shared_memory() + a.plan.hidden_offset + (hidden_place(layer, step) * kOwn + c) * kOwnTile;
   }
-  RESIDENT_DEVICE unsigned char* own_gradient(const Arguments& a, int layer, int c = 0) const {
+  MACHINE_DEVICE unsigned char* own_gradient(const Arguments& a, int layer, int c = 0) const {
     return shared_memory() + a.plan.gradient_offset + (layer * kOwn + c) * kOwnTile;
   }
-  RESIDENT_DEVICE float2 bias_of(const Arguments& a, int layer, int c) const {
+  MACHINE_DEVICE float2 bias_of(const Arguments& a, int layer, int c) const {
     return reinterpret_cast<const float2*>(shared_memory() +
                                            a.plan.bias_offset)[(layer * kOwn + c) * 4 + (lane_ & 3)];
   }
-  RESIDENT_DEVICE static float* floats(int offset) {
+  MACHINE_DEVICE static float* floats(int offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
 

@@ -7,6 +7,9 @@
 // Everything else (who owns what, exchanges, barriers, what is put off) is as there.
 #pragma once
 
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 
 namespace headroom::resident {
@@ -25,9 +28,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
  public:
   static constexpr int kThreadCount = kThreads;
 
-  RESIDENT_DEVICE explicit SliceStreamMember(const Arguments& a) : Base(a) {}
+  MACHINE_DEVICE explicit SliceStreamMember(const Arguments& a) : Base(a) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::load(a);
     exchange_.begin(a);
     Base::team_.begin(a);
@@ -48,7 +51,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
   static constexpr bool kBoth = kOwn == 2;
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  RESIDENT_DEVICE bool pass(const Arguments& a, int step) {
+  MACHINE_DEVICE bool pass(const Arguments& a, int step) {
     const bool training = step < a.steps;
     const int last = a.plan.layers - 1;
     exchange_.begin_step(a, step);
@@ -91,7 +94,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
 
   // ---- forward
 
-  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step) {
+  MACHINE_DEVICE bool forward_first(const Arguments& a, int step) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
     const unsigned char* x = inputs(a, a.x_rows, a.plan.x_rows_offset);
@@ -109,7 +112,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     return true;
   }
 
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step) {
+  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step) {
     const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
     Sums sums[kOwn] = {};
     wait_for_pairs<false>(a, layer - 1, [&](int i, const Values& first, const Values& second) {
@@ -120,7 +123,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     Base::publish_hidden(a, layer, step, place);
   }
 
-  RESIDENT_DEVICE void logits(const Arguments& a, int step) {
+  MACHINE_DEVICE void logits(const Arguments& a, int step) {
     const float4* masters = Base::matrix(a.plan.last_offset[0], 1);
     const int row = warp_ * 8 + (lane_ >> 2);
     label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
@@ -143,7 +146,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
 
   // ---- backward
 
-  RESIDENT_DEVICE void backward(const Arguments& a, int layer, int step) {
+  MACHINE_DEVICE void backward(const Arguments& a, int layer, int step) {
     Sums sums[kOwn] = {};
     wait_for_pairs<true>(a, Base::gradient_exchange(a, layer),
                          [&](int i, const Values& first, const Values& second) {
@@ -154,7 +157,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
 
   /// Through the layer below the last one: the gradient is made, used, and its columns are updated, pair by pair. With two
   /// slices it is kept in global memory instead, and its columns are updated while the next gradient travels.
-  RESIDENT_DEVICE void backward_below_last(const Arguments& a, int step) {
+  MACHINE_DEVICE void backward_below_last(const Arguments& a, int step) {
     const int layer = a.plan.layers - 2;
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
     Owns own;
@@ -181,7 +184,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     warp_sync();
     Base::store_partial(a, sums);
   }
-  RESIDENT_DEVICE unsigned char* kept_gradient(const Arguments& a) const {
+  MACHINE_DEVICE unsigned char* kept_gradient(const Arguments& a) const {
     return a.exchange + a.plan.behind_tiles +
            (block_index() * kWarps + warp_) * static_cast<int>(2 * kPairs * Base::kTile);
   }
@@ -193,21 +196,21 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     Own slice[kOwn];
   };
   template <class OwnTile>
-  RESIDENT_DEVICE Owns load_owns(const OwnTile& own_tile) const {
+  MACHINE_DEVICE Owns load_owns(const OwnTile& own_tile) const {
     Owns own;
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) own.slice[c] = Format::load_own(own_tile(c), lane_);
     return own;
   }
-  RESIDENT_DEVICE void multiply_pair(Sums (&sums)[kOwn], int offset, int layer, int i, const Values& first,
-                                     const Values& second) const {
+  MACHINE_DEVICE void multiply_pair(Sums (&sums)[kOwn], int offset, int layer, int i, const Values& first,
+                                    const Values& second) const {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       Format::multiply(sums[c], 0, first, second,
                        Format::load_weights(Base::matrix(offset, layer, c) + i * 32, lane_), lane_);
   }
-  RESIDENT_DEVICE void update_pair(const Arguments& a, int offset, int layer, int i, const Values& first,
-                                   const Values& second, const Owns& own) const {
+  MACHINE_DEVICE void update_pair(const Arguments& a, int offset, int layer, int i, const Values& first,
+                                  const Values& second, const Owns& own) const {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
       float4* mine = Base::matrix(offset, layer, c) + i * 32 + Format::master_lane(lane_);
@@ -220,9 +223,9 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
   /// `apart` further, with `tiles`, from which load(wanted, value, address) reads. A pair is asked for when the one before
   /// begins: it takes a trip to the L2, and one scoreboard stands for all that is on its way from one turn of a loop to the next.
   template <bool kMarked, class Load>
-  RESIDENT_DEVICE void update_both(const Arguments& a, float4* masters, int apart, int pairs, int skipped,
-                                   const unsigned char* own_tiles, const unsigned char* tiles,
-                                   std::uint32_t mark, std::uint32_t displaced, Load&& load) const {
+  MACHINE_DEVICE void update_both(const Arguments& a, float4* masters, int apart, int pairs, int skipped,
+                                  const unsigned char* own_tiles, const unsigned char* tiles,
+                                  std::uint32_t mark, std::uint32_t displaced, Load&& load) const {
     using BothOwn = typename Format::BothOwn;
     const unsigned char* from[2] = {tiles + BothOwn::byte(0, lane_), tiles + BothOwn::byte(1, lane_)};
     const auto load_pair = [&](bool wanted, uint4(&rows)[8]) {
@@ -267,27 +270,29 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     }
   }
   template <class Source>
-  RESIDENT_DEVICE void update_both_hidden(const Arguments& a, int offset, int layer,
-                                          const unsigned char* own_tiles, const Source& source) const {
+  MACHINE_DEVICE void update_both_hidden(const Arguments& a, int offset, int layer,
+                                         const unsigned char* own_tiles, const Source& source) const {
     if (pairs() == 0) return;
-    update_both<true>(
-        a, Base::matrix(offset, layer), kWarps * kPairs * 32, kPairs, skipped_, own_tiles, source.tiles,
-        source.mark, source.displaced,
-        [](bool wanted, uint4& value, const unsigned char* address) { load_if(wanted, value, address); });
+    update_both<true>(a, Base::matrix(offset, layer), kWarps * kPairs * 32, kPairs, skipped_, own_tiles,
+                      source.tiles, source.mark, source.displaced,
+                      [](bool wanted, uint4& value, const unsigned char* address) {
+                        load_relaxed_gpu_4x32_if(wanted, value, address);
+                      });
   }
-  RESIDENT_DEVICE void update_columns_below_last(const Arguments& a, int step) const {
+  MACHINE_DEVICE void update_columns_below_last(const Arguments& a, int step) const {
     const int layer = a.plan.layers - 2;
     if constexpr (kBoth)
       if (pairs() > 0)
-        update_both<false>(
-            a, Base::matrix(a.plan.columns_offset, layer), kWarps * kPairs * 32, kPairs, skipped_,
-            Base::own_hidden(a, layer - 1, step), kept_gradient(a), 0, 0,
-            [](bool wanted, uint4& value, const unsigned char* address) { load_if(wanted, value, address); });
+        update_both<false>(a, Base::matrix(a.plan.columns_offset, layer), kWarps * kPairs * 32, kPairs,
+                           skipped_, Base::own_hidden(a, layer - 1, step), kept_gradient(a), 0, 0,
+                           [](bool wanted, uint4& value, const unsigned char* address) {
+                             load_relaxed_gpu_4x32_if(wanted, value, address);
+                           });
     warp_sync();
   }
   /// What was put off from `step`: the columns, if they were, then the rows. One loop takes both, since a second one
   /// would be fetched anew in every step: what a step executes is about as large as the instruction cache.
-  RESIDENT_DEVICE void update_from_before(const Arguments& a, int layer, int step, bool columns) {
+  MACHINE_DEVICE void update_from_before(const Arguments& a, int layer, int step, bool columns) {
 #pragma unroll 1
     for (int rows = columns ? 0 : 1; rows < 2; ++rows) {
       if constexpr (kBoth) {
@@ -310,7 +315,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     warp_sync();  // other lanes of this warp read these
     if (warp_ == 7) Base::update_own_bias(a, layer);
   }
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step) {
+  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step) {
     if constexpr (kBoth) {
       update_both_hidden(
           a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step),
@@ -325,7 +330,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
                     });
     warp_sync();
   }
-  RESIDENT_DEVICE void update_last(const Arguments& a) {
+  MACHINE_DEVICE void update_last(const Arguments& a) {
     const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
     const Own first = Format::load_own(dlogits, lane_),
               second = Format::load_own(dlogits + Base::kTile, lane_);
@@ -349,7 +354,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
     });
     warp_sync();
   }
-  RESIDENT_DEVICE void update_first(const Arguments& a, int step) {
+  MACHINE_DEVICE void update_first(const Arguments& a, int step) {
     const unsigned char* x = inputs(a, a.x_columns, a.plan.x_columns_offset);
     Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
     if constexpr (kBoth) {
@@ -358,7 +363,7 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
         update_both<false>(a, Base::first_masters(a), a.plan.member_input_pairs * 32, input_pairs_,
                            min(skipped_, 0), Base::own_gradient(a, 0), x - lane_ * 16, 0, 0,
                            [](bool wanted, uint4& value, const unsigned char* address) {
-                             load_generic_if(wanted, value, address);
+                             load_generic16_if(wanted, value, address);
                            });
       warp_sync();
       if (warp_ == 7) Base::update_own_bias(a, 0);
@@ -379,27 +384,27 @@ class SliceStreamMember : SliceMember<Format, ExchangeOf, kPairs, 0, kTeam, kOwn
   // ---- pair by pair
 
   /// In a team some have no hidden columns.
-  RESIDENT_DEVICE int pairs() const { return kTeam > 1 && skipped_ >= kPairs ? 0 : kPairs; }
+  MACHINE_DEVICE int pairs() const { return kTeam > 1 && skipped_ >= kPairs ? 0 : kPairs; }
 
   /// use(i, tile, tile) for each of this warp's pairs of an exchange of this step.
   template <bool kGradient, class Use>
-  RESIDENT_DEVICE void wait_for_pairs(const Arguments& a, int exchange, Use&& use) {
+  MACHINE_DEVICE void wait_for_pairs(const Arguments& a, int exchange, Use&& use) {
     exchange_.template stream<kGradient, true>(a, waiter_, first_slice_, pairs(), exchange, false, use);
   }
   /// The same for one that was waited for in this step, or the one before.
   template <bool kGradient, class Use>
-  RESIDENT_DEVICE void for_pairs(const Arguments& a, int exchange, bool before, Use&& use) {
+  MACHINE_DEVICE void for_pairs(const Arguments& a, int exchange, bool before, Use&& use) {
     exchange_.template stream<kGradient, false>(a, waiter_, first_slice_, pairs(), exchange, before, use);
   }
   /// This warp's inputs of this step's batch, staged or in global memory.
-  RESIDENT_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
-                                              int offset) const {
+  MACHINE_DEVICE const unsigned char* inputs(const Arguments& a, const unsigned char* memory,
+                                             int offset) const {
     return (offset >= 0 ? shared_memory() + offset : memory + batch_ * a.plan.x_batch_bytes) +
            Base::input_byte(offset >= 0);
   }
   /// use(i, tile, tile) for each of this warp's pairs of inputs, two more on their way.
   template <class Use>
-  RESIDENT_DEVICE void for_inputs(const unsigned char* x, Use&& use) const {
+  MACHINE_DEVICE void for_inputs(const unsigned char* x, Use&& use) const {
     const auto load = [&](Values(&pair)[2], int i) {
       pair[0] = pair[1] = Values{};
       if (i < input_pairs_)

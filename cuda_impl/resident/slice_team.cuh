@@ -7,6 +7,11 @@
 // the place.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_exchange.cuh"
 
 namespace headroom::resident {
@@ -14,11 +19,11 @@ namespace headroom::resident {
 template <int kTeam>
 class Team {
  public:
-  RESIDENT_DEVICE static int rank() { return static_cast<int>(block_index() % kTeam); }
-  RESIDENT_DEVICE static int number() { return static_cast<int>(block_index() / kTeam); }
+  MACHINE_DEVICE static int rank() { return static_cast<int>(block_index() % kTeam); }
+  MACHINE_DEVICE static int number() { return static_cast<int>(block_index() / kTeam); }
 
   /// After shared memory was cleared and before anybody sends.
-  RESIDENT_DEVICE static void begin(const SliceArguments& arguments) {
+  MACHINE_DEVICE static void begin(const SliceArguments& arguments) {
     if (thread_index() == 0) {
       for (int i = 0; i <= kOneWay; ++i) barrier_init(barrier(arguments, i), 1);
       barrier_init_fence();
@@ -27,11 +32,11 @@ class Team {
     cluster_sync();
   }
   /// Nobody may leave while others still store into its memory.
-  RESIDENT_DEVICE static void end() { cluster_sync(); }
+  MACHINE_DEVICE static void end() { cluster_sync(); }
 
   /// The sum over the team, by a warp together with the same warp of every other member: the `warp`-th that sends.
   template <class Waiter>
-  RESIDENT_DEVICE float4 sum(const SliceArguments& arguments, Waiter& waiter, int warp, const float4& own) {
+  MACHINE_DEVICE float4 sum(const SliceArguments& arguments, Waiter& waiter, int warp, const float4& own) {
     const float4* others = send_and_wait(arguments, waiter, warp, own);
     if constexpr (kTeam == 2) return add(own, others[0]);
     if constexpr (kTeam == 3) {  // ranks 0 and 1 first, everywhere
@@ -42,23 +47,22 @@ class Team {
     return add(add(own, others[0]), add(others[32], others[64]));
   }
   /// One way, by one warp: 16 bytes of each lane into the same place of the others, who await as many in this step.
-  RESIDENT_DEVICE void send(const SliceArguments& arguments, unsigned char* place,
-                            const uint4& packet) const {
+  MACHINE_DEVICE void send(const SliceArguments& arguments, unsigned char* place, const uint4& packet) const {
 #pragma unroll
     for (int i = 1; i < kTeam; ++i) {
       const auto to = static_cast<std::uint32_t>(other(i));
-      store_remote16(remote_address(shared_address(place), to), packet,
-                     remote_address(barrier(arguments, kOneWay), to));
+      store_async16(remote_address(shared_address(place), to), packet,
+                    remote_address(barrier(arguments, kOneWay), to));
     }
   }
   /// What is sent in this step, once a step.
   template <class Waiter>
-  RESIDENT_DEVICE static void expect(const SliceArguments& arguments, const Waiter& waiter, int bytes) {
+  MACHINE_DEVICE static void expect(const SliceArguments& arguments, const Waiter& waiter, int bytes) {
     if (waiter.lane == 0 && !waiter.timed_out)
-      barrier_expect(barrier(arguments, kOneWay), static_cast<std::uint32_t>(bytes));
+      barrier_arrive_expect(barrier(arguments, kOneWay), static_cast<std::uint32_t>(bytes));
   }
   template <class Waiter>
-  RESIDENT_DEVICE static void await(const SliceArguments& arguments, Waiter& waiter, int step) {
+  MACHINE_DEVICE static void await(const SliceArguments& arguments, Waiter& waiter, int step) {
     waiter.await(arguments, barrier(arguments, kOneWay), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
 
@@ -67,16 +71,16 @@ class Team {
   static constexpr std::uint32_t kBytes = (kTeam - 1) * 512;  // that a warp waits for
   static constexpr int kOneWay = 2 * kTeamWarps;              // the barrier behind those of the warps
 
-  RESIDENT_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int i) {
+  MACHINE_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int i) {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);
   }
   /// The i-th other member; in a team of three that which is i behind in a ring.
-  RESIDENT_DEVICE static int other(int i) { return kTeam == 3 ? (rank() + i) % 3 : rank() ^ i; }
+  MACHINE_DEVICE static int other(int i) { return kTeam == 3 ? (rank() + i) % 3 : rank() ^ i; }
   /// The values of the member whose other(1 + i) this is are 32 * i further.
   template <class Waiter>
-  RESIDENT_DEVICE const float4* send_and_wait(const SliceArguments& arguments, Waiter& waiter, int warp,
-                                              const float4& own) {
+  MACHINE_DEVICE const float4* send_and_wait(const SliceArguments& arguments, Waiter& waiter, int warp,
+                                             const float4& own) {
     const int place = static_cast<int>(uses_ & 1) * kTeamWarps + warp;
     const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);
     ++uses_;
@@ -87,11 +91,11 @@ class Team {
 #pragma unroll
     for (int i = 1; i < kTeam; ++i) {
       const auto to = static_cast<std::uint32_t>(other(i));
-      store_remote16(remote_address(shared_address(values) + static_cast<std::uint32_t>(i - 1) * 512, to),
-                     packet, remote_address(here, to));
+      store_async16(remote_address(shared_address(values) + static_cast<std::uint32_t>(i - 1) * 512, to),
+                    packet, remote_address(here, to));
     }
     // While the sums travel. What comes before counts too: without this arrival the phase is not complete.
-    if (waiter.lane == 0 && !waiter.timed_out) barrier_expect(here, kBytes);
+    if (waiter.lane == 0 && !waiter.timed_out) barrier_arrive_expect(here, kBytes);
     waiter.await(arguments, here, parity, kWaitTeam);
     return reinterpret_cast<const float4*>(values);
   }
@@ -102,19 +106,19 @@ class Team {
 template <>
 class Team<1> {
  public:
-  RESIDENT_DEVICE static int rank() { return 0; }
-  RESIDENT_DEVICE static int number() { return static_cast<int>(block_index()); }
-  RESIDENT_DEVICE static void begin(const SliceArguments&) {}
-  RESIDENT_DEVICE static void end() {}
+  MACHINE_DEVICE static int rank() { return 0; }
+  MACHINE_DEVICE static int number() { return static_cast<int>(block_index()); }
+  MACHINE_DEVICE static void begin(const SliceArguments&) {}
+  MACHINE_DEVICE static void end() {}
   template <class Waiter>
-  RESIDENT_DEVICE static float4 sum(const SliceArguments&, Waiter&, int, const float4& own) {
+  MACHINE_DEVICE static float4 sum(const SliceArguments&, Waiter&, int, const float4& own) {
     return own;
   }
-  RESIDENT_DEVICE static void send(const SliceArguments&, const unsigned char*, const uint4&) {}
+  MACHINE_DEVICE static void send(const SliceArguments&, const unsigned char*, const uint4&) {}
   template <class Waiter>
-  RESIDENT_DEVICE static void expect(const SliceArguments&, const Waiter&, int) {}
+  MACHINE_DEVICE static void expect(const SliceArguments&, const Waiter&, int) {}
   template <class Waiter>
-  RESIDENT_DEVICE static void await(const SliceArguments&, Waiter&, int) {}
+  MACHINE_DEVICE static void await(const SliceArguments&, Waiter&, int) {}
 };
 
 }  // namespace headroom::resident

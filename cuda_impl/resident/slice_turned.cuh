@@ -12,6 +12,13 @@
 //   registers:  masters of the first layer 32; tiles taken 32, those on their way 32, d2 until it is used 32, weights 32; inputs 32 and 32
 #pragma once
 
+#include "machine/bits.cuh"
+#include "machine/compiler.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 
 namespace headroom::resident {
@@ -28,13 +35,13 @@ class SliceTurnedGrid {
       CallingWaiter;  // ten waits in a step, all between instructions that are fetched anew every time
   using Tiles = Share<Format, kPairs>;  // halves of pairs of tiles
 
-  RESIDENT_DEVICE SliceTurnedGrid(const SliceArguments& arguments, int first_slice, int lane)
+  MACHINE_DEVICE SliceTurnedGrid(const SliceArguments& arguments, int first_slice, int lane)
       : reader_(arguments.exchange + first_slice * kHalf + lane * 16),
         displaced_(arguments.exchange + arguments.plan.members * kHalf + first_slice * 16 + lane * 8) {}
-  RESIDENT_DEVICE void begin(const SliceArguments&) { block_sync(); }
-  RESIDENT_DEVICE void end() {}
+  MACHINE_DEVICE void begin(const SliceArguments&) { block_sync(); }
+  MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
-  RESIDENT_DEVICE void begin_step(const SliceArguments& arguments, int step) {
+  MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
     stride_ = 2 * arguments.slot_bytes;
     now_ = (step & 1) != 0 ? arguments.slot_bytes : 0;
     before_ = arguments.slot_bytes - now_;
@@ -43,8 +50,8 @@ class SliceTurnedGrid {
   }
 
   /// Waits for this step's activations and takes them.
-  RESIDENT_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
-                            int exchange) const {
+  MACHINE_DEVICE void take(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                           int exchange) const {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       load(tiles, reader_ + slot(exchange));
@@ -53,13 +60,13 @@ class SliceTurnedGrid {
     remove_marks(tiles);
   }
   /// The same of gradients.
-  RESIDENT_DEVICE void take_gradient(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
-                                     int exchange) const {
+  MACHINE_DEVICE void take_gradient(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                                    int exchange) const {
     std::uint64_t begin = 0;
     uint2 displaced = make_uint2(0, mark_);
     for (std::uint32_t polls = 1;; ++polls) {
       load(tiles, reader_ + slot(exchange));
-      if (waiter.lane < 2 * kHalves) displaced = load_packet(displaced_ + slot(exchange));
+      if (waiter.lane < 2 * kHalves) displaced = load_relaxed_gpu_64(displaced_ + slot(exchange));
       std::uint32_t wrong = displaced.y ^ mark_;
 #pragma unroll
       for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark_;
@@ -73,11 +80,11 @@ class SliceTurnedGrid {
     }
   }
   /// Asks for the last step's activations as columns. Nobody has seen these before: ready_columns() looks whether they are there.
-  RESIDENT_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
+  MACHINE_DEVICE void fetch_columns(const SliceArguments& arguments, Tiles& tiles, int exchange) const {
     load(tiles, reader_ + columns(arguments) + slot(exchange, true));
   }
-  RESIDENT_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
-                                     int exchange) const {
+  MACHINE_DEVICE void ready_columns(const SliceArguments& arguments, Tiles& tiles, Waiter& waiter,
+                                    int exchange) const {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
       if (complete(tiles, mark_before_) || waiter.give_up(arguments, polls, begin, exchange)) break;
@@ -93,8 +100,8 @@ class SliceTurnedGrid {
   };
   /// kGradient: lanes 16 to 31 publish nothing of one, but activations as columns.
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const SliceArguments& arguments, int half, const Publisher& publisher,
-                              int exchange) const {
+  MACHINE_DEVICE Place place(const SliceArguments& arguments, int half, const Publisher& publisher,
+                             int exchange) const {
     const bool columns_too = !kGradient && publisher.half != 0;
     const unsigned begin = slot(exchange) + (columns_too ? columns(arguments) : 0);
     // With the other mark nobody sees it.
@@ -108,40 +115,40 @@ class SliceTurnedGrid {
     compute_now(place.mark);
     return place;
   }
-  RESIDENT_DEVICE static void publish_hidden(uint4 packet, const Place& place) {
+  MACHINE_DEVICE static void publish_hidden(uint4 packet, const Place& place) {
     packet.w = (packet.w & ~kSign) | place.mark << 31;
-    store_whole16(place.tile, packet);
+    store_relaxed_gpu_128(place.tile, packet);
   }
-  RESIDENT_DEVICE static void publish_gradient(uint4 packet, const Publisher& publisher, const Place& place) {
+  MACHINE_DEVICE static void publish_gradient(uint4 packet, const Publisher& publisher, const Place& place) {
     const std::uint32_t bits = warp_ballot((packet.w & 1) != 0);
     packet.w = (packet.w & ~1u) | place.mark;
-    if (publisher.half == 0) store_whole16(place.tile, packet);
+    if (publisher.half == 0) store_relaxed_gpu_128(place.tile, packet);
     if (publisher.half == 0 && (publisher.position & 15) == 0)
-      store_packet(place.displaced, make_uint2(bits, place.mark));
+      store_relaxed_gpu_64(place.displaced, make_uint2(bits, place.mark));
   }
 
  private:
   static constexpr int kHalves = 2 * kPairs, kHalf = 512;
   static constexpr std::uint32_t kSign = 0x80000000u;
 
-  RESIDENT_DEVICE unsigned slot(int exchange, bool before = false) const {
+  MACHINE_DEVICE unsigned slot(int exchange, bool before = false) const {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
-  RESIDENT_DEVICE static unsigned columns(const SliceArguments& arguments) {
+  MACHINE_DEVICE static unsigned columns(const SliceArguments& arguments) {
     return static_cast<unsigned>(arguments.plan.members * (kHalf + 16));
   }
-  RESIDENT_DEVICE static void load(Tiles& tiles, const unsigned char* from) {
+  MACHINE_DEVICE static void load(Tiles& tiles, const unsigned char* from) {
 #pragma unroll
-    for (int i = 0; i < kHalves; ++i) assign(tiles.slice[i], 0, load_whole16(from + i * kHalf));
+    for (int i = 0; i < kHalves; ++i) assign(tiles.slice[i], 0, load_relaxed_gpu_128(from + i * kHalf));
   }
   /// Whether all activations have the given mark, 0 or 1.
-  RESIDENT_DEVICE static bool complete(const Tiles& tiles, std::uint32_t mark) {
+  MACHINE_DEVICE static bool complete(const Tiles& tiles, std::uint32_t mark) {
     std::uint32_t wrong = 0;
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) wrong |= tiles.slice[i].word[3] ^ mark << 31;
     return !warp_any((wrong & kSign) != 0);
   }
-  RESIDENT_DEVICE static void remove_marks(Tiles& tiles) {
+  MACHINE_DEVICE static void remove_marks(Tiles& tiles) {
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) tiles.slice[i].word[3] &= ~kSign;
   }
@@ -174,9 +181,9 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
  public:
   using Base::kThreadCount;
 
-  RESIDENT_DEVICE explicit SliceTurnedMember(const Arguments& a) : Base(a) {}
+  MACHINE_DEVICE explicit SliceTurnedMember(const Arguments& a) : Base(a) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -206,7 +213,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   };
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  RESIDENT_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
+  MACHINE_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
     const bool training = step < a.steps;
     exchange_.begin_step(a, step);
     Tiles old;  // activations of the step before as columns, for an update that was put off
@@ -268,7 +275,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     return true;
   }
 
-  RESIDENT_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
+  MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     Base::next_batch(a);
     const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
     const Addends own = addends(a, 0);
@@ -279,7 +286,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     return true;
   }
   /// Leaves in `old` what the next layer's put-off update takes.
-  RESIDENT_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Tiles& old) {
+  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Tiles& old) {
     const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
     const Addends own = addends(a, layer);
     Tiles below;
@@ -290,7 +297,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     publish_hidden(a, layer, step, place, own);
   }
   /// Partial sums of a product of what this warp takes.
-  RESIDENT_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, const Tiles& tiles) {
+  MACHINE_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, const Tiles& tiles) {
     PairSums sums[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
@@ -307,21 +314,21 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   /// Of the i-th pair.
   struct PairSums {  // [16 rows, 8 outputs] each, in one chain of instructions
     float half[2][4];
-    RESIDENT_DEVICE float4 of(int i) const {
+    MACHINE_DEVICE float4 of(int i) const {
       return make_float4(half[i][0], half[i][1], half[i][2], half[i][3]);
     }
   };
-  RESIDENT_DEVICE static void multiply(PairSums& sums, int i, const Tiles& tiles, const Weights& w) {
+  MACHINE_DEVICE static void multiply(PairSums& sums, int i, const Tiles& tiles, const Weights& w) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       Format::product(sums.half[half], part_of(tiles.slice[2 * i + half], 0), w.word[0], w.word[1]);
   }
 
-  RESIDENT_DEVICE static Weights transposed_weights(const std::uint32_t (&w)[2]) {
+  MACHINE_DEVICE static Weights transposed_weights(const std::uint32_t (&w)[2]) {
     return {{transpose8x8(w[0]), transpose8x8(w[1])}};
   }
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  RESIDENT_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Tiles& hidden) {
+  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Tiles& hidden) {
     Base::load_label(a);
     Weights w[kPairs], second[kPairs];
 #pragma unroll
@@ -344,7 +351,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     block_sync();
   }
   /// Of the gradients of a pair's slices, a half of the rows.
-  RESIDENT_DEVICE static Values masked_half(const float (&of)[2][8], int half, const Values& hidden) {
+  MACHINE_DEVICE static Values masked_half(const float (&of)[2][8], int half, const Values& hidden) {
     const float (&a)[8] = of[0];
     const float (&b)[8] = of[1];
     const int row = 4 * half;
@@ -352,8 +359,8 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
         {a[row], a[row + 1], a[row + 2], a[row + 3], b[row], b[row + 1], b[row + 2], b[row + 3]}, hidden);
   }
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
-  RESIDENT_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles,
-                                           const AcrossWeights (&across)[kPairs]) const {
+  MACHINE_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles,
+                                          const AcrossWeights (&across)[kPairs]) const {
     const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -368,7 +375,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   }
   /// The same for this member's slices, as columns, kept for the updates: the member of the team that has their masters makes it
   /// and sends it to the other, which needs it when the step has ended.
-  RESIDENT_DEVICE void own_gradient_below_last(const Arguments& a) {
+  MACHINE_DEVICE void own_gradient_below_last(const Arguments& a) {
     const int its_pair = Base::own_pair(), share = its_pair / kPairs;
     if (share % 2 != Base::rank_) {
       team_.expect(a, waiter_, kOwn * kTile);
@@ -400,7 +407,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   struct Addends {
     std::uint32_t sums, bias;
   };
-  RESIDENT_DEVICE Addends addends(const Arguments& a) const {
+  MACHINE_DEVICE Addends addends(const Arguments& a) const {
     const Publisher publisher = Base::publisher();
     auto sums = static_cast<std::uint32_t>(
         a.plan.partial_offset + ((Base::partial_ ^ 1) * kOwn + publisher.half) * kWarps * kPartialTile +
@@ -408,21 +415,21 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     compute_now(sums);
     return {sums, 0};
   }
-  RESIDENT_DEVICE Addends addends(const Arguments& a, int layer) const {
+  MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
     Addends own = addends(a);
     own.bias = static_cast<std::uint32_t>(a.plan.bias_offset +
                                           ((layer * kOwn + Base::publisher().half) * 4 + (lane_ & 3)) * 8);
     compute_now(own.bias);
     return own;
   }
-  RESIDENT_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
+  MACHINE_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
     const float4 total =
         add_up<kWarps>(reinterpret_cast<const float4*>(shared_memory() + own.sums), kPartialTile / 16);
     sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
   }
   /// What a lane stores of both slices' rows: lanes 0 to 15, which have summed the first slice, 16 bytes of them as they are, the
   /// others, which have the second, as columns.
-  RESIDENT_DEVICE uint4 both_forms(const Half& own) const {
+  MACHINE_DEVICE uint4 both_forms(const Half& own) const {
     const bool rows = lane_ < 16, odd = (lane_ & 4) != 0;
     std::uint32_t mine[2], received[2];
 #pragma unroll
@@ -436,11 +443,11 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     return rows ? make_uint4(mine[0], mine[1], received[0], received[1])
                 : make_uint4(received[0], received[1], mine[0], mine[1]);
   }
-  RESIDENT_DEVICE static std::uint32_t exchanged(std::uint32_t word, int lanes) {
+  MACHINE_DEVICE static std::uint32_t exchanged(std::uint32_t word, int lanes) {
     return float_to_bits(shuffle_xor(bits_to_float(word), lanes));
   }
-  RESIDENT_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
-                                      const Addends& addends) {
+  MACHINE_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
+                                     const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
     add_up_partial(addends, sums);
@@ -460,8 +467,8 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     else if (lane_ < 16)
       *reinterpret_cast<uint4*>(own_place + publisher.position * 16) = packet;
   }
-  RESIDENT_DEVICE void publish_gradient(const Arguments& a, int layer, const Place& place,
-                                        const Addends& addends) {
+  MACHINE_DEVICE void publish_gradient(const Arguments& a, int layer, const Place& place,
+                                       const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
     add_up_partial(addends, sums);
@@ -472,20 +479,20 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     keep_columns(Base::own_gradient(a, layer, Base::published()), packet);
   }
   /// As the row operand of an update.
-  RESIDENT_DEVICE static uint4 turned(const uint4& columns) {
+  MACHINE_DEVICE static uint4 turned(const uint4& columns) {
     return make_uint4(columns.x, columns.z, columns.y, columns.w);
   }
-  RESIDENT_DEVICE void keep_columns(unsigned char* place, const uint4& packet) const {
+  MACHINE_DEVICE void keep_columns(unsigned char* place, const uint4& packet) const {
     if (lane_ >= 16) *reinterpret_cast<uint4*>(place + Base::publisher().column_lane() * 16) = turned(packet);
   }
 
   // ---- updates
 
   /// Of the turned masters of a pair.
-  RESIDENT_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
+  MACHINE_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
     return {{Format::turned_weights(low, high, 0), Format::turned_weights(low, high, 1)}};
   }
-  RESIDENT_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
+  MACHINE_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       w.pair[i] = weights_of(Base::matrix(offset, layer, 0)[i * 32 + lane_],
@@ -494,8 +501,8 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   /// masters += factor * own^T * columns, of the matrices at `offset`; columns(slice): as columns, what this warp has of the others'.
   /// The masters that a lane updates are those whose weights it takes: no other lane is waited for.
   template <bool kWeights, class Columns>
-  RESIDENT_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
-                              int begin, int end, Columns&& columns, MatrixWeights& w) const {
+  MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
+                             int begin, int end, Columns&& columns, MatrixWeights& w) const {
     const auto own = TurnedOwn::load(own_tiles, lane_);
     float4* mine[2] = {Base::matrix(offset, layer, 0) + lane_, Base::matrix(offset, layer, 1) + lane_};
 #pragma unroll
@@ -512,29 +519,29 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     }
   }
   /// A tile, of the two parts of a pair.
-  RESIDENT_DEVICE static Values tile_of(const Tiles& tiles, int slice) {
+  MACHINE_DEVICE static Values tile_of(const Tiles& tiles, int slice) {
     const Values &upper = tiles.slice[slice & ~1], &lower = tiles.slice[slice | 1];
     const int word = 2 * (slice & 1);
     return {{upper.word[word], upper.word[word + 1], lower.word[word], lower.word[word + 1]}};
   }
-  RESIDENT_DEVICE static Values transposed(const Tiles& tiles, int slice) {
+  MACHINE_DEVICE static Values transposed(const Tiles& tiles, int slice) {
     return Format::transposed(tile_of(tiles, slice));
   }
-  RESIDENT_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
-                                      const Tiles& gradient) const {
+  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
+                                     const Tiles& gradient) const {
     MatrixWeights unused;
     update<false>(
         a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
         [&](int slice) { return transposed(gradient, slice); }, unused);
   }
   /// A part of the second layer's, put off until the window of this exchange in the next step.
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
-                                             const Tiles& gradient) const {
+  MACHINE_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
+                                            const Tiles& gradient) const {
     constexpr int kBegin[] = {0, 1, 2, kPairs};
     update_columns(a, 1, step, kBegin[exchange], kBegin[exchange + 1], gradient);
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
-  RESIDENT_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, MatrixWeights& w) {
+  MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, MatrixWeights& w) {
     if (step == 0) return load_weights(a.plan.rows_offset, layer, w);
     exchange_.ready_columns(a, old, waiter_, layer - 1);
     update<true>(
@@ -543,7 +550,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     if (layer == 2 && warp_ == kWarps - 1) update_bias(a, layer);
   }
   /// Of both slices.
-  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, int layer) const {
     const float2 sum = Format::sums_of_rows(TurnedOwn::load(Base::own_gradient(a, layer), lane_));
     if ((lane_ & 3) != 0) return;
     float* bias = Base::floats(a.plan.bias_offset) + 8 * kOwn * layer + (lane_ >> 2);
@@ -552,15 +559,14 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   }
   /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
   /// gradients are complete.
-  RESIDENT_DEVICE void update_biases(const Arguments& a) const {
+  MACHINE_DEVICE void update_biases(const Arguments& a) const {
     if (warp_ == 4)
       update_bias(a, 1);
     else if (warp_ >= 6)
       Base::update_last_bias(a, warp_ - 6);
   }
   /// Both tiles of the last layer, and the weights that their products take.
-  RESIDENT_DEVICE void update_last(const Arguments& a, int step, Tiles& old,
-                                   AcrossWeights (&across)[kPairs]) {
+  MACHINE_DEVICE void update_last(const Arguments& a, int step, Tiles& old, AcrossWeights (&across)[kPairs]) {
     float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
     float4 value[kPairs], high_value[kPairs];
 #pragma unroll
@@ -587,7 +593,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   // ---- the first layer
 
   /// Of the next step's batch. Beyond its own a warp takes its last pair again, against weights of zero.
-  RESIDENT_DEVICE void load_rows(const Arguments& a, int step, Fragments (&rows)[kInputs]) const {
+  MACHINE_DEVICE void load_rows(const Arguments& a, int step, Fragments (&rows)[kInputs]) const {
     if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
     const auto each = [&](const unsigned char* memory, auto&& load) {
 #pragma unroll
@@ -604,8 +610,8 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
            [](const unsigned char* address) { return load_constant16(address); });
   }
   /// Pair by pair, and a product of the next step.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
-                                                 const Fragments (&rows)[kInputs]) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
+                                                const Fragments (&rows)[kInputs]) {
     const TurnedOwn own = Base::load_first_own(a);
     Base::clear_first_sums();
 #pragma unroll

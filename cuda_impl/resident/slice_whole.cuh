@@ -35,6 +35,13 @@
 //              an h1 published in the step after. A member's own tiles are written by itself.
 #pragma once
 
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/panels.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_whole_sums.cuh"
 
 namespace headroom::resident {
@@ -57,9 +64,9 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
  public:
   static constexpr int kThreadCount = kWholeThreads;
 
-  RESIDENT_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
+  MACHINE_DEVICE explicit SliceWholeMember(const Arguments& a) : Base(a) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::template load<kWholeThreads>(a, warp_ < kWarps);
     exchange_.begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
@@ -85,24 +92,24 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   // Of weights, 2 KB each; the last layer's backward is twice that.
   enum Matrix { kSecondRows, kThirdRows, kSecondColumns, kThirdColumns, kLastLow, kLastHigh, kLastAcross };
 
-  RESIDENT_DEVICE static void step_sync() { barrier_sync<kWholeThreads>(kStepBarrier); }
-  RESIDENT_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
+  MACHINE_DEVICE static void step_sync() { named_barrier<kWholeThreads>(kStepBarrier); }
+  MACHINE_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
     return shared_memory() + a.plan.hidden_offset + 2048 * matrix;
   }
   /// The gradient below the last layer, a tile of every member: where others have a second buffer of partial sums.
-  RESIDENT_DEVICE static std::uint32_t third_gradient(const Arguments& a) {
+  MACHINE_DEVICE static std::uint32_t third_gradient(const Arguments& a) {
     static_assert(kMembers * kTile == kWarps * kPartialTile);
     return static_cast<std::uint32_t>(a.plan.partial_offset + kWarps * kPartialTile);
   }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
-  RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
+  MACHINE_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
     return lane_ < kChainWarps ? Base::timed_out_words(a)[lane_] : 0;
   }
 
   // ---- eight warps that own masters
 
   /// Whether all steps were made.
-  RESIDENT_DEVICE bool update(const Arguments& a) {
+  MACHINE_DEVICE bool update(const Arguments& a) {
     keep_all_weights(a);
     Base::multiply_first(a, 0, next_batch_);
     for (int step = 0; step < a.steps; ++step) {
@@ -138,7 +145,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     update_second_columns(a);
     return true;
   }
-  RESIDENT_DEVICE void keep_all_weights(const Arguments& a) const {
+  MACHINE_DEVICE void keep_all_weights(const Arguments& a) const {
 #pragma unroll
     for (int layer = 1; layer < 3; ++layer) {
       keep_matrix(a, static_cast<Matrix>(kSecondRows + layer - 1),
@@ -149,22 +156,22 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     keep_last_weights(a, Base::matrix(a.plan.last_offset[0], 1)[lane_], Base::second_tile(a, 0).load(lane_));
   }
   /// Of this warp's pair: a row of 16 bytes for each of its 16 columns, as load_product() takes them.
-  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, std::uint32_t first,
-                                    std::uint32_t second) const {
+  MACHINE_DEVICE void keep_weights(const Arguments& a, Matrix matrix, std::uint32_t first,
+                                   std::uint32_t second) const {
     const int g = lane_ >> 2, t = lane_ & 3;
     unsigned char* place = fragments(a, matrix) + warp_ * 256 + t * 4;
     *reinterpret_cast<std::uint32_t*>(place + weight_row(0, g) * 16) = first;
     *reinterpret_cast<std::uint32_t*>(place + weight_row(1, g) * 16) = second;
   }
   /// In an order in which eight columns that are read together are in different banks.
-  RESIDENT_DEVICE static int weight_row(int slice, int column) {
+  MACHINE_DEVICE static int weight_row(int slice, int column) {
     return slice == 0 ? column : 8 + (column ^ 2);
   }
-  RESIDENT_DEVICE void keep_matrix(const Arguments& a, Matrix matrix, const float4& masters) const {
+  MACHINE_DEVICE void keep_matrix(const Arguments& a, Matrix matrix, const float4& masters) const {
     keep_weights(a, matrix, Format::pack_weights(masters.x, masters.y),
                  Format::pack_weights(masters.z, masters.w));
   }
-  RESIDENT_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
+  MACHINE_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
     const auto across = Format::across_weights(low, high);
     keep_weights(a, kLastLow, across.low[0], across.low[1]);
     keep_weights(a, kLastHigh, across.high[0], across.high[1]);
@@ -177,15 +184,15 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   }
 
   /// A tile in the order of slice_step.cuh.
-  RESIDENT_DEVICE Values tile(std::uint32_t tiles, int slice) const {
+  MACHINE_DEVICE Values tile(std::uint32_t tiles, int slice) const {
     const unsigned char* place = shared_memory() + tiles + slice * kTile + ((lane_ * 8) ^ ((slice & 1) * 64));
     const uint2 upper = *reinterpret_cast<const uint2*>(place),
                 lower = *reinterpret_cast<const uint2*>(place + kHalf);
     return {{upper.x, upper.y, lower.x, lower.y}};
   }
   /// masters += factor * columns^T * own, of this warp's pair of `tiles`.
-  RESIDENT_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
-                                     std::uint32_t tiles, const Own& own) const {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix,
+                                    std::uint32_t tiles, const Own& own) const {
     float4& master = Base::matrix(offset, layer)[lane_];
     const float4 before = master;
     const float4 sum = Format::outer(Format::transposed(tile(tiles, 2 * warp_)),
@@ -195,24 +202,24 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     keep_matrix(a, matrix, now);
   }
   // From the step before.
-  RESIDENT_DEVICE void update_second_rows(const Arguments& a) const {
+  MACHINE_DEVICE void update_second_rows(const Arguments& a) const {
     update_matrix(a, a.plan.rows_offset, 1, kSecondRows, exchange_.buffer_offset(a, kFirstHidden, true),
                   load_own_gradient(a, 1));
   }
-  RESIDENT_DEVICE void update_third_rows(const Arguments& a) const {
+  MACHINE_DEVICE void update_third_rows(const Arguments& a) const {
     update_matrix(a, a.plan.rows_offset, 2, kThirdRows, exchange_.buffer_offset(a, kSecondHidden, true),
                   load_own_gradient(a, 2));
   }
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a) const {
+  MACHINE_DEVICE void update_second_columns(const Arguments& a) const {
     update_matrix(a, a.plan.columns_offset, 1, kSecondColumns,
                   exchange_.buffer_offset(a, kSecondGradient, true),
                   Format::transposed(tile(exchange_.buffer_offset(a, kFirstHidden, true), member_)));
   }
-  RESIDENT_DEVICE void update_third_columns(const Arguments& a) const {
+  MACHINE_DEVICE void update_third_columns(const Arguments& a) const {
     update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, third_gradient(a),
                   Format::transposed(tile(exchange_.buffer_offset(a, kSecondHidden), member_)));
   }
-  RESIDENT_DEVICE void update_last(const Arguments& a) const {
+  MACHINE_DEVICE void update_last(const Arguments& a) const {
     float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
     const SecondTile second = Base::second_tile(a, 0);
     const float4 low_before = master, high_before = second.load(lane_);
@@ -230,14 +237,14 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. In 16 bits
   /// there is always room to stage them.
   static constexpr int kEarlyRows = 4;
-  RESIDENT_DEVICE Own load_dlogits(const Arguments& a, int tile) const {
+  MACHINE_DEVICE Own load_dlogits(const Arguments& a, int tile) const {
     return load_rows(shared_memory() + a.plan.dlogits_offset + tile * kTile);
   }
 
   // ---- a warp for what is small: a warp that did it besides would be waited for
 
   /// Biases and the loss of a step are due in the next one, but for the first layer's bias.
-  RESIDENT_DEVICE void serve(const Arguments& a) {
+  MACHINE_DEVICE void serve(const Arguments& a) {
     constexpr int kThread = kWholeThreads - 1;
     Base::stage_rows(a, kThread);
     for (int step = 0; step < a.steps; ++step) {
@@ -266,16 +273,16 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     update_last_bias(a);
     if (member_ == 0) Base::store_loss(a, a.steps - 1);
   }
-  RESIDENT_DEVICE static float* own_bias(const Arguments& a, int layer) {
+  MACHINE_DEVICE static float* own_bias(const Arguments& a, int layer) {
     return Base::floats(a.plan.bias_offset) + 8 * layer;
   }
-  RESIDENT_DEVICE void update_second_bias(const Arguments& a) const {
+  MACHINE_DEVICE void update_second_bias(const Arguments& a) const {
     update_bias(a, own_bias(a, 1), load_own_gradient(a, 1));
   }
-  RESIDENT_DEVICE void update_third_bias(const Arguments& a) const {
+  MACHINE_DEVICE void update_third_bias(const Arguments& a) const {
     update_bias(a, own_bias(a, 2), load_own_gradient(a, 2));
   }
-  RESIDENT_DEVICE void update_last_bias(const Arguments& a) const {
+  MACHINE_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_dlogits(a, i));
@@ -283,7 +290,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
 
   // ---- two warps that are the chain
 
-  RESIDENT_DEVICE int half() const { return warp_ - kWarps; }
+  MACHINE_DEVICE int half() const { return warp_ - kWarps; }
   /// Where this warp's 16 rows are: of a pair of tiles, what this lane of a product takes; of this member's tile, what it
   /// publishes, to every other member, with the lane 16 further, which holds the same. So half a warp writes 256 bytes in a row.
   struct Lane {
@@ -291,7 +298,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     std::uint32_t tile_place;
     std::uint32_t to[kMembers / 2];  // from this member's shared memory to another's
   };
-  RESIDENT_DEVICE Lane place_lane() const {
+  MACHINE_DEVICE Lane place_lane() const {
     const int half = this->half(), g = lane_ >> 2, t = lane_ & 3, slice = t >> 1;
     Lane lane;
     lane.row = 16 * half + g;
@@ -312,39 +319,39 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     return lane;
   }
   using Product = WholeProduct<Format, kPairs>;
-  RESIDENT_DEVICE Product load_product(const Arguments& a, const Lane& lane, Matrix matrix) const {
+  MACHINE_DEVICE Product load_product(const Arguments& a, const Lane& lane, Matrix matrix) const {
     Product product;
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i)
-      load_matrices_transposed(product.weights[i], fragments(a, matrix) + i * 512 + lane.weights_place);
+      load_matrices_transposed(fragments(a, matrix) + i * 512 + lane.weights_place, product.weights[i]);
     return product;
   }
-  RESIDENT_DEVICE Place place(const Arguments& a, const Lane& lane, int exchange) const {
+  MACHINE_DEVICE Place place(const Arguments& a, const Lane& lane, int exchange) const {
     Place place = {shared_address(shared_memory()) + exchange_.buffer_offset(a, exchange) + lane.tile_place,
                    exchange_.buffer_barrier(a, exchange, half()), exchange == a.lost_exchange};
     compute_now(place.tile);
     compute_now(place.barrier);
     return place;
   }
-  RESIDENT_DEVICE void publish(const Lane& lane, const Place& place, const Two& two) const {
+  MACHINE_DEVICE void publish(const Lane& lane, const Place& place, const Two& two) const {
     const uint4 packet = Base::packet_of(two);
     if (place.lost) return;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i)
-      store_remote16(place.tile + lane.to[i], packet, place.barrier + lane.to[i]);
+      store_async16(place.tile + lane.to[i], packet, place.barrier + lane.to[i]);
   }
-  RESIDENT_DEVICE void take(const Arguments& a, const Lane& lane, int exchange, uint4 (&tiles)[kPairs]) {
+  MACHINE_DEVICE void take(const Arguments& a, const Lane& lane, int exchange, uint4 (&tiles)[kPairs]) {
     const unsigned char* begin = shared_memory() + exchange_.buffer_offset(a, exchange) + lane.pair_place;
     exchange_.await(a, waiter_, exchange, half());
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) tiles[i] = load_shared16(begin + 2 * i * kTile);
   }
   /// When the buffer is taken and what depends on it is on its way.
-  RESIDENT_DEVICE void expect_next(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE void expect_next(const Arguments& a, int exchange) const {
     if (lane_ == 0) exchange_.expect_next(a, waiter_, exchange, half());
   }
 
-  RESIDENT_DEVICE void chain(const Arguments& a) {
+  MACHINE_DEVICE void chain(const Arguments& a) {
     const Lane lane = place_lane();
     for (int step = 0; step < a.steps; ++step) {
       exchange_.begin_step(step);
@@ -396,12 +403,12 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     }
   }
   /// Into a tile that lies row by row.
-  RESIDENT_DEVICE void keep_rows(const Lane& lane, unsigned char* tile, const Two& two) const {
+  MACHINE_DEVICE void keep_rows(const Lane& lane, unsigned char* tile, const Two& two) const {
     auto* place = reinterpret_cast<std::uint32_t*>(tile + lane.row * 16) + (lane_ & 3);
     place[0] = two.upper;
     place[8 * 4] = two.lower;
   }
-  RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
+  MACHINE_DEVICE void add_first(const Arguments& a, float (&sum)[4]) const {
     const float4* mine = Base::partial(a, 0) + half() * 32 + lane_;
     const float4 total = add_up<kWarps>(mine, kPartialTile / 16);
     const float2 bias = Base::bias_of(a, 0, 0);
@@ -410,7 +417,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
-  RESIDENT_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
     const Place to = place(a, lane, kSecondGradient);
     const Product low_weights = load_product(a, lane, kLastLow),
                   high_weights = load_product(a, lane, kLastHigh);

@@ -1,6 +1,8 @@
 // Softmax and the logits' gradient of rows in the four lanes of a quad, as the kernels with whole sums have them in registers.
 #pragma once
 
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_arguments.h"
 #include "resident/slice_formats.cuh"
 #include "resident/softmax.cuh"
@@ -12,13 +14,13 @@ template <int kRows>
 struct RowsOfLoss {
   float gradient[kRows][4], below[kRows][4], row_sum[kRows];
 
-  RESIDENT_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
+  MACHINE_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
 
   /// The bias of this lane's classes; those that are not there have no chance.
   struct Bias {
     float2 low, high;
   };
-  RESIDENT_DEVICE static Bias load_bias(const float* bias, int classes, int t) {
+  MACHINE_DEVICE static Bias load_bias(const float* bias, int classes, int t) {
     float2 two[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -31,9 +33,9 @@ struct RowsOfLoss {
 
   /// low, high: logits of both rows as a product leaves them, two classes of the first row, then of the next. Rows beyond
   /// the batch have no gradient.
-  RESIDENT_DEVICE static RowsOfLoss of(const float (&low)[2 * kRows], const float (&high)[2 * kRows],
-                                       const int (&label)[kRows], const int (&row)[kRows], int batch,
-                                       float gradient_scale, int t) {
+  MACHINE_DEVICE static RowsOfLoss of(const float (&low)[2 * kRows], const float (&high)[2 * kRows],
+                                      const int (&label)[kRows], const int (&row)[kRows], int batch,
+                                      float gradient_scale, int t) {
     RowsOfLoss rows;
     auto& power = rows.gradient;
 #pragma unroll
@@ -55,7 +57,7 @@ struct RowsOfLoss {
   }
 
   /// What the loss needs of them, for who makes it: the row's sum and its label's distance to the highest.
-  RESIDENT_DEVICE void keep(float2* rows, const int (&label)[kRows], const int (&row)[kRows], int t) const {
+  MACHINE_DEVICE void keep(float2* rows, const int (&label)[kRows], const int (&row)[kRows], int t) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       float distance = 0;

@@ -36,6 +36,16 @@
 //              the rows are read before kRest of the next step, behind which they are written again.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_cluster_sum.cuh"
 #include "resident/slice_kernel.cuh"
 #include "resident/softmax.cuh"
@@ -51,7 +61,7 @@ class SliceWholePair {
   /// Registers are handed over by four warps together; of the last four one has work.
   static constexpr int kChainWarps = kGroups, kThreadCount = kThreads + 32 * (kChainWarps + 4);
 
-  RESIDENT_DEVICE explicit SliceWholePair(const Arguments& a)
+  MACHINE_DEVICE explicit SliceWholePair(const Arguments& a)
       : warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index() % kMembers)),
@@ -63,7 +73,7 @@ class SliceWholePair {
         waiter_{warp_, lane_, block_index(), false},
         next_batch_(static_cast<int>(a.first_step % a.batches)) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     clear();
     begin_barriers();
     if (warp_ < kWarps)
@@ -97,13 +107,13 @@ class SliceWholePair {
   static constexpr int kSlices = 4;  // of hidden columns a warp updates
   using Fragments = typename Format::Fragments;
 
-  RESIDENT_DEVICE static void step_sync() { barrier_sync<kStepThreads>(kStepBarrier); }
-  RESIDENT_DEVICE void begin_step(int step) {
+  MACHINE_DEVICE static void step_sync() { named_barrier<kStepThreads>(kStepBarrier); }
+  MACHINE_DEVICE void begin_step(int step) {
     stage_ = step & 1;
     parity_ = static_cast<std::uint32_t>(step) & 1;
     cluster_sum_.begin_step(step);
   }
-  RESIDENT_DEVICE void next_batch(const Arguments& a) {
+  MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
   }
@@ -111,66 +121,66 @@ class SliceWholePair {
   // ---- places
 
   /// This step's buffer of an exchange, or the last's.
-  RESIDENT_DEVICE int buffer(int exchange, bool before = false) const {
+  MACHINE_DEVICE int buffer(int exchange, bool before = false) const {
     return exchange < kPairedExchanges ? 2 * exchange + (before ? stage_ ^ 1 : stage_)
                                        : exchange + kPairedExchanges;
   }
-  RESIDENT_DEVICE unsigned char* tiles(int exchange, bool before = false) const {
+  MACHINE_DEVICE unsigned char* tiles(int exchange, bool before = false) const {
     return shared_memory() + WholePair::kExchanges + buffer(exchange, before) * WholePair::kTiles;
   }
-  RESIDENT_DEVICE static unsigned char* third_gradient() {
+  MACHINE_DEVICE static unsigned char* third_gradient() {
     return shared_memory() + WholePair::kThirdGradient;
   }
-  RESIDENT_DEVICE static unsigned char* weights(Matrix matrix) {
+  MACHINE_DEVICE static unsigned char* weights(Matrix matrix) {
     return shared_memory() + WholePair::kWeights + matrix * WholePair::kMatrix;
   }
   /// [4 groups] [2 slices] blocks
-  RESIDENT_DEVICE static unsigned char* first_gradient() {
+  MACHINE_DEVICE static unsigned char* first_gradient() {
     return shared_memory() + WholePair::kFirstGradient;
   }
-  RESIDENT_DEVICE static unsigned char* dlogits() { return shared_memory() + WholePair::kDlogits; }
-  RESIDENT_DEVICE static float* bias(int layer) {
+  MACHINE_DEVICE static unsigned char* dlogits() { return shared_memory() + WholePair::kDlogits; }
+  MACHINE_DEVICE static float* bias(int layer) {
     return reinterpret_cast<float*>(shared_memory() + WholePair::kBiases) + 16 * layer;
   }
-  RESIDENT_DEVICE static std::uint32_t* timed_out_words() {
+  MACHINE_DEVICE static std::uint32_t* timed_out_words() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + WholePair::kTimedOut);
   }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
-  RESIDENT_DEVICE std::uint32_t timed_out_word() const {
+  MACHINE_DEVICE std::uint32_t timed_out_word() const {
     return lane_ < kChainWarps ? timed_out_words()[lane_] : 0;
   }
   /// [pairs of this cluster's inputs]; of those that there are not they stay zero.
-  RESIDENT_DEVICE static unsigned char* first_weights() { return shared_memory() + WholePair::kFirstWeights; }
-  RESIDENT_DEVICE static std::uint32_t barrier(int which) {
+  MACHINE_DEVICE static unsigned char* first_weights() { return shared_memory() + WholePair::kFirstWeights; }
+  MACHINE_DEVICE static std::uint32_t barrier(int which) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(WholePair::kBarriers + 8 * which);
   }
-  RESIDENT_DEVICE std::uint32_t exchange_barrier(int exchange, int group) const {
+  MACHINE_DEVICE std::uint32_t exchange_barrier(int exchange, int group) const {
     return barrier(buffer(exchange) * kGroups + group);
   }
-  RESIDENT_DEVICE static std::uint32_t staging_barrier(int which) {
+  MACHINE_DEVICE static std::uint32_t staging_barrier(int which) {
     return barrier(WholePair::kBuffers * kGroups + which);
   }
-  RESIDENT_DEVICE static std::uint32_t announcement_barrier(Announced what) {
+  MACHINE_DEVICE static std::uint32_t announcement_barrier(Announced what) {
     return barrier(WholePair::kBuffers * kGroups + 2 + what);
   }
 
   // ---- begin
 
-  RESIDENT_DEVICE static void clear() {
+  MACHINE_DEVICE static void clear() {
 #pragma unroll 1
     for (int byte = thread_index() * 16; byte < WholePair::kSharedBytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
     block_sync();
   }
   /// After shared memory was cleared and before anybody publishes.
-  RESIDENT_DEVICE static void begin_barriers() {
+  MACHINE_DEVICE static void begin_barriers() {
     if (thread_index() == 0) {
       constexpr int kExchangeBarriers = WholePair::kBuffers * kGroups;
       for (int i = 0; i < kExchangeBarriers + 2; ++i) barrier_init(barrier(i), 1);
       for (int i = 0; i < kAnnouncements; ++i)
         barrier_init(announcement_barrier(static_cast<Announced>(i)), kAnnouncers);
       barrier_init_fence();
-      for (int i = 0; i < kExchangeBarriers; ++i) barrier_expect(barrier(i), kGroupTiles);
+      for (int i = 0; i < kExchangeBarriers; ++i) barrier_arrive_expect(barrier(i), kGroupTiles);
     }
     block_sync();
     cluster_sync();
@@ -185,8 +195,8 @@ class SliceWholePair {
     std::uint32_t word[2][4];
   };
 
-  RESIDENT_DEVICE void update(const Arguments& a) {
-    take_registers<kUpdatingRegisters>();
+  MACHINE_DEVICE void update(const Arguments& a) {
+    registers_increase<kUpdatingRegisters>();
     load(a);
     keep_all_weights();
     keep_first_weights<kInputs>();
@@ -211,7 +221,7 @@ class SliceWholePair {
   }
   /// Of the step before: all layers but the first.
   template <bool kAnnounces>
-  RESIDENT_DEVICE void update_hidden(const Arguments& a) {
+  MACHINE_DEVICE void update_hidden(const Arguments& a) {
     update_matrix(a, kSecondRows, load_operands(tiles(kFirstHidden, true), own_tiles(tiles(kSecondGradient))),
                   RegisterMasters{masters_[kSecondRows]});
     update_matrix(a, kThirdRows, load_operands(tiles(kSecondHidden, true), own_tiles(third_gradient())),
@@ -227,61 +237,61 @@ class SliceWholePair {
   }
   /// By every thread that updates, when it has. Of a lane that arrives for its warp racecheck follows only what that lane itself
   /// has written or read.
-  RESIDENT_DEVICE static void announce(Announced what) { barrier_arrive(announcement_barrier(what)); }
+  MACHINE_DEVICE static void announce(Announced what) { barrier_arrive(announcement_barrier(what)); }
   struct RegisterMasters {
     Master (&master)[kSlices];
-    RESIDENT_DEVICE void load(int i, Master& to) const {
+    MACHINE_DEVICE void load(int i, Master& to) const {
 #pragma unroll
       for (int c = 0; c < 4; ++c) to[c] = master[i][c];
     }
-    RESIDENT_DEVICE void store(int i, const Master& from) const {
+    MACHINE_DEVICE void store(int i, const Master& from) const {
 #pragma unroll
       for (int c = 0; c < 4; ++c) master[i][c] = from[c];
     }
   };
   struct SharedMasters {
     float4* master;  // of this lane, slice by slice
-    RESIDENT_DEVICE void load(int i, Master& to) const {
+    MACHINE_DEVICE void load(int i, Master& to) const {
       const float4 four = master[i * 32];
       to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     }
-    RESIDENT_DEVICE void store(int i, const Master& from) const {
+    MACHINE_DEVICE void store(int i, const Master& from) const {
       master[i * 32] = make_float4(from[0], from[1], from[2], from[3]);
     }
   };
-  RESIDENT_DEVICE float4* third_columns_masters() const {
+  MACHINE_DEVICE float4* third_columns_masters() const {
     return reinterpret_cast<float4*>(shared_memory() + WholePair::kColumnsMasters) + warp_ * (kSlices * 32) +
            lane_;
   }
-  RESIDENT_DEVICE float4* last_masters() const {
+  MACHINE_DEVICE float4* last_masters() const {
     return reinterpret_cast<float4*>(shared_memory() + WholePair::kLastMasters) + warp_ * (kSlices * 32) +
            lane_;
   }
 
-  RESIDENT_DEVICE static void update_master(const Arguments& a, Master& master, const float (&sum)[4]) {
+  MACHINE_DEVICE static void update_master(const Arguments& a, Master& master, const float (&sum)[4]) {
     // The tensor core does not round to nearest: a master must not pass through its accumulator.
 #pragma unroll
     for (int c = 0; c < 4; ++c) master[c] = fmaf(a.update_factor, sum[c], master[c]);
   }
   /// Two own slices as the rows of a product, out of blocks of which those of the next 8 rows are group_bytes further.
-  RESIDENT_DEVICE Own load_own(const unsigned char* blocks, int group_bytes) const {
+  MACHINE_DEVICE Own load_own(const unsigned char* blocks, int group_bytes) const {
     const unsigned char* row =
         blocks + (lane_ >> 4) * group_bytes + (lane_ >> 3 & 1) * kBlock + (lane_ & 7) * 16;
     Own own;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) load_matrices(own.word[i], row + 2 * i * group_bytes);
+    for (int i = 0; i < 2; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
     return own;
   }
   /// This member's of everybody's.
-  RESIDENT_DEVICE Own own_tiles(const unsigned char* tiles) const {
+  MACHINE_DEVICE Own own_tiles(const unsigned char* tiles) const {
     return load_own(tiles + member_ * kMemberTile, kGroupTiles);
   }
-  RESIDENT_DEVICE static void multiply_own(float (&sum)[4], const Own& own, std::uint32_t b0,
-                                           std::uint32_t b1, std::uint32_t b2, std::uint32_t b3) {
+  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own, std::uint32_t b0, std::uint32_t b1,
+                                          std::uint32_t b2, std::uint32_t b3) {
     Format::product(sum, as_uint4(own.word[0]), b0, b1);
     Format::product(sum, as_uint4(own.word[1]), b2, b3);
   }
-  RESIDENT_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
+  MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
   /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over 32 rows.
@@ -289,18 +299,18 @@ class SliceWholePair {
     Own own;
     std::uint32_t columns[kSlices][4];
   };
-  RESIDENT_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
+  MACHINE_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
     const unsigned char* row =
         tiles + (lane_ >> 3) * kGroupTiles + warp_ * (kSlices * kBlock) + (lane_ & 7) * 16;
     Operands operands = {own, {}};
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) load_matrices(operands.columns[i], row + i * kBlock);
+    for (int i = 0; i < kSlices; ++i) load_matrices(row + i * kBlock, operands.columns[i]);
     return operands;
   }
   /// masters += factor * own * columns^T; and weights of them.
   template <class Masters>
-  RESIDENT_DEVICE void update_matrix(const Arguments& a, Matrix matrix, const Operands& operands,
-                                     const Masters& masters) const {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, Matrix matrix, const Operands& operands,
+                                    const Masters& masters) const {
     unsigned char* place = weights(matrix) + warp_ * (kSlices / 2 * 512) + lane_ * 16;
     Master master[kSlices];
 #pragma unroll
@@ -316,19 +326,19 @@ class SliceWholePair {
     for (int i = 0; i < kSlices; i += 2) keep_weights(place + i / 2 * 512, master[i], master[i + 1]);
   }
   /// Of two neighbouring slices, as the rows of a product.
-  RESIDENT_DEVICE static void pack_weights(std::uint32_t (&word)[4], const Master& first,
-                                           const Master& second) {
+  MACHINE_DEVICE static void pack_weights(std::uint32_t (&word)[4], const Master& first,
+                                          const Master& second) {
     word[0] = Format::pack_finite_weights(first[0], first[1]);
     word[1] = Format::pack_finite_weights(first[2], first[3]);
     word[2] = Format::pack_finite_weights(second[0], second[1]);
     word[3] = Format::pack_finite_weights(second[2], second[3]);
   }
-  RESIDENT_DEVICE static void keep_weights(unsigned char* place, const Master& first, const Master& second) {
+  MACHINE_DEVICE static void keep_weights(unsigned char* place, const Master& first, const Master& second) {
     std::uint32_t word[4];
     pack_weights(word, first, second);
     store_matrices(place, word);
   }
-  RESIDENT_DEVICE void keep_all_weights() {
+  MACHINE_DEVICE void keep_all_weights() {
     const auto keep = [&](Matrix matrix, const auto& masters) {
       unsigned char* place = weights(matrix) + warp_ * (kSlices / 2 * 512) + lane_ * 16;
 #pragma unroll
@@ -350,7 +360,7 @@ class SliceWholePair {
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
-  RESIDENT_DEVICE void update_first(const Arguments& a, const Fragments (&columns)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Fragments (&columns)[kInputs]) {
     const Own own = load_own(first_gradient(), 2 * kBlock);
     static_assert(kInputs == 2);
     if (input_pairs_ == 2)
@@ -359,7 +369,7 @@ class SliceWholePair {
       update_first<1>(a, own, columns);
   }
   template <int kPairs>
-  RESIDENT_DEVICE void update_first(const Arguments& a, const Own& own, const Fragments (&columns)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Own& own, const Fragments (&columns)[kInputs]) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const std::uint32_t* x = columns[i].word;
@@ -373,22 +383,22 @@ class SliceWholePair {
     keep_first_weights<kPairs>();
   }
   template <int kPairs>
-  RESIDENT_DEVICE void keep_first_weights() const {
+  MACHINE_DEVICE void keep_first_weights() const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       if (i < input_pairs_)
         keep_weights(first_weights() + (input_begin_ + i) * WholePair::kPairWeights + lane_ * 16,
                      first_[i][0], first_[i][1]);
   }
-  RESIDENT_DEVICE static void await_inputs(int which, int step) {
+  MACHINE_DEVICE static void await_inputs(int which, int step) {
     // Nothing but this device's own memory is waited for, so this needs no bound.
     await_own(staging_barrier(which), static_cast<std::uint32_t>(step) & 1);
   }
-  RESIDENT_DEVICE static void await_own(std::uint32_t barrier, std::uint32_t parity) {
-    while (!warp_all(barrier_try_wait_own(barrier, parity))) {
+  MACHINE_DEVICE static void await_own(std::uint32_t barrier, std::uint32_t parity) {
+    while (!warp_all(barrier_try_wait(barrier, parity))) {
     }
   }
-  RESIDENT_DEVICE void load_input_columns(Fragments (&x)[kInputs]) const {
+  MACHINE_DEVICE void load_input_columns(Fragments (&x)[kInputs]) const {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
       const unsigned char* pair = shared_memory() + WholePair::kInputColumns +
@@ -400,8 +410,8 @@ class SliceWholePair {
 
   // ---- a warp for what is small: a warp that did it besides would be waited for
 
-  RESIDENT_DEVICE void serve(const Arguments& a) {
-    give_registers<kServingRegisters>();
+  MACHINE_DEVICE void serve(const Arguments& a) {
+    registers_decrease<kServingRegisters>();
     if (warp_ > kWarps + kChainWarps) return;
     stage(a, 0, a.x_rows, WholePair::kInputRows, next_batch_);
     const bool first_of_all = member_ == 0 && cluster_ == 0;
@@ -430,7 +440,7 @@ class SliceWholePair {
     step_sync();
   }
   /// bias [16] += factor * the sum over rows: a product with ones.
-  RESIDENT_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
     float sum[4] = {};
     multiply_own(sum, gradient, ones, ones, ones, ones);
@@ -439,29 +449,30 @@ class SliceWholePair {
     own[0] = fmaf(a.update_factor, sum[0], own[0]);
     own[8] = fmaf(a.update_factor, sum[2], own[8]);
   }
-  RESIDENT_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
     const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
   /// Of every row the sum of its exponentials and its label's distance to the highest logit.
-  RESIDENT_DEVICE static float2* row_losses() {
+  MACHINE_DEVICE static float2* row_losses() {
     return reinterpret_cast<float2*>(shared_memory() + WholePair::kRowLosses);
   }
   /// This cluster's inputs of a batch in one of the two orders, by one bulk copy.
-  RESIDENT_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
-                             int batch) const {
+  MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
+                            int batch) const {
     if (lane_ != 0) return;
     const auto bytes = static_cast<std::uint32_t>(input_count_ * kInputPair);
-    async_proxy_fence();
-    barrier_expect(staging_barrier(which), bytes);
+    fence_proxy_async_shared();
+    barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes == 0) return;
-    copy_bulk(shared_memory() + offset, memory + batch * a.plan.x_batch_bytes + input_first_ * kInputPair,
-              bytes, staging_barrier(which));
+    bulk_load(shared_address(shared_memory() + offset),
+              memory + batch * a.plan.x_batch_bytes + input_first_ * kInputPair, bytes,
+              staging_barrier(which));
   }
 
   // ---- four warps that are the chain
 
-  RESIDENT_DEVICE int group() const { return warp_ - kWarps; }
+  MACHINE_DEVICE int group() const { return warp_ - kWarps; }
   /// Of columns g and g + 8 of this member's 16, two rows each.
   struct Two {
     std::uint32_t first, second;
@@ -479,7 +490,7 @@ class SliceWholePair {
     std::uint32_t packet;
     int from;  // the first lane of the quad that has the column this lane publishes
   };
-  RESIDENT_DEVICE Lane place_lane() const {
+  MACHINE_DEVICE Lane place_lane() const {
     Lane lane;
     const std::uint32_t here = shared_address(shared_memory());
 #pragma unroll
@@ -491,26 +502,26 @@ class SliceWholePair {
     lane.from = 4 * (lane_ & 7);
     return lane;
   }
-  RESIDENT_DEVICE Product load_product(Matrix matrix) const {
+  MACHINE_DEVICE Product load_product(Matrix matrix) const {
     Product product;
     const unsigned char* place = weights(matrix) + lane_ * 16;
 #pragma unroll
-    for (int i = 0; i < kMembers; ++i) load_matrices(product.weight[i], place + i * 512);
+    for (int i = 0; i < kMembers; ++i) load_matrices(place + i * 512, product.weight[i]);
     return product;
   }
   struct Chains {
     float sum[4][4];
-    RESIDENT_DEVICE void add(float (&total)[4]) const {
+    MACHINE_DEVICE void add(float (&total)[4]) const {
 #pragma unroll
       for (int c = 0; c < 4; ++c) total[c] = (sum[0][c] + sum[1][c]) + (sum[2][c] + sum[3][c]);
     }
   };
   /// Chains of instructions that wait for each other; the first begins with what rows g and g + 8 have.
-  RESIDENT_DEVICE static Chains begin_chains(float first, float second) {
+  MACHINE_DEVICE static Chains begin_chains(float first, float second) {
     return {{{first, first, second, second}, {}, {}, {}}};
   }
-  RESIDENT_DEVICE static void multiply(float (&sum)[4], const Product& product, const Columns& columns,
-                                       const float2& bias = make_float2(0, 0)) {
+  MACHINE_DEVICE static void multiply(float (&sum)[4], const Product& product, const Columns& columns,
+                                      const float2& bias = make_float2(0, 0)) {
     Chains chains = begin_chains(bias.x, bias.y);
 #pragma unroll
     for (int i = 0; i < kMembers; ++i)
@@ -518,20 +529,20 @@ class SliceWholePair {
                       columns.word[2 * i + 1]);
     chains.add(sum);
   }
-  RESIDENT_DEVICE float2 load_bias(int layer) const {
+  MACHINE_DEVICE float2 load_bias(int layer) const {
     const float* own = bias(layer) + (lane_ >> 2);
     return make_float2(own[0], own[8]);
   }
-  RESIDENT_DEVICE static Two hidden(const float (&sum)[4]) {
+  MACHINE_DEVICE static Two hidden(const float (&sum)[4]) {
     return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
   }
-  RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
+  MACHINE_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
     return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.first),
             Format::pack(sum[2], sum[3]) & Format::positive(hidden.second)};
   }
   /// A lane sends the 8 rows of one column, which the lanes of a quad have; half of the lanes one of the first slice, the others
   /// of the second. In each round a lane hands out what either of them takes.
-  RESIDENT_DEVICE void publish(const Arguments& a, const Lane& lane, int exchange, const Two& two) const {
+  MACHINE_DEVICE void publish(const Arguments& a, const Lane& lane, int exchange, const Two& two) const {
     std::uint32_t place = shared_address(tiles(exchange)) + lane.packet,
                   barrier = exchange_barrier(exchange, group());
     compute_now(place);  // else the sums below are kept for the whole launch
@@ -545,32 +556,33 @@ class SliceWholePair {
                                    : make_uint4(round[0], round[1], round[2], round[3]);
     if (exchange == a.lost_exchange) return;
 #pragma unroll
-    for (int i = 0; i < kMembers / 2; ++i) store_remote16(place + lane.to[i], packet, barrier + lane.to[i]);
+    for (int i = 0; i < kMembers / 2; ++i) store_async16(place + lane.to[i], packet, barrier + lane.to[i]);
   }
-  RESIDENT_DEVICE void take(const Arguments& a, int exchange, Columns& columns) {
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, Columns& columns) {
     waiter_.await(a, exchange_barrier(exchange, group()),
                   exchange < kPairedExchanges ? paired_parity_ : parity_, exchange);
     const unsigned char* place = tiles(exchange) + group() * kGroupTiles + lane_ * 16;
 #pragma unroll
     for (int i = 0; i < kMembers / 2; ++i) {
       std::uint32_t word[4];
-      load_matrices_transposed(word, place + i * 512);
+      load_matrices_transposed(place + i * 512, word);
 #pragma unroll
       for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
     }
   }
   /// When the buffer is taken and what depends on it is on its way. A completed phase stays visible until the next one is
   /// complete too.
-  RESIDENT_DEVICE void expect_next(int exchange) const {
-    if (lane_ == 0 && !waiter_.timed_out) barrier_expect(exchange_barrier(exchange, group()), kGroupTiles);
+  MACHINE_DEVICE void expect_next(int exchange) const {
+    if (lane_ == 0 && !waiter_.timed_out)
+      barrier_arrive_expect(exchange_barrier(exchange, group()), kGroupTiles);
   }
 
   /// By whom it is announced waits for nothing that has no bound.
-  RESIDENT_DEVICE void await_announced(Announced what) const {
+  MACHINE_DEVICE void await_announced(Announced what) const {
     await_own(announcement_barrier(what), parity_);
   }
-  RESIDENT_DEVICE void chain(const Arguments& a) {
-    take_registers<kChainRegisters>();
+  MACHINE_DEVICE void chain(const Arguments& a) {
+    registers_increase<kChainRegisters>();
     const Lane lane = place_lane();
     await_inputs(0, 0);
     InputRows rows = load_input_rows();
@@ -623,9 +635,9 @@ class SliceWholePair {
     step_sync();
   }
   /// This lane's two rows of a sum are this one and the next.
-  RESIDENT_DEVICE int first_row() const { return 8 * group() + 2 * (lane_ & 3); }
+  MACHINE_DEVICE int first_row() const { return 8 * group() + 2 * (lane_ & 3); }
   /// Into this group's two blocks.
-  RESIDENT_DEVICE void keep_two(unsigned char* blocks, const Two& two) const {
+  MACHINE_DEVICE void keep_two(unsigned char* blocks, const Two& two) const {
     auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
     place[0] = two.first;
     place[kBlock / 4] = two.second;
@@ -634,7 +646,7 @@ class SliceWholePair {
   struct InputRows {
     std::uint32_t word[WholePair::kInputPairs][2];
   };
-  RESIDENT_DEVICE InputRows load_input_rows() const {
+  MACHINE_DEVICE InputRows load_input_rows() const {
     InputRows rows;
     const auto* place = reinterpret_cast<const std::uint32_t*>(shared_memory() + WholePair::kInputRows +
                                                                (group() >> 1) * 512 + lane_ * 16) +
@@ -646,12 +658,12 @@ class SliceWholePair {
     return rows;
   }
   /// The first layer's sums, without ReLU.
-  RESIDENT_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[4]) {
+  MACHINE_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[4]) {
     Chains chains = begin_chains(0, 0);
 #pragma unroll
     for (int i = 0; i < WholePair::kInputPairs; ++i) {
       std::uint32_t weight[4];
-      load_matrices(weight, first_weights() + i * WholePair::kPairWeights + lane_ * 16);
+      load_matrices(first_weights() + i * WholePair::kPairWeights + lane_ * 16, weight);
       Format::product(chains.sum[i % 4], as_uint4(weight), rows.word[i][0], rows.word[i][1]);
     }
     chains.add(sum);
@@ -665,13 +677,13 @@ class SliceWholePair {
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
-  RESIDENT_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& second) {
     const int g = lane_ >> 2;
     const Product last = load_product(kLast);
     Product across;  // the same, of the gradient below: [own columns, classes]
 #pragma unroll
     for (int i = 0; i < kMembers; ++i)
-      load_matrices_transposed(across.weight[i], weights(kLast) + lane_ * 16 + i * 512);
+      load_matrices_transposed(weights(kLast) + lane_ * 16 + i * 512, across.weight[i]);
     float2 bias = load_bias(3);  // those classes that are not there have no chance
     if (g >= a.plan.classes) bias.x = -INFINITY;
     if (g + 8 >= a.plan.classes) bias.y = -INFINITY;
@@ -745,8 +757,8 @@ class SliceWholePair {
   /// visit(own value, whether it exists, its place in the flat parameters) for [16, 8] values, of which the rows are outputs, or
   /// columns of the weight.
   template <class Visit>
-  RESIDENT_DEVICE void for_master(const Arguments& a, int layer, Master& master, int row, int column,
-                                  bool rows_are_outputs, bool exists, Visit&& visit) const {
+  MACHINE_DEVICE void for_master(const Arguments& a, int layer, Master& master, int row, int column,
+                                 bool rows_are_outputs, bool exists, Visit&& visit) const {
     const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -758,7 +770,7 @@ class SliceWholePair {
   }
   /// All masters: of what is held twice, rows are given to visit(), columns to mirror(), and the last layer to both.
   template <class Visit, class Mirror>
-  RESIDENT_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
+  MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
     const int own = 16 * member_;
 #pragma unroll
     for (int i = 0; i < kInputs; ++i)
@@ -778,8 +790,8 @@ class SliceWholePair {
     }
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_shared_master(const Arguments& a, int layer, float4* masters, int i, int row,
-                                         int column, bool rows_are_outputs, Visit&& visit) const {
+  MACHINE_DEVICE void for_shared_master(const Arguments& a, int layer, float4* masters, int i, int row,
+                                        int column, bool rows_are_outputs, Visit&& visit) const {
     const SharedMasters shared = {masters};
     Master master;
     shared.load(i, master);
@@ -787,12 +799,12 @@ class SliceWholePair {
     shared.store(i, master);
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
+  MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     if (warp_ >= 4 || lane_ >= 16) return;
     const int column = warp_ < 3 ? 16 * member_ + lane_ : lane_;
     visit(bias(warp_)[lane_], column < a.plan.widths[warp_ + 1], a.plan.bias_begin[warp_] + column);
   }
-  RESIDENT_DEVICE void load(const Arguments& a) {
+  MACHINE_DEVICE void load(const Arguments& a) {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
@@ -801,7 +813,7 @@ class SliceWholePair {
   }
   /// What clusters do not divide comes from the first, and the mirror from the last; the last layer from the first member, and
   /// its mirror from the last.
-  RESIDENT_DEVICE void store(const Arguments& a) {
+  MACHINE_DEVICE void store(const Arguments& a) {
     const std::int64_t last_begin = a.plan.weight_begin[3], divided_end = a.plan.bias_begin[0];
     for_masters(
         a,
@@ -819,7 +831,7 @@ class SliceWholePair {
   }
 
   /// Extra pairs of inputs go to the last.
-  RESIDENT_DEVICE static int part_begin(int count, int parts, int part) {
+  MACHINE_DEVICE static int part_begin(int count, int parts, int part) {
     return part * (count / parts) + max(0, part - (parts - count % parts));
   }
 

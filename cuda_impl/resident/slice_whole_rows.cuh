@@ -45,6 +45,13 @@
 //              the launch ends, so that nobody is left alone.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/copy.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 #include "resident/slice_whole_loss.cuh"
 
@@ -61,10 +68,10 @@ class SliceEightRows {
 
   struct Place {};
 
-  RESIDENT_DEVICE SliceEightRows(const SliceArguments&, int /*first_slice*/, int /*lane*/) {}
+  MACHINE_DEVICE SliceEightRows(const SliceArguments&, int /*first_slice*/, int /*lane*/) {}
 
   /// After shared memory was cleared and before anybody publishes.
-  RESIDENT_DEVICE void begin(const SliceArguments& arguments) const {
+  MACHINE_DEVICE void begin(const SliceArguments& arguments) const {
     if (thread_index() == 0) {
       for (int i = 0; i < kExchanges; ++i) barrier_init(barrier(arguments, i), 1);
       barrier_init_fence();
@@ -73,24 +80,24 @@ class SliceEightRows {
     block_sync();
     cluster_sync();
   }
-  RESIDENT_DEVICE void begin_step(int step) { parity_ = static_cast<std::uint32_t>(step) & 1; }
+  MACHINE_DEVICE void begin_step(int step) { parity_ = static_cast<std::uint32_t>(step) & 1; }
   /// Nobody may leave while others still store into its memory.
-  RESIDENT_DEVICE void end() const { cluster_sync(); }
+  MACHINE_DEVICE void end() const { cluster_sync(); }
 
-  RESIDENT_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange) const {
+  MACHINE_DEVICE void await(const SliceArguments& arguments, SliceWaiter& waiter, int exchange) const {
     waiter.await(arguments, barrier(arguments, exchange), parity_, exchange);
   }
   /// By one thread that has waited, for the next use of the buffer. A completed phase stays visible until that one is
   /// complete too.
-  RESIDENT_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter,
-                                   int exchange) const {
+  MACHINE_DEVICE void expect_next(const SliceArguments& arguments, const SliceWaiter& waiter,
+                                  int exchange) const {
     if (!waiter.timed_out) expect(barrier(arguments, exchange));
   }
   /// In bytes from the start of shared memory.
-  RESIDENT_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange) {
+  MACHINE_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange) {
     return static_cast<std::uint32_t>(arguments.plan.exchange_offset + exchange * Rows::kExchange);
   }
-  RESIDENT_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int exchange) {
+  MACHINE_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int exchange) {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(arguments.plan.barrier_offset + 8 * exchange);
   }
@@ -98,7 +105,9 @@ class SliceEightRows {
  private:
   static constexpr int kExchanges = 4;  // of four layers
 
-  RESIDENT_DEVICE static void expect(std::uint32_t barrier) { barrier_expect(barrier, Rows::kExchange); }
+  MACHINE_DEVICE static void expect(std::uint32_t barrier) {
+    barrier_arrive_expect(barrier, Rows::kExchange);
+  }
 
   std::uint32_t parity_ = 0;
 };
@@ -117,9 +126,9 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
  public:
   static constexpr int kThreadCount = kThreads + 32 * (Rows::kChainWarps + Rows::kUpdaters);
 
-  RESIDENT_DEVICE explicit SliceWholeRowsMember(const Arguments& a) : Base(a), part_(warp_ % kParts) {}
+  MACHINE_DEVICE explicit SliceWholeRowsMember(const Arguments& a) : Base(a), part_(warp_ % kParts) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     const bool has_inputs = warp_ < kWarps;
     Base::template load<kThreadCount>(a, has_inputs);
     keep_ways(a);
@@ -165,66 +174,66 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   enum Signal { kSums, kPartsSum, kRead, kSecondReady, kThirdReady, kLastReady, kFirstTold };
   static_assert(kFirstTold + 1 == Rows::kSignals);
   /// Warps that arrive. Rows are ready when the two that update some have done so, and the two that gather the others.
-  RESIDENT_DEVICE static constexpr int arrivals(int signal) {
+  MACHINE_DEVICE static constexpr int arrivals(int signal) {
     return signal == kSums                                   ? kWarps
            : signal == kSecondReady || signal == kThirdReady ? 2 * kOwnPairs
            : signal == kLastReady                            ? kWarps + Rows::kUpdaters
            : signal == kFirstTold                            ? 1
                                                              : kParts;
   }
-  RESIDENT_DEVICE static std::uint32_t signal_place(const Arguments& a, int signal) {
+  MACHINE_DEVICE static std::uint32_t signal_place(const Arguments& a, int signal) {
     return shared_address(shared_memory()) +
            static_cast<std::uint32_t>(a.plan.team_barrier_offset + 8 * signal);
   }
-  RESIDENT_DEVICE static void begin_signals(const Arguments& a) {
+  MACHINE_DEVICE static void begin_signals(const Arguments& a) {
     if (thread_index() == 0)
       for (int signal = 0; signal < Rows::kSignals; ++signal)
         barrier_init(signal_place(a, signal), static_cast<std::uint32_t>(32 * arrivals(signal)));
   }
-  RESIDENT_DEVICE static void tell(const Arguments& a, Signal signal) {
+  MACHINE_DEVICE static void tell(const Arguments& a, Signal signal) {
     barrier_arrive(signal_place(a, signal));
   }
   /// For the time-th time. Nothing but this thread block is waited for, and of it everybody comes, so this needs no bound.
-  RESIDENT_DEVICE static void await(const Arguments& a, Signal signal, int time) {
-    while (!warp_all(barrier_try_wait_own(signal_place(a, signal), static_cast<std::uint32_t>(time) & 1))) {
+  MACHINE_DEVICE static void await(const Arguments& a, Signal signal, int time) {
+    while (!warp_all(barrier_try_wait(signal_place(a, signal), static_cast<std::uint32_t>(time) & 1))) {
     }
   }
 
-  RESIDENT_DEVICE static unsigned char* fragments(const Arguments& a, int matrix) {
+  MACHINE_DEVICE static unsigned char* fragments(const Arguments& a, int matrix) {
     return shared_memory() + a.plan.hidden_offset + 4096 * matrix;
   }
 
   // ---- what goes through the L2: 8 or 16 bytes of each lane, with a mark in the last bit
 
   /// Of a step: [2] x ([kTold] tiles [2 pairs of clusters] [8 columns] [2 x 8 rows], then [members] [from] [kWeights] pairs of slices).
-  RESIDENT_DEVICE static unsigned char* board(const Arguments& a, int step) {
+  MACHINE_DEVICE static unsigned char* board(const Arguments& a, int step) {
     return a.exchange + (step & 1) * Rows::kBoard;
   }
-  RESIDENT_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
+  MACHINE_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
   /// Rows 8 * cluster + 2t and the next of column g.
-  RESIDENT_DEVICE unsigned char* told(const Arguments& a, int step, int tile, int cluster) const {
+  MACHINE_DEVICE unsigned char* told(const Arguments& a, int step, int tile, int cluster) const {
     return board(a, step) + tile * kAllRowsTile + (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 +
            (cluster & 1) * 32 + (lane_ & 3) * 8;
   }
   /// Of this member's slice: what cluster `from` has updated.
-  RESIDENT_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
+  MACHINE_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
     return board(a, step) + Rows::kTold * kAllRowsTile +
            ((member_ * kClusters + from) * Rows::kWeights + number) * kMasterPair + lane_ * 16;
   }
-  RESIDENT_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
-                                           std::uint32_t mark) {
-    store_packet(place, make_uint2(first, (second & ~1u) | mark));
+  MACHINE_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
+                                          std::uint32_t mark) {
+    store_relaxed_gpu_64(place, make_uint2(first, (second & ~1u) | mark));
   }
   /// This lane's two columns of a row, as columns. What others compute with has lost the bit that the mark takes.
-  RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, std::uint32_t first,
-                            std::uint32_t second) const {
+  MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, std::uint32_t first,
+                           std::uint32_t second) const {
     transpose_two(first, second);
     store_marked(told(a, step, tile, rank_), first, second, mark(step));
   }
-  RESIDENT_DEVICE static int tile_of(int what, int slice) { return what * kSlices + slice; }
+  MACHINE_DEVICE static int tile_of(int what, int slice) { return what * kSlices + slice; }
   /// look(): whether everything that it looked for was there.
   template <class Look>
-  RESIDENT_DEVICE void look_until_there(const Arguments& a, const Look& look) {
+  MACHINE_DEVICE void look_until_there(const Arguments& a, const Look& look) {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls)
       if (warp_all(look()) || waiter_.give_up(a, polls, begin, kWaitTeam)) return;
@@ -232,8 +241,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// All rows of kCount tiles, when all clusters have told them: rows 16i + 4t to 16i + 4t + 3 of column g. The order of rows is
   /// free, if all that meet in a product take the same.
   template <int kCount>
-  RESIDENT_DEVICE void ask(const Arguments& a, int step, const int (&tiles)[kCount],
-                           Values (&values)[kCount]) {
+  MACHINE_DEVICE void ask(const Arguments& a, int step, const int (&tiles)[kCount],
+                          Values (&values)[kCount]) {
     look_until_there(a, [&] {
       uint4 part[kCount][2];
       std::uint32_t wrong = 0;
@@ -242,7 +251,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           part[i][half] =
-              load_packets(board(a, step) + tiles[i] * kAllRowsTile + half * 2 * kTile + lane_ * 16);
+              load_relaxed_gpu_2x64(board(a, step) + tiles[i] * kAllRowsTile + half * 2 * kTile + lane_ * 16);
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
 #pragma unroll
@@ -258,13 +267,13 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
       for (int word = 1; word < 8; word += 2) values[i].word[word] &= ~1u;
   }
   /// The first layer's gradient, its rows in the order of inputs: 8 * cluster + 2t and the next.
-  RESIDENT_DEVICE Values ask_first_gradient(const Arguments& a, int step) {
+  MACHINE_DEVICE Values ask_first_gradient(const Arguments& a, int step) {
     Values values;
     look_until_there(a, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int cluster = 0; cluster < kClusters; ++cluster) {
-        const uint2 two = load_packet(told(a, step, tile_of(kBelowFirst, member_), cluster));
+        const uint2 two = load_relaxed_gpu_64(told(a, step, tile_of(kBelowFirst, member_), cluster));
         wrong |= two.y ^ mark(step);
         values.word[2 * cluster] = two.x, values.word[2 * cluster + 1] = two.y & ~1u;
       }
@@ -276,14 +285,14 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   // ---- updates behind the first layer: four warps
 
   /// masters += factor * columns^T * own, of this member's slice and a pair of others.
-  RESIDENT_DEVICE float4 updated_pair(const Arguments& a, const float4& master, const Values& first,
-                                      const Values& second, const Values& own) const {
+  MACHINE_DEVICE float4 updated_pair(const Arguments& a, const float4& master, const Values& first,
+                                     const Values& second, const Values& own) const {
     return Base::updated(
         a, master,
         Format::outer(Format::operand(first), Format::operand(second), Format::operand(own), lane_));
   }
   /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& columns, int offset) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& columns, int offset) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += bits_to_float(columns.word[i]);
@@ -292,48 +301,48 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     float& bias = Base::floats(offset)[lane_ >> 2];
     if ((lane_ & 3) == 0) bias = fmaf(a.update_factor, sum, bias);
   }
-  RESIDENT_DEVICE static uint4 rounded(const float4& m) {
+  MACHINE_DEVICE static uint4 rounded(const float4& m) {
     return make_uint4(Format::rounded(m.x), Format::rounded(m.y), Format::rounded(m.z), Format::rounded(m.w));
   }
   /// As a product takes them: of two tiles the first columns, then the second.
-  RESIDENT_DEVICE static uint4 weights(const float4& master) {
+  MACHINE_DEVICE static uint4 weights(const float4& master) {
     const auto w = Format::weights(master);
     return make_uint4(w.word[0], w.word[2], w.word[1], w.word[3]);
   }
-  RESIDENT_DEVICE uint4& fragment(const Arguments& a, int matrix, int pair) const {
+  MACHINE_DEVICE uint4& fragment(const Arguments& a, int matrix, int pair) const {
     return reinterpret_cast<uint4*>(fragments(a, matrix))[pair * 32 + lane_];
   }
   /// Backward the last layer takes its masters as they lie.
-  RESIDENT_DEVICE void keep_weights(const Arguments& a, int matrix, int pair, const float4& master) const {
+  MACHINE_DEVICE void keep_weights(const Arguments& a, int matrix, int pair, const float4& master) const {
     fragment(a, matrix, pair) = weights(master);
     if (matrix >= kLastLow)
       (&fragment(a, kLastAcross, pair))[(matrix - kLastLow) * kLastHighAcross] = rounded(master);
   }
-  RESIDENT_DEVICE void tell_weights(const Arguments& a, int step, int number, const uint4& weights) const {
-    store_whole16(told_weights(a, step, rank_, number),
-                  make_uint4(weights.x, weights.y, weights.z, (weights.w & ~1u) | mark(step)));
+  MACHINE_DEVICE void tell_weights(const Arguments& a, int step, int number, const uint4& weights) const {
+    store_relaxed_gpu_128(told_weights(a, step, rank_, number),
+                          make_uint4(weights.x, weights.y, weights.z, (weights.w & ~1u) | mark(step)));
   }
 
   /// Where they are when a launch begins and ends.
-  RESIDENT_DEVICE float4& hidden_master(const Arguments& a, int matrix, int pair) const {
+  MACHINE_DEVICE float4& hidden_master(const Arguments& a, int matrix, int pair) const {
     const int offset = matrix < kSecondColumns ? a.plan.rows_offset : a.plan.columns_offset;
     return reinterpret_cast<float4*>(shared_memory() + offset)[(matrix % 2 * kWarps + pair) * 32 + lane_];
   }
-  RESIDENT_DEVICE SecondTile second_tile(const Arguments& a, int pair) const {
+  MACHINE_DEVICE SecondTile second_tile(const Arguments& a, int pair) const {
     const int lanes = a.plan.last_lanes;
     return {reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) + pair * 8 * lanes,
             lanes};
   }
-  RESIDENT_DEVICE float4* first_tile(const Arguments& a, int pair) const {
+  MACHINE_DEVICE float4* first_tile(const Arguments& a, int pair) const {
     return reinterpret_cast<float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32 + lane_;
   }
-  RESIDENT_DEVICE float4 last_master(const Arguments& a, int tile, int pair) const {
+  MACHINE_DEVICE float4 last_master(const Arguments& a, int tile, int pair) const {
     return tile == 0 ? *first_tile(a, pair) : second_tile(a, pair).load(lane_);
   }
-  RESIDENT_DEVICE float4 load_master(const Arguments& a, int matrix, int pair) const {
+  MACHINE_DEVICE float4 load_master(const Arguments& a, int matrix, int pair) const {
     return matrix < kLastLow ? hidden_master(a, matrix, pair) : last_master(a, matrix - kLastLow, pair);
   }
-  RESIDENT_DEVICE void store_master(const Arguments& a, int matrix, int pair, const float4& master) const {
+  MACHINE_DEVICE void store_master(const Arguments& a, int matrix, int pair, const float4& master) const {
     if (matrix < kLastLow)
       hidden_master(a, matrix, pair) = master;
     else if (matrix == kLastLow)
@@ -343,7 +352,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   /// What an updater does in a step: a pair of slices of a tile of the last layer, then of a hidden layer's rows and columns.
   enum Job { kLastTile, kRows, kColumns, kJobs };
-  RESIDENT_DEVICE void update(const Arguments& a) {
+  MACHINE_DEVICE void update(const Arguments& a) {
     const int upper = part_ / kOwnPairs;  // of two tiles, of two hidden layers
     const int own = part_ % kOwnPairs, pair = rank_ * kOwnPairs + own;
     const int below = upper != 0 ? kSecond : kFirst, gradient = upper != 0 ? kBelowThird : kBelowSecond;
@@ -389,7 +398,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   // ---- eight warps that have the first layer
 
   /// What the other clusters have updated in a step.
-  RESIDENT_DEVICE void gather(const Arguments& a, int step) {
+  MACHINE_DEVICE void gather(const Arguments& a, int step) {
     await(a, kRead, step);
 #pragma unroll 1
     for (int number = warp_; number < Rows::kWeights; number += kWarps) {
@@ -398,7 +407,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         std::uint32_t wrong = 0;
 #pragma unroll
         for (int from = 1; from < kClusters; ++from)
-          others[from - 1] = load_whole16(told_weights(a, step, rank_ ^ from, number));
+          others[from - 1] = load_relaxed_gpu_128(told_weights(a, step, rank_ ^ from, number));
 #pragma unroll
         for (int from = 1; from < kClusters; ++from) wrong |= others[from - 1].w ^ mark(step);
         return (wrong & 1) == 0;
@@ -414,12 +423,12 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     }
     tell(a, kLastReady);
   }
-  RESIDENT_DEVICE void tell_gathered(const Arguments& a, int number) const {
+  MACHINE_DEVICE void tell_gathered(const Arguments& a, int number) const {
     if (number / kOwnPairs == kSecondRows) tell(a, kSecondReady);
     if (number / kOwnPairs == kThirdRows) tell(a, kThirdReady);
   }
 
-  RESIDENT_DEVICE void train_first(const Arguments& a) {
+  MACHINE_DEVICE void train_first(const Arguments& a) {
     multiply_first(a);
     for (int step = 0; step < a.steps; ++step) {
       store_sum(a);
@@ -443,15 +452,15 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   /// Of the cluster's rows: of row g, of both tiles columns 2t and 2t + 1. Beyond its own a warp takes its last pair again, against
   /// weights of zero.
-  RESIDENT_DEVICE uint4 load_row_inputs(const Arguments& a, int i) const {
+  MACHINE_DEVICE uint4 load_row_inputs(const Arguments& a, int i) const {
     const int pair = max(0, Base::input_begin_ + min(i, Base::input_pairs_ - 1));
     return load_shared16(shared_memory() + a.plan.x_rows_offset + pair * Rows::kInputPair + lane_ * 16);
   }
   /// They come from all members, so the wait has a bound.
-  RESIDENT_DEVICE void await_columns(const Arguments& a, int step) {
+  MACHINE_DEVICE void await_columns(const Arguments& a, int step) {
     waiter_.await(a, Base::staging_barrier(a, 1), static_cast<std::uint32_t>(step) & 1, kWaitTeam);
   }
-  RESIDENT_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
+  MACHINE_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
     const int pair = max(0, Base::input_begin_ + min(i, Base::input_pairs_ - 1));
     const unsigned char* x = shared_memory() + a.plan.x_columns_offset + pair * 2 * kAllRowsTile + lane_ * 16;
     Fragments f;
@@ -459,33 +468,33 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     for (int part = 0; part < 4; ++part) assign(f, part, load_shared16(x + part * 512));
     return f;
   }
-  RESIDENT_DEVICE void multiply_first(const Arguments& a) {
+  MACHINE_DEVICE void multiply_first(const Arguments& a) {
     Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, 0);
     clear_sums();
 #pragma unroll
     for (int i = 0; i < Base::kInputs; ++i) multiply_first_pair(a, i, load_row_inputs(a, i));
   }
-  RESIDENT_DEVICE void clear_sums() {
+  MACHINE_DEVICE void clear_sums() {
 #pragma unroll
     for (int chain = 0; chain < 2; ++chain)
 #pragma unroll
       for (int c = 0; c < 4; ++c) sums_[chain][c] = 0;
   }
-  RESIDENT_DEVICE void multiply_first_pair(const Arguments& a, int i, const uint4& x) {
+  MACHINE_DEVICE void multiply_first_pair(const Arguments& a, int i, const uint4& x) {
     const auto w = Base::first_weights(a, i, 0);
     multiply_add(sums_[0], sums_[1], x, make_uint4(w.word[0], w.word[2], w.word[1], w.word[3]));
   }
   /// This warp's part of the first layer's sums; complete when all eight have told.
-  RESIDENT_DEVICE float2* first_part(const Arguments& a, int warp) const {
+  MACHINE_DEVICE float2* first_part(const Arguments& a, int warp) const {
     return reinterpret_cast<float2*>(shared_memory() + a.plan.partial_offset + warp * kTile) + lane_;
   }
-  RESIDENT_DEVICE void store_sum(const Arguments& a) const {
+  MACHINE_DEVICE void store_sum(const Arguments& a) const {
     *first_part(a, warp_) = make_float2(sums_[0][0] + sums_[1][2], sums_[0][1] + sums_[1][3]);
   }
   /// Of its gradient by all eight; and the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step,
-                                                 const Fragments (&columns)[kEarlyColumns],
-                                                 const uint4 (&rows)[kEarlyRows]) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, int step,
+                                                const Fragments (&columns)[kEarlyColumns],
+                                                const uint4 (&rows)[kEarlyRows]) {
     await(a, kFirstTold, step);
     wait_cycles(kFirstLook);
     const Values gradient = ask_first_gradient(a, step);
@@ -504,10 +513,10 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
 
   /// How far it is from this member's shared memory to those of others, from itself on. Read anew for every tile, ahead of it:
   /// what can be computed, the compiler would compute when it is waited for.
-  RESIDENT_DEVICE static std::uint32_t* ways(const Arguments& a) {
+  MACHINE_DEVICE static std::uint32_t* ways(const Arguments& a) {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_offset);
   }
-  RESIDENT_DEVICE void keep_ways(const Arguments& a) const {
+  MACHINE_DEVICE void keep_ways(const Arguments& a) const {
     if (thread_index() >= kSlices) return;
     const std::uint32_t here = shared_address(shared_memory());
     ways(a)[lane_] = remote_address(here, static_cast<std::uint32_t>(member_ + lane_) % kSlices) - here;
@@ -518,7 +527,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     std::uint32_t tile, barrier, to[kSlices / 2];
     bool lost;
   };
-  RESIDENT_DEVICE Publication publication(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
     Publication publication = {shared_address(shared_memory()) + exchange_.buffer(a, exchange) +
                                    static_cast<std::uint32_t>(member_ * kTile + (lane_ & 15) * 16),
                                exchange_.barrier(a, exchange),
@@ -532,22 +541,22 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   struct Two {
     std::uint32_t first, second;
   };
-  RESIDENT_DEVICE void publish(const Publication& publication, const Two& two) const {
+  MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
     const int from = 2 * (lane_ & 15);
     const uint4 packet = make_uint4(shuffle_from(two.first, from), shuffle_from(two.second, from),
                                     shuffle_from(two.first, from + 1), shuffle_from(two.second, from + 1));
     if (publication.lost) return;
 #pragma unroll
     for (const std::uint32_t to : publication.to)
-      store_remote16(publication.tile + to, packet, publication.barrier + to);
+      store_async16(publication.tile + to, packet, publication.barrier + to);
   }
-  RESIDENT_DEVICE const uint2* taken(const Arguments& a, int exchange, int slice) const {
+  MACHINE_DEVICE const uint2* taken(const Arguments& a, int exchange, int slice) const {
     return reinterpret_cast<const uint2*>(shared_memory() + exchange_.buffer(a, exchange) + slice * kTile) +
            lane_;
   }
   /// kCount tiles from `first` on, when all have come.
   template <int kCount>
-  RESIDENT_DEVICE void take(const Arguments& a, int exchange, Two (&tiles)[kCount], int first = 0) {
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, Two (&tiles)[kCount], int first = 0) {
     const uint2* begin = taken(a, exchange, first);
     exchange_.await(a, waiter_, exchange);
 #pragma unroll
@@ -557,7 +566,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     }
   }
   /// When the buffer is taken and what depends on it is on its way.
-  RESIDENT_DEVICE void expect_next(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE void expect_next(const Arguments& a, int exchange) const {
     if (lane_ == 0) exchange_.expect_next(a, waiter_, exchange);
   }
 
@@ -566,8 +575,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     uint4 weights[kCount / 2];  // of a pair of slices
   };
   template <int kCount>
-  RESIDENT_DEVICE Product<kCount> load_product(const Arguments& a, Matrix matrix, int first = 0,
-                                               int further = 0) const {
+  MACHINE_DEVICE Product<kCount> load_product(const Arguments& a, Matrix matrix, int first = 0,
+                                              int further = 0) const {
     const uint4* begin =
         reinterpret_cast<const uint4*>(fragments(a, matrix)) + further + first / 2 * 32 + lane_;
     Product<kCount> product;
@@ -579,7 +588,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// eight: one takes the first columns of two tiles and leaves its sums in the upper half, the next the second columns, which
   /// lie in the lower half of the same operand. Nothing has to be moved, and what is in the other halves is for nobody.
   template <int kChains, int kCount>
-  RESIDENT_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
+  MACHINE_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
     float upper[kChains][4] = {}, lower[kChains][4] = {};
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i)
@@ -594,14 +603,14 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     return added(sum);
   }
   /// x: of a row columns 2t and 2t + 1 of two tiles. w: what those columns have to be multiplied with, first columns first.
-  RESIDENT_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
-                                           const uint4& w) {
+  MACHINE_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
+                                          const uint4& w) {
     Format::product(upper, x, w.x, w.y);
     Format::product(lower, x, w.z, w.w);
   }
   /// As a tree.
   template <int kCount>
-  RESIDENT_DEVICE static float2 added(float2 (&part)[kCount]) {
+  MACHINE_DEVICE static float2 added(float2 (&part)[kCount]) {
 #pragma unroll
     for (int distance = 1; distance < kCount; distance *= 2)
 #pragma unroll
@@ -613,49 +622,49 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   // Parts of a divided sum; complete behind a barrier.
   enum Divided { kLowLogits, kHighLogits, kSecondGradientSum };
-  RESIDENT_DEVICE float2& part_of_sum(const Arguments& a, Divided which, int part) const {
+  MACHINE_DEVICE float2& part_of_sum(const Arguments& a, Divided which, int part) const {
     return reinterpret_cast<float2*>(shared_memory() + a.plan.partial_offset + kWarps * kTile +
                                      (which * kParts + part) * kTile)[lane_];
   }
-  RESIDENT_DEVICE float2 sum_of_parts(const Arguments& a, Divided which) const {
+  MACHINE_DEVICE float2 sum_of_parts(const Arguments& a, Divided which) const {
     float2 part[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) part[i] = part_of_sum(a, which, i);
     return added(part);
   }
-  RESIDENT_DEVICE static Two operand(const float2& value) {
+  MACHINE_DEVICE static Two operand(const float2& value) {
     return {Format::rounded(value.x), Format::rounded(value.y)};
   }
-  RESIDENT_DEVICE static Two hidden(const float2& sum, const float2& bias) {
+  MACHINE_DEVICE static Two hidden(const float2& sum, const float2& bias) {
     return operand(make_float2(relu(sum.x + bias.x), relu(sum.y + bias.y)));
   }
-  RESIDENT_DEVICE static float2 masked(const float2& value, const Two& hidden) {
+  MACHINE_DEVICE static float2 masked(const float2& value, const Two& hidden) {
     return without_mark(make_float2(bits_to_float(hidden.first) > 0 ? value.x : 0,
                                     bits_to_float(hidden.second) > 0 ? value.y : 0));
   }
   /// What others are told of a gradient has no last bit: so that everybody rounds the same, its own cluster does without it, too.
-  RESIDENT_DEVICE static float2 without_mark(const float2& value) {
+  MACHINE_DEVICE static float2 without_mark(const float2& value) {
     return make_float2(bits_to_float(float_to_bits(value.x) & ~1u),
                        bits_to_float(float_to_bits(value.y) & ~1u));
   }
-  RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, const Two& two) const {
+  MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, const Two& two) const {
     tell(a, step, tile, two.first, two.second);
   }
   /// Unrounded.
-  RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, const float2& value) const {
+  MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, const float2& value) const {
     tell(a, step, tile, float_to_bits(value.x), float_to_bits(value.y));
   }
 
   /// The first layer's sums.
-  RESIDENT_DEVICE float2 add_first(const Arguments& a) const {
+  MACHINE_DEVICE float2 add_first(const Arguments& a) const {
     float2 part[kWarps];
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) part[from] = *first_part(a, from);
     return added(part);
   }
 
-  RESIDENT_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
-  RESIDENT_DEVICE int load_label(const Arguments& a) const {
+  MACHINE_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
+  MACHINE_DEVICE int load_label(const Arguments& a) const {
     return row() < a.plan.batch ? a.labels[std::int64_t{Base::batch_} * a.plan.batch + row()] : -1;
   }
 
@@ -666,7 +675,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     Two low, high;
   };
   /// One leads, three have shares of the last layer's sums and of those below it, and what is small.
-  RESIDENT_DEVICE void chain(const Arguments& a) {
+  MACHINE_DEVICE void chain(const Arguments& a) {
     const int number = (part_ - rank_ + 3) % 4;                           // 3: who leads
     const int thread = number == 2 ? thread_index() | 31 : kThreadCount;  // that asks for inputs
     stage_rows(a, thread);
@@ -736,44 +745,44 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     if (number == 2) await_columns(a, a.steps - 1);  // nobody leaves while they are on their way
   }
   /// By one thread: rows of the next step, columns of this one.
-  RESIDENT_DEVICE void stage_rows(const Arguments& a, int thread) const {
+  MACHINE_DEVICE void stage_rows(const Arguments& a, int thread) const {
     const int bytes = a.plan.input_pairs * Rows::kInputPair;
     if (thread_index() == thread)
       stage(a, 0, a.plan.x_rows_offset, a.x_rows + next_batch_ * a.plan.x_batch_bytes + rank_ * bytes, bytes);
   }
   /// Which are the same for all members: each brings a share to all.
-  RESIDENT_DEVICE void stage_columns(const Arguments& a, int thread) const {
+  MACHINE_DEVICE void stage_columns(const Arguments& a, int thread) const {
     if (thread_index() != thread) return;
     const std::uint32_t barrier = Base::staging_barrier(a, 1);
-    async_proxy_fence_everywhere();
-    barrier_expect(barrier, static_cast<std::uint32_t>(a.plan.x_batch_bytes));
+    fence_proxy_async();
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(a.plan.x_batch_bytes));
     const int begin = a.plan.input_pairs * member_ / kSlices * 2 * kAllRowsTile,
               end = a.plan.input_pairs * (member_ + 1) / kSlices * 2 * kAllRowsTile;
     if (begin < end)
-      copy_bulk_to_members(0xffff, shared_memory() + a.plan.x_columns_offset + begin,
-                           a.x_columns + Base::batch_ * a.plan.x_batch_bytes + begin,
-                           static_cast<std::uint32_t>(end - begin), barrier);
+      bulk_load_multicast(0xffff, shared_address(shared_memory() + a.plan.x_columns_offset + begin),
+                          a.x_columns + Base::batch_ * a.plan.x_batch_bytes + begin,
+                          static_cast<std::uint32_t>(end - begin), barrier);
   }
-  RESIDENT_DEVICE void stage(const Arguments& a, int which, int offset, const unsigned char* from,
-                             int bytes) const {
-    async_proxy_fence();
-    barrier_expect(Base::staging_barrier(a, which), static_cast<std::uint32_t>(bytes));
-    copy_bulk(shared_memory() + offset, from, static_cast<std::uint32_t>(bytes),
+  MACHINE_DEVICE void stage(const Arguments& a, int which, int offset, const unsigned char* from,
+                            int bytes) const {
+    fence_proxy_async_shared();
+    barrier_arrive_expect(Base::staging_barrier(a, which), static_cast<std::uint32_t>(bytes));
+    bulk_load(shared_address(shared_memory() + offset), from, static_cast<std::uint32_t>(bytes),
               Base::staging_barrier(a, which));
   }
   /// This member's own gradient below the last layer.
-  RESIDENT_DEVICE void tell_below_third(const Arguments& a, int step, const Loss& of_loss) const {
+  MACHINE_DEVICE void tell_below_third(const Arguments& a, int step, const Loss& of_loss) const {
     const uint4* across =
         reinterpret_cast<const uint4*>(fragments(a, kLastAcross)) + member_ / 2 * 32 + lane_;
     const uint2 third = *taken(a, kThirdHidden, member_);
     tell(a, step, tile_of(kBelowThird, member_),
          masked(below_last(of_loss, across[0], across[kLastHighAcross], member_ % 2), {third.x, third.y}));
   }
-  RESIDENT_DEVICE float2* row_loss(const Arguments& a) const {
+  MACHINE_DEVICE float2* row_loss(const Arguments& a) const {
     return reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset);
   }
-  RESIDENT_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
-                                     const RowsOfLoss<1>& rows) const {
+  MACHINE_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
+                                    const RowsOfLoss<1>& rows) const {
     float2* own = row_loss(a) + 8 * Rows::kClusters;
     rows.keep(own, {label}, {row()}, lane_ & 3);
     warp_sync();
@@ -782,15 +791,15 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     store_marked(row_loss_told(a, step, 8 * rank_ + lane_), float_to_bits(mine.x), float_to_bits(mine.y),
                  mark(step));
   }
-  RESIDENT_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
+  MACHINE_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
     return board(a, step) + kRowLoss * kAllRowsTile + row * 8;
   }
-  RESIDENT_DEVICE void store_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
     const unsigned char* place = row_loss_told(a, step, lane_);
     uint2 row;
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls) {
-      row = load_packet(place);
+      row = load_relaxed_gpu_64(place);
       if (!warp_any(((row.y ^ mark(step)) & 1) != 0) || waiter_.give_up(a, polls, begin, kWaitTeam)) break;
     }
     row_loss(a)[lane_] = make_float2(bits_to_float(row.x), bits_to_float(row.y & ~1u));
@@ -800,7 +809,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
 
   /// From the activations below the last layer to a part of the gradient one layer further down.
-  RESIDENT_DEVICE Loss loss(const Arguments& a, int label) {
+  MACHINE_DEVICE Loss loss(const Arguments& a, int label) {
     const int t = lane_ & 3, first = part_ * kMine;
     const auto low_weights = load_product<kMine>(a, kLastLow, first),
                high_weights = load_product<kMine>(a, kLastHigh, first);
@@ -834,8 +843,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     return of_loss;
   }
   /// Of a slice, `second` of its pair: the gradient of the rows, from that of the logits.
-  RESIDENT_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
-                                           const uint4& high_weight, int second) {
+  MACHINE_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
+                                          const uint4& high_weight, int second) {
     float upper[4] = {}, lower[4] = {};
     const uint4 x =
         make_uint4(of_loss.low.first, of_loss.low.second, of_loss.high.first, of_loss.high.second);

@@ -2,6 +2,10 @@
 // (slice_whole.cuh) and that which divides rows (slice_rows.cuh).
 #pragma once
 
+#include "machine/masks.cuh"
+#include "machine/matrices.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 #include "resident/slice_whole_loss.cuh"
 
@@ -14,9 +18,9 @@ struct WholeProduct {
 };
 /// bias + the sum over these pairs, in kChains chains of instructions that wait for each other.
 template <int kChains, class Format, int kPairs>
-RESIDENT_DEVICE void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs],
-                              const WholeProduct<Format, kPairs>& product,
-                              const float2& bias = make_float2(0, 0)) {
+MACHINE_DEVICE void multiply(float (&sum)[4], const uint4 (&tiles)[kPairs],
+                             const WholeProduct<Format, kPairs>& product,
+                             const float2& bias = make_float2(0, 0)) {
   float chain[kChains][4] = {{bias.x, bias.y, bias.x, bias.y}};
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
@@ -43,18 +47,18 @@ class SliceWholeSums : protected SliceMember<Format, ExchangeOf, kPairs, 4, kTea
   // ---- eight warps that own masters
 
   /// A tile that lies row by row, transposed.
-  RESIDENT_DEVICE Own load_rows(const unsigned char* tile) const {
+  MACHINE_DEVICE Own load_rows(const unsigned char* tile) const {
     Own own;
-    load_matrices_transposed(own.word, tile + lane_ * 16);
+    load_matrices_transposed(tile + lane_ * 16, own.word);
     return own;
   }
-  RESIDENT_DEVICE Own load_own_gradient(const Arguments& a, int layer) const {
+  MACHINE_DEVICE Own load_own_gradient(const Arguments& a, int layer) const {
     return load_rows(Base::own_gradient(a, layer));
   }
   /// And the product of the next step, if there is one; kEarly of its pairs of rows are in registers.
   template <int kEarly>
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
-                                                 const Fragments (&rows)[kEarly]) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, const EarlyInputs& columns,
+                                                const Fragments (&rows)[kEarly]) {
     const typename Base::Owns own = {{load_own_gradient(a, 0)}};
     Base::clear_first_sums();
 #pragma unroll
@@ -69,7 +73,7 @@ class SliceWholeSums : protected SliceMember<Format, ExchangeOf, kPairs, 4, kTea
   // ---- a warp for what is small
 
   /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, float* bias, const Own& gradient) const {
     const float2 sum = Format::sum_of_rows(gradient);
     if (lane_ >= 4) return;
     float2& two = reinterpret_cast<float2*>(bias)[lane_];
@@ -82,15 +86,15 @@ class SliceWholeSums : protected SliceMember<Format, ExchangeOf, kPairs, 4, kTea
   struct Two {
     std::uint32_t upper, lower;
   };
-  RESIDENT_DEVICE static Two hidden(const float (&sum)[4]) {
+  MACHINE_DEVICE static Two hidden(const float (&sum)[4]) {
     return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
   }
-  RESIDENT_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
+  MACHINE_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
     return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.upper),
             Format::pack(sum[2], sum[3]) & Format::positive(hidden.lower)};
   }
   /// The 16 bytes of a tile that this lane publishes, and the lane 16 further: four columns of two rows.
-  RESIDENT_DEVICE uint4 packet_of(const Two& two) const {
+  MACHINE_DEVICE uint4 packet_of(const Two& two) const {
     const int from = 2 * (lane_ & 15);
     return make_uint4(shuffle_from(two.upper, from), shuffle_from(two.lower, from),
                       shuffle_from(two.upper, from + 1), shuffle_from(two.lower, from + 1));

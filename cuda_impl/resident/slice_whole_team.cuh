@@ -32,6 +32,9 @@
 //              after all that it read in it.
 #pragma once
 
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "resident/slice_step.cuh"
 #include "resident/slice_whole_loss.cuh"
 
@@ -55,10 +58,10 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
  public:
   static constexpr int kThreadCount = kWholeTeamThreads;
 
-  RESIDENT_DEVICE explicit SliceWholeTeamMember(const Arguments& a)
+  MACHINE_DEVICE explicit SliceWholeTeamMember(const Arguments& a)
       : Base(a), half_(warp_ & 1), part_((warp_ - kWarps) >> 1) {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     Base::template load<kWholeTeamThreads>(a, warp_ < kWarps);
     exchange_.begin(a);
     team_.begin(a);
@@ -91,39 +94,39 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   // Of kept tiles, 16 each.
   enum Kept { kFirst, kSecond, kThird, kBelowSecond, kBelowThird };
 
-  RESIDENT_DEVICE static void step_sync() { barrier_sync<kWholeTeamThreads>(kStepBarrier); }
-  RESIDENT_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
+  MACHINE_DEVICE static void step_sync() { named_barrier<kWholeTeamThreads>(kStepBarrier); }
+  MACHINE_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
     return shared_memory() + a.plan.hidden_offset + 4096 * matrix;
   }
-  RESIDENT_DEVICE static unsigned char* kept(const Arguments& a, Kept which, int slice = 0) {
+  MACHINE_DEVICE static unsigned char* kept(const Arguments& a, Kept which, int slice = 0) {
     return shared_memory() + a.plan.hidden_offset + kWholeTeamFragmentBytes +
            (which * kSlices + slice) * kTile;
   }
   // Behind those of all slices: own activations of the first and the second layer by the step's parity, and the logits'
   // gradient, two tiles.
-  RESIDENT_DEVICE static unsigned char* own_hidden(const Arguments& a, int layer, int step) {
+  MACHINE_DEVICE static unsigned char* own_hidden(const Arguments& a, int layer, int step) {
     return kept(a, kBelowThird, kSlices + 2 * layer + (step & 1));
   }
-  RESIDENT_DEVICE static unsigned char* logits_gradient(const Arguments& a, int tile) {
+  MACHINE_DEVICE static unsigned char* logits_gradient(const Arguments& a, int tile) {
     return kept(a, kBelowThird, kSlices + 4 + tile);
   }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
-  RESIDENT_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
+  MACHINE_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
     return lane_ < kWholeTeamChainWarps ? Base::timed_out_words(a)[lane_] : 0;
   }
 
   // ---- kept tiles: in each half of 16 rows the 16 bytes of lane 4g + t, its rows g and g + 8 of columns 2t and 2t + 1
 
-  RESIDENT_DEVICE static int kept_byte(int g, int t) { return (4 * (g ^ (g >> 1 & 1)) + (t ^ g >> 1)) * 16; }
-  RESIDENT_DEVICE void keep(unsigned char* tile, const uint4& half) const {
+  MACHINE_DEVICE static int kept_byte(int g, int t) { return (4 * (g ^ (g >> 1 & 1)) + (t ^ g >> 1)) * 16; }
+  MACHINE_DEVICE void keep(unsigned char* tile, const uint4& half) const {
     *reinterpret_cast<uint4*>(tile + half_ * kHalf + kept_byte(lane_ >> 2, lane_ & 3)) = half;
   }
-  RESIDENT_DEVICE void keep_all(const Arguments& a, Kept which, const uint4 (&tiles)[kMine]) const {
+  MACHINE_DEVICE void keep_all(const Arguments& a, Kept which, const uint4 (&tiles)[kMine]) const {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) keep(kept(a, which, part_ * kMine + i), tiles[i]);
   }
   /// A tile as the chain has it.
-  RESIDENT_DEVICE Values kept_tile(const unsigned char* tile) const {
+  MACHINE_DEVICE Values kept_tile(const unsigned char* tile) const {
     Values values;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -131,7 +134,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     return values;
   }
   /// Rows 8i + 2t and the next of column g, as updates take them.
-  RESIDENT_DEVICE Values columns(const unsigned char* tile) const {
+  MACHINE_DEVICE Values columns(const unsigned char* tile) const {
     const int g = lane_ >> 2, t = lane_ & 3;
     Values values;
 #pragma unroll
@@ -149,7 +152,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   // ---- eight warps that own masters
 
   /// Whether all steps were made.
-  RESIDENT_DEVICE bool update(const Arguments& a) {
+  MACHINE_DEVICE bool update(const Arguments& a) {
     keep_all_weights(a);
     Base::stage_rows(a);
     Base::multiply_first(a, 0, next_batch_);
@@ -198,7 +201,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     if (warp_ == 5 && Base::is_first()) Base::store_loss(a, a.steps - 1);
     return true;
   }
-  RESIDENT_DEVICE void keep_all_weights(const Arguments& a) const {
+  MACHINE_DEVICE void keep_all_weights(const Arguments& a) const {
 #pragma unroll
     for (int layer = 1; layer < 3; ++layer) {
       keep_weights(a, static_cast<Matrix>(kSecondRows + layer - 1),
@@ -209,13 +212,13 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     keep_last_weights(a, Base::matrix(a.plan.last_offset[0], 1)[lane_], Base::second_tile(a, 0).load(lane_));
   }
   /// Of this warp's pair: [8 pairs] [lane] both slices' operand.
-  RESIDENT_DEVICE uint4& fragment(const Arguments& a, Matrix matrix) const {
+  MACHINE_DEVICE uint4& fragment(const Arguments& a, Matrix matrix) const {
     return reinterpret_cast<uint4*>(fragments(a, matrix))[warp_ * 32 + lane_];
   }
-  RESIDENT_DEVICE void keep_weights(const Arguments& a, Matrix matrix, const float4& master) const {
+  MACHINE_DEVICE void keep_weights(const Arguments& a, Matrix matrix, const float4& master) const {
     fragment(a, matrix) = part_of(Format::weights(master), 0);
   }
-  RESIDENT_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
+  MACHINE_DEVICE void keep_last_weights(const Arguments& a, const float4& low, const float4& high) const {
     keep_weights(a, kLastLow, low);
     keep_weights(a, kLastHigh, high);
     // Backward it is the masters as they lie that are the operand.
@@ -224,43 +227,43 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     across[kLastHighAcross] = rounded(high);
   }
   static constexpr int kLastHighAcross = 4096 / 16;
-  RESIDENT_DEVICE static uint4 rounded(const float4& m) {
+  MACHINE_DEVICE static uint4 rounded(const float4& m) {
     return make_uint4(Format::rounded(m.x), Format::rounded(m.y), Format::rounded(m.z), Format::rounded(m.w));
   }
   /// masters += factor * columns^T * own, of this warp's pair of kept tiles.
-  RESIDENT_DEVICE float4 updated(const Arguments& a, const float4& before, Kept which,
-                                 const Values& own) const {
+  MACHINE_DEVICE float4 updated(const Arguments& a, const float4& before, Kept which,
+                                const Values& own) const {
     return Base::updated(a, before,
                          Format::outer(columns(kept(a, which, 2 * warp_)),
                                        columns(kept(a, which, 2 * warp_ + 1)), own, lane_));
   }
-  RESIDENT_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix, Kept which,
-                                     const unsigned char* own) const {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, int offset, int layer, Matrix matrix, Kept which,
+                                    const unsigned char* own) const {
     float4& master = Base::matrix(offset, layer)[lane_];
     const float4 now = updated(a, master, which, columns(own));
     master = now;
     keep_weights(a, matrix, now);
   }
-  RESIDENT_DEVICE void update_bias(const Arguments& a, int layer) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, int layer) const {
     Base::update_bias(a, load_tile<8>(Base::own_gradient(a, layer), lane_),
                       Base::floats(a.plan.bias_offset) + 8 * layer);
   }
   // From the step before.
-  RESIDENT_DEVICE void update_second_rows(const Arguments& a) const {
+  MACHINE_DEVICE void update_second_rows(const Arguments& a) const {
     update_matrix(a, a.plan.rows_offset, 1, kSecondRows, kFirst, kept(a, kBelowSecond, member_));
     if (warp_ == 4) update_bias(a, 1);
   }
-  RESIDENT_DEVICE void update_third_rows(const Arguments& a) const {
+  MACHINE_DEVICE void update_third_rows(const Arguments& a) const {
     update_matrix(a, a.plan.rows_offset, 2, kThirdRows, kSecond, kept(a, kBelowThird, member_));
     if (warp_ == 5) update_bias(a, 2);
   }
-  RESIDENT_DEVICE void update_second_columns(const Arguments& a, int step) const {
+  MACHINE_DEVICE void update_second_columns(const Arguments& a, int step) const {
     update_matrix(a, a.plan.columns_offset, 1, kSecondColumns, kBelowSecond, own_hidden(a, 0, step));
   }
-  RESIDENT_DEVICE void update_third_columns(const Arguments& a, int step) const {
+  MACHINE_DEVICE void update_third_columns(const Arguments& a, int step) const {
     update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, kBelowThird, own_hidden(a, 1, step));
   }
-  RESIDENT_DEVICE void update_last(const Arguments& a) const {
+  MACHINE_DEVICE void update_last(const Arguments& a) const {
     float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
     const SecondTile second = Base::second_tile(a, 0);
     const Values first_slice = columns(kept(a, kThird, 2 * warp_)),
@@ -277,7 +280,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   }
   /// The first layer's gradient unrounded, out of the parts of its sum.
   template <class Part>
-  RESIDENT_DEVICE static Values first_gradient(const Values& hidden, Part&& part) {
+  MACHINE_DEVICE static Values first_gradient(const Values& hidden, Part&& part) {
     float sum[8] = {};
 #pragma unroll
     for (int from = 0; from < kParts; ++from) {
@@ -292,9 +295,9 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     return gradient;
   }
   /// And the product of the next step, if there is one.
-  RESIDENT_DEVICE void update_first_and_multiply(const Arguments& a, int step, const Values& first,
-                                                 const EarlyInputs& inputs,
-                                                 const Fragments (&rows)[Base::kInputs]) {
+  MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, int step, const Values& first,
+                                                const EarlyInputs& inputs,
+                                                const Fragments (&rows)[Base::kInputs]) {
     Owns own;
     own.slice[0] =
         first_gradient(first, [&](int part) { return columns(first_gradient_part(a, step, part)); });
@@ -313,7 +316,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   struct Product {
     uint4 weights[kMine / 2];  // of a pair of slices
   };
-  RESIDENT_DEVICE Product load_product(const Arguments& a, Matrix matrix, int further = 0) const {
+  MACHINE_DEVICE Product load_product(const Arguments& a, Matrix matrix, int further = 0) const {
     const uint4* begin =
         reinterpret_cast<const uint4*>(fragments(a, matrix)) + further + part_ * (kMine / 2) * 32 + lane_;
     Product product;
@@ -323,7 +326,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   }
   /// Of this warp's columns, in kChains chains of instructions that wait for each other.
   template <int kChains>
-  RESIDENT_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kMine], const Product& product) {
+  MACHINE_DEVICE static void multiply(float (&sum)[4], const uint4 (&tiles)[kMine], const Product& product) {
     float chain[kChains][4] = {};
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
@@ -337,62 +340,62 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
   }
   // Parts of a sum, of this warp's rows; complete behind a barrier. Two places in turn, in what others have as a second buffer of
   // partial sums: who writes one again has passed a barrier behind its last reader.
-  RESIDENT_DEVICE static unsigned char* parts(const Arguments& a, int use, int part = 0) {
+  MACHINE_DEVICE static unsigned char* parts(const Arguments& a, int use, int part = 0) {
     static_assert(2 * kParts * kTile <= kWarps * kPartialTile);
     return shared_memory() + a.plan.partial_offset + kWarps * kPartialTile +
            ((use & 1) * kParts + part) * kTile;
   }
-  RESIDENT_DEVICE float4& part_of_sum(const Arguments& a, int use, int part) const {
+  MACHINE_DEVICE float4& part_of_sum(const Arguments& a, int use, int part) const {
     return *reinterpret_cast<float4*>(parts(a, use, part) + half_ * kHalf + lane_ * 16);
   }
-  RESIDENT_DEVICE void store_part(const Arguments& a, int use, const float (&sum)[4]) const {
+  MACHINE_DEVICE void store_part(const Arguments& a, int use, const float (&sum)[4]) const {
     part_of_sum(a, use, part_) = make_float4(sum[0], sum[1], sum[2], sum[3]);
   }
-  RESIDENT_DEVICE void add_parts(const Arguments& a, int use, float (&sum)[4]) const {
+  MACHINE_DEVICE void add_parts(const Arguments& a, int use, float (&sum)[4]) const {
     const float4 total = add_up<kParts>(&part_of_sum(a, use, 0), kTile / 16);
     sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
   /// The second tile of logits has values only in those lanes of a quad that hold classes.
-  RESIDENT_DEVICE float4& part_of_high(const Arguments& a, int part) const {
+  MACHINE_DEVICE float4& part_of_high(const Arguments& a, int part) const {
     auto* begin = reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset);
     return begin[((part * 2 + half_) * 8 + (lane_ >> 2)) * a.plan.last_lanes + (lane_ & 3)];
   }
-  RESIDENT_DEVICE static unsigned char* first_gradient_part(const Arguments& a, int step, int part) {
+  MACHINE_DEVICE static unsigned char* first_gradient_part(const Arguments& a, int step, int part) {
     return parts(a, step + kFirstGradientSum, part);
   }
   /// Rows g and g + 8 of columns 2t and 2t + 1, from the order of sums into that of operands.
-  RESIDENT_DEVICE static uint4 operand(const float (&value)[4]) {
+  MACHINE_DEVICE static uint4 operand(const float (&value)[4]) {
     return make_uint4(Format::rounded(value[0]), Format::rounded(value[2]), Format::rounded(value[1]),
                       Format::rounded(value[3]));
   }
-  RESIDENT_DEVICE static uint4 unrounded(const float (&value)[4]) {
+  MACHINE_DEVICE static uint4 unrounded(const float (&value)[4]) {
     return make_uint4(float_to_bits(value[0]), float_to_bits(value[2]), float_to_bits(value[1]),
                       float_to_bits(value[3]));
   }
-  RESIDENT_DEVICE static uint4 hidden(const float (&sum)[4], const float2& bias) {
+  MACHINE_DEVICE static uint4 hidden(const float (&sum)[4], const float2& bias) {
     const float value[4] = {relu(sum[0] + bias.x), relu(sum[1] + bias.y), relu(sum[2] + bias.x),
                             relu(sum[3] + bias.y)};
     return operand(value);
   }
-  RESIDENT_DEVICE static void mask(float (&value)[4], const uint4& hidden) {
+  MACHINE_DEVICE static void mask(float (&value)[4], const uint4& hidden) {
     value[0] = bits_to_float(hidden.x) > 0 ? value[0] : 0;
     value[1] = bits_to_float(hidden.z) > 0 ? value[1] : 0;
     value[2] = bits_to_float(hidden.y) > 0 ? value[2] : 0;
     value[3] = bits_to_float(hidden.w) > 0 ? value[3] : 0;
   }
 
-  RESIDENT_DEVICE bool leads() const { return part_ == 0; }
-  RESIDENT_DEVICE Publisher publisher() const { return {lane_, half_}; }
+  MACHINE_DEVICE bool leads() const { return part_ == 0; }
+  MACHINE_DEVICE Publisher publisher() const { return {lane_, half_}; }
   template <bool kGradient>
-  RESIDENT_DEVICE Place place(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE Place place(const Arguments& a, int exchange) const {
     return exchange_.template place<kGradient>(a, member_, publisher(), exchange);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void publish(const Arguments& a, const uint4& packet, const Place& place) const {
+  MACHINE_DEVICE void publish(const Arguments& a, const uint4& packet, const Place& place) const {
     if (rank_ == half_) exchange_.template publish<kGradient>(a, packet, publisher(), place);
   }
   template <bool kGradient>
-  RESIDENT_DEVICE void take(const Arguments& a, int exchange, uint4 (&tiles)[kMine]) {
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, uint4 (&tiles)[kMine]) {
     const auto awaited = exchange_.template awaited<kGradient>(a, exchange);
     const unsigned char* mine = awaited.tiles + part_ * kMine * kTile + half_ * kHalf + lane_ * 16;
     std::uint64_t begin = 0;
@@ -400,7 +403,7 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kMine; ++i) {
-        tiles[i] = load_whole16(mine + i * kTile);
+        tiles[i] = load_relaxed_gpu_128(mine + i * kTile);
         wrong |= tiles[i].w ^ awaited.want;
       }
       if (!warp_any((wrong & awaited.mark) != 0) || waiter_.give_up(a, polls, begin, exchange)) break;
@@ -409,11 +412,11 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     for (int i = 0; i < kMine; ++i) tiles[i].w &= ~awaited.mark;
   }
   /// This lane's of a tile of the member's own that biases are summed from.
-  RESIDENT_DEVICE void keep_unrounded(unsigned char* tile, const float (&value)[4]) const {
+  MACHINE_DEVICE void keep_unrounded(unsigned char* tile, const float (&value)[4]) const {
     *reinterpret_cast<uint4*>(tile + half_ * kHalf + lane_ * 16) = unrounded(value);
   }
 
-  RESIDENT_DEVICE void chain(const Arguments& a) {
+  MACHINE_DEVICE void chain(const Arguments& a) {
     for (int step = 0; step < a.steps; ++step) {
       exchange_.begin_step(a, step);
       Base::next_batch(a);
@@ -479,22 +482,22 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
     step_sync();
   }
   /// While the others update the first layer.
-  RESIDENT_DEVICE void update_first_bias(const Arguments& a, int step) const {
+  MACHINE_DEVICE void update_first_bias(const Arguments& a, int step) const {
     const Values hidden = kept_tile(own_hidden(a, 0, step));
     const Values gradient =
         first_gradient(hidden, [&](int part) { return kept_tile(first_gradient_part(a, step, part)); });
     Base::update_bias(a, gradient, Base::floats(a.plan.bias_offset));
   }
-  RESIDENT_DEVICE int row_of(int i) const { return 16 * half_ + 8 * i + (lane_ >> 2); }
-  RESIDENT_DEVICE void add_first(const Arguments& a, float (&sum)[4]) {
+  MACHINE_DEVICE int row_of(int i) const { return 16 * half_ + 8 * i + (lane_ >> 2); }
+  MACHINE_DEVICE void add_first(const Arguments& a, float (&sum)[4]) {
     const float4* mine = Base::partial(a, 0) + half_ * 32 + lane_;
     const float4 total = team_.sum(a, waiter_, half_, add_up<kWarps>(mine, kPartialTile / 16));
     sum[0] = total.x, sum[1] = total.y, sum[2] = total.z, sum[3] = total.w;
   }
 
   /// From the activations below the last layer to the publication of the gradient one layer further down.
-  RESIDENT_DEVICE void loss(const Arguments& a, int step, const int (&label)[2], const uint4& second,
-                            const uint4& third) {
+  MACHINE_DEVICE void loss(const Arguments& a, int step, const int (&label)[2], const uint4& second,
+                           const uint4& third) {
     const Place to = place<true>(a, kSecondGradient);
     const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
     const int t = lane_ & 3;
@@ -566,8 +569,8 @@ class SliceWholeTeamMember : SliceMember<Format, SliceGrid, 1, 4, 4, 1, true> {
       rows.keep(reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset), label, row, t);
   }
   /// Of a slice, `second` of its pair: the gradient of 16 rows, from that of the logits.
-  RESIDENT_DEVICE static void below_last(float (&sum)[4], const uint4& low, const uint4& high,
-                                         const uint4& low_weight, const uint4& high_weight, int second) {
+  MACHINE_DEVICE static void below_last(float (&sum)[4], const uint4& low, const uint4& high,
+                                        const uint4& low_weight, const uint4& high_weight, int second) {
     sum[0] = sum[1] = sum[2] = sum[3] = 0;
     Format::product(sum, low, second == 0 ? low_weight.x : low_weight.z,
                     second == 0 ? low_weight.y : low_weight.w);

@@ -19,6 +19,15 @@
 //              of the step before, which leaders tell behind their own reading of the sums of that step.
 #pragma once
 
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/masks.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/thread.cuh"
 #include "resident/parameter_places.h"
 #include "resident/slice_exchange.cuh"
 #include "resident/slice_kernel.cuh"
@@ -37,7 +46,7 @@ class SliceWideRowsMember {
  public:
   static constexpr int kThreadCount = kThreads + 32 * (Rows::kChainWarps + Rows::kUpdaters);
 
-  RESIDENT_DEVICE explicit SliceWideRowsMember(const Arguments& a)
+  MACHINE_DEVICE explicit SliceWideRowsMember(const Arguments& a)
       : warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index() % kMaxCluster)),
@@ -49,7 +58,7 @@ class SliceWideRowsMember {
         input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index(), false} {}
 
-  RESIDENT_DEVICE void run(const Arguments& a) {
+  MACHINE_DEVICE void run(const Arguments& a) {
     load(a);
     begin(a);
     next_batch_ = static_cast<int>(a.first_step % a.batches);
@@ -90,31 +99,31 @@ class SliceWideRowsMember {
   /// kReady and the following: of the matrices.
   enum Signal { kSums, kPartsSum, kRead, kFirstTold, kFirstThere, kReady };
   static_assert(kReady + Rows::kMatrices == Rows::kSignals);
-  RESIDENT_DEVICE static constexpr int arrivals(int signal) {
+  MACHINE_DEVICE static constexpr int arrivals(int signal) {
     return signal == kSums        ? kWarps
            : signal == kFirstTold ? kLeaders
            : signal < kReady      ? kParts
                                   : kWarps + Rows::kUpdaters;
   }
-  RESIDENT_DEVICE static std::uint32_t shared_place(int offset) {
+  MACHINE_DEVICE static std::uint32_t shared_place(int offset) {
     return shared_address(shared_memory()) + static_cast<std::uint32_t>(offset);
   }
-  RESIDENT_DEVICE static std::uint32_t signal_place(int signal) {
+  MACHINE_DEVICE static std::uint32_t signal_place(int signal) {
     return shared_place(Rows::kBarriers + 8 * signal);
   }
-  RESIDENT_DEVICE static std::uint32_t exchange_barrier(int exchange) {
+  MACHINE_DEVICE static std::uint32_t exchange_barrier(int exchange) {
     return signal_place(Rows::kSignals + exchange);
   }
-  RESIDENT_DEVICE static std::uint32_t staging_barrier(int which) {
+  MACHINE_DEVICE static std::uint32_t staging_barrier(int which) {
     return exchange_barrier(Rows::kExchanges + which);
   }
-  RESIDENT_DEVICE static void tell(int signal) { barrier_arrive(signal_place(signal)); }
+  MACHINE_DEVICE static void tell(int signal) { barrier_arrive(signal_place(signal)); }
   /// For the time-th time. Nothing but this thread block is waited for, and of it everybody comes, so this needs no bound.
-  RESIDENT_DEVICE static void await(int signal, int time) {
-    while (!warp_all(barrier_try_wait_own(signal_place(signal), static_cast<std::uint32_t>(time) & 1))) {
+  MACHINE_DEVICE static void await(int signal, int time) {
+    while (!warp_all(barrier_try_wait(signal_place(signal), static_cast<std::uint32_t>(time) & 1))) {
     }
   }
-  RESIDENT_DEVICE void begin(const Arguments&) const {
+  MACHINE_DEVICE void begin(const Arguments&) const {
     if (thread_index() < kMaxCluster) {
       const std::uint32_t here = shared_address(shared_memory());
       ways()[lane_] = remote_address(here, static_cast<std::uint32_t>(member_ + lane_) % kMaxCluster) - here;
@@ -127,7 +136,7 @@ class SliceWideRowsMember {
         barrier_init(signal_place(signal), static_cast<std::uint32_t>(32 * arrivals(signal)));
       for (int i = 0; i < Rows::kExchanges + 2; ++i) barrier_init(exchange_barrier(i), 1);
       barrier_init_fence();
-      for (int i = 0; i < Rows::kExchanges; ++i) barrier_expect(exchange_barrier(i), Rows::kExchange);
+      for (int i = 0; i < Rows::kExchanges; ++i) barrier_arrive_expect(exchange_barrier(i), Rows::kExchange);
     }
     block_sync();
     cluster_sync();
@@ -135,45 +144,45 @@ class SliceWideRowsMember {
 
   // ---- what goes through the L2: 8 or 16 bytes of each lane, with a mark in the last bit
 
-  RESIDENT_DEVICE static unsigned char* board(const Arguments& a, int step) {
+  MACHINE_DEVICE static unsigned char* board(const Arguments& a, int step) {
     return a.exchange + (step & 1) * Rows::kBoard;
   }
-  RESIDENT_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
+  MACHINE_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
   /// Of words of which the last bits count. Left to itself ptxas makes a predicate of each bit, and three instructions.
-  RESIDENT_DEVICE static bool all_marked(std::uint32_t wrong) {
+  MACHINE_DEVICE static bool all_marked(std::uint32_t wrong) {
     compute_now(wrong);
     return (wrong & 1) == 0;
   }
   /// Of the cluster's rows the 2t-th and the next of column g.
-  RESIDENT_DEVICE unsigned char* told(const Arguments& a, int step, int tile) const {
+  MACHINE_DEVICE unsigned char* told(const Arguments& a, int step, int tile) const {
     return board(a, step) + tile * kAllRowsTile + told_bytes()[lane_];
   }
   /// Of this member's slices: what cluster `from` has updated.
-  RESIDENT_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
+  MACHINE_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
     return board(a, step) + Rows::kBoardWeights +
            ((member_ * kClusters + from) * Rows::kToldWeights + number) * kMasterPair + lane_ * 16;
   }
   /// Of this member's slice c, the sums of cluster `to`'s rows over the inputs of cluster `from`: of each lane two clusters' beside
   /// each other.
-  RESIDENT_DEVICE unsigned char* told_sums(const Arguments& a, int step, int to, int c, int from) const {
+  MACHINE_DEVICE unsigned char* told_sums(const Arguments& a, int step, int to, int c, int from) const {
     return board(a, step) + Rows::kBoardSums +
            (((member_ * kClusters + to) * kOwn + c) * kClusters + (from & 2)) * kTile + lane_ * 16 +
            (from & 1) * 8;
   }
   /// Of this member's slices, the first layer's gradient of a cluster's rows: of each lane both slices' beside each other.
-  RESIDENT_DEVICE unsigned char* told_first(const Arguments& a, int step, int cluster) const {
+  MACHINE_DEVICE unsigned char* told_first(const Arguments& a, int step, int cluster) const {
     return board(a, step) + tile_of(kBelowFirst, own_slice(0)) * kAllRowsTile + cluster * kOwn * kTile +
            lane_ * 16;
   }
   /// Where a lane's packet of it is handed on, in the order of an operand.
-  RESIDENT_DEVICE uint2& first_gradient(int c, int cluster) const {
+  MACHINE_DEVICE uint2& first_gradient(int c, int cluster) const {
     return *reinterpret_cast<uint2*>(shared_memory() + Rows::kFirstGradient + c * kAllRowsTile +
                                      (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 + (cluster & 1) * 32 +
                                      (lane_ & 3) * 8);
   }
-  RESIDENT_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
-                                           std::uint32_t mark) {
-    store_packet(place, make_uint2(first, (second & ~1u) | mark));
+  MACHINE_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
+                                          std::uint32_t mark) {
+    store_relaxed_gpu_64(place, make_uint2(first, (second & ~1u) | mark));
   }
   /// Columns 2t and 2t + 1 of row g.
   struct Two {
@@ -181,7 +190,7 @@ class SliceWideRowsMember {
   };
   /// Words that are one operand come from two tiles. As they are ptxas copies them, once for every product; so they are computed,
   /// with a zero of which it does not know.
-  RESIDENT_DEVICE static Turned turned_of(const Arguments& a, const Values& first, const Values& second) {
+  MACHINE_DEVICE static Turned turned_of(const Arguments& a, const Values& first, const Values& second) {
     const std::uint32_t zero = static_cast<std::uint32_t>(a.plan.batch) / (2 * kGroupRows);
     Turned turned = Turned::of(first, second);
 #pragma unroll
@@ -189,32 +198,32 @@ class SliceWideRowsMember {
     return turned;
   }
   /// As columns. What others compute with has lost the bit that the mark takes.
-  RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, Two two) const {
+  MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, Two two) const {
     tell(told(a, step, tile), mark(step), two);
   }
-  RESIDENT_DEVICE static void tell(unsigned char* place, std::uint32_t mark, Two two) {
+  MACHINE_DEVICE static void tell(unsigned char* place, std::uint32_t mark, Two two) {
     transpose_two(two.first, two.second);
     store_marked(place, two.first, two.second, mark);
   }
   /// A gradient, which biases take unrounded: what a product takes are the upper 19 bits, rounded, as it does not look at the others.
-  RESIDENT_DEVICE void tell(const Arguments& a, int step, int tile, const float2& value) const {
+  MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, const float2& value) const {
     tell(a, step, tile, Two{both(value.x), both(value.y)});
   }
   static constexpr std::uint32_t kHalfUnit = 0x1000;  // of rounded values
   /// In the bits below a unit is how far the value is above the rounded one, plus half a unit. Where it is just half a unit above, it
   /// is told as two last places less: there is no room for more.
-  RESIDENT_DEVICE static std::uint32_t both(float value) {
+  MACHINE_DEVICE static std::uint32_t both(float value) {
     const std::uint32_t rounded = Format::rounded(value);
     return rounded | min(float_to_bits(value) - rounded + kHalfUnit, 2 * kHalfUnit - 2);
   }
-  RESIDENT_DEVICE static float unrounded(std::uint32_t told) {
+  MACHINE_DEVICE static float unrounded(std::uint32_t told) {
     return bits_to_float((told & ~1u) - kHalfUnit);
   }
-  RESIDENT_DEVICE static int tile_of(int what, int slice) { return what * kSlices + slice; }
-  RESIDENT_DEVICE int own_slice(int c) const { return member_ * kOwn + c; }
+  MACHINE_DEVICE static int tile_of(int what, int slice) { return what * kSlices + slice; }
+  MACHINE_DEVICE int own_slice(int c) const { return member_ * kOwn + c; }
   /// look(): whether everything that it looked for was there.
   template <class Look>
-  RESIDENT_DEVICE void look_until_there(const Arguments& a, const Look& look) {
+  MACHINE_DEVICE void look_until_there(const Arguments& a, const Look& look) {
     std::uint64_t begin = 0;
     for (std::uint32_t polls = 1;; ++polls)
       if (warp_all(look()) || waiter_.give_up(a, polls, begin, kWaitTeam)) return;
@@ -222,8 +231,8 @@ class SliceWideRowsMember {
   /// All rows of kCount tiles, when all clusters have told them: rows 16i + 4t to 16i + 4t + 3 of column g, which is the order
   /// that inputs have as columns, too.
   template <int kCount>
-  RESIDENT_DEVICE void ask(const Arguments& a, int step, const int (&tiles)[kCount],
-                           Values (&values)[kCount]) {
+  MACHINE_DEVICE void ask(const Arguments& a, int step, const int (&tiles)[kCount],
+                          Values (&values)[kCount]) {
     look_until_there(a, [&] {
       uint4 part[kCount][2];
       std::uint32_t wrong = 0;
@@ -232,7 +241,7 @@ class SliceWideRowsMember {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           part[i][half] =
-              load_packets(board(a, step) + tiles[i] * kAllRowsTile + half * 2 * kTile + lane_ * 16);
+              load_relaxed_gpu_2x64(board(a, step) + tiles[i] * kAllRowsTile + half * 2 * kTile + lane_ * 16);
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
 #pragma unroll
@@ -245,31 +254,31 @@ class SliceWideRowsMember {
   }
   // ---- weights: masters turned, [both own slices, 8 columns]: of output g of the first columns 2t and 2t + 1, then of the second
 
-  RESIDENT_DEVICE static float4 updated(float factor, const float4& m, const float4& sum) {
+  MACHINE_DEVICE static float4 updated(float factor, const float4& m, const float4& sum) {
     // The tensor core does not round to nearest: a master must not pass through its accumulator.
     return make_float4(fmaf(factor, sum.x, m.x), fmaf(factor, sum.y, m.y), fmaf(factor, sum.z, m.z),
                        fmaf(factor, sum.w, m.w));
   }
-  RESIDENT_DEVICE uint4& weights(int matrix, int c, int pair) const {
+  MACHINE_DEVICE uint4& weights(int matrix, int c, int pair) const {
     return reinterpret_cast<uint4*>(shared_memory() + Rows::kWeights +
                                     (matrix * kOwn + c) * Rows::kMatrixOfSlice)[pair * 32 + lane_];
   }
-  RESIDENT_DEVICE uint4& across(int tile, int pair) const {
+  MACHINE_DEVICE uint4& across(int tile, int pair) const {
     return reinterpret_cast<uint4*>(shared_memory() + Rows::kAcross +
                                     tile * Rows::kMatrixOfSlice)[pair * 32 + lane_];
   }
-  RESIDENT_DEVICE float4& master(int matrix, int half) const {
+  MACHINE_DEVICE float4& master(int matrix, int half) const {
     return reinterpret_cast<float4*>(shared_memory() +
                                      Rows::kMasters)[((matrix * kParts + part_) * 2 + half) * 32 + lane_];
   }
   /// As a product takes them, of a pair of others' slices: of both tiles the first columns, then the second.
-  RESIDENT_DEVICE static uint4 weights_of(const float4 (&m)[2], int c) {
+  MACHINE_DEVICE static uint4 weights_of(const float4 (&m)[2], int c) {
     return c == 0 ? make_uint4(Format::rounded(m[0].x), Format::rounded(m[1].x), Format::rounded(m[0].y),
                                Format::rounded(m[1].y))
                   : make_uint4(Format::rounded(m[0].z), Format::rounded(m[1].z), Format::rounded(m[0].w),
                                Format::rounded(m[1].w));
   }
-  RESIDENT_DEVICE void keep_weights(int matrix, int c, int pair, uint4 w) const {
+  MACHINE_DEVICE void keep_weights(int matrix, int c, int pair, uint4 w) const {
     weights(matrix, c, pair) = w;
     if (matrix != kLast) return;
     transpose_two(w.x, w.z);
@@ -280,7 +289,7 @@ class SliceWideRowsMember {
   // ---- updates behind the first layer: four warps
 
   /// bias [8] += factor * the sum of a tile's rows
-  RESIDENT_DEVICE void update_bias(const Arguments& a, const Values& columns, int which, int c) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& columns, int which, int c) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += unrounded(columns.word[i]);
@@ -290,7 +299,7 @@ class SliceWideRowsMember {
     if ((lane_ & 3) == 0) bias = fmaf(a.update_factor, sum, bias);
   }
   /// By all eight warps, two of which keep it: the others have time.
-  RESIDENT_DEVICE void update_first_bias(const Arguments& a, const Values (&gradient)[kOwn]) const {
+  MACHINE_DEVICE void update_first_bias(const Arguments& a, const Values (&gradient)[kOwn]) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += unrounded(warp_ % 2 == 0 ? gradient[0].word[i] : gradient[1].word[i]);
@@ -300,10 +309,10 @@ class SliceWideRowsMember {
     if ((lane_ & 3) == 0 && warp_ < kOwn) bias = fmaf(a.update_factor, sum, bias);
   }
   /// Of a layer's 16 outputs here.
-  RESIDENT_DEVICE static float* biases(int layer) {
+  MACHINE_DEVICE static float* biases(int layer) {
     return reinterpret_cast<float*>(shared_memory() + Rows::kBiases) + 16 * layer;
   }
-  RESIDENT_DEVICE void update(const Arguments& a) {
+  MACHINE_DEVICE void update(const Arguments& a) {
     const int pair = rank_ * kParts + part_;
     for (int matrix = 0; matrix < Rows::kMatrices; ++matrix) tell(kReady + matrix);
     for (int step = 0; step < a.steps; ++step) {
@@ -328,7 +337,7 @@ class SliceWideRowsMember {
         for (int c = 0; c < kOwn; ++c) {
           uint4 w = weights_of(m, c);
           w.w |= mark(step);  // rounded: among the bits that the tensor core does not look at
-          store_whole16(told_weights(a, step, rank_, (matrix * kParts + part_) * kOwn + c), w);
+          store_relaxed_gpu_128(told_weights(a, step, rank_, (matrix * kParts + part_) * kOwn + c), w);
           keep_weights(matrix, c, pair, w);
         }
         if (matrix <= kLast && part_ < kOwn) {
@@ -345,7 +354,7 @@ class SliceWideRowsMember {
   // ---- eight warps that have the first layer
 
   /// What the other clusters have updated in a step. The mark is among the bits that the tensor core does not look at.
-  RESIDENT_DEVICE void gather(const Arguments& a, int step) {
+  MACHINE_DEVICE void gather(const Arguments& a, int step) {
     const int part = warp_ / kOwn, c = warp_ % kOwn;
     await(kRead, step);
 #pragma unroll 1
@@ -356,7 +365,7 @@ class SliceWideRowsMember {
 #pragma unroll
         for (int from = 1; from < kClusters; ++from)
           others[from - 1] =
-              load_whole16(told_weights(a, step, rank_ ^ from, (matrix * kParts + part) * kOwn + c));
+              load_relaxed_gpu_128(told_weights(a, step, rank_ ^ from, (matrix * kParts + part) * kOwn + c));
 #pragma unroll
         for (int from = 1; from < kClusters; ++from) wrong |= others[from - 1].w ^ mark(step);
         return all_marked(wrong);
@@ -369,7 +378,7 @@ class SliceWideRowsMember {
   }
   /// Its masters, of both tiles of each pair of inputs. Not a member: the other warps would have to keep it.
   using FirstMasters = float4[kInputs][2];
-  RESIDENT_DEVICE void train_first(const Arguments& a) {
+  MACHINE_DEVICE void train_first(const Arguments& a) {
     FirstMasters masters = {};
     for_first(a, masters, [&](float& own, std::int64_t place) { own = a.parameters[place]; });
     await_inputs(0, 0);
@@ -411,22 +420,22 @@ class SliceWideRowsMember {
     if (!waiter_.timed_out)
       for_first(a, masters, [&](float& own, std::int64_t place) { a.parameters[place] = own; });
   }
-  RESIDENT_DEVICE static int part_begin(int count, int parts, int part) {
+  MACHINE_DEVICE static int part_begin(int count, int parts, int part) {
     return part * (count / parts) + max(0, part - (parts - count % parts));
   }
   /// One of the tiles of this warp's i-th pair. Beyond its own a warp takes its last again, against weights of zero.
-  RESIDENT_DEVICE Values load_inputs(int offset, int i, int half) const {
+  MACHINE_DEVICE Values load_inputs(int offset, int i, int half) const {
     const int pair = max(0, input_begin_ + min(i, input_pairs_ - 1));
     return load_tile<8>(shared_memory() + offset + pair * Rows::kInputPair + half * kAllRowsTile, lane_);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
-  RESIDENT_DEVICE static void await_inputs(int which, int step) {
-    while (!warp_all(barrier_try_wait_own(staging_barrier(which), static_cast<std::uint32_t>(step) & 1))) {
+  MACHINE_DEVICE static void await_inputs(int which, int step) {
+    while (!warp_all(barrier_try_wait(staging_barrier(which), static_cast<std::uint32_t>(step) & 1))) {
     }
   }
   /// Of both slices, of 16 rows each.
   using FirstSums = float[kOwn][2][4];
-  RESIDENT_DEVICE static void clear(FirstSums& sums) {
+  MACHINE_DEVICE static void clear(FirstSums& sums) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
 #pragma unroll
@@ -434,7 +443,7 @@ class SliceWideRowsMember {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[c][half][i] = 0;
   }
-  RESIDENT_DEVICE void multiply_first_pair(const FirstMasters& masters, FirstSums& sums, int i) const {
+  MACHINE_DEVICE void multiply_first_pair(const FirstMasters& masters, FirstSums& sums, int i) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Values x = load_inputs(Rows::kInputRows, i, half);
@@ -444,11 +453,11 @@ class SliceWideRowsMember {
     }
   }
   /// [4 clusters' rows, 2 slices] [8 warps] tiles
-  RESIDENT_DEVICE float2& partial(int tile, int warp) const {
+  MACHINE_DEVICE float2& partial(int tile, int warp) const {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kPartials)[(tile * kWarps + warp) * 32 + lane_];
   }
   /// The first layer's sums over this cluster's inputs, of one slice for one cluster by each warp.
-  RESIDENT_DEVICE void tell_sums(const Arguments& a, int step, const FirstSums& all) const {
+  MACHINE_DEVICE void tell_sums(const Arguments& a, int step, const FirstSums& all) const {
 #pragma unroll
     for (int to = 0; to < kClusters; ++to)
 #pragma unroll
@@ -456,7 +465,7 @@ class SliceWideRowsMember {
         const float (&sums)[4] = all[c][to / 2];
         partial(to * kOwn + c, warp_) = make_float2(sums[to % 2 * 2], sums[to % 2 * 2 + 1]);
       }
-    barrier_sync<kThreads>(kEightBarrier);
+    named_barrier<kThreads>(kEightBarrier);
     float2 part[kWarps];
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) part[from] = partial(warp_, from);
@@ -470,23 +479,23 @@ class SliceWideRowsMember {
 
   /// How far it is from this member's shared memory to those of others, from itself on. Read anew for every tile, ahead of it:
   /// what can be computed, the compiler would compute when it is waited for.
-  RESIDENT_DEVICE static std::uint32_t* ways() {
+  MACHINE_DEVICE static std::uint32_t* ways() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kWays);
   }
   /// Of each lane, how far into a tile on the board it tells its two rows. Read like `ways()`.
-  RESIDENT_DEVICE static std::uint32_t* told_bytes() {
+  MACHINE_DEVICE static std::uint32_t* told_bytes() {
     return reinterpret_cast<std::uint32_t*>(shared_memory() + Rows::kToldBytes);
   }
-  RESIDENT_DEVICE void await_exchange(const Arguments& a, int exchange, int step) {
+  MACHINE_DEVICE void await_exchange(const Arguments& a, int exchange, int step) {
     waiter_.await(a, exchange_barrier(exchange), static_cast<std::uint32_t>(step) & 1, exchange);
   }
   /// By one thread that has waited, for the next use of the buffer. A completed phase stays visible until that one is
   /// complete too.
-  RESIDENT_DEVICE void expect_next(int exchange) const {
+  MACHINE_DEVICE void expect_next(int exchange) const {
     if (thread_index() == 32 * kWarps && !waiter_.timed_out)
-      barrier_expect(exchange_barrier(exchange), Rows::kExchange);
+      barrier_arrive_expect(exchange_barrier(exchange), Rows::kExchange);
   }
-  RESIDENT_DEVICE static unsigned char* buffer(int exchange) {
+  MACHINE_DEVICE static unsigned char* buffer(int exchange) {
     return shared_memory() + Rows::kExchangeBuffers + exchange * Rows::kExchange;
   }
   /// Where this lane publishes, known before there is anything to publish: 16 bytes of the tile, to every other member, with the
@@ -495,7 +504,7 @@ class SliceWideRowsMember {
     std::uint32_t tile, barrier, to[kMaxCluster / 2];
     bool lost;
   };
-  RESIDENT_DEVICE Publication publication(const Arguments& a, int exchange) const {
+  MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
     Publication publication = {shared_address(buffer(exchange)) +
                                    static_cast<std::uint32_t>(own_slice(part_) * kTile + (lane_ & 15) * 16),
                                exchange_barrier(exchange),
@@ -505,18 +514,18 @@ class SliceWideRowsMember {
     for (int i = 0; i < kMaxCluster / 2; ++i) publication.to[i] = ways()[2 * i + (lane_ >> 4)];
     return publication;
   }
-  RESIDENT_DEVICE void publish(const Publication& publication, const Two& two) const {
+  MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
     const int from = 2 * (lane_ & 15);
     const uint4 packet = make_uint4(shuffle_from(two.first, from), shuffle_from(two.second, from),
                                     shuffle_from(two.first, from + 1), shuffle_from(two.second, from + 1));
     if (publication.lost) return;
 #pragma unroll
     for (const std::uint32_t to : publication.to)
-      store_remote16(publication.tile + to, packet, publication.barrier + to);
+      store_async16(publication.tile + to, packet, publication.barrier + to);
   }
   /// Of an exchange that was waited for.
   template <int kCount>
-  RESIDENT_DEVICE void take(int exchange, Two (&tiles)[kCount], int first) const {
+  MACHINE_DEVICE void take(int exchange, Two (&tiles)[kCount], int first) const {
     const uint2* begin = reinterpret_cast<const uint2*>(buffer(exchange) + first * kTile) + lane_;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -530,7 +539,7 @@ class SliceWideRowsMember {
   };
   /// Of kCount tiles from `first` on.
   template <int kCount>
-  RESIDENT_DEVICE static Product<kCount> load_product(const uint4& begin, int first) {
+  MACHINE_DEVICE static Product<kCount> load_product(const uint4& begin, int first) {
     Product<kCount> product;
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) product.weights[i] = (&begin)[(first / 2 + i) * 32];
@@ -543,7 +552,7 @@ class SliceWideRowsMember {
   struct Sums {
     float upper[kChains][4] = {}, lower[kChains][4] = {};
     template <int kCount>
-    RESIDENT_DEVICE void add(const Two (&tiles)[kCount], const Product<kCount>& product) {
+    MACHINE_DEVICE void add(const Two (&tiles)[kCount], const Product<kCount>& product) {
 #pragma unroll
       for (int i = 0; i < kCount / 2; ++i)
         multiply_add(upper[i % kChains], lower[i % kChains],
@@ -551,7 +560,7 @@ class SliceWideRowsMember {
                                 tiles[2 * i + 1].second),
                      product.weights[i]);
     }
-    RESIDENT_DEVICE float2 total() const {
+    MACHINE_DEVICE float2 total() const {
       float2 sum[kChains];
 #pragma unroll
       for (int i = 0; i < kChains; ++i)
@@ -560,20 +569,20 @@ class SliceWideRowsMember {
     }
   };
   /// x: of a row columns 2t and 2t + 1 of two tiles. w: what those columns have to be multiplied with, first columns first.
-  RESIDENT_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
-                                           const uint4& w) {
+  MACHINE_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
+                                          const uint4& w) {
     Format::product(upper, x, w.x, w.y);
     Format::product(lower, x, w.z, w.w);
   }
   template <int kChains, int kCount>
-  RESIDENT_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
+  MACHINE_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
     Sums<kChains> sums;
     sums.add(tiles, product);
     return sums.total();
   }
   /// As a tree.
   template <int kCount>
-  RESIDENT_DEVICE static float2 added(float2 (&part)[kCount]) {
+  MACHINE_DEVICE static float2 added(float2 (&part)[kCount]) {
 #pragma unroll
     for (int distance = 1; distance < kCount; distance *= 2)
 #pragma unroll
@@ -585,12 +594,12 @@ class SliceWideRowsMember {
   }
   /// Half of the weights of a sum over all tiles, which can be here before these are.
   using Early = Product<kSlices / 2>;
-  RESIDENT_DEVICE Early load_early(int matrix) const {
+  MACHINE_DEVICE Early load_early(int matrix) const {
     return load_product<kSlices / 2>(weights(matrix, part_, 0), 0);
   }
   /// The sum over all tiles of an exchange, when it has come, for the slice of this warp.
-  RESIDENT_DEVICE float2 whole_sum(const Arguments& a, int step, int exchange, int matrix,
-                                   const Early& early) {
+  MACHINE_DEVICE float2 whole_sum(const Arguments& a, int step, int exchange, int matrix,
+                                  const Early& early) {
     await_exchange(a, exchange, step);
     Sums<2> sums;
     Two low[kSlices / 2], high[kSlices / 2];
@@ -603,50 +612,50 @@ class SliceWideRowsMember {
   }
   // Parts of a divided sum; complete behind a signal.
   enum Divided { kLowLogits, kHighLogits, kSecondGradientSum };
-  RESIDENT_DEVICE float2& part_of_sum(int which, int part) const {
+  MACHINE_DEVICE float2& part_of_sum(int which, int part) const {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kParts)[(which * kParts + part) * 32 + lane_];
   }
-  RESIDENT_DEVICE float2 sum_of_parts(int which) const {
+  MACHINE_DEVICE float2 sum_of_parts(int which) const {
     float2 part[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) part[i] = part_of_sum(which, i);
     return added(part);
   }
-  RESIDENT_DEVICE static Two operand(const float2& value) {
+  MACHINE_DEVICE static Two operand(const float2& value) {
     return {Format::rounded(value.x), Format::rounded(value.y)};
   }
-  RESIDENT_DEVICE static Two hidden(const float2& sum, const float2& bias) {
+  MACHINE_DEVICE static Two hidden(const float2& sum, const float2& bias) {
     return operand(make_float2(relu(sum.x + bias.x), relu(sum.y + bias.y)));
   }
-  RESIDENT_DEVICE static float2 masked(const float2& value, const Two& hidden) {
+  MACHINE_DEVICE static float2 masked(const float2& value, const Two& hidden) {
     return without_mark(make_float2(bits_to_float(hidden.first) > 0 ? value.x : 0,
                                     bits_to_float(hidden.second) > 0 ? value.y : 0));
   }
   /// What others are told of a gradient has no last bit: so that everybody rounds the same, its own cluster does without it, too.
-  RESIDENT_DEVICE static float2 without_mark(const float2& value) {
+  MACHINE_DEVICE static float2 without_mark(const float2& value) {
     return make_float2(bits_to_float(float_to_bits(value.x) & ~1u),
                        bits_to_float(float_to_bits(value.y) & ~1u));
   }
-  RESIDENT_DEVICE float2 bias_of(int layer) const {
+  MACHINE_DEVICE float2 bias_of(int layer) const {
     return reinterpret_cast<const float2*>(biases(layer) + 8 * part_)[lane_ & 3];
   }
-  RESIDENT_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
-  RESIDENT_DEVICE int load_label(const Arguments& a) const {
+  MACHINE_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
+  MACHINE_DEVICE int load_label(const Arguments& a) const {
     return row() < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row()] : -1;
   }
-  RESIDENT_DEVICE void next_batch(const Arguments& a) {
+  MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
     next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
   }
 
   /// The first layer's sums of the cluster's rows, for the slice of this warp.
-  RESIDENT_DEVICE float2 ask_sums(const Arguments& a, int step) {
+  MACHINE_DEVICE float2 ask_sums(const Arguments& a, int step) {
     float2 part[kClusters];
     look_until_there(a, [&] {
       std::uint32_t wrong = 0;
 #pragma unroll
       for (int i = 0; i < kClusters; i += 2) {
-        const uint4 two = load_packets(told_sums(a, step, rank_, part_, i));
+        const uint4 two = load_relaxed_gpu_2x64(told_sums(a, step, rank_, part_, i));
         wrong |= (two.y ^ mark(step)) | (two.w ^ mark(step));
         part[i] = make_float2(bits_to_float(two.x), bits_to_float(two.y & ~1u));
         part[i + 1] = make_float2(bits_to_float(two.z), bits_to_float(two.w & ~1u));
@@ -657,11 +666,11 @@ class SliceWideRowsMember {
   }
   /// The first layer's gradient, for the eight: each of the four looks for one cluster's. Behind the own cluster's, so that it is
   /// not in vain. The eight have read the last one before they told kSums.
-  RESIDENT_DEVICE void hand_on_first_gradient(const Arguments& a, int step) {
+  MACHINE_DEVICE void hand_on_first_gradient(const Arguments& a, int step) {
     await(kFirstTold, step);
     uint4 both;
     look_until_there(a, [&] {
-      both = load_packets(told_first(a, step, part_));
+      both = load_relaxed_gpu_2x64(told_first(a, step, part_));
       return all_marked((both.y ^ mark(step)) | (both.w ^ mark(step)));
     });
     first_gradient(0, part_) = make_uint2(both.x, both.y);
@@ -674,7 +683,7 @@ class SliceWideRowsMember {
     float2 logits_gradient[2];
     Two low, high;
   };
-  RESIDENT_DEVICE void chain(const Arguments& a) {
+  MACHINE_DEVICE void chain(const Arguments& a) {
     const bool leads = part_ < kLeaders;
     stage(a, 0, Rows::kInputRows, a.x_rows, next_batch_);
     for (int step = 0; step < a.steps; ++step) {
@@ -743,29 +752,29 @@ class SliceWideRowsMember {
     }
   }
   /// One of the two orders of this cluster's inputs, by one thread.
-  RESIDENT_DEVICE void stage(const Arguments& a, int which, int offset, const unsigned char* from,
-                             int batch) const {
+  MACHINE_DEVICE void stage(const Arguments& a, int which, int offset, const unsigned char* from,
+                            int batch) const {
     if (thread_index() != 32 * (kWarps + kLeaders)) return;
     const auto bytes = static_cast<std::uint32_t>(input_count_ * Rows::kInputPair);
-    async_proxy_fence();
-    barrier_expect(staging_barrier(which), bytes);
+    fence_proxy_async_shared();
+    barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes > 0)
-      copy_bulk(shared_memory() + offset,
+      bulk_load(shared_address(shared_memory() + offset),
                 from + batch * a.plan.x_batch_bytes + input_first_ * Rows::kInputPair, bytes,
                 staging_barrier(which));
   }
   /// This member's own gradient below the last layer, of one slice.
-  RESIDENT_DEVICE void tell_below_third(const Arguments& a, int step, int c, const Loss& of_loss) const {
+  MACHINE_DEVICE void tell_below_third(const Arguments& a, int step, int c, const Loss& of_loss) const {
     Two third[1];
     take(kThirdHidden, third, own_slice(c));
     tell(a, step, tile_of(kBelowThird, own_slice(c)),
          masked(below_last(of_loss, across(0, member_), across(1, member_), c), third[0]));
   }
-  RESIDENT_DEVICE static float2* row_loss() {
+  MACHINE_DEVICE static float2* row_loss() {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kRowLosses);
   }
-  RESIDENT_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
-                                     const RowsOfLoss<1>& rows) const {
+  MACHINE_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
+                                    const RowsOfLoss<1>& rows) const {
     float2* own = row_loss();
     rows.keep(own, {label}, {row()}, lane_ & 3);
     warp_sync();
@@ -774,13 +783,13 @@ class SliceWideRowsMember {
     store_marked(row_loss_told(a, step, 8 * rank_ + lane_), float_to_bits(mine.x), float_to_bits(mine.y),
                  mark(step));
   }
-  RESIDENT_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
+  MACHINE_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
     return board(a, step) + kRowLoss * kAllRowsTile + row * 8;
   }
-  RESIDENT_DEVICE void store_loss(const Arguments& a, int step) {
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
     uint2 row;
     look_until_there(a, [&] {
-      row = load_packet(row_loss_told(a, step, lane_));
+      row = load_relaxed_gpu_64(row_loss_told(a, step, lane_));
       return ((row.y ^ mark(step)) & 1) == 0;
     });
     const float loss = lane_ < a.plan.batch ? logf(bits_to_float(row.x)) - bits_to_float(row.y & ~1u) : 0.0f;
@@ -788,7 +797,7 @@ class SliceWideRowsMember {
   }
 
   /// From the activations below the last layer to a part of the gradients one layer further down.
-  RESIDENT_DEVICE Loss loss(const Arguments& a, int step, int label) {
+  MACHINE_DEVICE Loss loss(const Arguments& a, int step, int label) {
     const int t = lane_ & 3, first = part_ * kMine;
     const auto low_weights = load_product<kMine>(weights(kLast, 0, 0), first),
                high_weights = load_product<kMine>(weights(kLast, 1, 0), first);
@@ -826,8 +835,8 @@ class SliceWideRowsMember {
     return of_loss;
   }
   /// Of a slice, `second` of its pair: the gradient of the rows, from that of the logits.
-  RESIDENT_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
-                                           const uint4& high_weight, int second) {
+  MACHINE_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
+                                          const uint4& high_weight, int second) {
     float upper[4] = {}, lower[4] = {};
     const uint4 x =
         make_uint4(of_loss.low.first, of_loss.low.second, of_loss.high.first, of_loss.high.second);
@@ -842,8 +851,8 @@ class SliceWideRowsMember {
   /// visit(own value, place in the flat parameters) for the four values of a lane in turned masters that are real. In rows own
   /// outputs, 16 from `output` on, and columns from `column` on; across: own columns, and others' outputs.
   template <class Visit>
-  RESIDENT_DEVICE void for_values(const Arguments& a, int layer, float4& m, int own, int other, bool across,
-                                  const Visit& visit) const {
+  MACHINE_DEVICE void for_values(const Arguments& a, int layer, float4& m, int own, int other, bool across,
+                                 const Visit& visit) const {
     const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
     float* values[4] = {&m.x, &m.y, &m.z, &m.w};
 #pragma unroll
@@ -856,13 +865,13 @@ class SliceWideRowsMember {
   }
   /// Of one of the matrices, the columns of a tile.
   template <class Visit>
-  RESIDENT_DEVICE void for_values_of(const Arguments& a, int matrix, float4& m, int tile,
-                                     const Visit& visit) const {
+  MACHINE_DEVICE void for_values_of(const Arguments& a, int matrix, float4& m, int tile,
+                                    const Visit& visit) const {
     const int layer = matrix <= kLast ? matrix + 1 : 5 - matrix;
     for_values(a, layer, m, matrix == kLast ? 0 : 16 * member_, 8 * tile, matrix > kLast, visit);
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_first(const Arguments& a, FirstMasters& masters, const Visit& visit) const {
+  MACHINE_DEVICE void for_first(const Arguments& a, FirstMasters& masters, const Visit& visit) const {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i)
 #pragma unroll
@@ -872,12 +881,12 @@ class SliceWideRowsMember {
                      false, visit);
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_biases(const Arguments& a, const Visit& visit) const {
+  MACHINE_DEVICE void for_biases(const Arguments& a, const Visit& visit) const {
     if (warp_ > 3 || lane_ >= 16) return;
     const int output = (warp_ == 3 ? 0 : 16 * member_) + lane_;
     if (output < a.plan.widths[warp_ + 1]) visit(biases(warp_)[lane_], a.plan.bias_begin[warp_] + output);
   }
-  RESIDENT_DEVICE void load(const Arguments& a) {
+  MACHINE_DEVICE void load(const Arguments& a) {
 #pragma unroll 1
     for (int byte = thread_index() * 16; byte < Rows::kSharedBytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
@@ -898,7 +907,7 @@ class SliceWideRowsMember {
   }
   /// Those that this warp updates: rows, and the columns and last layers that are their second copies.
   template <class Visit, class Mirror>
-  RESIDENT_DEVICE void for_own_masters(const Arguments& a, const Visit& visit, const Mirror& mirror) const {
+  MACHINE_DEVICE void for_own_masters(const Arguments& a, const Visit& visit, const Mirror& mirror) const {
 #pragma unroll 1
     for (int i = 0; i < 2 * Rows::kMatrices; ++i) {
       const int matrix = i / 2, tile = 2 * (rank_ * kParts + part_) + i % 2;
@@ -908,7 +917,7 @@ class SliceWideRowsMember {
     }
   }
   /// The whole last layer comes from the first members, its mirror from the last.
-  RESIDENT_DEVICE void store(const Arguments& a) {
+  MACHINE_DEVICE void store(const Arguments& a) {
     const auto put = [&](float* to) {
       return [&a, to](const float& own, std::int64_t place) { to[place] = own; };
     };

@@ -1,23 +1,25 @@
 // What softmax takes of the lanes that share a row, and the mean of the loss, the same in several kernels.
 #pragma once
 
-#include "resident/ptx.cuh"
+#include "machine/thread.cuh"
 
 namespace headroom::resident {
 
+using namespace machine;
+
 /// Of the four lanes that share a row.
-RESIDENT_DEVICE float quad_maximum(float value) {
+MACHINE_DEVICE float quad_maximum(float value) {
   value = fmaxf(value, shuffle_xor(value, 1));
   return fmaxf(value, shuffle_xor(value, 2));
 }
-RESIDENT_DEVICE float quad_sum(float value) {
+MACHINE_DEVICE float quad_sum(float value) {
   value += shuffle_xor(value, 1);
   return value + shuffle_xor(value, 2);
 }
 
 /// The mean over the batch, by a warp in a fixed order: `sum` is the loss of this lane's rows, zero of one beyond the batch.
 template <class Arguments>
-RESIDENT_DEVICE void store_mean_loss(const Arguments& a, int step, int lane, float sum) {
+MACHINE_DEVICE void store_mean_loss(const Arguments& a, int step, int lane, float sum) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   if (lane == 0)

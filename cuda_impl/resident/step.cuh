@@ -20,6 +20,9 @@
 //   on chip:    8 (fp32) bytes a weight over all members, exchange buffers (cluster), two batches of inputs if they fit
 #pragma once
 
+#include "machine/copy.cuh"
+#include "machine/memory.cuh"
+#include "machine/thread.cuh"
 #include "resident/exchange.cuh"
 #include "resident/softmax.cuh"
 
@@ -31,13 +34,13 @@ class Member {
   using Values = typename Format::Values;
   using Exchange = ExchangeOf<Format>;
 
-  RESIDENT_DEVICE Member()
+  MACHINE_DEVICE Member()
       : warp_(thread_index() / 32),
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index())),
         waiter_{warp_, lane_, block_index(), false} {}
 
-  RESIDENT_DEVICE void run() {
+  MACHINE_DEVICE void run() {
     load();
     Exchange::begin();
     next_batch_ = static_cast<int>(arguments().first_step % arguments().batches);
@@ -55,7 +58,7 @@ class Member {
   // ---- a step
 
   /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  RESIDENT_DEVICE bool pass(int step) {
+  MACHINE_DEVICE bool pass(int step) {
     const bool training = step < arguments().steps;
     if (training && !forward_first(step)) return false;
     const int last = plan().layers - 1;
@@ -99,7 +102,7 @@ class Member {
   }
 
   /// What an exchange has to do for later steps, while this one waits.
-  RESIDENT_DEVICE void tidy(int step) {
+  MACHINE_DEVICE void tidy(int step) {
     if (warp_ == kWarps - 1) Exchange::wait_free_ahead(waiter_, step);
 #pragma unroll 1
     for (int layer = 0; layer < plan().layers; ++layer) {
@@ -112,8 +115,8 @@ class Member {
     }
   }
 
-  RESIDENT_DEVICE bool forward_first(int step) {
-    copy_async_wait_all_but_newest();  // the newest holds the same inputs for the update
+  MACHINE_DEVICE bool forward_first(int step) {
+    copy_async_wait<1>();  // the newest holds the same inputs for the update
     batch_ = next_batch_;
     next_batch_ = after(batch_);
     const LayerPlan& first = plan().layer[0];
@@ -126,10 +129,10 @@ class Member {
     return true;
   }
 
-  RESIDENT_DEVICE void finish_first(int step) {
+  MACHINE_DEVICE void finish_first(int step) {
     block_sync();  // the first layer's gradient is complete, and every put-off update is done
     if (warp_ == kWarps - 1) Exchange::say_free(waiter_, step);
-    copy_async_wait_all_but_newest();  // the newest holds the next step's inputs for the first product
+    copy_async_wait<1>();  // the newest holds the next step's inputs for the first product
     const LayerPlan& first = plan().layer[0];
     update(inputs(arguments().x_columns, plan().x_columns_offset), first.rows_offset, first.rows_pitch,
            first.in_units, first.gradient_offset[step & 1], own_chunks(0));
@@ -141,7 +144,7 @@ class Member {
 
   /// Partial sums of this warp's units for all own tiles: weights [chunks * 8, pitch] at `offset`.
   template <class Source>
-  RESIDENT_DEVICE void product(const Source& source, int offset, int pitch, int units, int chunks) {
+  MACHINE_DEVICE void product(const Source& source, int offset, int pitch, int units, int chunks) {
     partial_ ^= 1;
     const UnitRange range = UnitRange::of(units, warp_);
     tiles_ = chunks * plan().groups;
@@ -178,11 +181,11 @@ class Member {
   }
   /// Columns 2 * pair and 2 * pair + 1 of a row in a tile of partial sums. Halves of rows 4 to 7 of every 8 are
   /// swapped, so that a warp that reads whole rows meets no bank twice.
-  RESIDENT_DEVICE static int partial_index(int row, int pair) {
+  MACHINE_DEVICE static int partial_index(int row, int pair) {
     return row * 8 + (((pair >> 1) ^ ((row >> 2) & 1)) * 4) + (pair & 1) * 2;
   }
 
-  RESIDENT_DEVICE PackedInputs<Format> inputs(const unsigned char* memory, int offset) const {
+  MACHINE_DEVICE PackedInputs<Format> inputs(const unsigned char* memory, int offset) const {
     return {offset >= 0 ? shared_memory() + offset : batch_of(memory, batch_), plan().layer[0].in_units,
             lane_};
   }
@@ -190,7 +193,7 @@ class Member {
   /// Calls finish(tile, chunk, group, sums of row `lane`, sender, senders) for each own tile in the warps that are
   /// to publish it.
   template <class Finish>
-  RESIDENT_DEVICE void for_sums(Finish&& finish) const {
+  MACHINE_DEVICE void for_sums(Finish&& finish) const {
     if (tiles_ == 0) return;
     const int senders = Exchange::senders(tiles_);  // 1, 2 or 4
     const int shift = senders >> 1;
@@ -219,14 +222,14 @@ class Member {
 
   // ---- what happens to the sums
 
-  RESIDENT_DEVICE void add_bias(float (&sums)[8], int layer, int chunk) const {
+  MACHINE_DEVICE void add_bias(float (&sums)[8], int layer, int chunk) const {
     const float4* bias = reinterpret_cast<const float4*>(floats(plan().layer[layer].bias_offset) + chunk * 8);
     const float4 low = bias[0], high = bias[1];
     sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
     sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
   }
 
-  RESIDENT_DEVICE void publish_hidden(int layer, int step) {
+  MACHINE_DEVICE void publish_hidden(int layer, int step) {
     const LayerPlan& place = plan().layer[layer];
     for_sums([&](int tile, int chunk, int group, float (&sums)[8], int sender, int senders) {
       add_bias(sums, layer, chunk);
@@ -241,7 +244,7 @@ class Member {
     });
   }
 
-  RESIDENT_DEVICE void publish_logits(int step) {
+  MACHINE_DEVICE void publish_logits(int step) {
     const int last = plan().layers - 1;
     for_sums([&](int /*tile*/, int chunk, int group, float (&sums)[8], int sender, int senders) {
       add_bias(sums, last, chunk);
@@ -249,7 +252,7 @@ class Member {
     });
   }
 
-  RESIDENT_DEVICE void publish_gradient(int layer, int step) {
+  MACHINE_DEVICE void publish_gradient(int layer, int step) {
     const LayerPlan& place = plan().layer[layer];
     for_sums([&](int tile, int chunk, int group, float (&sums)[8], int sender, int senders) {
       const Values hidden = load_row(shared_memory() + place.hidden_offset[step & 1] + tile * kOwnTile);
@@ -264,15 +267,15 @@ class Member {
     });
   }
 
-  RESIDENT_DEVICE static void store_row_parts(unsigned char* row, const Values& values) {
+  MACHINE_DEVICE static void store_row_parts(unsigned char* row, const Values& values) {
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part)
       *reinterpret_cast<uint4*>(row + 16 * part) = part_of(values, part);
   }
-  RESIDENT_DEVICE void store_row(unsigned char* tile, const Values& values) const {
+  MACHINE_DEVICE void store_row(unsigned char* tile, const Values& values) const {
     store_row_parts(tile + lane_ * kRowBytes, values);
   }
-  RESIDENT_DEVICE Values load_row(const unsigned char* tile) const {
+  MACHINE_DEVICE Values load_row(const unsigned char* tile) const {
     Values values;
 #pragma unroll
     for (int part = 0; part < Format::kParts; ++part)
@@ -284,7 +287,7 @@ class Member {
 
   /// Every member, for the whole batch: softmax of the logits, the loss of each row, and the logits' gradient. Eight
   /// lanes a row, one column of each chunk a lane. Padding rows and classes stay the zero they were at the start.
-  RESIDENT_DEVICE void loss_and_gradient(int step) {
+  MACHINE_DEVICE void loss_and_gradient(int step) {
     constexpr int kHeld = 4;  // chunks whose logits stay in registers; those beyond are read again
     const int chunks = plan().layer[plan().layers - 1].chunks, column = lane_ & 7;
     const std::int64_t first_row = std::int64_t{batch_} * plan().batch;
@@ -344,7 +347,7 @@ class Member {
     }
   }
 
-  RESIDENT_DEVICE void store_dlogit(int step, int group, int chunk, int row, int column, float gradient) {
+  MACHINE_DEVICE void store_dlogit(int step, int group, int chunk, int row, int column, float gradient) {
     const int last = plan().layers - 1;
     const int tile = group * plan().layer[last].out_units * kUnitChunks + chunk;
     Format::store_element(shared_memory() + plan().dlogits_offset[step & 1] + tile * Format::kSharedTile, row,
@@ -357,7 +360,7 @@ class Member {
   }
 
   /// By one warp of the first member.
-  RESIDENT_DEVICE void store_loss(int step) {
+  MACHINE_DEVICE void store_loss(int step) {
     if (member_ != 0 || warp_ != kWarps - 1) return;
     float sum = 0;
     for (int group = 0; group < plan().groups; ++group)
@@ -370,8 +373,8 @@ class Member {
   /// masters [chunks * 8, pitch] at `offset` += factor * own^T * source: own tiles [chunks, groups] at `own_offset`,
   /// source [groups, units * 4 chunks].
   template <class Source>
-  RESIDENT_DEVICE void update(const Source& source, int offset, int pitch, int units, int own_offset,
-                              int chunks) {
+  MACHINE_DEVICE void update(const Source& source, int offset, int pitch, int units, int own_offset,
+                             int chunks) {
     const UnitRange range = UnitRange::of(units, warp_);
     const int g = lane_ >> 2, t = lane_ & 3, groups = plan().groups;
     const float factor = arguments().update_factor;
@@ -426,7 +429,7 @@ class Member {
     warp_sync();  // the next product reads these columns in other lanes of this warp
   }
 
-  RESIDENT_DEVICE void update_bias(int layer, int step) {
+  MACHINE_DEVICE void update_bias(int layer, int step) {
     if (warp_ != kWarps - 1) return;
     const LayerPlan& place = plan().layer[layer];
 #pragma unroll 1
@@ -448,7 +451,7 @@ class Member {
   }
 
   /// Own rows of a layer's weight, and its bias, from the activations and gradients of `step`.
-  RESIDENT_DEVICE void update_rows(int layer, int step) {
+  MACHINE_DEVICE void update_rows(int layer, int step) {
     const LayerPlan& place = plan().layer[layer];
     update(Exchange::tiles(waiter_, plan().layer[layer - 1].hidden_exchange, step), place.rows_offset,
            place.rows_pitch, place.in_units, place.gradient_offset[step & 1], own_chunks(layer));
@@ -456,12 +459,12 @@ class Member {
   }
 
   /// Own columns of a layer's weight; the last layer's from the logits' gradient, which every member has.
-  RESIDENT_DEVICE void update_columns(int layer, int step) {
+  MACHINE_DEVICE void update_columns(int layer, int step) {
     const LayerPlan& place = plan().layer[layer];
     update(Exchange::tiles(waiter_, place.gradient_exchange, step), place.columns_offset, place.columns_pitch,
            place.out_units, plan().layer[layer - 1].hidden_offset[step & 1], own_chunks(layer - 1));
   }
-  RESIDENT_DEVICE void update_last_columns(int step) {
+  MACHINE_DEVICE void update_last_columns(int step) {
     const int last = plan().layers - 1;
     const LayerPlan& place = plan().layer[last];
     update(dlogits(step), place.columns_offset, place.columns_pitch, place.out_units,
@@ -470,14 +473,14 @@ class Member {
 
   // ---- inputs
 
-  RESIDENT_DEVICE static const unsigned char* batch_of(const unsigned char* inputs, int batch) {
+  MACHINE_DEVICE static const unsigned char* batch_of(const unsigned char* inputs, int batch) {
     return inputs + batch * plan().x_batch_bytes;
   }
-  RESIDENT_DEVICE static int after(int batch) {
+  MACHINE_DEVICE static int after(int batch) {
     return batch + 1 == static_cast<int>(arguments().batches) ? 0 : batch + 1;
   }
   /// Starts the copy of what this lane will read; always closes a group, so that groups can be counted.
-  RESIDENT_DEVICE void stage_inputs(const unsigned char* inputs, int offset, int batch) {
+  MACHINE_DEVICE void stage_inputs(const unsigned char* inputs, int offset, int batch) {
     if (offset >= 0) {
       const unsigned char* source = batch_of(inputs, batch);
       const int units = plan().layer[0].in_units;
@@ -498,7 +501,7 @@ class Member {
   // ---- start and end of a launch
 
   /// Masters and biases of this member out of the flat parameters; everything else zero.
-  RESIDENT_DEVICE void load() {
+  MACHINE_DEVICE void load() {
 #pragma unroll 1
     for (int byte = kArgumentsBytes + thread_index() * 16; byte < plan().shared_bytes; byte += kThreads * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
@@ -510,7 +513,7 @@ class Member {
       for_own_biases(index, [&](float& own, std::int64_t place) { own = arguments().parameters[place]; });
     }
   }
-  RESIDENT_DEVICE void store() {
+  MACHINE_DEVICE void store() {
 #pragma unroll 1
     for (int index = 0; index < plan().layers; ++index) {
       for_own_weights(index, [&](float& own, std::int64_t place) { arguments().parameters[place] = own; });
@@ -520,7 +523,7 @@ class Member {
   }
   /// visit(own value, its place in the flat parameters)
   template <class Visit>
-  RESIDENT_DEVICE void for_own_weights(int index, Visit&& visit) const {
+  MACHINE_DEVICE void for_own_weights(int index, Visit&& visit) const {
     const LayerPlan& layer = plan().layer[index];
     const int first = first_chunk(index) * kChunkColumns;
     const int rows = min(own_chunks(index) * kChunkColumns, layer.out - first);
@@ -532,7 +535,7 @@ class Member {
               layer.weight_begin + std::int64_t{first + row} * layer.in + column);
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_own_columns(int index, Visit&& visit) const {
+  MACHINE_DEVICE void for_own_columns(int index, Visit&& visit) const {
     if (index == 0) return;
     const LayerPlan& layer = plan().layer[index];
     const int first = first_chunk(index - 1) * kChunkColumns;
@@ -545,7 +548,7 @@ class Member {
     }
   }
   template <class Visit>
-  RESIDENT_DEVICE void for_own_biases(int index, Visit&& visit) const {
+  MACHINE_DEVICE void for_own_biases(int index, Visit&& visit) const {
     const LayerPlan& layer = plan().layer[index];
     const int first = first_chunk(index) * kChunkColumns;
     const int count = min(own_chunks(index) * kChunkColumns, layer.out - first);
@@ -556,14 +559,14 @@ class Member {
 
   // ---- places
 
-  RESIDENT_DEVICE int first_chunk(int layer) const { return member_ * plan().layer[layer].per_member; }
-  RESIDENT_DEVICE int own_chunks(int layer) const {
+  MACHINE_DEVICE int first_chunk(int layer) const { return member_ * plan().layer[layer].per_member; }
+  MACHINE_DEVICE int own_chunks(int layer) const {
     return max(0, min(plan().layer[layer].per_member, plan().layer[layer].chunks - first_chunk(layer)));
   }
-  RESIDENT_DEVICE float* floats(int offset) const {
+  MACHINE_DEVICE float* floats(int offset) const {
     return reinterpret_cast<float*>(shared_memory() + offset);
   }
-  RESIDENT_DEVICE SharedTiles<Format> dlogits(int step) const {
+  MACHINE_DEVICE SharedTiles<Format> dlogits(int step) const {
     return {shared_memory() + plan().dlogits_offset[step & 1],
             plan().layer[plan().layers - 1].out_units * kUnitChunks, lane_};
   }

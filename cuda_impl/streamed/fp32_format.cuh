@@ -14,6 +14,11 @@
 
 #include <type_traits>
 
+#include "machine/compiler.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/panels.cuh"
+#include "machine/thread.cuh"
 #include "streamed/tiles.cuh"
 
 namespace headroom::streamed {
@@ -24,18 +29,18 @@ struct Fp32 {
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
   static constexpr int kLaneRows = 16;
 
-  STREAMED_DEVICE static float value_of(const float4& four, int i) {
+  MACHINE_DEVICE static float value_of(const float4& four, int i) {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
   }
   /// Column j of row i of products that are gone through there and back, so that neighbours always share a factor.
   template <int kColumns>
-  STREAMED_DEVICE static int there_and_back(int i, int j) {
+  MACHINE_DEVICE static int there_and_back(int i, int j) {
     return i % 2 == 0 ? j : kColumns - 1 - j;
   }
   /// Halves what a lane has: the lane whose `mask` bit is clear gets both lanes' first half, the other the second.
   template <int kCount>
-  STREAMED_DEVICE static void share(const float* sums /* [kCount] */, float* kept /* [kCount / 2] */,
-                                    int lane, int mask) {
+  MACHINE_DEVICE static void share(const float* sums /* [kCount] */, float* kept /* [kCount / 2] */, int lane,
+                                   int mask) {
     const bool upper = (lane & mask) != 0;
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i)
@@ -47,15 +52,15 @@ struct Fp32 {
   template <int kGroups>
   struct Rows {
     int first, turn;
-    STREAMED_DEVICE Rows(int row_part, int its_turn) : first(row_part * kLaneRows), turn(its_turn) {}
-    STREAMED_DEVICE int row(int j) const { return first + (j / 4 ^ turn) * 4 + j % 4; }
+    MACHINE_DEVICE Rows(int row_part, int its_turn) : first(row_part * kLaneRows), turn(its_turn) {}
+    MACHINE_DEVICE int row(int j) const { return first + (j / 4 ^ turn) * 4 + j % 4; }
     /// Byte of quad `quad` of feature 0 in tiles that lie [groups].
-    STREAMED_DEVICE int offset(int quad) const {
+    MACHINE_DEVICE int offset(int quad) const {
       return first / kGroupRows * kActivationBytes + first % kGroupRows * 4 + (quad ^ turn) * 16;
     }
   };
   /// This lane's 16 rows of one feature.
-  STREAMED_DEVICE static void load_rows(float4 (&rows)[4], const unsigned char* const (&place)[4], int byte) {
+  MACHINE_DEVICE static void load_rows(float4 (&rows)[4], const unsigned char* const (&place)[4], int byte) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) rows[j] = load_shared_floats(place[j] + byte);
   }
@@ -70,22 +75,22 @@ struct Fp32 {
   struct ForwardLane {
     static constexpr int kRowParts = 2 * kGroups, kApart = 2 * kTiles, kParts = 8 / (kTiles * kGroups);
     int row_part, output, part;
-    STREAMED_DEVICE explicit ForwardLane(int lane)
+    MACHINE_DEVICE explicit ForwardLane(int lane)
         : row_part(lane % kRowParts), output(lane / kRowParts % kApart), part(lane / kRowParts / kApart) {}
     /// With 8 parts neighbouring lanes differ in the half of the chunk, otherwise in the chunk.
-    STREAMED_DEVICE int half() const { return kParts == 8 ? part & 1 : 0; }
-    STREAMED_DEVICE int chunk() const {
+    MACHINE_DEVICE int half() const { return kParts == 8 ? part & 1 : 0; }
+    MACHINE_DEVICE int chunk() const {
       return kParts == 8 ? part >> 1 : part ^ (kGroups == 1 ? output >> 1 & 1 : 0);
     }
-    STREAMED_DEVICE Rows<kGroups> rows() const {
+    MACHINE_DEVICE Rows<kGroups> rows() const {
       return {row_part, kGroups > 1 ? row_part >> 1 : kParts == 8 ? part & 1 : output >> 1 & 1};
     }
   };
 
   /// `kInputs` inputs from `chunk` bytes on in rows of weights.
   template <int kApart, int kInputs>
-  STREAMED_DEVICE static void multiply_chunk(float (&sums)[128], const unsigned char* weights,
-                                             const unsigned char* const (&x_place)[4]) {
+  MACHINE_DEVICE static void multiply_chunk(float (&sums)[128], const unsigned char* weights,
+                                            const unsigned char* const (&x_place)[4]) {
     float w[8][kInputs];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -107,13 +112,13 @@ struct Fp32 {
 #pragma unroll
         for (int j = 0; j < 16; ++j) {
           const int r = there_and_back<16>(i, j);
-          add_product(sums[16 * i + r], value_of(x[k & 1][r / 4], r % 4), w[i][k]);
+          multiply_add_in_order(sums[16 * i + r], value_of(x[k & 1][r / 4], r % 4), w[i][k]);
         }
     }
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void forward(float (&sums)[128], const unsigned char* weights,
-                                      const unsigned char* inputs, int lane) {
+  MACHINE_DEVICE static void forward(float (&sums)[128], const unsigned char* weights,
+                                     const unsigned char* inputs, int lane) {
     using Lane = ForwardLane<kTiles, kGroups>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
@@ -138,8 +143,8 @@ struct Fp32 {
   }
   /// Adds up the parts of the inputs; a lane keeps 1 / parts of its sums.
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_forward(const float (&sums)[128], float (&kept)[16 * kTiles * kGroups],
-                                             int lane) {
+  MACHINE_DEVICE static void settle_forward(const float (&sums)[128], float (&kept)[16 * kTiles * kGroups],
+                                            int lane) {
     constexpr int kParts = ForwardLane<kTiles, kGroups>::kParts;
     if constexpr (kParts == 8) {
       // Lanes whose halves differ have each other's quads of rows side by side: both keep the even ones.
@@ -160,7 +165,7 @@ struct Fp32 {
     }
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static Place forward_place(int index, int lane) {
+  MACHINE_DEVICE static Place forward_place(int index, int lane) {
     using Lane = ForwardLane<kTiles, kGroups>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
@@ -181,16 +186,16 @@ struct Fp32 {
   struct Lane {
     static constexpr int kRowParts = 2 * kGroups, kParts = 4 / (kTiles * kGroups);
     int row_part, quad, part;  // which of the row parts, of the panel's four features, of what comes by
-    STREAMED_DEVICE explicit Lane(int lane)
+    MACHINE_DEVICE explicit Lane(int lane)
         : row_part(lane % kRowParts),
           quad(lane / kRowParts % (4 * kTiles)),
           part(lane / kRowParts / (4 * kTiles)) {}
-    STREAMED_DEVICE int pair() const { return kFirst ? (row_part & 1) * 2 : 0; }
-    STREAMED_DEVICE int feature(int i) const { return quad * 4 + (pair() ^ i); }
-    STREAMED_DEVICE int tile() const { return quad >> 2; }
-    STREAMED_DEVICE bool writes() const { return row_part < 2; }  // of lanes that add up the same
+    MACHINE_DEVICE int pair() const { return kFirst ? (row_part & 1) * 2 : 0; }
+    MACHINE_DEVICE int feature(int i) const { return quad * 4 + (pair() ^ i); }
+    MACHINE_DEVICE int tile() const { return quad >> 2; }
+    MACHINE_DEVICE bool writes() const { return row_part < 2; }  // of lanes that add up the same
     /// In the first layer lanes of other features are at other inputs.
-    STREAMED_DEVICE Rows<kGroups> rows() const {
+    MACHINE_DEVICE Rows<kGroups> rows() const {
       return {row_part, kGroups > 1 ? row_part >> 1 : kFirst ? quad & 3 : 0};
     }
   };
@@ -199,7 +204,7 @@ struct Fp32 {
     float row[4][kLaneRows];
   };
   template <int kTiles, int kGroups, bool kFirst>
-  STREAMED_DEVICE static void load_features(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static void load_features(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
     const Lane<kTiles, kGroups, kFirst> me(lane);
     const Rows<kGroups> rows = me.rows();
 #pragma unroll
@@ -207,8 +212,8 @@ struct Fp32 {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int feature = me.feature(i);
-        const uint4 x = load_global16(tiles + feature / kTileSide * (kGroups * kActivationBytes) +
-                                      feature % kTileSide * 128 + rows.offset(j));
+        const uint4 x = load_l2_16(tiles + feature / kTileSide * (kGroups * kActivationBytes) +
+                                   feature % kTileSide * 128 + rows.offset(j));
         own.row[i][4 * j] = bits_to_float(x.x);
         own.row[i][4 * j + 1] = bits_to_float(x.y);
         own.row[i][4 * j + 2] = bits_to_float(x.z);
@@ -216,17 +221,17 @@ struct Fp32 {
       }
   }
   template <int kTiles, int kGroups, bool kHere = false>
-  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
     load_features<kTiles, kGroups, false>(own, tiles, lane);
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
-                                                 int lane) {
+  MACHINE_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                                int lane) {
     load_features<kTiles, kGroups, true>(own, tiles, lane);
   }
   /// Gradients of a lane's first two features: sums over the rows of all lanes, when the others give theirs.
   template <int kGroups>
-  STREAMED_DEVICE static float2 total(const float (&sums)[4]) {
+  MACHINE_DEVICE static float2 total(const float (&sums)[4]) {
     float2 total = make_float2(sums[0] + shuffle_xor(sums[2], 1), sums[1] + shuffle_xor(sums[3], 1));
     if constexpr (kGroups > 1) {
 #pragma unroll
@@ -238,8 +243,8 @@ struct Fp32 {
     return total;
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_panel(const float (&sums)[64], float (&kept)[16 * kTiles * kGroups],
-                                           int lane) {
+  MACHINE_DEVICE static void settle_panel(const float (&sums)[64], float (&kept)[16 * kTiles * kGroups],
+                                          int lane) {
     constexpr int kParts = Lane<kTiles, kGroups, false>::kParts;
     if constexpr (kParts == 4) {
       float half[32];
@@ -253,7 +258,7 @@ struct Fp32 {
     }
   }
   template <int kTiles, int kGroups, bool kFirst>
-  STREAMED_DEVICE static Place panel_place(int index, int lane) {
+  MACHINE_DEVICE static Place panel_place(int index, int lane) {
     const Lane<kTiles, kGroups, kFirst> me(lane);
     const int all = index + me.part * (64 / Lane<kTiles, kGroups, kFirst>::kParts);
     return {me.feature(all / 16), me.rows().row(all % 16)};
@@ -267,15 +272,15 @@ struct Fp32 {
   struct Places {
     int weights[2], gradients[2], item_step;
     std::uint64_t updated;
-    STREAMED_DEVICE Places(const unsigned char* ring, int weight_bytes, unsigned char* first_item, int step,
-                           int lane)
+    MACHINE_DEVICE Places(const unsigned char* ring, int weight_bytes, unsigned char* first_item, int step,
+                          int lane)
         : item_step(step) {
       const Lane<kTiles, kGroups, false> me(lane);
       const int output = 2 * me.part + (me.row_part & 1), place = me.tile() * 1024 + me.quad % 4 * 16;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        weights[h] = kept_whole(shared_address(ring) + place + (output ^ h) * 64);
-        gradients[h] = kept_whole(shared_address(ring) + weight_bytes + (output ^ h) * 128 +
+        weights[h] = kept_whole(shared_place(ring) + place + (output ^ h) * 64);
+        gradients[h] = kept_whole(shared_place(ring) + weight_bytes + (output ^ h) * 128 +
                                   (kGroups > 1 ? 0 : me.rows().offset(0)));
       }
       updated = kept_whole(global_address(first_item + place + output * 64));
@@ -283,8 +288,8 @@ struct Fp32 {
   };
 
   template <int kTiles, int kGroups, bool kShareHeld>
-  STREAMED_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
-                                       Places<kTiles, kGroups>& places, int stage, float factor, int lane) {
+  MACHINE_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
+                                      Places<kTiles, kGroups>& places, int stage, float factor, int lane) {
     using Lane = Lane<kTiles, kGroups, false>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
@@ -320,7 +325,7 @@ struct Fp32 {
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
             const int i = there_and_back<4>(h + 1, n);
-            add_product(gradient[h][i], x.row[i][r], value_of(d[h][r / 4], r % 4));
+            multiply_add_in_order(gradient[h][i], x.row[i][r], value_of(d[h][r / 4], r % 4));
           }
       float found[4];  // of the other lane's rows, while products go on; then of all rows
 #pragma unroll
@@ -332,12 +337,12 @@ struct Fp32 {
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
             const int i = there_and_back<4>(r, n);
-            add_product(sums[16 * i + r], value_of(w[h], i), value_of(d[h][r / 4], r % 4));
+            multiply_add_in_order(sums[16 * i + r], value_of(w[h], i), value_of(d[h][r / 4], r % 4));
           }
         if (h == 0) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            found[i] = add_here(gradient[0][i], found[i]);
+            found[i] = add_in_order(gradient[0][i], found[i]);
 #pragma unroll
             for (int mask = 2; mask < 2 * kGroups; mask *= 2) found[i] += shuffle_xor(found[i], mask);
           }
@@ -356,10 +361,10 @@ struct Fp32 {
   }
 
   template <int kTiles, int kGroups, bool kForward>
-  STREAMED_DEVICE static void first(float (&sums)[64], const Own<kTiles, kGroups>& d, unsigned char* weights,
-                                    const unsigned char* inputs, const unsigned char* next,
-                                    unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
-                                    int lane) {
+  MACHINE_DEVICE static void first(float (&sums)[64], const Own<kTiles, kGroups>& d, unsigned char* weights,
+                                   const unsigned char* inputs, const unsigned char* next,
+                                   unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
+                                   int lane) {
     using Lane = Lane<kTiles, kGroups, true>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
@@ -386,7 +391,8 @@ struct Fp32 {
 #pragma unroll
         for (int r = 0; r < 16; ++r)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) add_product(gradient[i], d.row[i][r], value_of(x[k & 1][r / 4], r % 4));
+          for (int i = 0; i < 4; ++i)
+            multiply_add_in_order(gradient[i], d.row[i][r], value_of(x[k & 1][r / 4], r % 4));
         const float2 found = total<kGroups>(gradient);
         mine[0][k] = fmaf(factor, found.x, w[0][k]);
         mine[1][k] = fmaf(factor, found.y, w[1][k]);
@@ -408,7 +414,7 @@ struct Fp32 {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const int i = there_and_back<4>(r, j);
-              add_product(sums[16 * i + r], updated_weight[i], value_of(x[k & 1][r / 4], r % 4));
+              multiply_add_in_order(sums[16 * i + r], updated_weight[i], value_of(x[k & 1][r / 4], r % 4));
             }
         }
       }
@@ -425,8 +431,8 @@ struct Fp32 {
   }
   /// Updated tiles from shared memory, where lanes left parts of rows, to their place.
   template <int kTiles>
-  STREAMED_DEVICE static void copy_out(const unsigned char* weights, unsigned char* const (&out)[2],
-                                       std::int64_t tile_step, int lane) {
+  MACHINE_DEVICE static void copy_out(const unsigned char* weights, unsigned char* const (&out)[2],
+                                      std::int64_t tile_step, int lane) {
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
@@ -437,25 +443,25 @@ struct Fp32 {
 
   // ---- single values and 16-byte chunks of tiles
 
-  STREAMED_DEVICE static int slot(int output, int input) { return output * kTileSide + input; }
-  STREAMED_DEVICE static void store_master(unsigned char* const (&part)[2], int slot, float value) {
+  MACHINE_DEVICE static int slot(int output, int input) { return output * kTileSide + input; }
+  MACHINE_DEVICE static void store_master(unsigned char* const (&part)[2], int slot, float value) {
     reinterpret_cast<float*>(part[slot / 128])[slot % 128] = value;
   }
-  STREAMED_DEVICE static float load_master(const unsigned char* const (&part)[2], int slot) {
+  MACHINE_DEVICE static float load_master(const unsigned char* const (&part)[2], int slot) {
     return reinterpret_cast<const float*>(part[slot / 128])[slot % 128];
   }
-  STREAMED_DEVICE static int offset(int row, int feature) { return feature * 128 + row * 4; }
+  MACHINE_DEVICE static int offset(int row, int feature) { return feature * 128 + row * 4; }
   template <bool kHere>
-  STREAMED_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
-    return load_global<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
+  MACHINE_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
+    return load_l2<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
   }
-  STREAMED_DEVICE static bool positive(float activation) { return activation > 0; }
-  STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
+  MACHINE_DEVICE static bool positive(float activation) { return activation > 0; }
+  MACHINE_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
     *reinterpret_cast<float*>(tile + offset(row, feature)) = value;
   }
-  STREAMED_DEVICE static float bias_term(float value) { return value; }
+  MACHINE_DEVICE static float bias_term(float value) { return value; }
   template <bool kGradient>
-  STREAMED_DEVICE static uint4 chunk(const float* values, int index) {
+  MACHINE_DEVICE static uint4 chunk(const float* values, int index) {
     const int feature = index / 8, row = index % 8 * 4;
     Words result;
 #pragma unroll

@@ -7,6 +7,10 @@
 // Several rows share a word, so this is for joined logits only: their gradients every block makes for itself (packed_tiles.h, step.cuh).
 #pragma once
 
+#include "machine/bits.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "streamed/packed_tiles.h"
 #include "streamed/tf32_format.cuh"
 
@@ -19,16 +23,16 @@ struct OwnPlace {
   bool held;  // with hints
 };
 template <bool kHinted>
-STREAMED_DEVICE void store_own(const OwnPlace<kHinted>& out, int byte, uint4 v) {
+MACHINE_DEVICE void store_own(const OwnPlace<kHinted>& out, int byte, uint4 v) {
   void* const there = reinterpret_cast<void*>(out.address + static_cast<std::uint64_t>(byte));
   if constexpr (!kHinted)
     store_global_floats<false>(
         out.address + static_cast<std::uint64_t>(byte),
         {bits_to_float(v.x), bits_to_float(v.y), bits_to_float(v.z), bits_to_float(v.w)});
   else if (out.held)
-    store_global16_held(there, v);
+    store_global16_evict_last(there, v);
   else
-    store_global16_passing(there, v);
+    store_global16_evict_first(there, v);
 }
 template <class Out>
 inline constexpr bool kIsOwnPlace =
@@ -41,17 +45,17 @@ struct PackedTf32 : Tf32 {
     std::uint32_t word[5];
   };
   /// An operand of a packet.
-  STREAMED_DEVICE static Words operand(const Packet& packet, int half) {
+  MACHINE_DEVICE static Words operand(const Packet& packet, int half) {
     const std::uint32_t* w = packet.word;
     if (half == 0) return {{w[0] & 0xffffe000u, w[1] << 6, w[2] & 0xffffe000u, w[3] << 6}};
-    return {
-        {bits_behind(w[0], w[1], 19), bits_behind(w[2], w[3], 19), bits_behind(w[3], w[4], 25), w[4] << 12}};
+    return {{shift_joined(w[0], w[1], 19), shift_joined(w[2], w[3], 19), shift_joined(w[3], w[4], 25),
+             w[4] << 12}};
   }
-  STREAMED_DEVICE static Packet packet_of(uint4 first, std::uint32_t fifth) {
+  MACHINE_DEVICE static Packet packet_of(uint4 first, std::uint32_t fifth) {
     return {{first.x, first.y, first.z, first.w, fifth}};
   }
   /// What a product over features takes of a tile.
-  STREAMED_DEVICE static void load_along(Packet (&packet)[2], const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static void load_along(Packet (&packet)[2], const unsigned char* tile, int lane) {
     const int own = packed::own_bytes(lane);
     const uint2 fifth = *reinterpret_cast<const uint2*>(tile + packed::kFifths + 8 * lane);
     packet[0] = packet_of(load_shared16(tile + own), fifth.x);
@@ -60,7 +64,7 @@ struct PackedTf32 : Tf32 {
   // From a packet to that of four rows further.
   static constexpr int kFirstStep = 256, kFifthStep = 128;
   /// What a product over rows takes: rows t and so on, rows t + 4 and so on, of the features g and g + 8.
-  STREAMED_DEVICE static void load_across(Packet (&packet)[2], const unsigned char* tile, int lane) {
+  MACHINE_DEVICE static void load_across(Packet (&packet)[2], const unsigned char* tile, int lane) {
     const int g = lane >> 2, t = lane & 3;
     const unsigned char* first = tile + packed::first_words(t, g);
     const unsigned char* fifth = tile + packed::fifth_word(t, g);
@@ -68,7 +72,7 @@ struct PackedTf32 : Tf32 {
     for (int i = 0; i < 2; ++i)
       packet[i] = packet_of(load_shared16(first + i * kFirstStep), shared_word(fifth + i * kFifthStep));
   }
-  STREAMED_DEVICE static int bytes_across(int lane) {
+  MACHINE_DEVICE static int bytes_across(int lane) {
     return 4 * packed::slot(2 * (lane & 3), packed::feature_of(lane >> 2));
   }
   /// Of the tiles that a thread block owns, the packets across. Two tiles stay packed, in 20 registers instead of 32, and become operands anew for
@@ -79,18 +83,18 @@ struct PackedTf32 : Tf32 {
     std::uint32_t word[kTiles][kGroups][4][4];
     Packet packet[kTiles][kGroups][2];
     /// A row operand of a product over rows.
-    STREAMED_DEVICE Words at(int u, int group, int s) const {
+    MACHINE_DEVICE Words at(int u, int group, int s) const {
       if constexpr (kPacked) {
         const std::uint32_t* w = packet[u][group][s / 2].word;
-        if (s % 2 == 0) return {{w[0], w[2], bits_behind_here(w[1], 0, 6), bits_behind_here(w[3], 0, 6)}};
-        return {{bits_behind_here(w[0], w[1], 19), bits_behind_here(w[3], w[4], 25),
-                 bits_behind_here(w[2], w[3], 19), bits_behind_here(w[4], 0, 12)}};
+        if (s % 2 == 0) return {{w[0], w[2], shift_joined_here(w[1], 0, 6), shift_joined_here(w[3], 0, 6)}};
+        return {{shift_joined_here(w[0], w[1], 19), shift_joined_here(w[3], w[4], 25),
+                 shift_joined_here(w[2], w[3], 19), shift_joined_here(w[4], 0, 12)}};
       } else {
         const std::uint32_t* w = word[u][group][s];
         return {{w[0], w[1], w[2], w[3]}};
       }
     }
-    STREAMED_DEVICE void set(int u, int group, int i, const Packet& loaded) {
+    MACHINE_DEVICE void set(int u, int group, int i, const Packet& loaded) {
       if constexpr (kPacked) {
         packet[u][group][i] = loaded;
       } else {
@@ -105,7 +109,7 @@ struct PackedTf32 : Tf32 {
     }
   };
   template <int kTiles, int kGroups, bool kHere = false>
-  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
     const int p = packed::feature_of(lane >> 2), t = lane & 3;
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
@@ -117,43 +121,43 @@ struct PackedTf32 : Tf32 {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           own.set(u, group, i,
-                  packet_of(load_global16<kHere>(first + i * kFirstStep),
+                  packet_of(load_l2_16<kHere>(first + i * kFirstStep),
                             global_word<kHere>(fifth + i * kFifthStep)));
       }
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
-                                                 int lane) {
+  MACHINE_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                                int lane) {
     load_own(own, tiles, lane);
   }
 
   /// sums[16 * (tile * groups + group) + 8 * m + 4 * n + c]: rows 16m + g (+ 8) of what stands for columns 2t (+ 1), 8n further.
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static Place forward_place(int index, int lane) {
+  MACHINE_DEVICE static Place forward_place(int index, int lane) {
     const int c = index % 4, n = index / 4 % 2, m = index / 8 % 2;
     return {index / 16 / kGroups * kTileSide + 8 * n + packed::feature_of(2 * (lane & 3) + (c & 1)),
             index / 16 % kGroups * kGroupRows + 16 * m + (lane >> 2) + 8 * (c >> 1)};
   }
   template <int kTiles, int kGroups, bool kFirst>
-  STREAMED_DEVICE static Place panel_place(int index, int lane) {
+  MACHINE_DEVICE static Place panel_place(int index, int lane) {
     return forward_place<kTiles, kGroups>(index, lane);
   }
-  STREAMED_DEVICE static int slot(int output, int input) { return packed::slot(output, input); }
+  MACHINE_DEVICE static int slot(int output, int input) { return packed::slot(output, input); }
 
   /// The totals of a tile, one a thread, packet by packet.
   struct Totals {
     static constexpr int kChains = 4;  // of a total, added up side by side
     static constexpr int kTerms = 8;   // of a feature, what neighbours have added up
-    STREAMED_DEVICE static int row(int warp, int lane) { return packed::row_of_total(warp, lane); }
-    STREAMED_DEVICE static int feature(int warp, int lane) { return packed::feature_of_total(warp, lane); }
-    STREAMED_DEVICE static int swizzle(int sum) { return packed::total_swizzle(sum); }
-    STREAMED_DEVICE static int place(int warp, int lane) { return packed::place_of_total(warp, lane); }
-    STREAMED_DEVICE static void store(float value, unsigned char* tile) {
-      const auto thread = static_cast<std::uint32_t>(thread_index());
+    MACHINE_DEVICE static int row(int warp, int lane) { return packed::row_of_total(warp, lane); }
+    MACHINE_DEVICE static int feature(int warp, int lane) { return packed::feature_of_total(warp, lane); }
+    MACHINE_DEVICE static int swizzle(int sum) { return packed::total_swizzle(sum); }
+    MACHINE_DEVICE static int place(int warp, int lane) { return packed::place_of_total(warp, lane); }
+    MACHINE_DEVICE static void store(float value, unsigned char* tile) {
+      const auto thread = static_cast<std::uint32_t>(thread_index_here());
       const int warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
       const std::uint32_t bits = float_to_bits(round_tf32(value));
       const int word = lane & 7, packet = lane & ~7, left = packed::left_of_word(word);
-      const auto of_place = [&](int its_place) { return shuffle_index(bits, packet | its_place); };
+      const auto of_place = [&](int its_place) { return shuffle_from(bits, packet | its_place); };
       const std::uint32_t first = of_place(packed::first_of_word(word)),
                           second = of_place(packed::second_of_word(word)),
                           third = of_place(packed::place_of_value(6));
@@ -162,13 +166,13 @@ struct PackedTf32 : Tf32 {
       const int byte = word < 4 ? packed::first_words(g, p) + word * 4 : packed::fifth_word(g, p);
       if (word < 5) *reinterpret_cast<std::uint32_t*>(tile + byte) = made;
     }
-    STREAMED_DEVICE static float sum_of_neighbours(float value) {
+    MACHINE_DEVICE static float sum_of_neighbours(float value) {
       const float two = value + shuffle_xor(value, 1);
       return two + shuffle_xor(two, 4);
     }
-    STREAMED_DEVICE static bool has_term(int lane) { return (lane & 5) == 0; }
-    STREAMED_DEVICE static int term(int warp, int /*lane*/) { return warp >> 1; }
-    STREAMED_DEVICE static float sum_of_terms(const float* terms, int pitch, int /*lane*/) {
+    MACHINE_DEVICE static bool has_term(int lane) { return (lane & 5) == 0; }
+    MACHINE_DEVICE static int term(int warp, int /*lane*/) { return warp >> 1; }
+    MACHINE_DEVICE static float sum_of_terms(const float* terms, int pitch, int /*lane*/) {
       float sum = terms[0];
 #pragma unroll
       for (int i = 1; i < kTerms; ++i) sum += terms[i * pitch];
@@ -177,9 +181,9 @@ struct PackedTf32 : Tf32 {
   };
 
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void multiply_along(float (&sums)[16 * kTiles * kGroups],
-                                             const RowOperand (&w)[kTiles], const unsigned char* inputs,
-                                             int lane) {
+  MACHINE_DEVICE static void multiply_along(float (&sums)[16 * kTiles * kGroups],
+                                            const RowOperand (&w)[kTiles], const unsigned char* inputs,
+                                            int lane) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       Packet x[2];
@@ -199,8 +203,8 @@ struct PackedTf32 : Tf32 {
     }
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
-                                      const unsigned char* inputs, int lane) {
+  MACHINE_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
+                                     const unsigned char* inputs, int lane) {
     RowOperand w[kTiles];
     const unsigned char* own = weights + packed::own_bytes(lane);
 #pragma unroll
@@ -213,9 +217,9 @@ struct PackedTf32 : Tf32 {
   }
 
   template <int kTiles, int kGroups, class Out>
-  STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
-                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
-                                       std::int64_t tile_step, float factor, int lane) {
+  MACHINE_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
+                                      unsigned char* weights, const unsigned char* gradients, const Out& out,
+                                      std::int64_t tile_step, float factor, int lane) {
     float gradient[kTiles][8] = {};
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -266,15 +270,15 @@ struct PackedTf32 : Tf32 {
 #pragma unroll
         for (int s = 0; s < 2; ++s)
           update(u, s,
-                 words_of(load_shared16(shared_address(weights) + u * 1024 + across +
-                                        4 * packed::kSecondStep * s)));
+                 words_of(
+                     load_shared16(shared_place(weights) + u * 1024 + across + 4 * packed::kSecondStep * s)));
   }
 
   template <int kTiles, int kGroups, bool kForward, class Out>
-  STREAMED_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
-                                    unsigned char* weights, const unsigned char* inputs,
-                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
-                                    float factor, int lane) {
+  MACHINE_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
+                                   unsigned char* weights, const unsigned char* inputs,
+                                   const unsigned char* next, const Out& out, std::int64_t tile_step,
+                                   float factor, int lane) {
     float gradient[kTiles][8] = {};
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -304,9 +308,8 @@ struct PackedTf32 : Tf32 {
 
   /// The updated masters, which also go to `out`.
   template <class Out>
-  STREAMED_DEVICE static Tile update_own(const unsigned char* tile, const float (&gradient)[8],
-                                         const Out& out, std::int64_t offset_of_tile, float factor,
-                                         int lane) {
+  MACHINE_DEVICE static Tile update_own(const unsigned char* tile, const float (&gradient)[8], const Out& out,
+                                        std::int64_t offset_of_tile, float factor, int lane) {
     const int own = packed::own_bytes(lane);
     Tile w;
 #pragma unroll
@@ -326,7 +329,7 @@ struct PackedTf32 : Tf32 {
     int shift;
   };
   template <bool kHere>
-  STREAMED_DEVICE static Found activation(const unsigned char* tile, int row, int feature) {
+  MACHINE_DEVICE static Found activation(const unsigned char* tile, int row, int feature) {
     const int g = row % 8, p = feature % 8;
     const int bit = packed::value_bit(packed::value_of(packed::place_of(row / 8, feature / 8))),
               word = bit / 32;
@@ -336,13 +339,13 @@ struct PackedTf32 : Tf32 {
             global_word<kHere>(word < 3 ? first + word * 4 + 4 : fifth), bit % 32};
   }
   /// An activation has a sign only if it is a NaN.
-  STREAMED_DEVICE static bool positive(const Found& found) {
-    const std::uint32_t bits = bits_behind(found.high, found.low, found.shift) >> 13;
+  MACHINE_DEVICE static bool positive(const Found& found) {
+    const std::uint32_t bits = shift_joined(found.high, found.low, found.shift) >> 13;
     return bits != 0 && bits <= 0x7f800000u >> 13;
   }
   /// Chunks of 16 bytes: four words of a packet, or the fifth of four.
   template <bool kGradient>
-  STREAMED_DEVICE static uint4 chunk(const float* values, int index) {
+  MACHINE_DEVICE static uint4 chunk(const float* values, int index) {
     // Value i of a packet.
     const auto bits = [&](int g, int p, int i) {
       const int place = packed::place_of_value(i), e = place % 4;

@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "device/check.h"
+#include "machine/memory.cuh"
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
 #include "streamed/packed_tf32_format.cuh"

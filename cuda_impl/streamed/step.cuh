@@ -22,6 +22,12 @@
 
 #include <type_traits>
 
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
+#include "machine/wait.cuh"
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
 #include "streamed/logit_sums.h"
@@ -31,13 +37,19 @@
 
 namespace headroom::streamed {
 
+/// Four words of shared memory for each warp, read and written where it is said.
+MACHINE_DEVICE volatile int* words_of_warp() {
+  __shared__ int words[64];
+  return words + thread_index_here() / 32 * 4;
+}
+
 /// fp32's shuffles want to know that a warp's lanes stay together.
 template <class Format>
-STREAMED_DEVICE int warp_index() {
+MACHINE_DEVICE int warp_index() {
   if constexpr (Format::kWalks)
-    return uniform_warp_index();
+    return uniform(thread_index_here() / 32);
   else
-    return thread_index() / 32;
+    return thread_index_here() / 32;
 }
 
 template <int kA, int kB>
@@ -101,17 +113,17 @@ struct Stages {
 };
 
 template <class Format>
-STREAMED_DEVICE unsigned char* ring_of_warp(int warp) {
+MACHINE_DEVICE unsigned char* ring_of_warp(int warp) {
   return shared_memory() + (kKeeps<Format> ? 0 : kReductionBytes) + warp * kWarpRingBytes<Format>;
 }
 template <class Format>
-STREAMED_DEVICE unsigned char* kept_memory() {
+MACHINE_DEVICE unsigned char* kept_memory() {
   return shared_memory() + kRingsBytes<Format>;
 }
-STREAMED_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
+MACHINE_DEVICE float* reduction_memory() { return reinterpret_cast<float*>(shared_memory()); }
 /// A panel's values on their way out: in the rings, which are idle then, and behind what the first warp holds where sums are added up.
 template <class Format>
-STREAMED_DEVICE float* values_memory() {
+MACHINE_DEVICE float* values_memory() {
   return reinterpret_cast<float*>(shared_memory() + (kKeeps<Format> ? 2048 : kReductionBytes));
 }
 static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16> &&
@@ -119,7 +131,7 @@ static_assert(kTileSide * kValuesPitch * 4 + 2048 <= kWarpRingBytes<KeptBf16> &&
 
 /// `kBytes`, a multiple of 512, by one warp.
 template <int kBytes>
-STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned char* source, int lane) {
+MACHINE_DEVICE void copy_by_warp(unsigned char* destination, const unsigned char* source, int lane) {
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
     copy_async16(destination + byte + lane * 16, source + byte + lane * 16);
@@ -127,7 +139,7 @@ STREAMED_DEVICE void copy_by_warp(unsigned char* destination, const unsigned cha
 
 /// `kBytes`, a multiple of 16, by one warp; both places are this lane's.
 template <int kBytes>
-STREAMED_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
+MACHINE_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
     if (byte + 512 <= kBytes)
@@ -140,59 +152,59 @@ STREAMED_DEVICE void copy_to_lane(int place, std::uint64_t from, int lane) {
 struct Walk {
   std::uint64_t first = 0;
   int step = 0;  // bytes from an item to the next
-  STREAMED_DEVICE void begin(const unsigned char* item, int lane, int bytes) {
+  MACHINE_DEVICE void begin(const unsigned char* item, int lane, int bytes) {
     first = kept_whole(global_address(item) + static_cast<std::uint64_t>(lane * 16));
     step = bytes;
   }
-  STREAMED_DEVICE std::uint64_t at(int i) const {
+  MACHINE_DEVICE std::uint64_t at(int i) const {
     return first + static_cast<std::uint64_t>(std::int64_t{i} * step);
   }
   /// The same in one instruction.
-  STREAMED_DEVICE std::uint64_t at_unsigned(int i) const {
+  MACHINE_DEVICE std::uint64_t at_unsigned(int i) const {
     return first + std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(step);
   }
 };
 /// `kBytes`, a multiple of 512, by one warp; both places are this lane's.
 template <int kBytes, bool kShareHeld = false>
-STREAMED_DEVICE void copy_by_lanes(int destination, std::uint64_t source) {
+MACHINE_DEVICE void copy_by_lanes(int destination, std::uint64_t source) {
 #pragma unroll
   for (int byte = 0; byte < kBytes; byte += 512)
     if constexpr (kShareHeld)
-      copy_async16_share_held(destination + byte, source + static_cast<std::uint64_t>(byte));
+      copy_async16_keep_sixteenth(destination + byte, source + static_cast<std::uint64_t>(byte));
     else
       copy_async16(destination + byte, source + static_cast<std::uint64_t>(byte));
 }
 
 /// The same for tiles of masters that are one item's, with hints if there are any.
 template <class Format, int kBytes>
-STREAMED_DEVICE void copy_masters(int destination, std::uint64_t source, bool held) {
+MACHINE_DEVICE void copy_masters(int destination, std::uint64_t source, bool held) {
   if constexpr (!kHolds<Format>) {
     copy_by_lanes<kBytes>(destination, source);
   } else if (held) {
 #pragma unroll
     for (int byte = 0; byte < kBytes; byte += 512)
-      copy_async16_held(destination + byte,
-                        reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
+      copy_async16_evict_last(destination + byte,
+                              reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
   } else {
 #pragma unroll
     for (int byte = 0; byte < kBytes; byte += 512)
-      copy_async16_passing(destination + byte,
-                           reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
+      copy_async16_evict_first(destination + byte,
+                               reinterpret_cast<const void*>(source + static_cast<std::uint64_t>(byte)));
   }
 }
 
 /// Items of a sweep, a warp's own: begin(i) asks for what does not depend on a barrier, finish(i) for the rest and ends the
 /// group, use(stage) works on it. prefetch() and run() are apart so that a barrier fits between them.
 template <class Shape, class Begin>
-STREAMED_DEVICE void prefetch(int count, const Begin& begin) {
+MACHINE_DEVICE void prefetch(int count, const Begin& begin) {
 #pragma unroll 1
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
 /// Where sweeps walk, stages are numbered by their first byte.
 template <class Shape, class Begin, class Finish, class Use>
-STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
-                         const Use& use) {
+MACHINE_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
+                        const Use& use) {
   constexpr int kAhead = Shape::kCount - 1;
   const auto ask = [&](int i, int stage) {
     if (i < count) finish(i, stage);
@@ -240,8 +252,8 @@ STREAMED_DEVICE void run(int count, unsigned char* ring, const Begin& begin, con
 /// A thread's numbers, as bits.
 struct ThreadNumbers {
   int warp, lane;
-  STREAMED_DEVICE ThreadNumbers() {
-    const auto thread = static_cast<std::uint32_t>(thread_index());
+  MACHINE_DEVICE ThreadNumbers() {
+    const auto thread = static_cast<std::uint32_t>(thread_index_here());
     warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
   }
 };
@@ -252,8 +264,8 @@ inline constexpr bool kHasOrder = kGroups == 1 && kSplit == 1 && requires { Form
 /// features than the next. totals[i * kSplit + s]: of split s, what lanes of this number have as sum i * kWarps + warp.
 /// Without kSync the caller sees to it that all have read before anybody asks for copies or adds up again.
 template <class Format, int kSums, int kSplit, bool kSync, bool kOrdered>
-STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
-                                    float (&totals)[kSums / Format::kWarps * kSplit]) {
+MACHINE_DEVICE void sum_over_warps(const float (&sums)[kSums],
+                                   float (&totals)[kSums / Format::kWarps * kSplit]) {
   constexpr int kWarps = Format::kWarps, kWarpsOfSplit = kWarps / kSplit,
                 kAtOnce = kSmaller<kSums, kReductionBytes / (kWarps * 32 * 4)>;
   // A warp's own part of the memory, also where that is the beginning of its ring.
@@ -261,7 +273,7 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
   if constexpr (kOrdered) {
     using Totals = typename Format::Totals;
     const ThreadNumbers own;
-    const int parts = shared_address(reduction_memory()), to = parts + own.warp * (kPitch * 4) + own.lane * 4,
+    const int parts = shared_place(reduction_memory()), to = parts + own.warp * (kPitch * 4) + own.lane * 4,
               from = parts + Totals::place(own.warp, own.lane) * 4;
     // So many tiles together as there is room for.
     constexpr int kTogether = kKeeps<Format> ? kSums : 16;
@@ -287,7 +299,7 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
     if (kSync) block_sync();  // all parts are read
     return;
   }
-  const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
+  const int thread = thread_index_here(), warp = thread / 32, lane = thread % 32;
   float* parts = reduction_memory();
 #pragma unroll
   for (int first = 0; first < kSums; first += kAtOnce) {
@@ -313,42 +325,42 @@ STREAMED_DEVICE void sum_over_warps(const float (&sums)[kSums],
 /// Everything this block wrote is visible to whoever waits for barrier `barrier`, counted from 0. `synced`: nobody has written anything
 /// since the last block_sync(). Without one here the compiler no longer knows that a warp's lanes are together, which fp32 pays for.
 template <class Format>
-STREAMED_DEVICE void arrive(const Arguments& a, int barrier, bool synced = false) {
+MACHINE_DEVICE void arrive(const Arguments& a, int barrier, bool synced = false) {
   if (Format::kWalks || !synced) block_sync();
-  if (thread_index() == 0 && !(barrier == a.lost_barrier && block_index() == 0))
-    add_release(a.counters + barrier % kBarrierCounters * kCounterSpacing, 1);
+  if (thread_index_here() == 0 && !(barrier == a.lost_barrier && member_index() == 0))
+    add_release_gpu(a.counters + barrier % kBarrierCounters * kCounterSpacing, 1);
 }
 /// By one thread: waits for a barrier. False if that took too long: then everybody leaves.
-STREAMED_DEVICE bool poll(const Arguments& a, int barrier) {
+MACHINE_DEVICE bool poll(const Arguments& a, int barrier) {
   const std::uint32_t* counter = a.counters + barrier % kBarrierCounters * kCounterSpacing;
   const auto expected = static_cast<std::uint32_t>(a.plan.members) *
                         (static_cast<std::uint32_t>(barrier) / kBarrierCounters + 1);
   std::uint64_t deadline = 0;
   // One acquire behind the polls: each of them would empty the L1.
-  for (int polls = 1; static_cast<std::int32_t>(load_relaxed(counter) - expected) < 0; ++polls) {
+  for (int polls = 1; static_cast<std::int32_t>(load_relaxed_gpu(counter) - expected) < 0; ++polls) {
     if (polls % 64 != 0) continue;
     if (deadline == 0) deadline = nanoseconds() + static_cast<std::uint64_t>(a.wait_nanoseconds);
     if (nanoseconds() > deadline)
       report_once(a.status, 1 + (static_cast<std::uint32_t>(barrier) & 0x7fff) +
-                                (static_cast<std::uint32_t>(block_index()) << 16));
-    if (load_relaxed(a.status) != 0) return false;
+                                (static_cast<std::uint32_t>(member_index()) << 16));
+    if (load_relaxed_gpu(a.status) != 0) return false;
   }
-  load_acquire(counter);
+  load_acquire_gpu(counter);
   return true;
 }
 /// Waits for a barrier, false if that took too long. The warp that arrived polls, while the others ask for what does not depend on the
 /// barrier; it asks when it knows, as copies would be in the way of its polls.
 template <class Format, class Ask>
-STREAMED_DEVICE bool wait(const Arguments& a, int barrier, const Ask& ask) {
+MACHINE_DEVICE bool wait(const Arguments& a, int barrier, const Ask& ask) {
   const bool polls = warp_index<Format>() == 0;
   if (!polls) ask();
-  const bool failed = block_sync_or(thread_index() == 0 && !poll(a, barrier));
+  const bool failed = block_sync_or_uniform(thread_index_here() == 0 && !poll(a, barrier));
   if (polls) ask();
   return !failed;
 }
 /// The same with nothing to ask for, polled by another warp than the one that may still be arriving at the next barrier.
-STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
-  return !block_sync_or(thread_index() == 32 && !poll(a, barrier));
+MACHINE_DEVICE bool wait(const Arguments& a, int barrier) {
+  return !block_sync_or_uniform(thread_index_here() == 32 && !poll(a, barrier));
 }
 
 // ---- what a thread block owns
@@ -356,31 +368,31 @@ STREAMED_DEVICE bool wait(const Arguments& a, int barrier) {
 struct Range {
   int begin, end;
 };
-STREAMED_DEVICE Range owned_tiles(const LayerPlan& layer) {
-  const int begin = block_index() * layer.owned, end = begin + layer.owned;
+MACHINE_DEVICE Range owned_tiles(const LayerPlan& layer) {
+  const int begin = member_index() * layer.owned, end = begin + layer.owned;
   return {begin < layer.out_tiles ? begin : layer.out_tiles, end < layer.out_tiles ? end : layer.out_tiles};
 }
 template <class Format, int kGroups>
-STREAMED_DEVICE std::int64_t output_offset(const LayerPlan& layer, int tile) {
+MACHINE_DEVICE std::int64_t output_offset(const LayerPlan& layer, int tile) {
   return (layer.first_output + tile) * (kGroups * Format::kActivationBytes);
 }
 template <class Format>
-STREAMED_DEVICE std::int64_t weight_offset(const LayerPlan& layer, int out_tile, int in_tile) {
+MACHINE_DEVICE std::int64_t weight_offset(const LayerPlan& layer, int out_tile, int in_tile) {
   return (layer.first_tile + std::int64_t{out_tile} * layer.in_tiles + in_tile) * Format::kMasterStride;
 }
 template <class Format, int kGroups>
-STREAMED_DEVICE const unsigned char* inputs_of_batch(const Arguments& a, std::int64_t batch) {
+MACHINE_DEVICE const unsigned char* inputs_of_batch(const Arguments& a, std::int64_t batch) {
   return a.inputs + batch * a.plan.input_tiles * (kGroups * Format::kActivationBytes);
 }
-STREAMED_DEVICE std::int64_t next_batch(const Arguments& a, std::int64_t batch) {
+MACHINE_DEVICE std::int64_t next_batch(const Arguments& a, std::int64_t batch) {
   return batch + 1 == a.batches ? 0 : batch + 1;
 }
 
 /// The values of a panel, [groups][features][33] in shared memory, as tiles.
 template <class Format, int kTiles, int kGroups, bool kGradient>
-STREAMED_DEVICE void store_panel(const float* values, unsigned char* tiles) {
+MACHINE_DEVICE void store_panel(const float* values, unsigned char* tiles) {
   constexpr int kChunks = Format::kActivationBytes / 16;
-  for (int index = thread_index(); index < kTiles * kGroups * kChunks; index += Format::kWarps * 32) {
+  for (int index = thread_index_here(); index < kTiles * kGroups * kChunks; index += Format::kWarps * 32) {
     const int chunk = index % kChunks, tile = index / kChunks, group = tile % kGroups;
     const float* tile_values = values + (group * kTiles + tile / kGroups) * kTileSide * kValuesPitch;
     store_global16(tiles + tile * Format::kActivationBytes + chunk * 16,
@@ -388,15 +400,15 @@ STREAMED_DEVICE void store_panel(const float* values, unsigned char* tiles) {
   }
 }
 template <int kTiles>
-STREAMED_DEVICE int value_index(Place place) {
+MACHINE_DEVICE int value_index(Place place) {
   return (place.row / kGroupRows * kTiles * kTileSide + place.feature) * kValuesPitch +
          place.row % kGroupRows;
 }
 
 /// Asks for one part of a tile of masters, 512 bytes, to `byte` of a warp's ring; with hints by this lane's place there.
 template <class Format>
-STREAMED_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int part, int out_tile, int in_tile,
-                              unsigned char* ring, int place, int byte, int lane) {
+MACHINE_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int part, int out_tile, int in_tile,
+                             unsigned char* ring, int place, int byte, int lane) {
   const unsigned char* source =
       a.masters.part[part] + weight_offset<Format>(layer, out_tile, in_tile) + lane * 16;
   if constexpr (!kHolds<Format> && kPacks<Format>)
@@ -404,14 +416,14 @@ STREAMED_DEVICE void ask_part(const Arguments& a, const LayerPlan& layer, int pa
   else if constexpr (!kHolds<Format>)
     copy_async16(ring + byte + lane * 16, source);
   else if (part < Format::kHeldParts && is_held(a.held, out_tile, in_tile))
-    copy_async16_held(place + byte, source);
+    copy_async16_evict_last(place + byte, source);
   else
-    copy_async16_passing(place + byte, source);
+    copy_async16_evict_first(place + byte, source);
 }
 /// use(where the tile goes back to); with hints also for the others of an item, up to 2, which are all held or all not.
 template <class Format, class Use>
-STREAMED_DEVICE void with_destination(const Arguments& a, const LayerPlan& layer, int out_tile, int in_tile,
-                                      const Use& use) {
+MACHINE_DEVICE void with_destination(const Arguments& a, const LayerPlan& layer, int out_tile, int in_tile,
+                                     const Use& use) {
   const std::int64_t offset = weight_offset<Format>(layer, out_tile, in_tile);
   if constexpr (kHolds<Format>) {
     use(HeldParts<Format::kHeldParts>{{a.masters.part[0] + offset, a.masters.part[1] + offset},
@@ -440,21 +452,21 @@ struct ForwardSweep {
   unsigned char* ring;
   Walk weight_walk, input_walk;
 
-  STREAMED_DEVICE ForwardSweep(const Arguments& arguments, const LayerPlan& its_layer,
-                               const unsigned char* its_inputs, int first_tile, Range in)
+  MACHINE_DEVICE ForwardSweep(const Arguments& arguments, const LayerPlan& its_layer,
+                              const unsigned char* its_inputs, int first_tile, Range in)
       : a(arguments),
         layer(its_layer),
         inputs(its_inputs),
         tile(first_tile),
         in_begin(in.begin),
         warp(warp_index<Format>()),
-        lane(thread_index() % 32),
+        lane(thread_index_here() % 32),
         ring(ring_of_warp<Format>(warp)) {
     count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
     if constexpr (kHolds<Format> || kPoints<Format>)
-      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+      ring_place = kept_by_lane(shared_place(ring) + lane * 16);
     if constexpr (Format::kWalks) {
-      ring_place = kept_whole(shared_address(ring) + lane * 16);
+      ring_place = kept_whole(shared_place(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
                         Format::kWarps * Format::kMasterStride);
       input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
@@ -466,8 +478,8 @@ struct ForwardSweep {
                        Format::kWarps * Shape::kInputBytes);
     }
   }
-  STREAMED_DEVICE int in_tile(int i) const { return in_begin + warp + Format::kWarps * i; }
-  STREAMED_DEVICE void ask_weights(int i, int stage) const {
+  MACHINE_DEVICE int in_tile(int i) const { return in_begin + warp + Format::kWarps * i; }
+  MACHINE_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
@@ -491,7 +503,7 @@ struct ForwardSweep {
                            stage * Shape::kBytes + (m * Format::kForwardParts + p) * 512, lane);
     }
   }
-  STREAMED_DEVICE void ask_inputs(int i, int stage) const {
+  MACHINE_DEVICE void ask_inputs(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         input_walk.at(i));
@@ -503,10 +515,10 @@ struct ForwardSweep {
                                        inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
     }
   }
-  STREAMED_DEVICE void prefetch_weights() const {
+  MACHINE_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
   }
-  STREAMED_DEVICE void multiply(Sums& sums) const {
+  MACHINE_DEVICE void multiply(Sums& sums) const {
     run<Shape>(
         count, ring, [&](int i, int stage) { ask_weights(i, stage); },
         [&](int i, int stage) { ask_inputs(i, stage); },
@@ -519,7 +531,7 @@ struct ForwardSweep {
 /// Which place a sum has: in fp32 the three kinds of sweeps divide a panel differently among lanes.
 enum class Lanes { kForward, kPanel, kFirst };
 template <class Format, int kTiles, int kGroups, Lanes kLanes>
-STREAMED_DEVICE Place place_of_sum(int index, int lane) {
+MACHINE_DEVICE Place place_of_sum(int index, int lane) {
   if constexpr (kLanes == Lanes::kForward)
     return Format::template forward_place<kTiles, kGroups>(index, lane);
   else
@@ -530,7 +542,7 @@ STREAMED_DEVICE Place place_of_sum(int index, int lane) {
 template <class Format, int kWarpTiles, int kSplit, int kGroups>
 inline constexpr int kTotals = 16 * kWarpTiles * kGroups / Format::kWarps * kSplit;
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kOrdered>
-STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
+MACHINE_DEVICE Place place_of_total(int i, int warp, int lane) {
   if constexpr (kOrdered)
     return {Format::Totals::feature(warp, lane) + i * kTileSide, Format::Totals::row(warp, lane)};
   Place place = place_of_sum<Format, kWarpTiles, kGroups, kLanes>(i / kSplit * Format::kWarps + warp, lane);
@@ -542,14 +554,14 @@ STREAMED_DEVICE Place place_of_total(int i, int warp, int lane) {
 /// total was asked for before the sums are added up.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, bool kSync, bool kOrdered,
           class Sums, class Look, class Use>
-STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
+MACHINE_DEVICE void for_each_total(const Sums& sums, const Look& look, const Use& use) {
   constexpr int kSums = 16 * kWarpTiles * kGroups, kCount = kTotals<Format, kWarpTiles, kSplit, kGroups>;
   int warp, lane;
   if constexpr (kOrdered) {
     const ThreadNumbers own;
     warp = own.warp, lane = own.lane;
   } else {
-    warp = warp_index<Format>(), lane = thread_index() % 32;
+    warp = warp_index<Format>(), lane = thread_index_here() % 32;
   }
   const auto place_of = [&](int i) {
     return place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes, kOrdered>(i, warp, lane);
@@ -569,18 +581,18 @@ STREAMED_DEVICE void for_each_total(const Sums& sums, const Look& look, const Us
 
 /// Nothing asked for before a sweep. Without members, since arrays that nobody uses give fp32 other machine code.
 struct AskedLate {
-  STREAMED_DEVICE AskedLate(const Arguments&, const LayerPlan&, int) {}
+  MACHINE_DEVICE AskedLate(const Arguments&, const LayerPlan&, int) {}
 };
 /// The biases of a panel's totals, asked for before its sweep.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes>
 struct EarlyBiases {
   float bias[kTotals<Format, kWarpTiles, kSplit, kGroups>];
-  STREAMED_DEVICE EarlyBiases(const Arguments& a, const LayerPlan& layer, int tile) {
+  MACHINE_DEVICE EarlyBiases(const Arguments& a, const LayerPlan& layer, int tile) {
     const float* first = a.biases + layer.bias + tile * kTileSide;
-    const int warp = warp_index<Format>(), lane = thread_index() % 32;
+    const int warp = warp_index<Format>(), lane = thread_index_here() % 32;
 #pragma unroll
     for (int i = 0; i < kTotals<Format, kWarpTiles, kSplit, kGroups>; ++i)
-      bias[i] = load_global<true>(
+      bias[i] = load_l2<true>(
           first +
           place_of_total<Format, kWarpTiles, kSplit, kGroups, kLanes, kHasOrder<Format, kGroups, kSplit>>(
               i, warp, lane)
@@ -593,8 +605,8 @@ inline constexpr bool kOrders =
     kHasOrder<Format, kGroups, kSplit> && (kPacks<Format> || !std::is_same_v<Early, AskedLate>);
 /// Sums of a panel of a hidden layer -> activations.
 template <class Format, int kWarpTiles, int kSplit, int kGroups, Lanes kLanes, class Sums, class Early>
-STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile,
-                                        const Sums& sums, const Early& early) {
+MACHINE_DEVICE void finish_activations(const Arguments& a, const LayerPlan& layer, int tile, const Sums& sums,
+                                       const Early& early) {
   constexpr int kTiles = kWarpTiles * kSplit;
   const float* bias = a.biases + layer.bias + tile * kTileSide;
   constexpr bool kOrdered = kOrders<Format, kGroups, kSplit, Early>;
@@ -604,7 +616,7 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
       sums,
       [&](int i, Place place) {
         if constexpr (std::is_same_v<Early, AskedLate>)
-          return load_global(bias + place.feature);
+          return load_l2(bias + place.feature);
         else
           return early.bias[i];
       },
@@ -625,7 +637,7 @@ STREAMED_DEVICE void finish_activations(const Arguments& a, const LayerPlan& lay
 
 /// Sums of a panel of the last layer -> part `part` of the logits.
 template <class Format, int kTiles, int kGroups, class Sums>
-STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
+MACHINE_DEVICE void finish_logits(const Arguments& a, int part, int tile, const Sums& sums) {
   float* logits =
       a.logit_parts + std::int64_t{part} * (kGroups * kGroupRows) * a.plan.logit_columns + tile * kTileSide;
   for_each_total<Format, kTiles, 1, kGroups, Lanes::kForward, true, false>(
@@ -636,30 +648,29 @@ STREAMED_DEVICE void finish_logits(const Arguments& a, int part, int tile, const
 }
 
 /// The thread block that keeps the bias of joined logits and the loss: the last, which at most widths owns the least.
-STREAMED_DEVICE bool keeps_loss(const Arguments& a) { return block_index() == a.plan.members - 1; }
+MACHINE_DEVICE bool keeps_loss(const Arguments& a) { return member_index() == a.plan.members - 1; }
 
 /// The same with joined logits: to the sums that all blocks share. The bias is in the part of the block that keeps it.
 template <class Format, class Sums>
-STREAMED_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std::uint64_t* shared,
-                                const Sums& sums) {
+MACHINE_DEVICE void add_logits(const Arguments& a, const LayerPlan& layer, std::uint64_t* shared,
+                               const Sums& sums) {
   const bool keeps = keeps_loss(a);
   for_each_total<Format, 1, 1, 1, Lanes::kForward, true, false>(
-      sums,
-      [&](int, Place place) { return keeps ? load_global(a.biases + layer.bias + place.feature) : 0.0f; },
+      sums, [&](int, Place place) { return keeps ? load_l2(a.biases + layer.bias + place.feature) : 0.0f; },
       [&](Place place, float total, float bias) {
         if (place.row >= a.plan.batch || place.feature >= a.plan.classes) return;
         const float part = total + bias;
         if (can_be_added(part))
-          add_relaxed(shared + place.row * kTileSide + place.feature,
-                      static_cast<std::uint64_t>(nearest_integer(part * kLogitUnits)));
+          add_relaxed_gpu(shared + place.row * kTileSide + place.feature,
+                          static_cast<std::uint64_t>(nearest_integer(part * kLogitUnits)));
         else
-          add_relaxed(shared + kLogitSums, 1);
+          add_relaxed_gpu(shared + kLogitSums, 1);
       });
 }
 
 /// Asks for a panel's weights: of a layer's first panel by `before`, which waits for what else it takes.
 template <class Before, class Ask>
-STREAMED_DEVICE bool ask_weights(bool ready, const Before& before, const Ask& ask) {
+MACHINE_DEVICE bool ask_weights(bool ready, const Before& before, const Ask& ask) {
   if (!ready) return before(ask);
   ask();
   return true;
@@ -668,8 +679,8 @@ STREAMED_DEVICE bool ask_weights(bool ready, const Before& before, const Ask& as
 /// All panels of a layer's outputs that this block owns: activations, or logits of a wide last layer. `before` waits for the
 /// inputs, and is given what asks for the first weights.
 template <class Format, int kTiles, int kGroups, bool kEarly, class Before>
-STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
-                                  bool logits, const Before& before) {
+MACHINE_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, const unsigned char* inputs,
+                                 bool logits, const Before& before) {
   using Sweep = ForwardSweep<Format, kTiles, kGroups>;
   const Range own = owned_tiles(layer);
   bool ready = false;
@@ -691,8 +702,8 @@ STREAMED_DEVICE bool forward_rows(const Arguments& a, const LayerPlan& layer, co
 
 /// A narrow last layer by own columns: this block's part of every logit. Nobody else's activations are needed.
 template <class Format, int kGroups, bool kJoined>
-STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                                         const unsigned char* inputs, std::uint64_t* shared) {
+MACHINE_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
+                                        const unsigned char* inputs, std::uint64_t* shared) {
   const Range own = owned_tiles(below);
   using Sweep = ForwardSweep<Format, 1, kGroups>;
   const bool joined = kJoined && (kPacks<Format> || a.plan.joined != 0);
@@ -708,13 +719,13 @@ STREAMED_DEVICE void forward_own_columns(const Arguments& a, const LayerPlan& la
         continue;
       }
     }
-    finish_logits<Format, 1, kGroups>(a, block_index(), tile, sums);
+    finish_logits<Format, 1, kGroups>(a, member_index(), tile, sums);
   }
 }
 
 /// Calls `function` with the panel as a constant: kPanels, if the kernel knows no other.
 template <int kGroups, int kPanels, class Function>
-STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
+MACHINE_DEVICE bool with_panel(int panel, const Function& function) {
   if constexpr (kPanels == 0 && kGroups == 1) {
     if (panel == 4) return function(std::integral_constant<int, 4>());
     if (panel == 2) return function(std::integral_constant<int, 2>());
@@ -728,12 +739,12 @@ STREAMED_DEVICE bool with_panel(int panel, const Function& function) {
 template <class Format>
 inline constexpr int kSlices = Format::kWarps * 32 / kTileSide;
 
-STREAMED_DEVICE float warp_sum(float value) {
+MACHINE_DEVICE float warp_sum(float value) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
   return value;
 }
-STREAMED_DEVICE float warp_maximum(float value) {
+MACHINE_DEVICE float warp_maximum(float value) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, shuffle_xor(value, distance));
   return value;
@@ -741,21 +752,21 @@ STREAMED_DEVICE float warp_maximum(float value) {
 
 /// The parts of a row's logits, in slices by all threads, to shared memory [tiles of classes][kSlices][16].
 template <class Format, int kGroups>
-STREAMED_DEVICE void add_up_slices(const Arguments& a, int row, float* slices) {
-  const int columns = a.plan.logit_columns, thread = thread_index();
+MACHINE_DEVICE void add_up_slices(const Arguments& a, int row, float* slices) {
+  const int columns = a.plan.logit_columns, thread = thread_index_here();
   const std::int64_t part_stride = std::int64_t{kGroups * kGroupRows} * columns;
   for (int first = 0; first < columns; first += kTileSide) {
     const float* parts = a.logit_parts + std::int64_t{row} * columns + first + thread % kTileSide;
     float sum = 0;
 #pragma unroll 5
     for (int part = thread / kTileSide; part < a.plan.logit_parts; part += kSlices<Format>)
-      sum += load_global(parts + part * part_stride);
+      sum += load_l2(parts + part * part_stride);
     slices[first * kSlices<Format> + thread] = sum;
   }
 }
 /// Logit c, its slices in the order of their numbers: half of them by this lane, half by the one 16 further.
 template <class Format>
-STREAMED_DEVICE float add_up_logit(const float* slices, int tile, int lane) {
+MACHINE_DEVICE float add_up_logit(const float* slices, int tile, int lane) {
   constexpr int kHalf = kSlices<Format> / 2;
   const float* half = slices + tile * (kTileSide * 2 * kHalf) + lane / kTileSide * (kTileSide * kHalf);
   float sum = 0;
@@ -766,41 +777,41 @@ STREAMED_DEVICE float add_up_logit(const float* slices, int tile, int lane) {
 
 /// Softmax, loss and gradient of one row, by one warp; logit(c) gives a logit.
 template <class Format, int kGroups, class Logit>
-STREAMED_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row, std::int32_t label,
-                              int lane, const Logit& logit) {
+MACHINE_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row, std::int32_t label,
+                             int lane, const Logit& logit) {
   float* bias_terms = a.bias_terms + std::int64_t{row} * a.plan.logit_columns;
   float largest = -INFINITY, sum = 0;
   for (int c = lane; c < a.plan.classes; c += 32) largest = fmaxf(largest, logit(c));
   largest = warp_maximum(largest);
-  for (int c = lane; c < a.plan.classes; c += 32) sum += exponential(logit(c) - largest);
+  for (int c = lane; c < a.plan.classes; c += 32) sum += exponential_checked(logit(c) - largest);
   sum = warp_sum(sum);
   for (int c = lane; c < a.plan.classes; c += 32) {
-    const float probability = divide(exponential(logit(c) - largest), sum);
+    const float probability = divide_checked(exponential_checked(logit(c) - largest), sum);
     const float gradient = (probability - (c == label ? 1.0f : 0.0f)) * a.gradient_scale;
     unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
                           row / kGroupRows * Format::kActivationBytes;
     Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
     bias_terms[c] = Format::bias_term(gradient);
-    if (c == label) a.row_losses[row] = logarithm(sum) - (logit(c) - largest);
+    if (c == label) a.row_losses[row] = logarithm_checked(sum) - (logit(c) - largest);
   }
 }
 
 template <class Format, int kGroups>
-STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
+MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
-  const int columns = a.plan.logit_columns, lane = thread_index() % 32;
+  const int columns = a.plan.logit_columns, lane = thread_index_here() % 32;
   const std::int32_t* labels = a.labels + batch * a.plan.batch;
   const float* bias = a.biases + layer.bias;
   float* slices = reduction_memory();
   float* logits = slices + kNarrowTiles * kTileSide * kSlices<Format>;
-  for (int row = block_index(); row < a.plan.batch; row += a.plan.members) {
+  for (int row = member_index(); row < a.plan.batch; row += a.plan.members) {
     const std::int32_t label = labels[row];
     if (a.plan.narrow) add_up_slices<Format, kGroups>(a, row, slices);
     block_sync();  // the slices are there
     if (warp_index<Format>() == 0) {
       if (a.plan.narrow) {
         for (int tile = 0; tile < layer.out_tiles; ++tile) {
-          const float own_bias = load_global(bias + tile * kTileSide + lane % kTileSide);
+          const float own_bias = load_l2(bias + tile * kTileSide + lane % kTileSide);
           logits[tile * kTileSide + lane % kTileSide] = add_up_logit<Format>(slices, tile, lane) + own_bias;
         }
         warp_sync();
@@ -808,7 +819,7 @@ STREAMED_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
       } else {
         const float* part = a.logit_parts + std::int64_t{row} * columns;
         row_loss<Format, kGroups>(a, layer, row, label, lane,
-                                  [&](int c) { return load_global(part + c) + load_global(bias + c); });
+                                  [&](int c) { return load_l2(part + c) + load_l2(bias + c); });
       }
     }
     block_sync();  // and read
@@ -820,19 +831,19 @@ template <class Format>
 struct OwnLogits {
   static constexpr int kRows = Format::kWarps * 2, kCount = kGroupRows / kRows;
   float gradient[kCount];
-  STREAMED_DEVICE static int row(int i) { return i * kRows + thread_index() / kTileSide; }
-  STREAMED_DEVICE static int column() { return thread_index() % kTileSide; }
+  MACHINE_DEVICE static int row(int i) { return i * kRows + thread_index_here() / kTileSide; }
+  MACHINE_DEVICE static int column() { return thread_index_here() % kTileSide; }
 };
 
 /// Softmax, loss and gradient of all rows, half a warp a row. What a bias and the mean loss are added up from goes to memory, by one block.
 template <class Format>
-STREAMED_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels)[OwnLogits<Format>::kCount],
-                                 const std::uint64_t* shared, OwnLogits<Format>& own) {
+MACHINE_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels)[OwnLogits<Format>::kCount],
+                                const std::uint64_t* shared, OwnLogits<Format>& own) {
   const int c = OwnLogits<Format>::column();
   std::int64_t found[OwnLogits<Format>::kCount];
 #pragma unroll
-  for (int i = 0; i < own.kCount; ++i) found[i] = load_global(shared + own.row(i) * kTileSide + c);
-  const bool broken = load_global(shared + kLogitSums) != 0;
+  for (int i = 0; i < own.kCount; ++i) found[i] = load_l2(shared + own.row(i) * kTileSide + c);
+  const bool broken = load_l2(shared + kLogitSums) != 0;
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i) {
     const int row = own.row(i);
@@ -841,16 +852,16 @@ STREAMED_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels
 #pragma unroll
     for (int distance = kTileSide / 2; distance > 0; distance /= 2)
       largest = fmaxf(largest, shuffle_xor(largest, distance));
-    const float power = exponential(logit - largest);
+    const float power = exponential_checked(logit - largest);
     float sum = power;
 #pragma unroll
     for (int distance = kTileSide / 2; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
     const bool real = row < a.plan.batch && c < a.plan.classes;
-    const float gradient = (divide(power, sum) - (c == labels[i] ? 1.0f : 0.0f)) * a.gradient_scale;
+    const float gradient = (divide_checked(power, sum) - (c == labels[i] ? 1.0f : 0.0f)) * a.gradient_scale;
     own.gradient[i] = real ? gradient : 0.0f;
     if (keeps_loss(a) && real) {
       a.bias_terms[row * kTileSide + c] = Format::bias_term(gradient);
-      if (c == labels[i]) a.row_losses[row] = logarithm(sum) - (logit - largest);
+      if (c == labels[i]) a.row_losses[row] = logarithm_checked(sum) - (logit - largest);
     }
   }
 }
@@ -858,24 +869,24 @@ STREAMED_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels
 /// The batch's mean loss, and the bias of the last layer: sums over rows in a fixed order, a warp each; by all blocks, or with
 /// joined logits by the one that keeps them.
 template <class Format>
-STREAMED_DEVICE void finish_loss(const Arguments& a, std::int64_t step, bool joined) {
+MACHINE_DEVICE void finish_loss(const Arguments& a, std::int64_t step, bool joined) {
   constexpr int kWarps = Format::kWarps;
   if (joined && !keeps_loss(a)) return;
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
-  const int lane = thread_index() % 32;
-  const int first = (joined ? 0 : block_index() * kWarps) + warp_index<Format>();
+  const int lane = thread_index_here() % 32;
+  const int first = (joined ? 0 : member_index() * kWarps) + warp_index<Format>();
   const int warps = (joined ? 1 : a.plan.members) * kWarps;
   for (int c = first; c < a.plan.classes; c += warps) {
     float sum = 0;
     for (int row = lane; row < a.plan.batch; row += 32)
-      sum += load_global(a.bias_terms + std::int64_t{row} * a.plan.logit_columns + c);
+      sum += load_l2(a.bias_terms + std::int64_t{row} * a.plan.logit_columns + c);
     sum = warp_sum(sum);
     float* bias = a.biases + layer.bias + c;
-    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_global(bias));
+    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_l2(bias));
   }
   if (first == warps - 1) {
     float sum = 0;
-    for (int row = lane; row < a.plan.batch; row += 32) sum += load_global(a.row_losses + row);
+    for (int row = lane; row < a.plan.batch; row += 32) sum += load_l2(a.row_losses + row);
     sum = warp_sum(sum);
     if (lane == 0) a.losses[step & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
   }
@@ -888,22 +899,22 @@ using BackwardStages = Stages<Format, kTiles*(kKept ? 512 : 1024), kGroups * For
 
 /// The kept lower half of a tile whose column this block owns.
 template <class Format>
-STREAMED_DEVICE unsigned char* kept_tile(const LayerPlan& layer, const LayerPlan& below, int out_tile,
-                                         int in_tile) {
+MACHINE_DEVICE unsigned char* kept_tile(const LayerPlan& layer, const LayerPlan& below, int out_tile,
+                                        int in_tile) {
   return kept_memory<Format>() + layer.kept +
-         ((in_tile - block_index() * below.owned) * layer.out_tiles + out_tile) * 512;
+         ((in_tile - member_index() * below.owned) * layer.out_tiles + out_tile) * 512;
 }
 /// The same where some are kept: those of a warp's kept items, neighbours in memory.
 template <class Format>
-STREAMED_DEVICE unsigned char* kept_tile_of_item(const LayerPlan& below, int before, int first_out,
-                                                 int in_tile) {
+MACHINE_DEVICE unsigned char* kept_tile_of_item(const LayerPlan& below, int before, int first_out,
+                                                int in_tile) {
   return kept_memory<Format>() +
-         ((before * kItemWarps + first_out) * below.owned + in_tile - block_index() * below.owned) * 512;
+         ((before * kItemWarps + first_out) * below.owned + in_tile - member_index() * below.owned) * 512;
 }
 /// All of them: use(where in memory, where kept), 16 bytes each.
 template <class Format, class Use>
-STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+MACHINE_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
+  const int warp = thread_index_here() / 32, lane = thread_index_here() % 32;
   for (int index = 1; index < a.plan.layers - 1; ++index) {
     const LayerPlan &layer = a.plan.layer[index], &below = a.plan.layer[index - 1];
     if (layer.kept < 0) continue;
@@ -926,13 +937,13 @@ STREAMED_DEVICE void for_kept_halves(const Arguments& a, const Use& use) {
 
 /// A tile of the first layer's masters that is kept.
 template <class Format>
-STREAMED_DEVICE unsigned char* kept_first_tile(const LayerPlan& layer, int out_tile, int in_tile) {
-  return kept_memory<Format>() + (in_tile * layer.owned + out_tile - block_index() * layer.owned) * 1024;
+MACHINE_DEVICE unsigned char* kept_first_tile(const LayerPlan& layer, int out_tile, int in_tile) {
+  return kept_memory<Format>() + (in_tile * layer.owned + out_tile - member_index() * layer.owned) * 1024;
 }
 /// All of them, as above.
 template <class Format, class Use>
-STREAMED_DEVICE void for_kept_first_tiles(const Arguments& a, const Use& use) {
-  const int warp = thread_index() / 32, lane = thread_index() % 32;
+MACHINE_DEVICE void for_kept_first_tiles(const Arguments& a, const Use& use) {
+  const int warp = thread_index_here() / 32, lane = thread_index_here() % 32;
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int out_tile = own.begin; out_tile < own.end; ++out_tile)
@@ -957,8 +968,8 @@ struct BackwardSweep {
   unsigned char* ring;
   Walk weight_walk, gradient_walk;
 
-  STREAMED_DEVICE BackwardSweep(const Arguments& arguments, const LayerPlan& its_layer, int panel_tile)
-      : a(arguments), layer(its_layer), lane(thread_index() % 32) {
+  MACHINE_DEVICE BackwardSweep(const Arguments& arguments, const LayerPlan& its_layer, int panel_tile)
+      : a(arguments), layer(its_layer), lane(thread_index_here() % 32) {
     const int warp = warp_index<Format>();
     ring = ring_of_warp<Format>(warp);
     tile = panel_tile + warp / kSweepWarps * kTiles;
@@ -967,9 +978,9 @@ struct BackwardSweep {
     static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
     if constexpr (kHolds<Format> || kPoints<Format>)
-      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+      ring_place = kept_by_lane(shared_place(ring) + lane * 16);
     if constexpr (Format::kWalks) {
-      ring_place = kept_whole(shared_address(ring) + lane * 16);
+      ring_place = kept_whole(shared_place(ring) + lane * 16);
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
                         kSweepWarps * layer.in_tiles * Format::kMasterStride);
       gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
@@ -981,12 +992,12 @@ struct BackwardSweep {
                           kSweepWarps * Shape::kInputBytes);
     }
   }
-  STREAMED_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
-  STREAMED_DEVICE unsigned char* masters_of_item(int part, int i) const {
+  MACHINE_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
+  MACHINE_DEVICE unsigned char* masters_of_item(int part, int i) const {
     return a.masters.part[part] + weight_offset<Format>(layer, first_out, tile) +
            std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(weight_walk.step);
   }
-  STREAMED_DEVICE void ask_weights(int i, int stage) const {
+  MACHINE_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kWeightBytes, kHoldsAShare<Format>>(ring_place + stage * Shape::kBytes,
                                                                weight_walk.at(i));
@@ -1008,7 +1019,7 @@ struct BackwardSweep {
         }
     }
   }
-  STREAMED_DEVICE void ask_gradients(int i, int stage) const {
+  MACHINE_DEVICE void ask_gradients(int i, int stage) const {
     if constexpr (Format::kWalks) {
       copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
                                         gradient_walk.at(i));
@@ -1021,11 +1032,11 @@ struct BackwardSweep {
                                        lane);
     }
   }
-  STREAMED_DEVICE void prefetch_weights() const {
+  MACHINE_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
   }
   /// Joined logits' gradients to where a copy would have brought them: the only item of a sweep, in the first stage of its warp.
-  STREAMED_DEVICE void put_gradients(const OwnLogits<Format>& own) const {
+  MACHINE_DEVICE void put_gradients(const OwnLogits<Format>& own) const {
     const auto place = [](int split) {
       return ring_of_warp<Format>(split * kSweepWarps) + Shape::kWeightBytes;
     };
@@ -1036,7 +1047,7 @@ struct BackwardSweep {
       for (int i = 0; i < own.kCount; ++i) values[own.column() * kValuesPitch + own.row(i)] = own.gradient[i];
       block_sync();  // all values are there
       constexpr int kChunks = Format::kActivationBytes / 16;
-      const int thread = thread_index();
+      const int thread = thread_index_here();
       if (thread < kSplit * kChunks)
         store_shared16(place(thread / kChunks) + thread % kChunks * 16,
                        Format::template chunk<true>(values, thread % kChunks));
@@ -1050,13 +1061,13 @@ struct BackwardSweep {
     block_sync();  // they are there
   }
   template <bool kEarly>
-  STREAMED_DEVICE void load_own(Own& x, const LayerPlan& below) const {
+  MACHINE_DEVICE void load_own(Own& x, const LayerPlan& below) const {
     Format::template load_own<kTiles, kGroups, kEarly>(
         x, a.hidden + output_offset<Format, kGroups>(below, tile), lane);
   }
   /// `x` has been loaded. With joined logits their gradients are there, and there is one item at most; with `put` they are there as well.
   template <bool kJoined>
-  STREAMED_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, const Own& x, bool put) const {
+  MACHINE_DEVICE void multiply_and_update(Sums& sums, const LayerPlan& below, const Own& x, bool put) const {
     int i = 0;
     auto places = [&] {
       if constexpr (Format::kWalks)
@@ -1107,10 +1118,10 @@ struct BackwardSweep {
       } else if constexpr (kKeepsSome<Format> && !kJoined) {
         const bool kept = is_kept(share, i);
         const int low =
-            shared_address(kept_tile_of_item<Format>(below, kept_before(share, i), first_out, tile));
+            shared_place(kept_tile_of_item<Format>(below, kept_before(share, i), first_out, tile));
         with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
           const MaybeKept<std::remove_cvref_t<decltype(out)>, 1> both{out, low, kept};
-          Format::template backward<kTiles, kGroups>(sums, x, stage, kept ? low : shared_address(stage) + 512,
+          Format::template backward<kTiles, kGroups>(sums, x, stage, kept ? low : shared_place(stage) + 512,
                                                      kept ? 512 : 1024, stage + Shape::kWeightBytes, both,
                                                      Format::kMasterStride, a.update_factor, lane);
         });
@@ -1140,7 +1151,7 @@ struct BackwardSweep {
 };
 
 template <class Format, int kGroups, bool kEarly>
-STREAMED_DEVICE auto activation_at(const unsigned char* tiles, Place place) {
+MACHINE_DEVICE auto activation_at(const unsigned char* tiles, Place place) {
   return Format::template activation<kEarly>(
       tiles + (place.feature / kTileSide * kGroups + place.row / kGroupRows) * Format::kActivationBytes,
       place.row % kGroupRows, place.feature % kTileSide);
@@ -1153,13 +1164,13 @@ struct EarlyBelow {
                        kCount = kTotals<Format, kTiles, kSplit, kGroups>;
   float bias[kOfWarp];
   decltype(activation_at<Format, kGroups, true>(nullptr, Place{})) activation[kCount];
-  STREAMED_DEVICE EarlyBelow(const Arguments& a, const LayerPlan& below, int tile) {
-    const int warp = warp_index<Format>(), lane = thread_index() % 32;
+  MACHINE_DEVICE EarlyBelow(const Arguments& a, const LayerPlan& below, int tile) {
+    const int warp = warp_index<Format>(), lane = thread_index_here() % 32;
     const float* first = a.biases + below.bias + tile * kTileSide +
                          (kHasOrder<Format, kGroups, kSplit> ? lane % kTileSide : warp);
     const unsigned char* tiles = a.hidden + output_offset<Format, kGroups>(below, tile);
 #pragma unroll
-    for (int i = 0; i < kOfWarp; ++i) bias[i] = load_global<true>(first + i * Format::kWarps);
+    for (int i = 0; i < kOfWarp; ++i) bias[i] = load_l2<true>(first + i * Format::kWarps);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       activation[i] = activation_at<Format, kGroups, true>(
@@ -1170,11 +1181,11 @@ struct EarlyBelow {
 };
 /// Sums of a panel of the layer below -> its gradient, masked, and its bias updated.
 template <class Format, int kTiles, int kSplit, int kGroups, class Sums, class Early>
-STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile, const Sums& sums,
-                                      const Early& early) {
+MACHINE_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below, int tile, const Sums& sums,
+                                     const Early& early) {
   constexpr bool kLate = std::is_same_v<Early, AskedLate>;
   constexpr int kPanel = kTiles * kSplit, kWarps = Format::kWarps, kOfWarp = kPanel * kTileSide / kWarps;
-  const int warp = warp_index<Format>(), lane = thread_index() % 32;
+  const int warp = warp_index<Format>(), lane = thread_index_here() % 32;
   const std::int64_t offset = output_offset<Format, kGroups>(below, tile);
   constexpr bool kOrdered = kOrders<Format, kGroups, kSplit, Early>;
   float* bias = a.biases + below.bias + tile * kTileSide + (kOrdered ? lane % kTileSide : warp);
@@ -1183,7 +1194,7 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 #pragma unroll
   for (int i = 0; i < kOfWarp; ++i)
     if constexpr (kLate)
-      old_bias[i] = load_global(bias + i * kWarps);
+      old_bias[i] = load_l2(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
   if constexpr (kOrdered) {
@@ -1250,8 +1261,8 @@ STREAMED_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below
 /// All panels of the layer below that this block owns. `before` waits for the gradients; with kJoined, or if `put`, it
 /// leaves the gradients of the logits in `own_logits`.
 template <class Format, int kPanel, int kGroups, bool kEarly, bool kKept, bool kJoined, class Before>
-STREAMED_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
-                              const OwnLogits<Format>& own_logits, const Before& before, bool put = false) {
+MACHINE_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const LayerPlan& below,
+                             const OwnLogits<Format>& own_logits, const Before& before, bool put = false) {
   constexpr int kTiles = kSmaller<kPanel, Format::kPanelTiles>, kSplit = kPanel / kTiles;
   using Sweep = BackwardSweep<Format, kTiles, kSplit, kGroups, kKept>;
   const Range own = owned_tiles(below);
@@ -1295,18 +1306,18 @@ struct FirstSweep {
   int panel_tile, tile, first_in, count, lane, ring_place = 0;  // tile: this warp's first tile of outputs
   unsigned char* ring;
 
-  STREAMED_DEVICE FirstSweep(const Arguments& arguments, const LayerPlan& its_layer, int first_tile)
-      : a(arguments), layer(its_layer), panel_tile(first_tile), lane(thread_index() % 32) {
+  MACHINE_DEVICE FirstSweep(const Arguments& arguments, const LayerPlan& its_layer, int first_tile)
+      : a(arguments), layer(its_layer), panel_tile(first_tile), lane(thread_index_here() % 32) {
     const int warp = warp_index<Format>();
     ring = ring_of_warp<Format>(warp);
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
     if constexpr (kHolds<Format> || kPoints<Format>)
-      ring_place = kept_by_lane(shared_address(ring) + lane * 16);
+      ring_place = kept_by_lane(shared_place(ring) + lane * 16);
   }
-  STREAMED_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
-  STREAMED_DEVICE void ask_weights(int i, int stage) const {
+  MACHINE_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
+  MACHINE_DEVICE void ask_weights(int i, int stage) const {
     if constexpr (kKeepsAllFirst<Format>) return;
     if constexpr (kKeepsFirst<Format>)
       if (in_tile(i) < a.plan.kept_part) return;
@@ -1317,7 +1328,7 @@ struct FirstSweep {
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
   }
-  STREAMED_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
+  MACHINE_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
     Walk input_walk, next_walk;
     if constexpr (kPoints<Format>) {
       input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane,
@@ -1354,7 +1365,7 @@ struct FirstSweep {
             if constexpr (kKeepsFirst<Format>) {
               const bool kept = kKeepsAllFirst<Format> || in_tile(i) < a.plan.kept_part;
               unsigned char* const tiles = kept_first_tile<Format>(layer, tile, in_tile(i));
-              const MaybeKept<std::remove_cvref_t<decltype(out)>, 0> there{out, shared_address(tiles), kept};
+              const MaybeKept<std::remove_cvref_t<decltype(out)>, 0> there{out, shared_place(tiles), kept};
               Format::template first<kTiles, kGroups, kForward>(sums, d, kept ? tiles : stage, x,
                                                                 x + kInputTileBytes, there,
                                                                 kept ? 1024 : tile_step, factor, lane);
@@ -1372,7 +1383,7 @@ struct FirstSweep {
 
 /// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
 template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
-STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
+MACHINE_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int tile = own.begin; tile < own.end; tile += kPanel)
@@ -1387,7 +1398,7 @@ STREAMED_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::in
 /// Layer 0 between two steps: updated on the batch before and multiplied with the next one. A launch begins with an update
 /// by nothing, so that its first activations are the same sums in the same order as if it had begun earlier.
 template <class Format, int kGroups, int kPanels>
-STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
+MACHINE_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::int64_t next, int done) {
   const LayerPlan& layer = a.plan.layer[0];
   with_panel<kGroups, kPanels>(layer.panel, [&](auto panel) {
     constexpr int kPanel = decltype(panel)::value;
@@ -1407,8 +1418,8 @@ STREAMED_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::
 /// Waits for joined logits and makes their loss; if not `is_loss`, for another barrier. The set of the step after the next, which was last read a step ago by everybody who
 /// arrived at this barrier, is cleared before anybody who waits for the next such barrier adds to it.
 template <class Format, class Ask>
-STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
-                                   const Ask& ask, OwnLogits<Format>& own, bool is_loss = true) {
+MACHINE_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
+                                  const Ask& ask, OwnLogits<Format>& own, bool is_loss = true) {
   std::int32_t labels[OwnLogits<Format>::kCount];
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i)
@@ -1418,14 +1429,14 @@ STREAMED_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t
   joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);
   if (keeps_loss(a)) {
     std::uint64_t* const old = a.logit_sums + (set == 0 ? kLogitSumSets - 1 : set - 1) * kLogitSumsPitch;
-    for (int i = thread_index(); i < kLogitSumsPitch; i += Format::kWarps * 32) old[i] = 0;
+    for (int i = thread_index_here(); i < kLogitSumsPitch; i += Format::kWarps * 32) old[i] = 0;
     block_sync();  // what finish_loss() reads is written
   }
   return true;
 }
 
 template <class Format, int kGroups, int kPanels>
-STREAMED_DEVICE void train_steps(const Arguments& a) {
+MACHINE_DEVICE void train_steps(const Arguments& a) {
   const int last = a.plan.layers - 1;
   const LayerPlan* layers = a.plan.layer;
   constexpr bool kJoined = kJoins<kGroups>, kInLoop = kJoinsInLoop<Format, kGroups>;
@@ -1435,7 +1446,7 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
   std::int64_t batch = a.first_step % a.batches, batch_before = batch;
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, kGroups>(layers[layer], 0); };
   const auto bring = [](const unsigned char* in_memory, unsigned char* kept) {
-    store_shared16(kept, load_global16(in_memory));
+    store_shared16(kept, load_l2_16(in_memory));
   };
   if constexpr (kKeepsFirst<Format>)
     for_kept_first_tiles<Format>(a, bring);
@@ -1526,19 +1537,19 @@ STREAMED_DEVICE void train_steps(const Arguments& a) {
 template <bool kInShared>
 struct StepNumber {
   int done_ = 0, batch_ = 0;
-  STREAMED_DEVICE int done() const {
+  MACHINE_DEVICE int done() const {
     if constexpr (kInShared)
       return words_of_warp()[0];
     else
       return done_;
   }
-  STREAMED_DEVICE int batch() const {
+  MACHINE_DEVICE int batch() const {
     if constexpr (kInShared)
       return words_of_warp()[1];
     else
       return batch_;
   }
-  STREAMED_DEVICE void set(int done, int batch) {
+  MACHINE_DEVICE void set(int done, int batch) {
     if constexpr (kInShared) {
       words_of_warp()[0] = done;
       words_of_warp()[1] = batch;
@@ -1548,7 +1559,7 @@ struct StepNumber {
       batch_ = batch;
     }
   }
-  STREAMED_DEVICE void next(std::int64_t batches) {
+  MACHINE_DEVICE void next(std::int64_t batches) {
     const int now = done() + 1, next_batch = batch() + 1;
     if constexpr (kInShared) warp_sync();  // all lanes have read
     set(now, next_batch == batches ? 0 : next_batch);
@@ -1557,7 +1568,7 @@ struct StepNumber {
 
 /// The same with joined logits and one kind of panels, for packed tiles. Barriers are counted from the step's number, 2 * last of them a step.
 template <class Format, int kPanels>
-STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
+MACHINE_DEVICE void train_joined_steps(const Arguments& a) {
   static_assert(kPanels > 0 && kJoins<1>);
   constexpr bool kEarly = kAsksEarly<Format, kPanels>;
   const LayerPlan* layers = a.plan.layer;
@@ -1565,7 +1576,7 @@ STREAMED_DEVICE void train_joined_steps(const Arguments& a) {
   const auto outputs = [&](int layer) { return a.hidden + output_offset<Format, 1>(layers[layer], 0); };
   if constexpr (kKeepsFirst<Format>)
     for_kept_first_tiles<Format>(a, [](const unsigned char* in_memory, unsigned char* kept) {
-      store_shared16(kept, load_global16(in_memory));
+      store_shared16(kept, load_l2_16(in_memory));
     });
   StepNumber<(kPanels > 1)> step;
   step.set(0, static_cast<int>(a.first_step % a.batches));

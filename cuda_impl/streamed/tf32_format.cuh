@@ -7,6 +7,10 @@
 // Activations and gradients are stored rounded, weights are rounded when a product reads them.
 #pragma once
 
+#include "machine/memory.cuh"
+#include "machine/mma.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
 #include "streamed/sixteen_bit_formats.cuh"
 
 namespace headroom::streamed {
@@ -22,39 +26,39 @@ struct Tf32 {
   template <int kTiles, int kGroups>
   static constexpr int kPanelSums = 16 * kTiles * kGroups;
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_forward(const float (&sums)[16 * kTiles * kGroups],
-                                             float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+  MACHINE_DEVICE static void settle_forward(const float (&sums)[16 * kTiles * kGroups],
+                                            float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
     copy_sums(sums, kept);
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void settle_panel(const float (&sums)[16 * kTiles * kGroups],
-                                           float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
+  MACHINE_DEVICE static void settle_panel(const float (&sums)[16 * kTiles * kGroups],
+                                          float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
     copy_sums(sums, kept);
   }
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static Place forward_place(int index, int lane) {
+  MACHINE_DEVICE static Place forward_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }
   template <int kTiles, int kGroups, bool kFirst>
-  STREAMED_DEVICE static Place panel_place(int index, int lane) {
+  MACHINE_DEVICE static Place panel_place(int index, int lane) {
     return place_of_tensor_sum<kGroups>(index, lane);
   }
-  STREAMED_DEVICE static std::uint32_t rounded(std::uint32_t bits) {
+  MACHINE_DEVICE static std::uint32_t rounded(std::uint32_t bits) {
     return float_to_bits(round_tf32(bits_to_float(bits)));
   }
-  STREAMED_DEVICE static std::uint32_t shared_word(const unsigned char* address) {
+  MACHINE_DEVICE static std::uint32_t shared_word(const unsigned char* address) {
     return *reinterpret_cast<const std::uint32_t*>(address);
   }
   template <bool kHere>
-  STREAMED_DEVICE static std::uint32_t global_word(const unsigned char* address) {
-    return float_to_bits(load_global<kHere>(reinterpret_cast<const float*>(address)));
+  MACHINE_DEVICE static std::uint32_t global_word(const unsigned char* address) {
+    return float_to_bits(load_l2<kHere>(reinterpret_cast<const float*>(address)));
   }
 
   /// Row operands of the two steps of 8 inputs: words 0, 1: outputs g, g + 8, input 2t; 2, 3: input 2t + 1.
   struct RowOperand {
     Words step[2];
   };
-  STREAMED_DEVICE static RowOperand row_operand(const Words (&part)[2]) {
+  MACHINE_DEVICE static RowOperand row_operand(const Words (&part)[2]) {
     RowOperand a;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -62,13 +66,13 @@ struct Tf32 {
       for (int i = 0; i < 4; ++i) a.step[h].word[i] = rounded(part[h].word[i]);
     return a;
   }
-  STREAMED_DEVICE static void product(float* c, const Words& a, std::uint32_t b0, std::uint32_t b1) {
-    product_tf32(c, a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
+  MACHINE_DEVICE static void product(float* c, const Words& a, std::uint32_t b0, std::uint32_t b1) {
+    mma_tf32(c, a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
   }
 
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
-                                      const unsigned char* inputs, int lane) {
+  MACHINE_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
+                                     const unsigned char* inputs, int lane) {
     RowOperand a[kTiles];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -97,7 +101,7 @@ struct Tf32 {
   };
   /// word[s]: features g (0, 1) and g + 8 (2, 3), rows 8s + t (0, 2) and 8s + t + 4 (1, 3).
   template <int kTiles, int kGroups, bool kHere = false>
-  STREAMED_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
+  MACHINE_DEVICE static void load_own(Own<kTiles, kGroups>& own, const unsigned char* tiles, int lane) {
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
@@ -112,8 +116,8 @@ struct Tf32 {
   }
   /// word[s]: outputs g (0, 2) and g + 8 (1, 3), rows 8s + t (0, 1) and 8s + t + 4 (2, 3).
   template <int kTiles, int kGroups>
-  STREAMED_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
-                                                 int lane) {
+  MACHINE_DEVICE static void load_own_gradients(Own<kTiles, kGroups>& own, const unsigned char* tiles,
+                                                int lane) {
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
 #pragma unroll
@@ -128,9 +132,9 @@ struct Tf32 {
   }
 
   template <int kTiles, int kGroups, class Out>
-  STREAMED_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
-                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
-                                       std::int64_t tile_step, float factor, int lane) {
+  MACHINE_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
+                                      unsigned char* weights, const unsigned char* gradients, const Out& out,
+                                      std::int64_t tile_step, float factor, int lane) {
     const int g = lane >> 2, t = lane & 3;
     // Outputs 2c + t % 2 + 8 * (t / 2) stand for columns of the instruction: c even the first four, c odd the last.
     // Their inputs g and g + 8 lie 512 bytes apart, the next c 128.
@@ -181,10 +185,10 @@ struct Tf32 {
   }
 
   template <int kTiles, int kGroups, bool kForward, class Out>
-  STREAMED_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
-                                    unsigned char* weights, const unsigned char* inputs,
-                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
-                                    float factor, int lane) {
+  MACHINE_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
+                                   unsigned char* weights, const unsigned char* inputs,
+                                   const unsigned char* next, const Out& out, std::int64_t tile_step,
+                                   float factor, int lane) {
     // Inputs g and g + 8 lie 8 bytes apart, rows 8s + t and 8s + t + 4 256, the next s 512.
     const unsigned char* across = inputs + offset(lane & 3, lane >> 2);
     float gradient[kTiles][8] = {};
@@ -227,9 +231,9 @@ struct Tf32 {
   };
   /// The updated masters, which also go to `out`.
   template <class Out>
-  STREAMED_DEVICE static Tile update_tile(const unsigned char* tile, const float (&gradient)[8],
-                                          const Out& out, std::int64_t offset_of_tile, float factor,
-                                          int lane) {
+  MACHINE_DEVICE static Tile update_tile(const unsigned char* tile, const float (&gradient)[8],
+                                         const Out& out, std::int64_t offset_of_tile, float factor,
+                                         int lane) {
     Tile w;
 #pragma unroll
     for (int p = 0; p < 2; ++p) {
@@ -243,36 +247,36 @@ struct Tf32 {
   }
 
   /// As in the 16-bit formats, but a lane's four words of a part in the order of the instruction's row operand.
-  STREAMED_DEVICE static int slot(int output, int input) {
+  MACHINE_DEVICE static int slot(int output, int input) {
     return input / 8 * 128 + (output % 8 * 4 + input % 8 / 2) * 4 + input % 2 * 2 + output / 8;
   }
-  STREAMED_DEVICE static void store_master(unsigned char* const (&part)[2], int slot, float value) {
+  MACHINE_DEVICE static void store_master(unsigned char* const (&part)[2], int slot, float value) {
     Fp16::store_master(part, slot, value);
   }
-  STREAMED_DEVICE static float load_master(const unsigned char* const (&part)[2], int slot) {
+  MACHINE_DEVICE static float load_master(const unsigned char* const (&part)[2], int slot) {
     return Fp16::load_master(part, slot);
   }
   /// Of an activation: plane row / 8, lane by row and feature.
-  STREAMED_DEVICE static int offset(int row, int feature) {
+  MACHINE_DEVICE static int offset(int row, int feature) {
     return row / 8 * 512 + (row % 8 * 4 + feature % 8 / 2) * 16 + (feature / 8 * 2 + feature % 2) * 4;
   }
   /// Of a gradient: a lane's 16 bytes hold outputs that are 2 apart. The exclusive or spreads what products over rows
   /// read at once over all banks.
-  STREAMED_DEVICE static int gradient_offset(int row, int output) {
+  MACHINE_DEVICE static int gradient_offset(int row, int output) {
     const int g = row % 8, t = output % 2 + output / 8 * 2;
     return row / 8 * 512 + (g * 4 + (t ^ (g & 2))) * 16 + output % 8 / 2 * 4;
   }
   template <bool kHere>
-  STREAMED_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
-    return load_global<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
+  MACHINE_DEVICE static float activation(const unsigned char* tile, int row, int feature) {
+    return load_l2<kHere>(reinterpret_cast<const float*>(tile + offset(row, feature)));
   }
-  STREAMED_DEVICE static bool positive(float activation) { return activation > 0; }
-  STREAMED_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
+  MACHINE_DEVICE static bool positive(float activation) { return activation > 0; }
+  MACHINE_DEVICE static void store_gradient(unsigned char* tile, int row, int feature, float value) {
     *reinterpret_cast<float*>(tile + gradient_offset(row, feature)) = round_tf32(value);
   }
-  STREAMED_DEVICE static float bias_term(float value) { return value; }
+  MACHINE_DEVICE static float bias_term(float value) { return value; }
   template <bool kGradient>
-  STREAMED_DEVICE static uint4 chunk(const float* values, int index) {
+  MACHINE_DEVICE static uint4 chunk(const float* values, int index) {
     const int g = index % 32 / 4, row = index / 32 * 8 + g;
     const int t = kGradient ? index % 4 ^ (g & 2) : index % 4;
     Words result;

@@ -2,14 +2,11 @@
 #pragma once
 
 #include "machine/memory.cuh"
-#include "machine/warp.cuh"
+#include "machine/thread.cuh"
 
 namespace headroom::machine {
 
 MACHINE_DEVICE std::uint64_t nanoseconds() { return emulated::nanoseconds(); }
-MACHINE_DEVICE std::uint32_t load_relaxed(const std::uint32_t* address) {
-  return emulated::load_polled<std::uint32_t>(address);
-}
 MACHINE_DEVICE void report_once(std::uint32_t* status, std::uint32_t value) {
   if (*status == 0) emulated::store_seen(status, value);
 }
@@ -18,6 +15,6 @@ MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) {
   emulated::give_up_order();
   emulated::store_seen(status, value);
 }
-MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed(status) != 0; }
+MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
 
 }  // namespace headroom::machine

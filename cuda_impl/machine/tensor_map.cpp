@@ -1,12 +1,12 @@
 // The encoder is a function of the driver. It is found through the runtime, so that a program without a driver starts.
-#include "layered/tensor_map.h"
+#include "machine/tensor_map.h"
 
 #include <stdexcept>
 #include <string>
 
 #include "device/check.h"
 
-namespace headroom::layered {
+namespace headroom::machine {
 namespace {
 
 using Encoder = decltype(&cuTensorMapEncodeTiled);
@@ -24,16 +24,17 @@ Encoder find_encoder() {
 
 }  // namespace
 
-CUtensorMap tensor_map(Precision precision, const void* data, std::int64_t rows, std::int64_t columns,
+CUtensorMap tensor_map(Element element, const void* data, std::int64_t rows, std::int64_t columns,
                        std::int64_t pitch, int box_rows) {
   static const Encoder encode = find_encoder();
   CUtensorMap map{};
-  const auto type =
-      precision == Precision::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto type = element == Element::kBf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : element == Element::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   // Innermost dimension first.
   const cuuint64_t extents[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch) * 2};
-  const cuuint32_t box[] = {kPanelColumns, static_cast<cuuint32_t>(box_rows)};
+  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch * bytes_of(element))};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns(element)), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t every[] = {1, 1};
   const CUresult code = encode(&map, type, 2, const_cast<void*>(data), extents, row_bytes, box, every,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -46,4 +47,4 @@ CUtensorMap tensor_map(Precision precision, const void* data, std::int64_t rows,
   return map;
 }
 
-}  // namespace headroom::layered
+}  // namespace headroom::machine

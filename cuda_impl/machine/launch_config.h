@@ -10,7 +10,7 @@
 #include "device/check.h"
 #include "device/device.h"
 
-namespace headroom::fused {
+namespace headroom::machine {
 
 /// Lets a kernel's thread blocks have so many bytes of shared memory. Throws UnsupportedError if the device has not as many.
 template <class Kernel>
@@ -19,7 +19,7 @@ void allow_shared_bytes(Kernel* kernel, int bytes) {
   CUDA_CHECK(cudaGetDevice(&device));
   const int there = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (bytes > there)
-    throw UnsupportedError("cuda-fused: a thread block needs " + std::to_string(bytes) +
+    throw UnsupportedError("a thread block needs " + std::to_string(bytes) +
                            " bytes of shared memory; the device has " + std::to_string(there));
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
@@ -44,4 +44,4 @@ struct LaunchConfig {
   LaunchConfig& operator=(const LaunchConfig&) = delete;
 };
 
-}  // namespace headroom::fused
+}  // namespace headroom::machine

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <tuple>
 
+#include "lanes.h"
 #include "machine.h"
-#include "machine/lanes.cuh"
-#include "machine/memory.cuh"
 #include "runtime.h"
+#include "values.h"
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)

@@ -10,24 +10,25 @@ namespace headroom::emulated {
 
 /// The byte of a box, which begins at a multiple of 1024, at which an element lies: rows of 128 bytes, in which pieces of 16
 /// bytes are exchanged by the row's number.
-inline std::uint32_t place_in_box(int row, int column) {
-  const auto linear = static_cast<std::uint32_t>(row * 128 + 2 * column);
+inline std::uint32_t place_in_box(const TensorMap& tensor, int row, int column) {
+  const auto linear = static_cast<std::uint32_t>(row * 128 + tensor.value_bytes * column);
   return linear ^ (linear >> 7 & 7) << 4;
 }
 
 /// What lies outside of the matrix is zero.
 inline void tensor_load(std::uint32_t shared, const void* map, int column, int row, std::uint32_t barrier) {
   const TensorMap tensor = read_tensor_map(map);
-  const auto bytes = static_cast<std::uint32_t>(tensor.box_rows * tensor.box_columns * 2);
+  const auto bytes = static_cast<std::uint32_t>(tensor.box_rows * 128);
   if (shared % 1024 != 0) fault("a tensor copy to an address that is not a multiple of 1024 bytes");
   unsigned char* box = shared_pointer(shared, bytes);
   write_later(shared, bytes, barrier, [=] {
     for (int r = 0; r < tensor.box_rows; ++r)
       for (int c = 0; c < tensor.box_columns; ++c) {
-        std::uint16_t value = 0;
+        std::uint32_t value = 0;
+        const auto size = static_cast<std::size_t>(tensor.value_bytes);
         if (const void* element = tensor.element(row + r, column + c); element != nullptr)
-          std::memcpy(&value, element, sizeof value);
-        std::memcpy(box + place_in_box(r, c), &value, sizeof value);
+          std::memcpy(&value, element, size);
+        std::memcpy(box + place_in_box(tensor, r, c), &value, size);
       }
   });
 }
@@ -35,13 +36,13 @@ inline void tensor_load(std::uint32_t shared, const void* map, int column, int r
 inline void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
   const TensorMap tensor = read_tensor_map(map);
   if (shared % 1024 != 0) fault("a tensor copy from an address that is not a multiple of 1024 bytes");
-  store_in_group(shared, static_cast<std::uint32_t>(tensor.box_rows * tensor.box_columns * 2),
-                 [=](const unsigned char* box) {
-                   for (int r = 0; r < tensor.box_rows; ++r)
-                     for (int c = 0; c < tensor.box_columns; ++c)
-                       if (void* element = tensor.element(row + r, column + c); element != nullptr)
-                         std::memcpy(element, box + place_in_box(r, c), 2);
-                 });
+  store_in_group(shared, static_cast<std::uint32_t>(tensor.box_rows * 128), [=](const unsigned char* box) {
+    for (int r = 0; r < tensor.box_rows; ++r)
+      for (int c = 0; c < tensor.box_columns; ++c)
+        if (void* element = tensor.element(row + r, column + c); element != nullptr)
+          std::memcpy(element, box + place_in_box(tensor, r, c),
+                      static_cast<std::size_t>(tensor.value_bytes));
+  });
 }
 
 }  // namespace headroom::emulated
