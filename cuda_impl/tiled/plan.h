@@ -9,6 +9,12 @@
 #include <cstdint>
 #include <vector>
 
+#ifdef __CUDACC__
+#define TILED_BOTH __host__ __device__ constexpr
+#else
+#define TILED_BOTH constexpr
+#endif
+
 namespace headroom::tiled {
 
 /// What a warpgroup makes of a tile, and the columns of a panel: a matrix moves in panels of 64 rows by 64 columns.
@@ -76,10 +82,7 @@ constexpr int divide_up(std::int64_t count, int by) { return static_cast<int>((c
 /// Where in a layer's weights, kept as the registers that sum up their gradients hold them, element (row, column) lies: tile by tile,
 /// of which each thread has four values for every eight columns (machine/wgmma.cuh), a thread's beside the next one's. So a warp
 /// reads and writes whole lines, and always the same thread the same weights.
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    constexpr std::int64_t place_of_weight(int tile_rows, int tile_columns, int column_tiles, int row,
+TILED_BOTH std::int64_t place_of_weight(int tile_rows, int tile_columns, int column_tiles, int row,
                                            int column) {
   const std::int64_t tile = std::int64_t{row / tile_rows} * column_tiles + column / tile_columns;
   const int in_row = row % tile_rows, in_column = column % tile_columns;

@@ -7,6 +7,9 @@
 namespace headroom::tiled {
 namespace {
 
+using machine::Bf16;
+using machine::Fp16;
+
 constexpr int kThreads = 256;
 
 unsigned blocks_for(std::int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
@@ -56,10 +59,10 @@ void place_weights(Precision precision, const float* weights, const WeightPlaces
   const unsigned blocks = blocks_for(std::int64_t{places.out} * places.in);
   auto* to = static_cast<std::uint16_t*>(copy);
   if (precision == Precision::kBf16)
-    place_weights_kernel<machine::Bf16><<<blocks, kThreads, 0, stream>>>(
+    place_weights_kernel<Bf16><<<blocks, kThreads, 0, stream>>>(
         weights, places.out, places.in, places.tiling.rows(), places.tiling.columns, places.in_tiles(), placed, to, pitch);
   else
-    place_weights_kernel<machine::Fp16><<<blocks, kThreads, 0, stream>>>(
+    place_weights_kernel<Fp16><<<blocks, kThreads, 0, stream>>>(
         weights, places.out, places.in, places.tiling.rows(), places.tiling.columns, places.in_tiles(), placed, to, pitch);
   CUDA_CHECK(cudaGetLastError());
 }
@@ -76,9 +79,9 @@ void round_features(Precision precision, const float* features, std::int64_t row
   const unsigned blocks = blocks_for(rows * columns);
   auto* to = static_cast<std::uint16_t*>(rounded);
   if (precision == Precision::kBf16)
-    round_features_kernel<machine::Bf16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
+    round_features_kernel<Bf16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
   else
-    round_features_kernel<machine::Fp16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
+    round_features_kernel<Fp16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
   CUDA_CHECK(cudaGetLastError());
 }
 

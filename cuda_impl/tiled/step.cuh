@@ -154,6 +154,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
       __stcg(kept_bits<S>(layer, task, worker, word), mask.word[word]);
   } else {
     with_activation(a.activation, [&](auto activation) {
+      constexpr bool kKeepsOutputs = keeps_outputs(activation);
 #pragma unroll
       for (int quad = 0; quad < S::kColumns / 16; ++quad) {
         std::uint32_t kept[4];
@@ -161,10 +162,10 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
         for (int i = 0; i < 4; ++i) {
           float& x = sums[8 * quad + 2 * i];
           float& y = sums[8 * quad + 2 * i + 1];
-          if (!keeps_outputs(activation)) kept[i] = Format::pack(x, y);
+          if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
           x = rules::activated(activation, x), y = rules::activated(activation, y);
           held[4 * quad + i] = Format::pack(x, y);
-          if (keeps_outputs(activation)) kept[i] = held[4 * quad + i];
+          if (kKeepsOutputs) kept[i] = held[4 * quad + i];
         }
         __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
       }
@@ -248,7 +249,7 @@ MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPla
 /// where there are registers for them: the same threads wrote them in the step before.
 template <class S>
 struct Weights {
-  static constexpr int kQuads = S::kColumns / 8, kPart = 4;
+  static constexpr int kQuads = S::kColumns / 8, kPart = 2;
   static constexpr bool kSlotsEarly = S::kColumns <= 64;
   float4 masters[kQuads], slots[2][kSlotsEarly ? kQuads : kPart];
   std::int64_t begin;
@@ -257,17 +258,19 @@ struct Weights {
     begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) masters[j] = __ldcg(layer.masters + begin + j * S::kTeam);
-    if constexpr (kSlotsEarly) load_slots(a, layer, 0);
+    if constexpr (kSlotsEarly) {
+#pragma unroll
+      for (int slot = 0; slot < 2; ++slot)
+#pragma unroll
+        for (int j = 0; j < kQuads; ++j) slots[slot][j] = make_float4(0, 0, 0, 0);
+      if (a.slots > 0) load_slot<kQuads>(layer, 0, 0);
+      if (a.slots > 1) load_slot<kQuads>(layer, 1, 0);
+    }
   }
-  MACHINE_DEVICE void load_slots(const Arguments& a, const LayerArguments& layer, int first) {
-    constexpr int kCount = kSlotsEarly ? kQuads : kPart;
+  template <int kCount>
+  MACHINE_DEVICE void load_slot(const LayerArguments& layer, int slot, int first) {
 #pragma unroll
-    for (int slot = 0; slot < 2; ++slot)
-      if (slot < a.slots) {
-#pragma unroll
-        for (int j = 0; j < kCount; ++j)
-          slots[slot][j] = __ldcg(layer.slots[slot] + begin + (first + j) * S::kTeam);
-      }
+    for (int j = 0; j < kCount; ++j) slots[slot][j] = __ldcg(layer.slots[slot] + begin + (first + j) * S::kTeam);
   }
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer, const rules::UpdateFactors& factors,
@@ -281,7 +284,10 @@ struct Weights {
     const float scale = a.inverse_loss_scale;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
-      if (!kSlotsEarly && kSlots > 0 && j % kPart == 0) load_slots(a, layer, j);
+      if constexpr (!kSlotsEarly) {
+        if (kSlots > 0 && j % kPart == 0) load_slot<kPart>(layer, 0, j);
+        if (kSlots > 1 && j % kPart == 0) load_slot<kPart>(layer, 1, j);
+      }
       const int at = kSlotsEarly ? j : j % kPart;
       float4 &weight = masters[j], &first = slots[0][at], &second = slots[1][at];
       update<kSlots>(factors, scale * sums[4 * j], weight.x, first.x, second.x);

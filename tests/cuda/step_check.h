@@ -65,7 +65,7 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
   std::vector<double> free_errors;
   std::int64_t free_steps = kFreeSteps;
   const auto run_freely = [&](std::int64_t count, const Parameters& end) {
-    trainer.set_parameters(problem.initial);
+    trainer.set_state(State::initial(problem.initial, problem.workload.optimizer.slots()));
     trainer.train(0, count);
     free_errors = update_errors_from_end(problem.initial, trainer.parameters(), end);
     free_steps = count;
@@ -75,8 +75,7 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
       [&](const ReferencePoint& point) {
         trainer.set_state(point.start);
         trainer.train(point.step, 1);
-        errors.push_back(
-            compare_step(point.step, point.start.parameters, trainer.parameters(), point.update.parameters));
+        errors.push_back(compare_step(point.step, problem.workload.optimizer, point.start, trainer.state(), point.update));
         EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss)) << point.step;
         if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start.parameters);
       },
