@@ -19,8 +19,6 @@
 // fences between it and the copy engine's reads; whoever multiplies is behind the barrier that the copies count down.
 #pragma once
 
-#include <type_traits>
-
 #include "machine/masks.cuh"
 #include "rules/activation.cuh"
 #include "rules/optimizer.cuh"
@@ -107,23 +105,29 @@ MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task,
   return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam + worker.thread;
 }
 
-/// Calls work(constant) with the activation as a constant, so that its branches lie outside of the loops over values.
+/// A value that is known when a kernel is compiled, as an argument.
+template <auto kValue>
+struct Constant {
+  static constexpr auto value = kValue;
+};
+
+/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
 template <class Work>
 MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
   switch (activation) {
     case Activation::kTanh:
-      return work(std::integral_constant<Activation, Activation::kTanh>{});
+      return work(Constant<Activation::kTanh>{});
     case Activation::kSilu:
-      return work(std::integral_constant<Activation, Activation::kSilu>{});
+      return work(Constant<Activation::kSilu>{});
     case Activation::kGelu:
-      return work(std::integral_constant<Activation, Activation::kGelu>{});
+      return work(Constant<Activation::kGelu>{});
     case Activation::kElu:
-      return work(std::integral_constant<Activation, Activation::kElu>{});
+      return work(Constant<Activation::kElu>{});
     default:
       return;  // ReLU has a kernel of its own
   }
 }
-constexpr bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
+TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
   return activation == Activation::kTanh || activation == Activation::kElu;
 }
 
@@ -154,7 +158,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
       __stcg(kept_bits<S>(layer, task, worker, word), mask.word[word]);
   } else {
     with_activation(a.activation, [&](auto activation) {
-      constexpr bool kKeepsOutputs = keeps_outputs(activation);
+      constexpr Activation kActivation = decltype(activation)::value;
+      constexpr bool kKeepsOutputs = keeps_outputs(kActivation);
 #pragma unroll
       for (int quad = 0; quad < S::kColumns / 16; ++quad) {
         std::uint32_t kept[4];
@@ -163,7 +168,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
           float& x = sums[8 * quad + 2 * i];
           float& y = sums[8 * quad + 2 * i + 1];
           if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
-          x = rules::activated(activation, x), y = rules::activated(activation, y);
+          x = rules::activated(kActivation, x), y = rules::activated(kActivation, y);
           held[4 * quad + i] = Format::pack(x, y);
           if (kKeepsOutputs) kept[i] = held[4 * quad + i];
         }
@@ -180,7 +185,10 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], none[4];
   machine::Mask<S::kPairs> mask;
-  uint4 kept[kRelu ? 1 : S::kColumns / 16];
+  // Asked for with the first slab where there are registers for them.
+  constexpr int kQuads = S::kColumns / 16;
+  constexpr bool kKeptEarly = kQuads <= 4;
+  uint4 kept[kKeptEarly ? kQuads : 1];
   worker.take_turn();
   multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(worker, machine::uniform(task.slabs), sums, none, [&] {
     mark(times.first_slab, a);
@@ -188,10 +196,9 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
 #pragma unroll
       for (int word = 0; word < S::kColumnPanels; ++word)
         mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
-    } else {
+    } else if constexpr (kKeptEarly) {
 #pragma unroll
-      for (int quad = 0; quad < S::kColumns / 16; ++quad)
-        kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+      for (int quad = 0; quad < kQuads; ++quad) kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
     }
   });
   worker.pass_turn();
@@ -201,13 +208,18 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
     machine::masked<Format>(sums, mask, held);
   } else {
     with_activation(a.activation, [&](auto activation) {
+      constexpr Activation kActivation = decltype(activation)::value;
 #pragma unroll
-      for (int pair = 0; pair < S::kPairs; ++pair) {
-        const uint4& of_four = kept[pair / 4];
-        const std::uint32_t word = pair % 4 == 0 ? of_four.x : pair % 4 == 1 ? of_four.y : pair % 4 == 2 ? of_four.z : of_four.w;
-        const float2 from = Format::unpack(word);
-        held[pair] = Format::pack(rules::passed_back(activation, from.x, sums[2 * pair]),
-                                  rules::passed_back(activation, from.y, sums[2 * pair + 1]));
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const uint4 of_quad = kKeptEarly ? kept[kKeptEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+        const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 from = Format::unpack(words[i]);
+          const float* sum = sums + 8 * quad + 2 * i;
+          held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
+                                            rules::passed_back(kActivation, from.y, sum[1]));
+        }
       }
     });
   }
@@ -227,12 +239,12 @@ MACHINE_DEVICE void update(const rules::UpdateFactors& factors, float gradient, 
   else
     value = fmaf(-factors.rate, gradient, value);
 }
-/// Calls work(constant) with their number as a constant.
+/// Calls work(Constant) with their number as a constant.
 template <class Work>
 MACHINE_DEVICE void with_slots(int slots, const Work& work) {
-  if (slots == 0) return work(std::integral_constant<int, 0>{});
-  if (slots == 1) return work(std::integral_constant<int, 1>{});
-  return work(std::integral_constant<int, 2>{});
+  if (slots == 0) return work(Constant<0>{});
+  if (slots == 1) return work(Constant<1>{});
+  return work(Constant<2>{});
 }
 
 /// The factors of a step's updates, eight floats.
@@ -350,19 +362,20 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, W
   const bool with_bias = machine::uniform(task.column) == 0;
   worker.take_turn();
   const auto multiply = [&](auto sums_rows) {
-    multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, sums_rows>(
+    multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, decltype(sums_rows)::value>(
         worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(times.first_slab, a); });
   };
   if (with_bias)
-    multiply(std::true_type{});
+    multiply(Constant<true>{});
   else
-    multiply(std::false_type{});
+    multiply(Constant<false>{});
   worker.pass_turn();
   mark(times.products, a);
   std::uint32_t held[S::kPairs];
   with_slots(a.slots, [&](auto slots) {
-    weights.template update_all<Format, slots>(a, layer, factors, sums, held);
-    if (with_bias) update_biases<S, slots>(a, layer, task, worker, factors, row_sums);
+    constexpr int kSlots = decltype(slots)::value;
+    weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
+    if (with_bias) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
   });
   store_tile<S>(a, task, worker, held, layer.weights, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column,
                 layer.in);

@@ -93,7 +93,7 @@ class Tiled : public TiledTrainer {
         kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
     DeviceMemory::reset_peak();
     if (options.lost_task >= 0)
-      ++schedule_.lists.front()[static_cast<std::size_t>(options.lost_task)].rows.need;
+      ++schedule_.lists.front()[static_cast<std::size_t>(options.lost_task)].columns.need;
     allocate_layers();
     upload(data);
     upload_lists();

@@ -180,7 +180,8 @@ TEST_P(TiledTrainerTest, SmallStatesComeBackAsTheyWereSet) {
   const auto trainer = problem.trainer(GetParam());
   const std::vector<int>& widths = problem.workload.model.widths;
   const State state{initial_parameters(widths, 2), {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
-  for (const float value : trainer->slots()[1].flat()) ASSERT_EQ(value, 0);
+  const std::vector<Parameters> at_first = trainer->slots();
+  for (const float value : at_first.at(1).flat()) ASSERT_EQ(value, 0);
   trainer->set_state(state);
   EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
   EXPECT_THROW(trainer->set_slots({state.slots[0]}), InputError);
