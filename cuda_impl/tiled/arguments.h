@@ -20,8 +20,9 @@ struct TaskTimes {
 /// A layer with its weights. Matrices that are written in every step while the step before is still read are there twice, and a step
 /// uses one or the other by its parity.
 struct LayerArguments {
-  CUtensorMap weights;   ///< [2][out][in], as they enter products
-  CUtensorMap input;     ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
+  CUtensorMap weights;  ///< [2][out][in], as they enter products
+  CUtensorMap
+      input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
   CUtensorMap gradient;  ///< of the layer's sums, [1][batch][out]
   float4* masters;       ///< fp32 weights by place_of_weight()
   float4* slots[2];      ///< the optimizer's, likewise; null where there are none
@@ -52,7 +53,7 @@ struct Arguments {
   std::int64_t loss_slots;
 
   const rules::UpdateFactors* factors;  ///< of each step of the launch
-  float gradient_scale;                 ///< of the loss: one over what the mean divides by, times fp16's loss scale
+  float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
   float inverse_loss_scale;
   Activation activation;
   Loss loss;

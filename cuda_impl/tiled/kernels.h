@@ -34,15 +34,15 @@ struct WeightPlaces {
 
 /// placed [places.size()] = weights [out, in] at their places; the rest stays as it is. copy [out, pitch] gets them as they enter
 /// products; null for slots.
-void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed, void* copy,
-                   std::int64_t pitch, cudaStream_t stream);
+void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed,
+                   void* copy, std::int64_t pitch, cudaStream_t stream);
 /// The way back: weights [out, in].
 void collect_weights(const float* placed, const WeightPlaces& places, float* weights, cudaStream_t stream);
 /// rounded [rows, pitch] = features [rows, columns]; what lies behind the columns of a row is left alone.
-void round_features(Precision precision, const float* features, std::int64_t rows, std::int64_t columns, void* rounded,
-                    std::int64_t pitch, cudaStream_t stream);
+void round_features(Precision precision, const float* features, std::int64_t rows, std::int64_t columns,
+                    void* rounded, std::int64_t pitch, cudaStream_t stream);
 /// factors[i] are those of step first_step + i, for `steps` steps.
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors,
-                 cudaStream_t stream);
+void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
+                 rules::UpdateFactors* factors, cudaStream_t stream);
 
 }  // namespace headroom::tiled

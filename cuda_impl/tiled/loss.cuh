@@ -31,7 +31,8 @@ MACHINE_DEVICE float largest_of_row(float value) {
 /// Softmax cross-entropy of one row. z: the row's outputs in this lane, columns 8j + first and one more, then the gradient. The loss is
 /// the same in all four lanes.
 template <int kPieces>
-MACHINE_DEVICE float cross_entropy_of_row(float2 (&z)[kPieces], int outputs, int first, std::int32_t label, float scale) {
+MACHINE_DEVICE float cross_entropy_of_row(float2 (&z)[kPieces], int outputs, int first, std::int32_t label,
+                                          float scale) {
   float largest = -INFINITY;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -64,8 +65,8 @@ MACHINE_DEVICE float cross_entropy_of_row(float2 (&z)[kPieces], int outputs, int
 
 /// The same with a loss over targets.
 template <int kPieces>
-MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, int first, const float* targets,
-                                 float scale) {
+MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, int first,
+                                 const float* targets, float scale) {
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -85,8 +86,8 @@ MACHINE_DEVICE float loss_of_row(float2 (&z)[kPieces], Loss loss, int outputs, i
 /// The loss of a warpgroup's 64 rows, from each warp's, to where the step's is added up. Behind it a meeting must follow before
 /// memory.sums is used again.
 template <class S>
-MACHINE_DEVICE void keep_loss(const Arguments& a, const Task& task, const Worker<S>& worker, const StepPlace& step,
-                              float of_warp) {
+MACHINE_DEVICE void keep_loss(const Arguments& a, const Task& task, const Worker<S>& worker,
+                              const StepPlace& step, float of_warp) {
   float* of_warps = worker.memory.sums[worker.warpgroup];
   worker.meet();  // whoever read them before has
   if (worker.lane.lane == 0) of_warps[worker.lane.warp] = of_warp;
@@ -101,8 +102,8 @@ MACHINE_DEVICE void keep_loss(const Arguments& a, const Task& task, const Worker
 
 /// A tile that holds all outputs of its rows: loss and gradient from registers.
 template <class S, class Format>
-MACHINE_DEVICE void output_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step,
-                                     TaskTimes& times) {
+MACHINE_DEVICE void output_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                     const StepPlace& step, TaskTimes& times) {
   constexpr int kPieces = kOutputsOfTile / 8;  // two columns of a row each
   const LayerArguments& layer = a.layer[task.layer];
   const int outputs = layer.out, first = worker.lane.first_column();
@@ -112,13 +113,15 @@ MACHINE_DEVICE void output_loss_tile(const Arguments& a, const Task& task, Worke
   float2 biases[kPieces];
   std::int32_t labels[2] = {};
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums, none, [&] {
-    mark(times.first_slab, a);
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(
+      worker, machine::uniform(task.slabs), sums, none, [&] {
+        mark(times.first_slab, a);
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j) biases[j] = __ldcg(reinterpret_cast<const float2*>(layer.bias + 8 * j + first));
-    if (a.loss == Loss::kCrossEntropy)
-      for (int half = 0; half < 2; ++half) labels[half] = a.labels[rows[half].sample];
-  });
+        for (int j = 0; j < kPieces; ++j)
+          biases[j] = __ldcg(reinterpret_cast<const float2*>(layer.bias + 8 * j + first));
+        if (a.loss == Loss::kCrossEntropy)
+          for (int half = 0; half < 2; ++half) labels[half] = a.labels[rows[half].sample];
+      });
   worker.pass_turn();
   mark(times.products, a);
   float loss = 0;
@@ -131,7 +134,8 @@ MACHINE_DEVICE void output_loss_tile(const Arguments& a, const Task& task, Worke
       z[j] = make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
     const float of_row = a.loss == Loss::kCrossEntropy
                              ? cross_entropy_of_row(z, outputs, first, labels[half], a.gradient_scale)
-                             : loss_of_row(z, a.loss, outputs, first, a.targets + rows[half].sample * outputs, a.gradient_scale);
+                             : loss_of_row(z, a.loss, outputs, first, a.targets + rows[half].sample * outputs,
+                                           a.gradient_scale);
     if (rows[half].inside && first == 0) loss += of_row;
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[j].x, z[j].y);
@@ -149,10 +153,11 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>
   float sums[S::kSums], none[4];
   Biases<S> biases;
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums, none, [&] {
-    mark(times.first_slab, a);
-    biases.load(layer, task, worker);
-  });
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
+                                                                   none, [&] {
+                                                                     mark(times.first_slab, a);
+                                                                     biases.load(layer, task, worker);
+                                                                   });
   worker.pass_turn();
   mark(times.products, a);
   const int row = S::kRows * task.row + worker.row_of_tile();
@@ -179,8 +184,8 @@ struct RowSoftmax {
 /// Loss and gradient of a warpgroup's 64 rows of many outputs. First each warp finds what softmax needs of its 16 rows, then each
 /// thread takes pairs of columns down all rows.
 template <class S, class Format>
-MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step,
-                                 TaskTimes& times) {
+MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>& worker,
+                                 const StepPlace& step, TaskTimes& times) {
   constexpr int kRowsOfWarp = 16;
   const int outputs = a.layer[task.layer].out, pitch = a.outputs_pitch, lane = worker.lane.lane;
   const int first_row = S::kRows * task.row + machine::kTileRows * worker.group;
@@ -197,7 +202,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
       float largest = -INFINITY, sum = 0;
       for (int column = lane; column < outputs; column += 32) largest = fmaxf(largest, __ldcg(z + column));
 #pragma unroll
-      for (int distance = 16; distance > 0; distance /= 2) largest = fmaxf(largest, machine::shuffle_xor(largest, distance));
+      for (int distance = 16; distance > 0; distance /= 2)
+        largest = fmaxf(largest, machine::shuffle_xor(largest, distance));
       for (int column = lane; column < outputs; column += 32) sum += expf(__ldcg(z + column) - largest);
 #pragma unroll
       for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
@@ -208,10 +214,12 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
     worker.meet();
   }
   const int rows = min(machine::kTileRows, a.batch - first_row);
-  for (int column = 2 * (worker.thread % machine::kWarpgroup); column < pitch; column += 2 * machine::kWarpgroup)
+  for (int column = 2 * (worker.thread % machine::kWarpgroup); column < pitch;
+       column += 2 * machine::kWarpgroup)
     for (int of_group = 0; of_group < rows; ++of_group) {
       const SampleRow row(a, step, first_row + of_group);
-      const float2 z = __ldcg(reinterpret_cast<const float2*>(a.outputs + std::int64_t{row.row} * pitch + column));
+      const float2 z =
+          __ldcg(reinterpret_cast<const float2*>(a.outputs + std::int64_t{row.row} * pitch + column));
       float gradient[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -220,10 +228,11 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
           gradient[i] = 0;
         } else if (a.loss == Loss::kCrossEntropy) {
           const float probability = expf(output - softmax[of_group].largest) / softmax[of_group].sum;
-          gradient[i] =
-              rules::cross_entropy_gradient(probability, a.labels[row.sample] == column + i) * a.gradient_scale;
+          gradient[i] = rules::cross_entropy_gradient(probability, a.labels[row.sample] == column + i) *
+                        a.gradient_scale;
         } else {
-          const rules::LossTerm term = rules::loss_term(a.loss, output, a.targets[row.sample * outputs + column + i]);
+          const rules::LossTerm term =
+              rules::loss_term(a.loss, output, a.targets[row.sample * outputs + column + i]);
           gradient[i] = term.gradient * a.gradient_scale;
           loss += term.loss / static_cast<float>(outputs);
         }

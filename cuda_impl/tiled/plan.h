@@ -37,6 +37,10 @@ struct Tiling {
 };
 inline constexpr Tiling kTilings[] = {{1, 64, 2}, {1, 128, 2}, {2, 128, 1}};
 
+/// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
+/// has to do, so they have the smallest tile alone.
+constexpr bool has_kernel(const Tiling& tiling, bool relu) { return relu || tiling == kTilings[0]; }
+
 /// The network whose step is planned.
 struct Network {
   std::vector<int> widths;  ///< inputs, hidden widths, outputs
@@ -83,7 +87,7 @@ constexpr int divide_up(std::int64_t count, int by) { return static_cast<int>((c
 /// of which each thread has four values for every eight columns (machine/wgmma.cuh), a thread's beside the next one's. So a warp
 /// reads and writes whole lines, and always the same thread the same weights.
 TILED_BOTH std::int64_t place_of_weight(int tile_rows, int tile_columns, int column_tiles, int row,
-                                           int column) {
+                                        int column) {
   const std::int64_t tile = std::int64_t{row / tile_rows} * column_tiles + column / tile_columns;
   const int in_row = row % tile_rows, in_column = column % tile_columns;
   const int thread = in_row / 16 * 32 + in_row % 8 * 4 + in_column % 8 / 2;

@@ -278,11 +278,12 @@ std::size_t Schedule::longest() const {
   return most;
 }
 
-Tiling choose_tiling(const Network& network, int multiprocessors) {
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors) {
   // Nearly as many are enough: the last few multiprocessors cost less than tiles of half the size.
   const double enough = 0.95 * multiprocessors;
   for (std::size_t i = std::size(kTilings); i-- > 1;) {
     const Tiling& tiling = kTilings[i];
+    if (!has_kernel(tiling, relu)) continue;
     double most = 0;  // tiles of a hidden layer's forward product
     for (int layer = 0; layer < network.layers(); ++layer)
       most = std::max(most, 1.0 * divide_up(network.batch, tiling.rows()) *

@@ -24,8 +24,8 @@ struct Schedule {
   std::size_t longest() const;
 };
 
-/// The largest tile of which the network's largest product still has about as many as there are multiprocessors.
-Tiling choose_tiling(const Network& network, int multiprocessors);
+/// The largest tile with a kernel of which the network's largest product still has about as many as there are multiprocessors.
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors);
 
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);

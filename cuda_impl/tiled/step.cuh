@@ -40,8 +40,8 @@ struct Source {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       const int across = first + kPanel * panel, along = kSlab * slab;
-      machine::tensor_load(to + panel * kTilePanelBytes, map, turned ? across : along, turned ? along : across,
-                           slice, barrier);
+      machine::tensor_load(to + panel * kTilePanelBytes, map, turned ? across : along,
+                           turned ? along : across, slice, barrier);
     }
   }
 };
@@ -67,7 +67,8 @@ template <class S, bool kRowsFactor>
 MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
   constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
-  const std::uint32_t begin = shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
+  const std::uint32_t begin =
+      shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
   const std::uint32_t full = shared_address(memory.full), free = shared_address(memory.free);
   List list(a, 0, 1);
   machine::RingPlace ring;
@@ -95,12 +96,14 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
 // What is kept for the slope: see LayerArguments.
 
 template <class S>
-MACHINE_DEVICE std::uint32_t* kept_bits(const LayerArguments& layer, const Task& task, const Worker<S>& worker, int word) {
+MACHINE_DEVICE std::uint32_t* kept_bits(const LayerArguments& layer, const Task& task,
+                                        const Worker<S>& worker, int word) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
   return layer.kept + (tile * S::kColumnPanels + word) * S::kTeam + worker.thread;
 }
 template <class S>
-MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker, int quad) {
+MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                                  int quad) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
   return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam + worker.thread;
 }
@@ -132,16 +135,17 @@ TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h
 }
 
 template <class S, class Format, bool kRelu>
-MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step,
-                                 TaskTimes& times) {
+MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                 const StepPlace& step, TaskTimes& times) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], none[4];
   Biases<S> biases;
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums, none, [&] {
-    mark(times.first_slab, a);
-    biases.load(layer, task, worker);
-  });
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
+                                                                   none, [&] {
+                                                                     mark(times.first_slab, a);
+                                                                     biases.load(layer, task, worker);
+                                                                   });
   worker.pass_turn();
   mark(times.products, a);
   std::uint32_t held[S::kPairs];
@@ -149,7 +153,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
   for (int j = 0; j < S::kColumns / 8; ++j) {
     float* z = sums + 4 * j;
     z[0] += biases.of[j].x, z[1] += biases.of[j].y, z[2] += biases.of[j].x, z[3] += biases.of[j].y;
-    if constexpr (kRelu) held[2 * j] = Format::pack_relu(z[0], z[1]), held[2 * j + 1] = Format::pack_relu(z[2], z[3]);
+    if constexpr (kRelu)
+      held[2 * j] = Format::pack_relu(z[0], z[1]), held[2 * j + 1] = Format::pack_relu(z[2], z[3]);
   }
   if constexpr (kRelu) {
     const auto mask = machine::positive(held);
@@ -181,7 +186,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
 }
 
 template <class S, class Format, bool kRelu>
-MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker, TaskTimes& times) {
+MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                        TaskTimes& times) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], none[4];
   machine::Mask<S::kPairs> mask;
@@ -190,17 +196,19 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
   constexpr bool kKeptEarly = kQuads <= 4;
   uint4 kept[kKeptEarly ? kQuads : 1];
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(worker, machine::uniform(task.slabs), sums, none, [&] {
-    mark(times.first_slab, a);
-    if constexpr (kRelu) {
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
+      worker, machine::uniform(task.slabs), sums, none, [&] {
+        mark(times.first_slab, a);
+        if constexpr (kRelu) {
 #pragma unroll
-      for (int word = 0; word < S::kColumnPanels; ++word)
-        mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
-    } else if constexpr (kKeptEarly) {
+          for (int word = 0; word < S::kColumnPanels; ++word)
+            mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
+        } else if constexpr (kKeptEarly) {
 #pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
-    }
-  });
+          for (int quad = 0; quad < kQuads; ++quad)
+            kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+        }
+      });
   worker.pass_turn();
   mark(times.products, a);
   std::uint32_t held[S::kPairs];
@@ -211,7 +219,8 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
       constexpr Activation kActivation = decltype(activation)::value;
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
-        const uint4 of_quad = kKeptEarly ? kept[kKeptEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+        const uint4 of_quad =
+            kKeptEarly ? kept[kKeptEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
         const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -223,7 +232,8 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
       }
     });
   }
-  store_tile<S>(a, task, worker, held, layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out);
+  store_tile<S>(a, task, worker, held, layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column,
+                layer.out);
 }
 
 // ---- weight gradient and update
@@ -266,7 +276,8 @@ struct Weights {
   float4 masters[kQuads], slots[2][kSlotsEarly ? kQuads : kPart];
   std::int64_t begin;
 
-  MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task, const Worker<S>& worker) {
+  MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
+                           const Worker<S>& worker) {
     begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread;
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) masters[j] = __ldcg(layer.masters + begin + j * S::kTeam);
@@ -282,11 +293,13 @@ struct Weights {
   template <int kCount>
   MACHINE_DEVICE void load_slot(const LayerArguments& layer, int slot, int first) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) slots[slot][j] = __ldcg(layer.slots[slot] + begin + (first + j) * S::kTeam);
+    for (int j = 0; j < kCount; ++j)
+      slots[slot][j] = __ldcg(layer.slots[slot] + begin + (first + j) * S::kTeam);
   }
   template <class Format, int kSlots>
-  MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer, const rules::UpdateFactors& factors,
-                                 const float (&sums)[S::kSums], std::uint32_t (&held)[S::kPairs]) {
+  MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
+                                 const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
+                                 std::uint32_t (&held)[S::kPairs]) {
     const auto pack = [](float low, float high) {
       if constexpr (Format::kIsBf16)
         return machine::pack_bf16_weights(low, high);
@@ -352,8 +365,8 @@ MACHINE_DEVICE void finish_loss(const Arguments& a, const Worker<S>& worker, con
 }
 
 template <class S, class Format>
-MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step,
-                                         TaskTimes& times) {
+MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                         const StepPlace& step, TaskTimes& times) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], row_sums[4];
   Weights<S> weights;
@@ -377,9 +390,10 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, W
     weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
     if (with_bias) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
   });
-  store_tile<S>(a, task, worker, held, layer.weights, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column,
-                layer.in);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group == 0) finish_loss<S>(a, worker, step);
+  store_tile<S>(a, task, worker, held, layer.weights, step.parity ^ 1, S::kRows * task.row,
+                S::kColumns * task.column, layer.in);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group == 0)
+    finish_loss<S>(a, worker, step);
 }
 
 // ---- the kernel
@@ -422,7 +436,8 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
           break;
       }
       mark(times.end, a);
-      if (a.times != nullptr && step.of_launch == a.steps - 1 && worker.thread == 0) a.times[list.index()] = times;
+      if (a.times != nullptr && step.of_launch == a.steps - 1 && worker.thread == 0)
+        a.times[list.index()] = times;
       worker.skip(task.slabs_of_others);
     } while (!list.step_ends());
   }
@@ -437,13 +452,14 @@ __global__ void __launch_bounds__(Shape<kGroups, kColumns, kTeams>::kThreads, 1)
   auto& memory = *reinterpret_cast<SharedMemory<S>*>(begin);
   if (machine::thread_index() == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
-      machine::barrier_init(shared_address(&memory.full[stage]), 2);  // both fetching threads
+      machine::barrier_init(shared_address(&memory.full[stage]), 2);            // both fetching threads
       machine::barrier_init(shared_address(&memory.free[stage]), 4 * kGroups);  // the warps of a team
     }
     for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);
     machine::barrier_init_fence();
   }
-  for (int i = machine::thread_index(); i < S::kOnesBytes / 4; i += S::kThreads) memory.ones[i] = Format::pack(1, 1);
+  for (int i = machine::thread_index(); i < S::kOnesBytes / 4; i += S::kThreads)
+    memory.ones[i] = Format::pack(1, 1);
   machine::fence_proxy_async_shared();
   machine::block_sync();
   const int consumer = machine::uniform(machine::thread_index() / 32) * 32;

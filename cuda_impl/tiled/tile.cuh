@@ -27,7 +27,8 @@ template <int kGroupsOfTeam, int kTileColumns, int kTeamsOfBlock>
 struct Shape {
   static constexpr Tiling kTiling{kGroupsOfTeam, kTileColumns, kTeamsOfBlock};
   static constexpr int kGroups = kGroupsOfTeam, kColumns = kTileColumns, kTeams = kTeamsOfBlock;
-  static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(), kConsumers = kTiling.consumers();
+  static constexpr int kRows = kTiling.rows(), kTeam = kTiling.team_threads(),
+                       kConsumers = kTiling.consumers();
   static constexpr int kWarpgroups = kGroups * kTeams;
   // Two warps fetch, but registers are handed out, and handed on, by warpgroups.
   static constexpr int kThreads = kConsumers + machine::kWarpgroup;
@@ -40,15 +41,18 @@ struct Shape {
   static constexpr int kStagingBytes = kColumnPanels * kTilePanelBytes;
   static constexpr int kOnesBytes = 8 * machine::kPanelRowBytes;
   static constexpr int kBarrierBytes = 1024;
-  static constexpr int kLimit = 232448 - 1024;  // of a thread block on sm_90, and to begin at a multiple of 1024
-  static constexpr int kFitting = (kLimit - kWarpgroups * kStagingBytes - kOnesBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kLimit =
+      232448 - 1024;  // of a thread block on sm_90, and to begin at a multiple of 1024
+  static constexpr int kFitting =
+      (kLimit - kWarpgroups * kStagingBytes - kOnesBytes - kBarrierBytes) / kStageBytes;
   static constexpr int kStages = kFitting < 12 ? kFitting : 12;
   static_assert(kStages >= 4 && (kTeams == 1 || kGroups == 1));
 };
 
 template <class S>
 struct SharedMemory {
-  unsigned char ring[S::kStages][S::kStageBytes];  // a stage: panels of the rows' factor, then of the columns'
+  unsigned char ring[S::kStages]
+                    [S::kStageBytes];  // a stage: panels of the rows' factor, then of the columns'
   unsigned char staging[S::kWarpgroups][S::kStagingBytes];
   std::uint32_t ones[S::kOnesBytes / 4];  // a factor, in pairs
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
@@ -60,7 +64,9 @@ struct SharedMemory {
 class List {
  public:
   MACHINE_DEVICE List(const Arguments& a, int first, int stride)
-      : tasks_(a.tasks), begin_(a.first_task[machine::block_index()]), end_(a.first_task[machine::block_index() + 1]) {
+      : tasks_(a.tasks),
+        begin_(a.first_task[machine::block_index()]),
+        end_(a.first_task[machine::block_index() + 1]) {
     stride_ = stride;
     begin_ += first;
     at_ = begin_;
@@ -133,7 +139,9 @@ struct Worker {
         turn(static_cast<std::uint32_t>(team ^ 1)),
         waiter{a.report, a.wait_nanoseconds, 0} {}
 
-  MACHINE_DEVICE int row_of_tile() const { return machine::kTileRows * group + lane.first_row(); }  // and 8 more
+  MACHINE_DEVICE int row_of_tile() const {
+    return machine::kTileRows * group + lane.first_row();
+  }  // and 8 more
   MACHINE_DEVICE bool leads() const { return thread % machine::kWarpgroup == 0; }
   MACHINE_DEVICE void meet() const { machine::named_barrier<machine::kWarpgroup>(1 + warpgroup); }
   MACHINE_DEVICE void skip(int slabs) {
@@ -147,15 +155,16 @@ struct Worker {
     turn ^= 1;
   }
   MACHINE_DEVICE void pass_turn() {
-    if (S::kTeams == 2 && lane.lane == 0) machine::barrier_arrive(shared_address(memory.turn) + 8 * (team ^ 1));
+    if (S::kTeams == 2 && lane.lane == 0)
+      machine::barrier_arrive(shared_address(memory.turn) + 8 * (team ^ 1));
   }
 };
 
 /// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
 /// called once, when the first slab is there.
 template <class S, class Format, Factor kA, Factor kB, bool kSumsRows, class Ready>
-MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[S::kSums], float (&row_sums)[4],
-                                   const Ready& ready) {
+MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[S::kSums],
+                                   float (&row_sums)[4], const Ready& ready) {
   constexpr int kStepA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr int kStepB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr std::uint32_t kNextPanel = kB == Factor::kPlain ? 16 : kTilePanelBytes;
@@ -213,8 +222,8 @@ MACHINE_DEVICE void signal(const Arguments& a, const Task& task) {
 /// The warpgroup's 64 rows, packed, to `map`, of which the tile begins at (row, column) of `slice`.
 template <class S>
 MACHINE_DEVICE void store_tile(const Arguments& a, const Task& task, const Worker<S>& worker,
-                               const std::uint32_t (&held)[S::kPairs], const CUtensorMap& map, int slice, int row,
-                               int column, int columns_of_matrix) {
+                               const std::uint32_t (&held)[S::kPairs], const CUtensorMap& map, int slice,
+                               int row, int column, int columns_of_matrix) {
   worker.meet();  // the staging is free
   machine::store_rows<S::kColumns / 16>(worker.staging, held, worker.lane);
   machine::fence_proxy_async_shared();

@@ -32,10 +32,12 @@ using namespace tiled;
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = 4096;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-constexpr int kPitchValues = 8;  // of a row of 16-bit values: the copy engine takes rows on 16 bytes
+constexpr int kPitchValues = 8;   // of a row of 16-bit values: the copy engine takes rows on 16 bytes
 constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
 
-std::int64_t pitch_of(std::int64_t columns) { return (columns + kPitchValues - 1) / kPitchValues * kPitchValues; }
+std::int64_t pitch_of(std::int64_t columns) {
+  return (columns + kPitchValues - 1) / kPitchValues * kPitchValues;
+}
 
 /// A word in the host's memory that kernels write to, which outlives a launch that ends with an error.
 class HostReport {
@@ -118,7 +120,8 @@ class Tiled : public TiledTrainer {
     return collect([](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
   }
   void set_parameters(const Parameters& parameters) override {
-    if (parameters.widths() != network_.widths) throw InputError("set_parameters: parameters of another network");
+    if (parameters.widths() != network_.widths)
+      throw InputError("set_parameters: parameters of another network");
     place(parameters, true, [](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
     parity_ = 0;
   }
@@ -198,7 +201,8 @@ class Tiled : public TiledTrainer {
   }
 
   void upload(const DatasetView& data) {
-    const std::int64_t samples = batches_ * network_.batch, columns = data.feature_count, pitch = pitch_of(columns);
+    const std::int64_t samples = batches_ * network_.batch, columns = data.feature_count,
+                       pitch = pitch_of(columns);
     if (workload_.loss == Loss::kCrossEntropy) {
       labels_ = DeviceBuffer<std::int32_t>(samples);
       labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
@@ -207,15 +211,16 @@ class Tiled : public TiledTrainer {
       targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
     }
     features_ = DeviceBuffer<std::uint16_t>(samples * pitch);
-    const std::int64_t at_once =
-        std::clamp<std::int64_t>(kUploadBytes / (columns * static_cast<std::int64_t>(sizeof(float))), 1, samples);
+    const std::int64_t at_once = std::clamp<std::int64_t>(
+        kUploadBytes / (columns * static_cast<std::int64_t>(sizeof(float))), 1, samples);
     DeviceBuffer<float> staged(at_once * columns);
     for (std::int64_t row = 0; row < samples; row += at_once) {
       const std::int64_t rows = std::min(at_once, samples - row);
       CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * columns,
-                                 static_cast<std::size_t>(rows * columns) * sizeof(float), cudaMemcpyHostToDevice,
-                                 stream_.get()));
-      round_features(precision_, staged.data(), rows, columns, features_.data() + row * pitch, pitch, stream_.get());
+                                 static_cast<std::size_t>(rows * columns) * sizeof(float),
+                                 cudaMemcpyHostToDevice, stream_.get()));
+      round_features(precision_, staged.data(), rows, columns, features_.data() + row * pitch, pitch,
+                     stream_.get());
       stream_.synchronize();
     }
   }
@@ -249,7 +254,8 @@ class Tiled : public TiledTrainer {
       LayerArguments& to = arguments_.layer[layer];
       const int in = network_.in(layer), out = network_.out(layer);
       to.weights = map(memory.weights, 2, out, in);
-      to.input = layer == 0 ? map(features_, batches_, network_.batch, in) : map(memory.input, 2, network_.batch, in);
+      to.input = layer == 0 ? map(features_, batches_, network_.batch, in)
+                            : map(memory.input, 2, network_.batch, in);
       to.gradient = map(memory.gradient, 1, network_.batch, out);
       to.masters = reinterpret_cast<float4*>(memory.masters.data());
       to.bias = memory.bias.data();
@@ -289,26 +295,30 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest = options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
+    const double longest =
+        options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
   }
 
   void require_resident() {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel_.shared_bytes));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kernel_.shared_bytes));
     int blocks = 0;
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function, kernel_.threads,
                                                              static_cast<std::size_t>(kernel_.shared_bytes)));
     if (blocks < 1)
-      throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " + std::to_string(kernel_.threads) +
-                             " threads with " + std::to_string(kernel_.shared_bytes) + " bytes of shared memory");
+      throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " +
+                             std::to_string(kernel_.threads) + " threads with " +
+                             std::to_string(kernel_.shared_bytes) + " bytes of shared memory");
   }
 
   double launch_all(std::int64_t first_step, std::int64_t count) {
     try {
       begin_.record(stream_);
       const double seconds = pace_.run(
-          count, [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, static_cast<int>(steps)); },
+          count,
+          [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, static_cast<int>(steps)); },
           [&] {
             end_.record(stream_);
             return seconds_between(begin_, end_);
@@ -322,13 +332,15 @@ class Tiled : public TiledTrainer {
   }
 
   void launch(std::int64_t first_step, int steps) {
-    CUDA_CHECK(cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
+    CUDA_CHECK(
+        cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
     set_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = steps;
     arguments_.parity = parity_;
     void* parameters[] = {&arguments_};
-    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_.function, dim3(static_cast<unsigned>(schedule_.lists.size())),
+    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_.function,
+                                           dim3(static_cast<unsigned>(schedule_.lists.size())),
                                            dim3(static_cast<unsigned>(kernel_.threads)), parameters,
                                            static_cast<std::size_t>(kernel_.shared_bytes), stream_.get()));
     parity_ = (parity_ + steps) % 2;
@@ -343,7 +355,8 @@ class Tiled : public TiledTrainer {
     const std::size_t index = task_of(report) - first;
     return "cuda-tiled: task " + std::to_string(index + 1) + " of " + std::to_string(list.size()) +
            " of multiprocessor " + std::to_string(block_of(report)) + " (" + describe(list[index]) +
-           ") waited too long for " + to_string(what_of(report)) + "; the launch was given up, with its process";
+           ") waited too long for " + to_string(what_of(report)) +
+           "; the launch was given up, with its process";
   }
 
   /// What lies where `of` says, as parameters; through a buffer of the largest layer's size.
@@ -368,8 +381,8 @@ class Tiled : public TiledTrainer {
       const auto [weights, bias] = of(memory);
       copy(flat.data(), from.weight(layer).data(), from.weight(layer).size(), cudaMemcpyHostToDevice);
       copy(bias->data(), from.bias(layer).data(), from.bias(layer).size(), cudaMemcpyHostToDevice);
-      place_weights(precision_, flat.data(), places(layer), weights->data(), copies ? memory.weights.data() : nullptr,
-                    pitch_of(network_.in(layer)), stream_.get());
+      place_weights(precision_, flat.data(), places(layer), weights->data(),
+                    copies ? memory.weights.data() : nullptr, pitch_of(network_.in(layer)), stream_.get());
       stream_.synchronize();
     }
   }
@@ -421,9 +434,10 @@ Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
   if (sixteen_bits)
     found = precision == Precision::kBf16 ? find_kernel_bf16(tiling, relu) : find_kernel_fp16(tiling, relu);
   if (!found)
-    throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) + " for tiles of " +
-                                std::to_string(tiling.rows()) + "x" + std::to_string(tiling.columns) + " and " +
-                                std::to_string(tiling.teams) + " teams");
+    throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
+                                " for tiles of " + std::to_string(tiling.rows()) + "x" +
+                                std::to_string(tiling.columns) + " and " + std::to_string(tiling.teams) +
+                                " teams");
   return *found;
 }
 
@@ -434,13 +448,14 @@ std::optional<std::string> tiled_unavailable(int device) {
   const DeviceInfo info = device_info(device);
   // wgmma is of this one generation; the kernels are machine code for it.
   if (info.compute_major != 9 || info.compute_minor != 0)
-    return "compute capability " + std::to_string(info.compute_major) + "." + std::to_string(info.compute_minor) +
-           ", needs 9.0";
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 9.0";
   return std::nullopt;
 }
 
-std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision, const DatasetView& data,
-                                                 const Parameters& initial, int device, const TiledOptions& options) {
+std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
+                                                 const DatasetView& data, const Parameters& initial,
+                                                 int device, const TiledOptions& options) {
   validate(workload);
   if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
   if (precision != Precision::kFp16 && precision != Precision::kBf16)
@@ -449,11 +464,13 @@ std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Preci
   use_device(device);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, device);
   const Network network{workload.model.widths, workload.batch_size};
-  const Tiling tiling = options.tiling ? *options.tiling : choose_tiling(network, multiprocessors);
+  const bool relu = workload.model.activation == Activation::kRelu;
+  const Tiling tiling = options.tiling ? *options.tiling : choose_tiling(network, relu, multiprocessors);
   if (const auto reason = schedule_refusal(network, tiling)) throw UnsupportedError("cuda-tiled: " + *reason);
   if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
     throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
-  return std::make_unique<Tiled>(workload, precision, data, initial, network, tiling, multiprocessors, options);
+  return std::make_unique<Tiled>(workload, precision, data, initial, network, tiling, multiprocessors,
+                                 options);
 }
 
 }  // namespace headroom

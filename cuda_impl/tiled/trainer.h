@@ -17,8 +17,8 @@ namespace headroom {
 /// For measurements and tests.
 struct TiledOptions {
   std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
-  double wait_seconds = 0;              ///< how long a wait may take; 0: far longer than a step does
-  int lost_task = -1;                   ///< this task of the first multiprocessor waits for more than comes
+  double wait_seconds = 0;                ///< how long a wait may take; 0: far longer than a step does
+  int lost_task = -1;                     ///< this task of the first multiprocessor waits for more than comes
 };
 
 /// What became of a task in a step.
@@ -40,8 +40,8 @@ std::optional<std::string> tiled_unavailable(int device);
 /// Throws UnsupportedError with the reason of tiled_unavailable(), for fp32 and tf32, and for a step of too many tiles; InputError if
 /// the data does not fit the workload, OutOfMemoryError. Every wait of its kernel has a bound: train() throws DeviceStuckError that says
 /// which task of which multiprocessor waited for what, and the process has to end.
-std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision, const DatasetView& data,
-                                                 const Parameters& initial, int device,
-                                                 const TiledOptions& options = {});
+std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
+                                                 const DatasetView& data, const Parameters& initial,
+                                                 int device, const TiledOptions& options = {});
 
 }  // namespace headroom

@@ -75,7 +75,8 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
       [&](const ReferencePoint& point) {
         trainer.set_state(point.start);
         trainer.train(point.step, 1);
-        errors.push_back(compare_step(point.step, problem.workload.optimizer, point.start, trainer.state(), point.update));
+        errors.push_back(
+            compare_step(point.step, problem.workload.optimizer, point.start, trainer.state(), point.update));
         EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss)) << point.step;
         if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start.parameters);
       },

@@ -310,12 +310,13 @@ TEST(TiledSchedule, EveryWeightHasAPlaceOfItsOwn) {
 
 TEST(TiledSchedule, TakesTheLargestTileThatKeepsAllMultiprocessorsBusy) {
   const auto chosen = [](int batch, int width) {
-    return choose_tiling({{784, width, width, width, 10}, batch}, 132);
+    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132);
   };
   EXPECT_EQ(chosen(64, 256), kTilings[0]);
   EXPECT_EQ(chosen(1024, 512), kTilings[0]);
   EXPECT_EQ(chosen(1024, 1024), kTilings[1]);
   EXPECT_EQ(chosen(2048, 1024), kTilings[2]);
+  EXPECT_EQ(choose_tiling({{784, 1024, 10}, 2048}, false, 132), kTilings[0]);
 }
 
 TEST(TiledSchedule, SaysWhatIsTooLarge) {

@@ -54,9 +54,9 @@ void print_tasks(TiledTrainer& trainer, std::int64_t next) {
             [&](const auto& a, const auto& b) { return groups[a].first < groups[b].first; });
   for (const std::string& name : order) {
     const Times& of = groups[name];
-    std::printf("    %-28s %4d tiles: first slab %6.2f to %6.2f, end %6.2f; products %5.2f, then %5.2f\n", name.c_str(),
-                of.count, 1e6 * of.first, 1e6 * of.last, 1e6 * of.end, 1e6 * of.products / of.count,
-                1e6 * of.rest / of.count);
+    std::printf("    %-28s %4d tiles: first slab %6.2f to %6.2f, end %6.2f; products %5.2f, then %5.2f\n",
+                name.c_str(), of.count, 1e6 * of.first, 1e6 * of.last, 1e6 * of.end,
+                1e6 * of.products / of.count, 1e6 * of.rest / of.count);
   }
 }
 
@@ -69,15 +69,19 @@ int print_times(int argc, char** argv) {
     const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
     const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
     const tiled::Network network{workload.model.widths, workload.batch_size};
-    const tiled::Tiling chosen = tiled::choose_tiling(network, multiprocessors);
+    const bool relu = workload.model.activation == Activation::kRelu;
+    const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors);
     for (const tiled::Tiling& tiling : tiled::kTilings) {
-      const auto trainer = make_tiled_trainer(workload, precision, data.train(), initial, 0, {.tiling = tiling});
+      if (!tiled::has_kernel(tiling, relu)) continue;
+      const auto trainer =
+          make_tiled_trainer(workload, precision, data.train(), initial, 0, {.tiling = tiling});
       std::int64_t next = 0;
       const double time = step_microseconds(*trainer, next);
-      std::printf("%-40s %s %3dx%-3d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n", argv[i], std::string(to_string(precision)).c_str(),
-                  tiling.rows(), tiling.columns, tiling == chosen ? "*" : " ", time,
-                  tiled::make_schedule(network, tiling, multiprocessors).cycles / 1755, trainer->losses(0, 1)[0],
-                  trainer->losses(next - 1, 1)[0]);
+      std::printf("%-40s %s %3dx%-3d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n", argv[i],
+                  std::string(to_string(precision)).c_str(), tiling.rows(), tiling.columns,
+                  tiling == chosen ? "*" : " ", time,
+                  tiled::make_schedule(network, tiling, multiprocessors).cycles / 1755,
+                  trainer->losses(0, 1)[0], trainer->losses(next - 1, 1)[0]);
       if (tasks && tiling == chosen) print_tasks(*trainer, next);
       std::fflush(stdout);
     }

@@ -114,9 +114,9 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
   const bool sixteen_bits =
       type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int value_bytes = sixteen_bits ? 2 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 0;
-  if ((rank != 2 && (rank != 3 || strides[1] % 16 != 0 || box[2] != 1)) || value_bytes == 0 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
-      box[0] * static_cast<unsigned>(value_bytes) != 128 || strides[0] % 16 != 0 ||
-      reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
+  if ((rank != 2 && (rank != 3 || strides[1] % 16 != 0 || box[2] != 1)) || value_bytes == 0 ||
+      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * static_cast<unsigned>(value_bytes) != 128 ||
+      strides[0] % 16 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const TensorMap tensor{.data = static_cast<unsigned char*>(data),
                          .rows = static_cast<std::int64_t>(extents[1]),
