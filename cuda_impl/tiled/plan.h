@@ -22,7 +22,9 @@ inline constexpr int kPanel = 64;
 /// Inner indices of a product that are fetched and multiplied at once, a stage of the ring.
 inline constexpr int kSlab = 64;
 /// Outputs of the last layer up to which the loss is made in the registers that hold them.
-inline constexpr int kOutputsOfTile = 64;
+inline constexpr int kOutputsOfTile = 16;
+/// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
+inline constexpr int kRowsOfLoss = 8;
 
 /// The tile of every product, and who makes it. One kernel is compiled for each.
 struct Tiling {
@@ -55,7 +57,8 @@ enum class Form : std::int16_t {
   kForward,         ///< of a hidden layer: its activations
   kOutputLoss,      ///< of the last layer, all outputs in one tile: the loss and its gradient
   kOutputs,         ///< of the last layer: outputs
-  kLoss,            ///< of rows of outputs: the loss and its gradient
+  kLossGradient,    ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
+  kLoss,            ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
   kInputGradient,   ///< of a hidden layer: the gradient of its sums
   kWeightGradient,  ///< of a layer: its weights, updated
   kPause,           ///< nothing
@@ -76,8 +79,8 @@ struct alignas(16) Task {
   std::uint16_t slabs = 0;            ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;
-  std::int32_t signals[2] = {-1, -1};  ///< counters that every warpgroup of the team adds 1 to
-  std::uint32_t unused[2] = {};
+  std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every warpgroup of the team adds 1 to
+  std::int32_t order = 0;                  ///< of the step's tasks, each of which comes after what it waits for
 };
 static_assert(sizeof(Task) == 48);
 

@@ -49,7 +49,8 @@ struct Costs {
     const double m = tiling.rows(), n = tiling.columns;
     const double slab = std::max(m * n * kSlab / kMultiplyAddsPerCycle, (m + n) * 2 * kSlab / kBytesPerCycle);
     double cycles = task.slabs * slab + kTask;
-    if (task.form == Form::kOutputLoss || task.form == Form::kLoss) cycles += kLoss;
+    if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
+      cycles += kLoss;
     if (task.form == Form::kWeightGradient) cycles += m * n * 10 / kUpdateBytesPerCycle;
     return cycles;
   }
@@ -58,12 +59,13 @@ struct Costs {
 /// All tasks of a step, in groups, with what each waits for.
 class Step {
  public:
-  Step(const Network& network, const Tiling& tiling)
+  Step(const Network& network, const Tiling& tiling, int multiprocessors)
       : network_(network),
         tiling_(tiling),
         row_tiles_(divide_up(network.batch, tiling.rows())),
         counters_(network.layers(), row_tiles_),
-        needs_(static_cast<std::size_t>(counters_.count()), 0) {
+        needs_(static_cast<std::size_t>(counters_.count()), 0),
+        one_link_less_(makes_loss_gradients(network, tiling, multiprocessors)) {
     make_groups();
     // Counters have to be counted before anything can wait for them.
     for (Group& group : groups_)
@@ -108,9 +110,11 @@ class Step {
     const int layers = network_.layers(), last = layers - 1;
     const int gradient_urgency = 2 * layers;  // of the first layer's weight gradient
     for (int row = 0; row < row_tiles_; ++row) {
-      for (int layer = 0; layer < layers; ++layer) add(forward_row(layer, row), layer);
+      for (int layer = 0; layer < (one_link_less_ ? last : layers); ++layer) add(forward_row(layer, row), layer);
       if (network_.out(last) > kOutputsOfTile) add(loss_row(row), layers);
-      for (int layer = last - 1; layer >= 0; --layer) add(gradient_row(layer, row), layers + last - layer);
+      if (one_link_less_) add(loss_gradient_row(row), layers);
+      for (int layer = one_link_less_ ? last - 2 : last - 1; layer >= 0; --layer)
+        add(gradient_row(layer, row), layers + last - layer);
     }
     for (int layer = 0; layer < layers; ++layer) add(weight_gradients(layer), gradient_urgency + layer);
   }
@@ -138,11 +142,29 @@ class Step {
 
   Group loss_row(int row) const {
     const int last = network_.layers() - 1;
-    Task task = blank(Form::kLoss, last, row, 0, 0);
-    task.rows = now(counters_.outputs_row(row));
-    task.signals[0] = counters_.gradient_row(last, row), task.signals[1] = counters_.gradient(last);
     Group group;
-    group.tasks.push_back(task);
+    for (int part = 0; part < kPanel / kRowsOfLoss; ++part) {
+      Task task = blank(Form::kLoss, last, row, part, 0);
+      task.rows = now(counters_.outputs_row(row));
+      task.signals[0] = counters_.gradient_row(last, row), task.signals[1] = counters_.gradient(last);
+      group.tasks.push_back(task);
+    }
+    return group;
+  }
+
+  /// The first of a row stores the loss and its gradient, and the last layer's biases may be updated when all have read them.
+  Group loss_gradient_row(int row) const {
+    const int last = network_.layers() - 1, layer = last - 1;
+    Group group;
+    for (int column = 0; column < divide_up(network_.out(layer), tiling_.columns); ++column) {
+      Task task = blank(Form::kLossGradient, layer, row, column, network_.in(last));
+      ++task.slabs;  // of the second product, over the outputs
+      task.rows = now(counters_.hidden_row(layer, row));
+      task.columns = last_step(counters_.weights(last));
+      task.signals[0] = counters_.gradient_row(layer, row), task.signals[1] = counters_.gradient(layer);
+      task.signals[2] = counters_.gradient(last);
+      group.tasks.push_back(task);
+    }
     return group;
   }
 
@@ -176,6 +198,7 @@ class Step {
   int row_tiles_;
   Counters counters_;
   std::vector<std::uint32_t> needs_;
+  bool one_link_less_;  // the last hidden layer's gradient comes with the loss
   std::vector<Group> groups_;
 };
 
@@ -243,7 +266,8 @@ class Walk {
     const auto [at, multiprocessor] = free_.top();
     free_.pop();
     Group& group = most_urgent(at);
-    const Task& task = group.tasks[group.next++];
+    Task& task = group.tasks[group.next++];
+    task.order = placed_++;
     const double end = std::max(at, group.ready) + group.cost;
     free_.push({end, multiprocessor});
     end_ = std::max(end_, end);
@@ -267,6 +291,7 @@ class Walk {
   std::vector<std::vector<Task>> lists_;
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free_;
   std::size_t first_ = 0;
+  int placed_ = 0;
   double end_ = 0;
 };
 
@@ -278,19 +303,23 @@ std::size_t Schedule::longest() const {
   return most;
 }
 
+bool makes_loss_gradients(const Network& network, const Tiling& tiling, int multiprocessors) {
+  const int last = network.layers() - 1;
+  return last > 0 && network.out(last) <= kOutputsOfTile &&
+         std::int64_t{divide_up(network.batch, tiling.rows())} * divide_up(network.in(last), tiling.columns) <=
+             multiprocessors;
+}
+
 Tiling choose_tiling(const Network& network, bool relu, int multiprocessors) {
-  // Nearly as many are enough: the last few multiprocessors cost less than tiles of half the size.
-  const double enough = 0.95 * multiprocessors;
-  for (std::size_t i = std::size(kTilings); i-- > 1;) {
-    const Tiling& tiling = kTilings[i];
-    if (!has_kernel(tiling, relu)) continue;
-    double most = 0;  // tiles of a hidden layer's forward product
-    for (int layer = 0; layer < network.layers(); ++layer)
-      most = std::max(most, 1.0 * divide_up(network.batch, tiling.rows()) *
-                                divide_up(network.out(layer), tiling.columns));
-    if (most >= enough) return tiling;
+  const Tiling* best = nullptr;
+  double least = 0;
+  for (const Tiling& tiling : kTilings) {
+    if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
+    const double cycles = make_schedule(network, tiling, multiprocessors).cycles;
+    if (best != nullptr && cycles >= least) continue;
+    best = &tiling, least = cycles;
   }
-  return kTilings[0];
+  return best != nullptr ? *best : kTilings[0];
 }
 
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling) {
@@ -315,7 +344,7 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
 Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors) {
   if (const auto refusal = schedule_refusal(network, tiling))
     throw std::invalid_argument("schedule: " + *refusal);
-  Step step(network, tiling);
+  Step step(network, tiling, multiprocessors);
   Walk walk(step, tiling, multiprocessors);
   Schedule schedule;
   schedule.counters = step.counters();
@@ -339,8 +368,10 @@ std::string describe(const Task& task) {
       return "outputs and loss" + place;
     case Form::kOutputs:
       return "outputs" + place;
+    case Form::kLossGradient:
+      return "loss and input gradient of " + layer + place;
     case Form::kLoss:
-      return "loss, tile row " + std::to_string(task.row);
+      return "loss, tile row " + std::to_string(task.row) + ", part " + std::to_string(task.column);
     case Form::kInputGradient:
       return "input gradient of " + layer + place;
     case Form::kWeightGradient:

@@ -24,8 +24,13 @@ struct Schedule {
   std::size_t longest() const;
 };
 
-/// The largest tile with a kernel of which the network's largest product still has about as many as there are multiprocessors.
+/// Of those with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
+/// H200, though its steps are a third too short: docs/kernels/log/tiled.md.)
 Tiling choose_tiling(const Network& network, bool relu, int multiprocessors);
+
+/// Whether the last hidden layer's gradient is made with the loss (Form::kLossGradient): few outputs, and so few tiles that all can make
+/// them at once.
+bool makes_loss_gradients(const Network& network, const Tiling& tiling, int multiprocessors);
 
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);

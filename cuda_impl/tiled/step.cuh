@@ -53,16 +53,18 @@ MACHINE_DEVICE Source rows_of(const Arguments& a, const Task& task, const StepPl
   const int first = S::kRows * task.row;
   if (task.form == Form::kWeightGradient) return {&a.layer[task.layer].gradient, 0, first, true};
   if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].gradient, 0, first, false};
-  return input_of(a, task.layer, step, first, false);
+  return input_of(a, task.form == Form::kLossGradient ? task.layer + 1 : task.layer, step, first, false);
 }
 template <class S>
 MACHINE_DEVICE Source columns_of(const Arguments& a, const Task& task, const StepPlace& step) {
   const int first = S::kColumns * task.column;
   if (task.form == Form::kWeightGradient) return input_of(a, task.layer, step, first, true);
-  if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].weights, step.parity, first, true};
+  if (task.form == Form::kInputGradient || task.form == Form::kLossGradient)
+    return {&a.layer[task.layer + 1].weights, step.parity, first, true};
   return {&a.layer[task.layer].weights, step.parity, first, false};
 }
 
+/// The thread that fetches the rows' factors, or the columns', of all tasks.
 template <class S, bool kRowsFactor>
 MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
@@ -70,22 +72,39 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   const std::uint32_t begin =
       shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
   const std::uint32_t full = shared_address(memory.full), free = shared_address(memory.free);
-  List list(a, 0, 1);
+  List<false> list(a, 0, 1);
   machine::RingPlace ring;
-  Waiter waiter{a.report, a.wait_nanoseconds, 0};
+  Waiter waiter{a};
+  const auto fill = [&](auto panels, const Source& source, int slabs) {
+    constexpr int kCount = decltype(panels)::value;
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab, ring.advance(S::kStages)) {
+      const std::uint32_t barrier = full + 8 * ring.stage;
+      wait_for_barrier(waiter, WaitFor::kFreeStage, free + 8 * ring.stage, ring.parity ^ 1);
+      if constexpr (kCount == 0) {
+        machine::barrier_arrive(barrier);
+      } else {
+        machine::barrier_arrive_expect(barrier, kCount * kTilePanelBytes);
+        source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
+      }
+    }
+  };
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
       if (task.slabs == 0) continue;
-      waiter.task = static_cast<std::uint32_t>(list.index());
+      waiter.step = step.of_launch, waiter.order = task.order;
       const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
       wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
       machine::fence_proxy_async();  // between what the counter has shown and what the copy engine reads
-#pragma unroll 1
-      for (int slab = 0; slab < task.slabs; ++slab, ring.advance(S::kStages)) {
-        wait_for_barrier(waiter, WaitFor::kFreeStage, free + 8 * ring.stage, ring.parity ^ 1);
-        machine::barrier_arrive_expect(full + 8 * ring.stage, kPanels * kTilePanelBytes);
-        source.template load<kPanels>(begin + ring.stage * S::kStageBytes, slab, full + 8 * ring.stage);
+      if (task.form != Form::kLossGradient) {
+        fill(Constant<kPanels>{}, source, task.slabs);
+      } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
+        fill(Constant<kPanels>{}, source, task.slabs - 1);
+        fill(Constant<0>{}, source, 1);
+      } else {  // all outputs' weights as rows, then as inner indices those of the tile's columns
+        fill(Constant<1>{}, Source{source.map, source.slice, 0, false}, task.slabs - 1);
+        fill(Constant<kPanels>{}, source, 1);
       }
     } while (!list.step_ends());
   }
@@ -99,20 +118,14 @@ template <class S>
 MACHINE_DEVICE std::uint32_t* kept_bits(const LayerArguments& layer, const Task& task,
                                         const Worker<S>& worker, int word) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
-  return layer.kept + (tile * S::kColumnPanels + word) * S::kTeam + worker.thread;
+  return layer.kept + (tile * S::kColumnPanels + word) * S::kTeam + worker.thread();
 }
 template <class S>
 MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
                                   int quad) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
-  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam + worker.thread;
+  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam + worker.thread();
 }
-
-/// A value that is known when a kernel is compiled, as an argument.
-template <auto kValue>
-struct Constant {
-  static constexpr auto value = kValue;
-};
 
 /// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
 template <class Work>
@@ -136,18 +149,18 @@ TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h
 
 template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
-                                 const StepPlace& step, TaskTimes& times) {
+                                 const StepPlace& step) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], none[4];
   Biases<S> biases;
   worker.take_turn();
   multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
                                                                    none, [&] {
-                                                                     mark(times.first_slab, a);
+                                                                     mark(worker, &TaskTimes::first_slab);
                                                                      biases.load(layer, task, worker);
                                                                    });
   worker.pass_turn();
-  mark(times.products, a);
+  mark(worker, &TaskTimes::products);
   std::uint32_t held[S::kPairs];
 #pragma unroll
   for (int j = 0; j < S::kColumns / 8; ++j) {
@@ -181,59 +194,116 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
       }
     });
   }
-  store_tile<S>(a, task, worker, held, a.layer[task.layer + 1].input, step.parity, S::kRows * task.row,
-                S::kColumns * task.column, layer.out);
+  store_tile(worker, held,
+             Place{a.layer[task.layer + 1].input, step.parity, S::kRows * task.row, S::kColumns * task.column, layer.out});
+  if (worker.leads()) signal(a, task, 0, 1);
+}
+
+/// The slopes of a thread's values of a tile, or what they are taken from: asked for with the first slab where there are registers.
+template <class S, bool kRelu>
+struct Slopes {
+  static constexpr int kQuads = S::kColumns / 16;
+  static constexpr bool kEarly = kQuads <= 4;
+  machine::Mask<S::kPairs> mask;
+  uint4 kept[kEarly ? kQuads : 1];
+
+  MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker) {
+    if constexpr (kRelu) {
+#pragma unroll
+      for (int word = 0; word < S::kColumnPanels; ++word)
+        mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
+    } else if constexpr (kEarly) {
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad) kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+    }
+  }
+  /// held = sums times slopes, rounded.
+  template <class Format>
+  MACHINE_DEVICE void apply(const Arguments& a, const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                            const float (&sums)[S::kSums], std::uint32_t (&held)[S::kPairs]) const {
+    if constexpr (kRelu) {
+      machine::masked<Format>(sums, mask, held);
+    } else {
+      with_activation(a.activation, [&](auto activation) {
+        constexpr Activation kActivation = decltype(activation)::value;
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const uint4 of_quad =
+              kEarly ? kept[kEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+          const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float2 from = Format::unpack(words[i]);
+            const float* sum = sums + 8 * quad + 2 * i;
+            held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
+                                              rules::passed_back(kActivation, from.y, sum[1]));
+          }
+        }
+      });
+    }
+  }
+};
+
+/// The gradient's tile from the sums of its product, and what signals up to `last_signal` say.
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, const Worker<S>& worker,
+                                          const Slopes<S, kRelu>& slopes, const float (&sums)[S::kSums], int last_signal) {
+  const LayerArguments& layer = a.layer[task.layer];
+  std::uint32_t held[S::kPairs];
+  slopes.template apply<Format>(a, layer, task, worker, sums, held);
+  store_tile(worker, held, Place{layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out});
+  if (worker.leads()) signal(a, task, 0, last_signal);
 }
 
 template <class S, class Format, bool kRelu>
-MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
-                                        TaskTimes& times) {
-  const LayerArguments& layer = a.layer[task.layer];
+MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
   float sums[S::kSums], none[4];
-  machine::Mask<S::kPairs> mask;
-  // Asked for with the first slab where there are registers for them.
-  constexpr int kQuads = S::kColumns / 16;
-  constexpr bool kKeptEarly = kQuads <= 4;
-  uint4 kept[kKeptEarly ? kQuads : 1];
+  Slopes<S, kRelu> slopes;
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
-      worker, machine::uniform(task.slabs), sums, none, [&] {
-        mark(times.first_slab, a);
-        if constexpr (kRelu) {
-#pragma unroll
-          for (int word = 0; word < S::kColumnPanels; ++word)
-            mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
-        } else if constexpr (kKeptEarly) {
-#pragma unroll
-          for (int quad = 0; quad < kQuads; ++quad)
-            kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
-        }
-      });
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(worker, machine::uniform(task.slabs), sums, none,
+                                                                    [&] {
+                                                                      mark(worker, &TaskTimes::first_slab);
+                                                                      slopes.load(a.layer[task.layer], task, worker);
+                                                                    });
   worker.pass_turn();
-  mark(times.products, a);
-  std::uint32_t held[S::kPairs];
-  if constexpr (kRelu) {
-    machine::masked<Format>(sums, mask, held);
+  mark(worker, &TaskTimes::products);
+  finish_input_gradient<S, Format>(a, task, worker, slopes, sums, 1);
+}
+
+/// Outputs that fit one tile: the loss and its gradient in registers. With Form::kLossGradient, also the gradient of the last hidden layer:
+/// a second product, whose left factor is the loss's gradient where it is. So nobody waits for that by way of device memory, but every
+/// tile of a row makes the outputs anew, which takes no longer than one of them does; the first one stores the loss.
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step) {
+  const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
+  const LayerArguments& last = a.layer[a.layers - 1];
+  OutputRows<S> rows(a, task, worker, step);
+  Slopes<S, kRelu> slopes;
+  float outputs[kOutputsOfTile / 2], none[4];
+  worker.take_turn();
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(
+      worker, machine::uniform(task.slabs) - (goes_on ? 1 : 0), outputs, none, [&] {
+        mark(worker, &TaskTimes::first_slab);
+        rows.load(a, last);
+        if (goes_on) slopes.load(a.layer[task.layer], task, worker);
+      });
+  std::uint32_t held[kOutputsOfTile / 4];
+  const float loss = rows.template finish<Format>(a, last, outputs, held);
+  if (goes_on) {
+    float sums[S::kSums];
+    multiply_held_slab<S, Format>(worker, held, sums);
+    worker.pass_turn();
+    mark(worker, &TaskTimes::products);
+    const bool stores_loss = machine::uniform(task.column) == 0;
+    finish_input_gradient<S, Format>(a, task, worker, slopes, sums, stores_loss ? 1 : 2);
+    if (!stores_loss) return;
   } else {
-    with_activation(a.activation, [&](auto activation) {
-      constexpr Activation kActivation = decltype(activation)::value;
-#pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) {
-        const uint4 of_quad =
-            kKeptEarly ? kept[kKeptEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
-        const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 from = Format::unpack(words[i]);
-          const float* sum = sums + 8 * quad + 2 * i;
-          held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
-                                            rules::passed_back(kActivation, from.y, sum[1]));
-        }
-      }
-    });
+    worker.pass_turn();
+    mark(worker, &TaskTimes::products);
   }
-  store_tile<S>(a, task, worker, held, layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column,
-                layer.out);
+  keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows, loss);
+  store_tile(worker, held, Place{last.gradient, 0, S::kRows * task.row, 0, last.out});
+  if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
 }
 
 // ---- weight gradient and update
@@ -278,7 +348,7 @@ struct Weights {
 
   MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
                            const Worker<S>& worker) {
-    begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread;
+    begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread();
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) masters[j] = __ldcg(layer.masters + begin + j * S::kTeam);
     if constexpr (kSlotsEarly) {
@@ -332,7 +402,7 @@ template <class S, int kSlots>
 MACHINE_DEVICE void update_biases(const Arguments& a, const LayerArguments& layer, const Task& task,
                                   const Worker<S>& worker, const rules::UpdateFactors& factors,
                                   const float (&row_sums)[4]) {
-  if (worker.lane.first_column() != 0) return;
+  if (worker.lane().first_column() != 0) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = S::kRows * task.row + worker.row_of_tile() + 8 * half;
@@ -351,13 +421,13 @@ MACHINE_DEVICE void update_biases(const Arguments& a, const LayerArguments& laye
 template <class S>
 MACHINE_DEVICE void finish_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step) {
   const float* parts = a.loss_sums + std::int64_t{step.parity} * a.loss_parts;
-  const int thread = worker.thread % machine::kWarpgroup;
+  const int thread = worker.thread() % machine::kWarpgroup;
   float sum = 0;
   for (int part = thread; part < a.loss_parts; part += machine::kWarpgroup) sum += __ldcg(parts + part);
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
-  float* of_warps = worker.memory.sums[worker.warpgroup];
-  if (worker.lane.lane == 0) of_warps[worker.lane.warp] = sum;
+  float* of_warps = worker.memory.sums[worker.warpgroup()];
+  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = sum;
   worker.meet();
   if (worker.leads())
     a.losses[(a.first_step + step.of_launch) % a.loss_slots] =
@@ -366,7 +436,7 @@ MACHINE_DEVICE void finish_loss(const Arguments& a, const Worker<S>& worker, con
 
 template <class S, class Format>
 MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
-                                         const StepPlace& step, TaskTimes& times) {
+                                         const StepPlace& step) {
   const LayerArguments& layer = a.layer[task.layer];
   float sums[S::kSums], row_sums[4];
   Weights<S> weights;
@@ -376,23 +446,24 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, W
   worker.take_turn();
   const auto multiply = [&](auto sums_rows) {
     multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, decltype(sums_rows)::value>(
-        worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(times.first_slab, a); });
+        worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(worker, &TaskTimes::first_slab); });
   };
   if (with_bias)
     multiply(Constant<true>{});
   else
     multiply(Constant<false>{});
   worker.pass_turn();
-  mark(times.products, a);
+  mark(worker, &TaskTimes::products);
   std::uint32_t held[S::kPairs];
   with_slots(a.slots, [&](auto slots) {
     constexpr int kSlots = decltype(slots)::value;
     weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
     if (with_bias) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
   });
-  store_tile<S>(a, task, worker, held, layer.weights, step.parity ^ 1, S::kRows * task.row,
-                S::kColumns * task.column, layer.in);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group == 0)
+  store_tile(worker, held,
+             Place{layer.weights, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column, layer.in});
+  if (worker.leads()) signal(a, task, 0, 1);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group() == 0)
     finish_loss<S>(a, worker, step);
 }
 
@@ -401,43 +472,42 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, W
 template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
   Worker<S> worker(a, memory);
-  List list(a, worker.team, S::kTeams);
-  if (worker.team == 1) worker.skip(a.tasks[a.first_task[machine::block_index()]].slabs);
+  List<true> list(a, worker.team(), S::kTeams);
+  if (worker.team() == 1) worker.skip(a.tasks[a.first_task[machine::block_index()]].slabs);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
-      worker.waiter.task = static_cast<std::uint32_t>(list.index());
-      TaskTimes times{};
-      mark(times.begin, a);
+      worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
+      worker.times = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1 ? a.times + list.index() : nullptr;
+      mark(worker, &TaskTimes::begin);
       switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
         case Form::kForward:
-          forward_tile<S, Format, kRelu>(a, task, worker, step, times);
+          forward_tile<S, Format, kRelu>(a, task, worker, step);
           break;
         case Form::kOutputLoss:
-          output_loss_tile<S, Format>(a, task, worker, step, times);
+        case Form::kLossGradient:
+          outputs_and_loss_tile<S, Format, kRelu>(a, task, worker, step);
           break;
         case Form::kOutputs:
-          outputs_tile<S, Format>(a, task, worker, times);
+          outputs_tile<S, Format>(a, task, worker);
           break;
         case Form::kLoss:
           worker.take_turn();
           worker.pass_turn();
-          loss_of_rows<S, Format>(a, task, worker, step, times);
+          loss_of_rows<S, Format>(a, task, worker, step);
           break;
         case Form::kInputGradient:
-          input_gradient_tile<S, Format, kRelu>(a, task, worker, times);
+          input_gradient_tile<S, Format, kRelu>(a, task, worker);
           break;
         case Form::kWeightGradient:
-          weight_gradient_tile<S, Format>(a, task, worker, step, times);
+          weight_gradient_tile<S, Format>(a, task, worker, step);
           break;
         case Form::kPause:
           worker.take_turn();
           worker.pass_turn();
           break;
       }
-      mark(times.end, a);
-      if (a.times != nullptr && step.of_launch == a.steps - 1 && worker.thread == 0)
-        a.times[list.index()] = times;
+      mark(worker, &TaskTimes::end);
       worker.skip(task.slabs_of_others);
     } while (!list.step_ends());
   }

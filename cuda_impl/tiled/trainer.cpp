@@ -32,11 +32,14 @@ using namespace tiled;
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = 4096;
 constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
-constexpr int kPitchValues = 8;   // of a row of 16-bit values: the copy engine takes rows on 16 bytes
 constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
 
+/// Values of a row of 16-bit values. The copy engine takes rows on 16 bytes; and no part of a row that lies in one panel begins in one
+/// line of the L2 and ends in the next, which would be fetched at half the speed.
 std::int64_t pitch_of(std::int64_t columns) {
-  return (columns + kPitchValues - 1) / kPitchValues * kPitchValues;
+  std::int64_t pitch = 8;
+  while (pitch < columns && pitch < kPanel) pitch *= 2;
+  return (columns + pitch - 1) / pitch * pitch;
 }
 
 /// A word in the host's memory that kernels write to, which outlives a launch that ends with an error.
@@ -280,7 +283,7 @@ class Tiled : public TiledTrainer {
       outputs_ = DeviceBuffer<float>(row_tiles() * tiling_.rows() * arguments_.outputs_pitch);
     arguments_.outputs = outputs_.data();
     arguments_.output_gradient = layers_.back().gradient.data();
-    arguments_.loss_parts = divide_up(network_.batch, kPanel);
+    arguments_.loss_parts = divide_up(network_.batch, has_wide_outputs() ? kRowsOfLoss : kPanel);
     loss_sums_ = zeros<float>(2 * std::int64_t{arguments_.loss_parts});
     arguments_.loss_sums = loss_sums_.data();
     arguments_.losses = losses_.data();
@@ -295,10 +298,12 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest =
+    const double longest = std::getenv("HR_LONG") ? 1e9 :
         options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
+    least_report_.fill_bytes(0xff);
+    arguments_.least_report = least_report_.data();
   }
 
   void require_resident() {
@@ -348,15 +353,16 @@ class Tiled : public TiledTrainer {
 
   std::string given_up() const {
     const std::uint64_t report = report_.value();
-    std::uint32_t block = 0, first = 0;
-    while (block + 1 < schedule_.lists.size() && first + schedule_.lists[block].size() <= task_of(report))
-      first += static_cast<std::uint32_t>(schedule_.lists[block++].size());
-    const std::vector<Task>& list = schedule_.lists[block];
-    const std::size_t index = task_of(report) - first;
-    return "cuda-tiled: task " + std::to_string(index + 1) + " of " + std::to_string(list.size()) +
-           " of multiprocessor " + std::to_string(block_of(report)) + " (" + describe(list[index]) +
-           ") waited too long for " + to_string(what_of(report)) +
-           "; the launch was given up, with its process";
+    std::string who = "a task";
+    for (std::size_t block = 0; block < schedule_.lists.size(); ++block) {
+      const std::vector<Task>& list = schedule_.lists[block];
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (list[i].order == order_of(report) && list[i].form != Form::kPause)
+          who = "task " + std::to_string(i + 1) + " of " + std::to_string(list.size()) + " of multiprocessor " +
+                std::to_string(block) + " (" + describe(list[i]) + ")";
+    }
+    return "cuda-tiled: in step " + std::to_string(arguments_.first_step + step_of(report)) + " " + who +
+           " waited too long for " + to_string(what_of(report)) + "; the launch was given up, with its process";
   }
 
   /// What lies where `of` says, as parameters; through a buffer of the largest layer's size.
@@ -416,6 +422,7 @@ class Tiled : public TiledTrainer {
   DeviceBuffer<rules::UpdateFactors> factors_;
   KeptLosses losses_;
   HostReport report_;
+  DeviceBuffer<std::uint64_t> least_report_{1};
   Arguments arguments_{};
   int parity_ = 0;  // which copies of weights and activations the next step reads
   LaunchPace pace_{kFirstLaunch, kMostSteps};

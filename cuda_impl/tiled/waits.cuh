@@ -11,11 +11,10 @@ namespace headroom::tiled {
 
 using machine::barrier_try_wait;
 
-/// What a thread waits as: the task it is at.
+/// What a thread waits as: the step of the launch and the task it is at.
 struct Waiter {
-  std::uint64_t* report;
-  std::uint64_t longest;
-  std::uint32_t task;  // in all lists
+  const Arguments& arguments;
+  int step = 0, order = 0;
 };
 
 template <class Ready>
@@ -23,10 +22,14 @@ MACHINE_DEVICE void wait_until(const Waiter& waiter, WaitFor what, const Ready& 
   std::uint64_t begin = 0;
   for (std::uint32_t polls = 1; !ready(); ++polls) {
     if (polls % 1024 != 0) continue;
-    const std::uint64_t now = machine::nanoseconds();
+    const std::uint64_t now = machine::nanoseconds(), longest = waiter.arguments.wait_nanoseconds;
     if (begin == 0) begin = now;
-    if (now - begin < waiter.longest) continue;
-    machine::report_to_host(waiter.report, wait_report(what, machine::block_index(), waiter.task));
+    if (now - begin < longest) continue;
+    // All who wait say so, and then the one that the others wait for ends it.
+    const std::uint64_t report = wait_report(waiter.step, waiter.order, what);
+    const std::uint64_t least = machine::report_least(waiter.arguments.least_report, report);
+    if (now - begin < longest + longest / 4 || least < report) continue;
+    machine::report_to_host(waiter.arguments.report, report);
     machine::end_launch_with_error();
   }
 }

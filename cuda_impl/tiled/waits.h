@@ -1,4 +1,5 @@
-// What a wait that ran out says, in one word.
+// What a wait that ran out says, in one word. Of several the least is the one that the others wait for: no task before it, in the order
+// of the steps and of a step's tasks, waits for anything.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,12 @@ namespace headroom::tiled {
 
 enum class WaitFor : std::uint64_t { kRows = 1, kColumns, kFreeStage, kFullStage, kTurn, kOutputs };
 
-TILED_BOTH std::uint64_t wait_report(WaitFor what, std::uint32_t block, std::uint32_t task) {
-  return static_cast<std::uint64_t>(what) << 56 | std::uint64_t{block} << 32 | task;
+TILED_BOTH std::uint64_t wait_report(int step_of_launch, int order, WaitFor what) {
+  return static_cast<std::uint64_t>(step_of_launch) << 40 | static_cast<std::uint64_t>(order) << 8 |
+         static_cast<std::uint64_t>(what);
 }
-constexpr WaitFor what_of(std::uint64_t report) { return static_cast<WaitFor>(report >> 56); }
-constexpr std::uint32_t block_of(std::uint64_t report) { return report >> 32 & 0xffffff; }
-constexpr std::uint32_t task_of(std::uint64_t report) { return static_cast<std::uint32_t>(report); }
+constexpr int step_of(std::uint64_t report) { return static_cast<int>(report >> 40); }
+constexpr int order_of(std::uint64_t report) { return static_cast<int>(report >> 8 & 0xffffffff); }
+constexpr WaitFor what_of(std::uint64_t report) { return static_cast<WaitFor>(report & 0xff); }
 
 }  // namespace headroom::tiled

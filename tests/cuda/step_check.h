@@ -30,7 +30,7 @@ struct NamedProblem {
   NamedProblem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
     workload.seed = seed;
     // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
-    if (is_deep()) workload.optimizer.learning_rate = 0.5;
+    if (is_deep() && workload.optimizer.kind == Optimizer::Kind::kSgd) workload.optimizer.learning_rate = 0.5;
     dataset = make_dataset(workload, 0);
     initial = initial_parameters(workload.model.widths, seed);
   }

@@ -30,6 +30,7 @@ std::string described(const Network& network, const Tiling& tiling, int multipro
 struct Work {
   Network network;
   Tiling tiling;
+  bool loss_gradients;  // made with the loss
 
   int rows() const { return divide_up(network.batch, tiling.rows()); }
   int across(int width) const { return divide_up(width, tiling.columns); }
@@ -44,13 +45,23 @@ struct Work {
   }
   std::set<Tile> outputs(int row) const {
     std::set<Tile> tiles;
+    if (loss_gradients) {
+      for (int column = 0; column < across(network.in(last())); ++column)
+        tiles.insert({Form::kLossGradient, last() - 1, row, column});
+      return tiles;
+    }
     for (int column = 0; column < across(network.out(last())); ++column)
       tiles.insert({wide_outputs() ? Form::kOutputs : Form::kOutputLoss, last(), row, column});
     return tiles;
   }
   std::set<Tile> gradient(int layer, int row) const {
     std::set<Tile> tiles;
-    if (layer == last()) return wide_outputs() ? std::set<Tile>{{Form::kLoss, layer, row, 0}} : outputs(row);
+    if (layer == last() && !wide_outputs()) return outputs(row);
+    if (layer == last()) {
+      for (int part = 0; part < kPanel / kRowsOfLoss; ++part) tiles.insert({Form::kLoss, layer, row, part});
+      return tiles;
+    }
+    if (layer == last() - 1 && loss_gradients) return outputs(row);
     for (int column = 0; column < across(network.out(layer)); ++column)
       tiles.insert({Form::kInputGradient, layer, row, column});
     return tiles;
@@ -107,6 +118,11 @@ struct Work {
         } else {
           overwrites_gradient();
         }
+        return needs;
+      case Form::kLossGradient:
+        needs.push_back({0, activations(layer, row)});
+        needs.push_back({1, weights(layer + 1)});
+        overwrites_gradient();
         return needs;
       case Form::kLoss:
         needs.push_back({0, outputs(row)});
@@ -222,9 +238,11 @@ void for_random_networks(int count, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {
-    const Work work{random_network(random), kTilings[random() % std::size(kTilings)]};
     const int choices[] = {1, 2, 3, 7, 20, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
+    const Network network = random_network(random);
+    const Tiling& tiling = kTilings[random() % std::size(kTilings)];
+    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors)};
     SCOPED_TRACE(described(work.network, work.tiling, multiprocessors));
     check(work, make_schedule(work.network, work.tiling, multiprocessors), multiprocessors, random);
   }
@@ -255,6 +273,9 @@ TEST(TiledSchedule, EveryFactorWaitsItselfForAllThatItReads) {
         if (task.form == Form::kPause) continue;
         if (task.form == Form::kLoss) {
           check(task, task.rows, work.outputs(row), false);
+        } else if (task.form == Form::kLossGradient) {
+          check(task, task.rows, work.activations(layer, row), false);
+          check(task, task.columns, work.weights(layer + 1), true);
         } else if (task.form == Form::kInputGradient) {
           check(task, task.rows, work.gradient(layer + 1, row), false);
           check(task, task.columns, work.weights(layer + 1), true);
@@ -308,14 +329,17 @@ TEST(TiledSchedule, EveryWeightHasAPlaceOfItsOwn) {
   }
 }
 
-TEST(TiledSchedule, TakesTheLargestTileThatKeepsAllMultiprocessorsBusy) {
+TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
   const auto chosen = [](int batch, int width) {
     return choose_tiling({{784, width, width, width, 10}, batch}, true, 132);
   };
   EXPECT_EQ(chosen(64, 256), kTilings[0]);
   EXPECT_EQ(chosen(1024, 512), kTilings[0]);
+  EXPECT_EQ(chosen(4096, 256), kTilings[0]);
+  EXPECT_EQ(chosen(256, 1024), kTilings[0]);
+  EXPECT_EQ(chosen(4096, 512), kTilings[1]);
   EXPECT_EQ(chosen(1024, 1024), kTilings[1]);
-  EXPECT_EQ(chosen(2048, 1024), kTilings[2]);
+  EXPECT_EQ(chosen(4096, 1024), kTilings[2]);
   EXPECT_EQ(choose_tiling({{784, 1024, 10}, 2048}, false, 132), kTilings[0]);
 }
 
