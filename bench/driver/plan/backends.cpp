@@ -89,6 +89,8 @@ std::vector<BackendRow> backend_table() {
        "our kernel for large weights: each is read once forward, and read and written once backward"},
       {"cuda-fused", "cuda", Family::kCuda,
        "our kernels for narrow networks: activations stay on the chip, forward to backward"},
+      {"cuda-tiled", "cuda", Family::kCuda,
+       "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
       {.name = "cuda",
        .worker = "cuda",
        .family = Family::kCuda,
