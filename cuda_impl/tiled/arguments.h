@@ -66,7 +66,7 @@ struct Arguments {
   std::uint64_t wait_nanoseconds;
   std::uint64_t* least_report;  ///< of waits that have run out (waits.h); all ones before
   std::uint64_t* report;        ///< in the host's memory: 0, or the wait that ended the launch
-  TaskTimes* times;       ///< [tasks], of the launch's last step; or null
+  TaskTimes* times;             ///< [tasks], of the launch's last step; or null
 };
 
 /// Counters in lines of their own.

@@ -93,8 +93,10 @@ struct OutputRows {
   float2 biases[kPieces];
   std::int32_t labels[2];
 
-  MACHINE_DEVICE OutputRows(const Arguments& a, const Task& task, const Worker<S>& worker, const StepPlace& step)
-      : of{{a, step, S::kRows * task.row + worker.row_of_tile()}, {a, step, S::kRows * task.row + worker.row_of_tile() + 8}},
+  MACHINE_DEVICE OutputRows(const Arguments& a, const Task& task, const Worker<S>& worker,
+                            const StepPlace& step)
+      : of{{a, step, S::kRows * task.row + worker.row_of_tile()},
+           {a, step, S::kRows * task.row + worker.row_of_tile() + 8}},
         first(worker.lane().first_column()),
         labels{} {}
 
@@ -108,8 +110,8 @@ struct OutputRows {
   }
   /// held = the loss's gradient, rounded, zero behind the last output. Returns the loss of the warp's rows.
   template <class Format>
-  MACHINE_DEVICE float finish(const Arguments& a, const LayerArguments& last, const float (&sums)[4 * kPieces],
-                              std::uint32_t (&held)[2 * kPieces]) const {
+  MACHINE_DEVICE float finish(const Arguments& a, const LayerArguments& last,
+                              const float (&sums)[4 * kPieces], std::uint32_t (&held)[2 * kPieces]) const {
     float loss = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -119,8 +121,8 @@ struct OutputRows {
         z[j] = make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
       const float of_row = a.loss == Loss::kCrossEntropy
                                ? cross_entropy_of_row(z, last.out, first, labels[half], a.gradient_scale)
-                               : loss_of_row(z, a.loss, last.out, first, a.targets + of[half].sample * last.out,
-                                             a.gradient_scale);
+                               : loss_of_row(z, a.loss, last.out, first,
+                                             a.targets + of[half].sample * last.out, a.gradient_scale);
       if (of[half].inside && first == 0) loss += of_row;
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[j].x, z[j].y);
@@ -133,8 +135,8 @@ struct OutputRows {
 
 /// The loss of a warpgroup's rows, from each warp's, to where the step's is added up: that of `rows` rows from `first_row` on.
 template <class S>
-MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step, int first_row, int rows,
-                              float of_warp) {
+MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step,
+                              int first_row, int rows, float of_warp) {
   float* of_warps = worker.memory.sums[worker.warpgroup()];
   worker.meet();  // whoever read them before has
   if (worker.lane().lane == 0) of_warps[worker.lane().warp] = of_warp;
@@ -180,8 +182,7 @@ template <class S, class Format>
 MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>& worker,
                                  const StepPlace& step) {
   const int outputs = a.layer[task.layer].out, pitch = a.outputs_pitch, lane = worker.lane().lane;
-  const int first_row =
-      S::kRows * task.row + machine::kTileRows * worker.group() + kRowsOfLoss * task.column;
+  const int first_row = S::kRows * task.row + machine::kTileRows * worker.group() + kRowsOfLoss * task.column;
   if (lane == 0) wait_for_counter(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
   worker.meet();
   mark(worker, &TaskTimes::first_slab);
@@ -214,7 +215,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
 #pragma unroll 4
       for (int column = 4 * lane; column < pitch; column += 128) {
         const float4 four = outputs_of(z, column);
-        sum += (expf(four.x - largest) + expf(four.y - largest)) + (expf(four.z - largest) + expf(four.w - largest));
+        sum += (expf(four.x - largest) + expf(four.y - largest)) +
+               (expf(four.z - largest) + expf(four.w - largest));
       }
 #pragma unroll
       for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
@@ -222,7 +224,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
       if (lane == 0) loss += rules::cross_entropy(sum, __ldcg(z + label) - largest);
       const float inverse = 1 / sum;
       const auto gradient = [&](float output, int column) {
-        return rules::cross_entropy_gradient(expf(output - largest) * inverse, column == label) * a.gradient_scale;
+        return rules::cross_entropy_gradient(expf(output - largest) * inverse, column == label) *
+               a.gradient_scale;
       };
 #pragma unroll 4
       for (int column = 4 * lane; column < pitch; column += 128) {
@@ -240,8 +243,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
       };
       for (int column = 4 * lane; column < pitch; column += 128) {
         const float4 four = __ldcg(reinterpret_cast<const float4*>(z + column));
-        const float of[4] = {gradient(four.x, column), gradient(four.y, column + 1), gradient(four.z, column + 2),
-                             gradient(four.w, column + 3)};
+        const float of[4] = {gradient(four.x, column), gradient(four.y, column + 1),
+                             gradient(four.z, column + 2), gradient(four.w, column + 3)};
         to[column / 4] = make_uint2(Format::pack(of[0], of[1]), Format::pack(of[2], of[3]));
       }
     }

@@ -54,11 +54,11 @@ struct Network {
 };
 
 enum class Form : std::int16_t {
-  kForward,         ///< of a hidden layer: its activations
-  kOutputLoss,      ///< of the last layer, all outputs in one tile: the loss and its gradient
-  kOutputs,         ///< of the last layer: outputs
-  kLossGradient,    ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
-  kLoss,            ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
+  kForward,       ///< of a hidden layer: its activations
+  kOutputLoss,    ///< of the last layer, all outputs in one tile: the loss and its gradient
+  kOutputs,       ///< of the last layer: outputs
+  kLossGradient,  ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
+  kLoss,  ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
   kInputGradient,   ///< of a hidden layer: the gradient of its sums
   kWeightGradient,  ///< of a layer: its weights, updated
   kPause,           ///< nothing
@@ -80,7 +80,7 @@ struct alignas(16) Task {
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;
   std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every warpgroup of the team adds 1 to
-  std::int32_t order = 0;                  ///< of the step's tasks, each of which comes after what it waits for
+  std::int32_t order = 0;  ///< of the step's tasks, each of which comes after what it waits for
 };
 static_assert(sizeof(Task) == 48);
 

@@ -110,7 +110,8 @@ class Step {
     const int layers = network_.layers(), last = layers - 1;
     const int gradient_urgency = 2 * layers;  // of the first layer's weight gradient
     for (int row = 0; row < row_tiles_; ++row) {
-      for (int layer = 0; layer < (one_link_less_ ? last : layers); ++layer) add(forward_row(layer, row), layer);
+      for (int layer = 0; layer < (one_link_less_ ? last : layers); ++layer)
+        add(forward_row(layer, row), layer);
       if (network_.out(last) > kOutputsOfTile) add(loss_row(row), layers);
       if (one_link_less_) add(loss_gradient_row(row), layers);
       for (int layer = one_link_less_ ? last - 2 : last - 1; layer >= 0; --layer)
@@ -306,7 +307,8 @@ std::size_t Schedule::longest() const {
 bool makes_loss_gradients(const Network& network, const Tiling& tiling, int multiprocessors) {
   const int last = network.layers() - 1;
   return last > 0 && network.out(last) <= kOutputsOfTile &&
-         std::int64_t{divide_up(network.batch, tiling.rows())} * divide_up(network.in(last), tiling.columns) <=
+         std::int64_t{divide_up(network.batch, tiling.rows())} *
+                 divide_up(network.in(last), tiling.columns) <=
              multiprocessors;
 }
 

@@ -124,7 +124,8 @@ template <class S>
 MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
                                   int quad) {
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
-  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam + worker.thread();
+  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam +
+         worker.thread();
 }
 
 /// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
@@ -195,7 +196,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
     });
   }
   store_tile(worker, held,
-             Place{a.layer[task.layer + 1].input, step.parity, S::kRows * task.row, S::kColumns * task.column, layer.out});
+             Place{a.layer[task.layer + 1].input, step.parity, S::kRows * task.row, S::kColumns * task.column,
+                   layer.out});
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
@@ -214,13 +216,15 @@ struct Slopes {
         mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
     } else if constexpr (kEarly) {
 #pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad) kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+      for (int quad = 0; quad < kQuads; ++quad)
+        kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
     }
   }
   /// held = sums times slopes, rounded.
   template <class Format>
-  MACHINE_DEVICE void apply(const Arguments& a, const LayerArguments& layer, const Task& task, const Worker<S>& worker,
-                            const float (&sums)[S::kSums], std::uint32_t (&held)[S::kPairs]) const {
+  MACHINE_DEVICE void apply(const Arguments& a, const LayerArguments& layer, const Task& task,
+                            const Worker<S>& worker, const float (&sums)[S::kSums],
+                            std::uint32_t (&held)[S::kPairs]) const {
     if constexpr (kRelu) {
       machine::masked<Format>(sums, mask, held);
     } else {
@@ -247,11 +251,13 @@ struct Slopes {
 /// The gradient's tile from the sums of its product, and what signals up to `last_signal` say.
 template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, const Worker<S>& worker,
-                                          const Slopes<S, kRelu>& slopes, const float (&sums)[S::kSums], int last_signal) {
+                                          const Slopes<S, kRelu>& slopes, const float (&sums)[S::kSums],
+                                          int last_signal) {
   const LayerArguments& layer = a.layer[task.layer];
   std::uint32_t held[S::kPairs];
   slopes.template apply<Format>(a, layer, task, worker, sums, held);
-  store_tile(worker, held, Place{layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out});
+  store_tile(worker, held,
+             Place{layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out});
   if (worker.leads()) signal(a, task, 0, last_signal);
 }
 
@@ -260,11 +266,11 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
   float sums[S::kSums], none[4];
   Slopes<S, kRelu> slopes;
   worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(worker, machine::uniform(task.slabs), sums, none,
-                                                                    [&] {
-                                                                      mark(worker, &TaskTimes::first_slab);
-                                                                      slopes.load(a.layer[task.layer], task, worker);
-                                                                    });
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
+      worker, machine::uniform(task.slabs), sums, none, [&] {
+        mark(worker, &TaskTimes::first_slab);
+        slopes.load(a.layer[task.layer], task, worker);
+      });
   worker.pass_turn();
   mark(worker, &TaskTimes::products);
   finish_input_gradient<S, Format>(a, task, worker, slopes, sums, 1);
@@ -274,7 +280,8 @@ MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Wo
 /// a second product, whose left factor is the loss's gradient where it is. So nobody waits for that by way of device memory, but every
 /// tile of a row makes the outputs anew, which takes no longer than one of them does; the first one stores the loss.
 template <class S, class Format, bool kRelu>
-MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step) {
+MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                          const StepPlace& step) {
   const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
   const LayerArguments& last = a.layer[a.layers - 1];
   OutputRows<S> rows(a, task, worker, step);
@@ -301,7 +308,8 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
     worker.pass_turn();
     mark(worker, &TaskTimes::products);
   }
-  keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows, loss);
+  keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
+               loss);
   store_tile(worker, held, Place{last.gradient, 0, S::kRows * task.row, 0, last.out});
   if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
 }
@@ -337,39 +345,77 @@ MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPla
   return factors;
 }
 
-/// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns. Masters are asked for before the product, slots too
-/// where there are registers for them: the same threads wrote them in the step before.
+/// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
+/// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
 template <class S>
 struct Weights {
   static constexpr int kQuads = S::kColumns / 8, kPart = 2;
-  static constexpr bool kSlotsEarly = S::kColumns <= 64;
-  float4 masters[kQuads], slots[2][kSlotsEarly ? kQuads : kPart];
+  static constexpr bool kAllEarly = S::kColumns <= 64;
+  float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
   std::int64_t begin;
 
   MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
                            const Worker<S>& worker) {
     begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread();
+    if constexpr (!kAllEarly) {
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) masters[j] = __ldcg(layer.masters + begin + j * S::kTeam);
-    if constexpr (kSlotsEarly) {
+      for (float4& quad : masters) quad = make_float4(0, 0, 0, 0);
+    }
+    if (kAllEarly || a.slots == 0) load_quads<kQuads>(layer.masters, 0, masters);
+    if constexpr (kAllEarly) {
 #pragma unroll
       for (int slot = 0; slot < 2; ++slot)
 #pragma unroll
         for (int j = 0; j < kQuads; ++j) slots[slot][j] = make_float4(0, 0, 0, 0);
-      if (a.slots > 0) load_slot<kQuads>(layer, 0, 0);
-      if (a.slots > 1) load_slot<kQuads>(layer, 1, 0);
+      if (a.slots > 0) load_quads<kQuads>(layer.slots[0], 0, slots[0]);
+      if (a.slots > 1) load_quads<kQuads>(layer.slots[1], 0, slots[1]);
     }
   }
-  template <int kCount>
-  MACHINE_DEVICE void load_slot(const LayerArguments& layer, int slot, int first) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j)
-      slots[slot][j] = __ldcg(layer.slots[slot] + begin + (first + j) * S::kTeam);
-  }
+
+  /// held: the new weights as they enter products.
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
                                  const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
                                  std::uint32_t (&held)[S::kPairs]) {
+    if constexpr (kAllEarly || kSlots == 0) {
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j)
+        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, masters[j], slots[0][kAllEarly ? j : 0],
+                                    slots[1][kAllEarly ? j : 0]);
+    } else {
+      Part<kSlots> parts[2];
+      parts[0].load(*this, layer, 0);
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % 2].load(*this, layer, j + kPart);
+        Part<kSlots>& part = parts[j / kPart % 2];
+        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, part.masters[j % kPart],
+                                    part.slots[0][j % kPart], part.slots[kSlots - 1][j % kPart]);
+      }
+    }
+  }
+
+ private:
+  template <int kSlots>
+  struct Part {
+    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
+    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
+      weights.load_quads<kPart>(layer.masters, first, masters);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot)
+        weights.load_quads<kPart>(layer.slots[slot], first, slots[slot]);
+    }
+  };
+  template <int kCount>
+  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
+  }
+  template <class Format, int kSlots>
+  MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
+                                  const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
+                                  std::uint32_t (&held)[S::kPairs], int j, float4& weight, float4& first,
+                                  float4& second) const {
     const auto pack = [](float low, float high) {
       if constexpr (Format::kIsBf16)
         return machine::pack_bf16_weights(low, high);
@@ -377,23 +423,15 @@ struct Weights {
         return machine::pack_fp16(low, high);
     };
     const float scale = a.inverse_loss_scale;
-#pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      if constexpr (!kSlotsEarly) {
-        if (kSlots > 0 && j % kPart == 0) load_slot<kPart>(layer, 0, j);
-        if (kSlots > 1 && j % kPart == 0) load_slot<kPart>(layer, 1, j);
-      }
-      const int at = kSlotsEarly ? j : j % kPart;
-      float4 &weight = masters[j], &first = slots[0][at], &second = slots[1][at];
-      update<kSlots>(factors, scale * sums[4 * j], weight.x, first.x, second.x);
-      update<kSlots>(factors, scale * sums[4 * j + 1], weight.y, first.y, second.y);
-      update<kSlots>(factors, scale * sums[4 * j + 2], weight.z, first.z, second.z);
-      update<kSlots>(factors, scale * sums[4 * j + 3], weight.w, first.w, second.w);
-      __stcg(layer.masters + begin + j * S::kTeam, weight);
-      if constexpr (kSlots > 0) __stcg(layer.slots[0] + begin + j * S::kTeam, first);
-      if constexpr (kSlots > 1) __stcg(layer.slots[1] + begin + j * S::kTeam, second);
-      held[2 * j] = pack(weight.x, weight.y), held[2 * j + 1] = pack(weight.z, weight.w);
-    }
+    update<kSlots>(factors, scale * sums[4 * j], weight.x, first.x, second.x);
+    update<kSlots>(factors, scale * sums[4 * j + 1], weight.y, first.y, second.y);
+    update<kSlots>(factors, scale * sums[4 * j + 2], weight.z, first.z, second.z);
+    update<kSlots>(factors, scale * sums[4 * j + 3], weight.w, first.w, second.w);
+    const std::int64_t at = begin + j * S::kTeam;
+    __stcg(layer.masters + at, weight);
+    if constexpr (kSlots > 0) __stcg(layer.slots[0] + at, first);
+    if constexpr (kSlots > 1) __stcg(layer.slots[1] + at, second);
+    held[2 * j] = pack(weight.x, weight.y), held[2 * j + 1] = pack(weight.z, weight.w);
   }
 };
 
@@ -478,7 +516,8 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
     do {
       const Task task = list.take();
       worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
-      worker.times = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1 ? a.times + list.index() : nullptr;
+      const bool timed = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1;
+      worker.timed = timed ? list.index() : -1;
       mark(worker, &TaskTimes::begin);
       switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
         case Form::kForward:

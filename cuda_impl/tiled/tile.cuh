@@ -60,6 +60,13 @@ struct SharedMemory {
   unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
 };
 
+// Without the order that step.cuh describes, to measure what it costs: a launch may then compute anything.
+#ifdef HEADROOM_TILED_UNORDERED
+inline constexpr bool kOrdered = false;
+#else
+inline constexpr bool kOrdered = true;
+#endif
+
 /// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
 template <bool kAhead>
 class List {
@@ -117,7 +124,7 @@ struct Worker {
   machine::RingPlace ring;
   std::uint32_t turn;
   Waiter waiter;
-  TaskTimes* times = nullptr;  // of the task at hand, if this thread keeps them
+  int timed = -1;  // the task at hand, if this thread keeps its times
 
   MACHINE_DEVICE Worker(const Arguments& a, SharedMemory<S>& shared)
       : memory(shared), turn(static_cast<std::uint32_t>(team() ^ 1)), waiter{a} {}
@@ -157,7 +164,7 @@ struct Worker {
 
 template <class S>
 MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* time) {
-  if (worker.times != nullptr) worker.times->*time = machine::nanoseconds();
+  if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
 /// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
@@ -215,16 +222,18 @@ template <class S, class Format, int kWords>
 MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[kWords],
                                        float (&sums)[S::kSums]) {
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
-  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(static_cast<int>(
-      machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) + S::kRowPanels * kTilePanelBytes,
-                        kTilePanelBytes)
-          .low)))};
+  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(
+      static_cast<int>(machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) +
+                                             S::kRowPanels * kTilePanelBytes,
+                                         kTilePanelBytes)
+                           .low)))};
   wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
   machine::wgmma_words_are_final(held);
   machine::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kWords / 4; ++k)
-    machine::wgmma_held<Format, Factor::kTurned>(sums, held + 4 * k, b + k * machine::kAcross, k == 0 ? 0 : 1);
+    machine::wgmma_held<Format, Factor::kTurned>(sums, held + 4 * k, b + k * machine::kAcross,
+                                                 k == 0 ? 0 : 1);
   machine::wgmma_commit();
   machine::wgmma_wait<0>();
   machine::wgmma_sums_are_final(sums);
@@ -235,7 +244,7 @@ MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[
 /// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
 /// and what the copy engine has, is there for all who see the counters.
 MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
-  machine::fence_acq_rel_gpu();
+  if constexpr (kOrdered) machine::fence_acq_rel_gpu();
 #pragma unroll
   for (int i = 0; i < 3; ++i)
     if (i >= first && i <= last && task.signals[i] >= 0)
@@ -249,7 +258,8 @@ struct Place {
 };
 /// The warpgroup's 64 rows, packed in `held`, to their place.
 template <class S, int kWords>
-MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords], const Place& place) {
+MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
+                               const Place& place) {
   worker.meet();  // the staging is free
   machine::store_rows<kWords / 4>(worker.staging(), held, worker.lane());
   machine::fence_proxy_async_shared();
@@ -258,8 +268,8 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
 #pragma unroll
   for (int panel = 0; panel < (kWords + 15) / 16; ++panel)
     if (place.column + kPanel * panel < place.columns_of_matrix)
-      machine::tensor_store(&place.map, place.column + kPanel * panel, place.row + kPanel * worker.group(), place.slice,
-                            worker.staging() + panel * kTilePanelBytes);
+      machine::tensor_store(&place.map, place.column + kPanel * panel, place.row + kPanel * worker.group(),
+                            place.slice, worker.staging() + panel * kTilePanelBytes);
   machine::bulk_store_commit();
   machine::bulk_store_wait();
 }

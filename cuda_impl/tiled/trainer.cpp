@@ -298,8 +298,9 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest = std::getenv("HR_LONG") ? 1e9 :
-        options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
+    const double longest = std::getenv("HR_LONG")     ? 1e9
+                           : options.wait_seconds > 0 ? options.wait_seconds
+                                                      : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
     least_report_.fill_bytes(0xff);
@@ -358,11 +359,12 @@ class Tiled : public TiledTrainer {
       const std::vector<Task>& list = schedule_.lists[block];
       for (std::size_t i = 0; i < list.size(); ++i)
         if (list[i].order == order_of(report) && list[i].form != Form::kPause)
-          who = "task " + std::to_string(i + 1) + " of " + std::to_string(list.size()) + " of multiprocessor " +
-                std::to_string(block) + " (" + describe(list[i]) + ")";
+          who = "task " + std::to_string(i + 1) + " of " + std::to_string(list.size()) +
+                " of multiprocessor " + std::to_string(block) + " (" + describe(list[i]) + ")";
     }
     return "cuda-tiled: in step " + std::to_string(arguments_.first_step + step_of(report)) + " " + who +
-           " waited too long for " + to_string(what_of(report)) + "; the launch was given up, with its process";
+           " waited too long for " + to_string(what_of(report)) +
+           "; the launch was given up, with its process";
   }
 
   /// What lies where `of` says, as parameters; through a buffer of the largest layer's size.

@@ -127,7 +127,7 @@ TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name :
        {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
-        "mlp-784x256x256x256x10-b1024-adam", "mlp-100x300x260x10-b4100-tanh"})
+        "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100"})
     check_against_oracle(name, GetParam());
 }
 
@@ -211,10 +211,9 @@ TEST_P(TiledTrainerTest, SmallLossesThatAreNotKeptAreAnInputError) {
   EXPECT_THROW(trainer->losses(9, 1), InputError);
 }
 
-void expect_nans_in_the_losses_of_small_networks(Precision precision, NaNPlaces places) {
-  for (const char* name :
-       {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
-        "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"}) {
+void expect_nans_in_the_losses_of(const std::vector<const char*>& names, Precision precision,
+                                  NaNPlaces places) {
+  for (const char* name : names) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, precision, places, [&] {
       return make_tiled_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0);
@@ -223,11 +222,17 @@ void expect_nans_in_the_losses_of_small_networks(Precision precision, NaNPlaces 
 }
 TEST_P(TiledTrainerTest, SmallANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of_small_networks(GetParam(), NaNPlaces::kFew);
+  expect_nans_in_the_losses_of(
+      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
+       "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"},
+      GetParam(), NaNPlaces::kFew);
 }
 TEST_P(TiledTrainerTest, ANaNInAnyPlaceComesOutAsNaNLosses) {
   NEEDS_GPU();
-  expect_nans_in_the_losses_of_small_networks(GetParam(), NaNPlaces::kEvery);
+  // With cross-entropy: an infinite weight makes a squared error infinite.
+  expect_nans_in_the_losses_of(
+      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x5-b8-tanh-adam"}, GetParam(),
+      NaNPlaces::kEvery);
 }
 
 TEST_P(TiledTrainerTest, SmallMemoryIsCountedAndGivenBack) {
