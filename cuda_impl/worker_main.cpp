@@ -11,6 +11,7 @@
 #include "oracle/reference.h"
 #include "resident/trainer.h"
 #include "streamed/trainer.h"
+#include "tiled/trainer.h"
 #include "worker/server.h"
 
 namespace headroom {
@@ -78,6 +79,14 @@ WorkerDescription describe(int device) {
            },
        .family = Family::kOurs,
        .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
+      {.name = "cuda-tiled",
+       .precisions = sixteen_bits_only(tiled_unavailable(device), "cuda-tiled trains in fp16 and bf16"),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
+                                       request.device);
+           },
+       .trains_everything = true},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),
        .make_trainer =

@@ -101,6 +101,7 @@ LOOKS = {
     "cuda-resident": Look("#e69f00", "s", 2.2),
     "cuda-streamed": Look("#cc6677", "^", 2.2),
     "cuda-fused": Look("#aa4499", "D", 2.2),
+    "cuda-tiled": Look("#cc3311", "X", 2.2),
     "cuda-gemm": Look("#882255", "v", 2.2),
     "cuda": Look("#222222", "*", 2.2, size=8.0),
     "oracle": Look("#777777", "x", 1.2, "--"),

@@ -172,6 +172,21 @@ MACHINE_DEVICE void tensor_store(const void* map, int column, int row, std::uint
                "r"(column), "r"(row), "r"(shared)
                : "memory");
 }
+// The same of one of several matrices that a tensor map describes; `slice` counts them.
+
+MACHINE_DEVICE void tensor_load(std::uint32_t shared, const void* map, int column, int row, int slice,
+                                std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(shared),
+      "l"(map), "r"(column), "r"(row), "r"(slice), "r"(barrier)
+      : "memory");
+}
+MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+               "r"(column), "r"(row), "r"(slice), "r"(shared)
+               : "memory");
+}
 /// A tensor map into the cache that copies read it from.
 MACHINE_DEVICE void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

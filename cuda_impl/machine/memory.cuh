@@ -247,6 +247,11 @@ MACHINE_DEVICE void store_relaxed_gpu_128(void* address, uint4 value) {
 MACHINE_DEVICE void add_release_gpu(std::uint32_t* address, std::uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
+MACHINE_DEVICE void add_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// Before relaxed stores or additions that release what this thread has written and seen, when there are several of them.
+MACHINE_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 MACHINE_DEVICE void add_relaxed_gpu(std::uint64_t* address, std::uint64_t value) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }

@@ -18,5 +18,8 @@ constexpr int box_columns(Element element) { return 128 / bytes_of(element); }
 /// std::invalid_argument with the shape if the driver refuses it, std::runtime_error if the driver is older than CUDA 12.
 CUtensorMap tensor_map(Element element, const void* data, std::int64_t rows, std::int64_t columns,
                        std::int64_t pitch, int box_rows);
+/// The same of `slices` such matrices, each right behind the one before: boxes lie in one slice, and end with it.
+CUtensorMap tensor_map(Element element, const void* data, std::int64_t slices, std::int64_t rows,
+                       std::int64_t columns, std::int64_t pitch, int box_rows);
 
 }  // namespace headroom::machine

@@ -30,7 +30,7 @@ struct NamedProblem {
   NamedProblem(const std::string& name, std::uint64_t seed) : workload(parse_workload_name(name)) {
     workload.seed = seed;
     // Far above the fp32 masters' own rounding, also where a deep narrow network has next to no gradient.
-    if (is_deep()) workload.optimizer.learning_rate = 0.5;
+    if (is_deep() && workload.optimizer.kind == Optimizer::Kind::kSgd) workload.optimizer.learning_rate = 0.5;
     dataset = make_dataset(workload, 0);
     initial = initial_parameters(workload.model.widths, seed);
   }
@@ -65,7 +65,7 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
   std::vector<double> free_errors;
   std::int64_t free_steps = kFreeSteps;
   const auto run_freely = [&](std::int64_t count, const Parameters& end) {
-    trainer.set_parameters(problem.initial);
+    trainer.set_state(State::initial(problem.initial, problem.workload.optimizer.slots()));
     trainer.train(0, count);
     free_errors = update_errors_from_end(problem.initial, trainer.parameters(), end);
     free_steps = count;

@@ -106,7 +106,7 @@ cudaError_t run_all(const Launches& all) {
   return cudaSuccess;
 }
 
-/// The driver's function for matrices of fp16, bf16 or fp32 in boxes with rows of 128 bytes, swizzled; nothing else is asked of it.
+/// The driver's function for matrices, or slices of them, of fp16, bf16 or fp32 in boxes with rows of 128 bytes, swizzled; nothing else is asked of it.
 CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                            const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
                            const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
@@ -114,9 +114,9 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
   const bool sixteen_bits =
       type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int value_bytes = sixteen_bits ? 2 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 0;
-  if (rank != 2 || value_bytes == 0 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
-      box[0] * static_cast<unsigned>(value_bytes) != 128 || strides[0] % 16 != 0 ||
-      reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
+  if ((rank != 2 && (rank != 3 || strides[1] % 16 != 0 || box[2] != 1)) || value_bytes == 0 ||
+      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * static_cast<unsigned>(value_bytes) != 128 ||
+      strides[0] % 16 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const TensorMap tensor{.data = static_cast<unsigned char*>(data),
                          .rows = static_cast<std::int64_t>(extents[1]),
@@ -124,7 +124,9 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
                          .row_bytes = static_cast<std::int64_t>(strides[0]),
                          .box_rows = static_cast<int>(box[1]),
                          .box_columns = static_cast<int>(box[0]),
-                         .value_bytes = value_bytes};
+                         .value_bytes = value_bytes,
+                         .slices = rank == 3 ? static_cast<std::int64_t>(extents[2]) : 1,
+                         .slice_bytes = rank == 3 ? static_cast<std::int64_t>(strides[1]) : 0};
   static_assert(sizeof tensor <= sizeof *map);
   std::memcpy(map, &tensor, sizeof tensor);
   return CUDA_SUCCESS;

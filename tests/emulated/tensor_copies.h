@@ -16,7 +16,8 @@ inline std::uint32_t place_in_box(const TensorMap& tensor, int row, int column) 
 }
 
 /// What lies outside of the matrix is zero.
-inline void tensor_load(std::uint32_t shared, const void* map, int column, int row, std::uint32_t barrier) {
+inline void tensor_load(std::uint32_t shared, const void* map, int column, int row, int slice,
+                        std::uint32_t barrier) {
   const TensorMap tensor = read_tensor_map(map);
   const auto bytes = static_cast<std::uint32_t>(tensor.box_rows * 128);
   if (shared % 1024 != 0) fault("a tensor copy to an address that is not a multiple of 1024 bytes");
@@ -26,20 +27,20 @@ inline void tensor_load(std::uint32_t shared, const void* map, int column, int r
       for (int c = 0; c < tensor.box_columns; ++c) {
         std::uint32_t value = 0;
         const auto size = static_cast<std::size_t>(tensor.value_bytes);
-        if (const void* element = tensor.element(row + r, column + c); element != nullptr)
+        if (const void* element = tensor.element(slice, row + r, column + c); element != nullptr)
           std::memcpy(&value, element, size);
         std::memcpy(box + place_in_box(tensor, r, c), &value, size);
       }
   });
 }
 /// What lies outside of the matrix is not written.
-inline void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
+inline void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
   const TensorMap tensor = read_tensor_map(map);
   if (shared % 1024 != 0) fault("a tensor copy from an address that is not a multiple of 1024 bytes");
   store_in_group(shared, static_cast<std::uint32_t>(tensor.box_rows * 128), [=](const unsigned char* box) {
     for (int r = 0; r < tensor.box_rows; ++r)
       for (int c = 0; c < tensor.box_columns; ++c)
-        if (void* element = tensor.element(row + r, column + c); element != nullptr)
+        if (void* element = tensor.element(slice, row + r, column + c); element != nullptr)
           std::memcpy(element, box + place_in_box(tensor, r, c),
                       static_cast<std::size_t>(tensor.value_bytes));
   });

@@ -6,16 +6,18 @@
 
 namespace headroom::emulated {
 
-/// A matrix of values of 2 or 4 bytes, and the box of it that a copy takes.
+/// Matrices of values of 2 or 4 bytes, and the box of one of them that a copy takes.
 struct TensorMap {
   unsigned char* data;
   std::int64_t rows, columns, row_bytes;
   int box_rows, box_columns, value_bytes;
+  std::int64_t slices, slice_bytes;
 
   /// Null outside of the matrix.
-  void* element(std::int64_t row, std::int64_t column) const {
-    const bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
-    return inside ? data + row * row_bytes + value_bytes * column : nullptr;
+  void* element(std::int64_t slice, std::int64_t row, std::int64_t column) const {
+    const bool inside =
+        slice >= 0 && slice < slices && row >= 0 && row < rows && column >= 0 && column < columns;
+    return inside ? data + slice * slice_bytes + row * row_bytes + value_bytes * column : nullptr;
   }
 };
 

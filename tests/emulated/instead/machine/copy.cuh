@@ -91,7 +91,7 @@ MACHINE_DEVICE void bulk_store_wait() { emulated::wait_for_stores(); }
 
 MACHINE_DEVICE void tensor_load(std::uint32_t shared, const void* map, int column, int row,
                                 std::uint32_t barrier) {
-  emulated::tensor_load(shared, map, column, row, barrier);
+  emulated::tensor_load(shared, map, column, row, 0, barrier);
 }
 MACHINE_DEVICE void tensor_load_multicast(std::uint16_t members, std::uint32_t shared, const void* map,
                                           int column, int row, std::uint32_t barrier) {
@@ -100,7 +100,14 @@ MACHINE_DEVICE void tensor_load_multicast(std::uint16_t members, std::uint32_t s
       tensor_load(remote_address(shared, member), map, column, row, remote_address(barrier, member));
 }
 MACHINE_DEVICE void tensor_store(const void* map, int column, int row, std::uint32_t shared) {
-  emulated::tensor_store(map, column, row, shared);
+  emulated::tensor_store(map, column, row, 0, shared);
+}
+MACHINE_DEVICE void tensor_load(std::uint32_t shared, const void* map, int column, int row, int slice,
+                                std::uint32_t barrier) {
+  emulated::tensor_load(shared, map, column, row, slice, barrier);
+}
+MACHINE_DEVICE void tensor_store(const void* map, int column, int row, int slice, std::uint32_t shared) {
+  emulated::tensor_store(map, column, row, slice, shared);
 }
 MACHINE_DEVICE void prefetch_tensor_map(const void*) {}
 

@@ -112,6 +112,10 @@ MACHINE_DEVICE void store_relaxed_gpu_128(void* address, uint4 value) {
 MACHINE_DEVICE void add_release_gpu(std::uint32_t* address, std::uint32_t value) {
   emulated::add_seen(address, value);
 }
+MACHINE_DEVICE void add_relaxed_gpu(std::uint32_t* address, std::uint32_t value) {
+  emulated::add_seen(address, value);
+}
+MACHINE_DEVICE void fence_acq_rel_gpu() {}
 MACHINE_DEVICE void add_relaxed_gpu(std::uint64_t* address, std::uint64_t value) {
   emulated::add_seen(address, value);
 }

@@ -17,4 +17,10 @@ MACHINE_DEVICE void report(std::uint32_t* status, std::uint32_t value) {
 }
 MACHINE_DEVICE bool is_given_up(const std::uint32_t* status) { return load_relaxed_gpu(status) != 0; }
 
+MACHINE_DEVICE std::uint64_t report_least(std::uint64_t* word, std::uint64_t value) {
+  return *word = std::min(*word, value);
+}
+MACHINE_DEVICE void report_to_host(std::uint64_t* word, std::uint64_t value) { *word = value; }
+[[noreturn]] MACHINE_DEVICE void end_launch_with_error() { __trap(); }
+
 }  // namespace headroom::machine

@@ -1,0 +1,75 @@
+// What a launch of cuda-tiled's kernel is given. Lives in the kernel's parameters, where the copy engine reads the tensor maps.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/workload.h"
+#include "rules/optimizer.cuh"
+#include "tiled/plan.h"
+
+namespace headroom::tiled {
+
+/// Times of a task, nanoseconds: begun, its first slab there, its products done, its tile stored.
+struct TaskTimes {
+  std::uint64_t begin, first_slab, products, end;
+};
+
+/// A layer with its weights. Matrices that are written in every step while the step before is still read are there twice, and a step
+/// uses one or the other by its parity.
+struct LayerArguments {
+  CUtensorMap weights;  ///< [2][out][in], as they enter products
+  CUtensorMap
+      input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
+  CUtensorMap gradient;  ///< of the layer's sums, [1][batch][out]
+  float4* masters;       ///< fp32 weights by place_of_weight()
+  float4* slots[2];      ///< the optimizer's, likewise; null where there are none
+  float* bias;           ///< [all rows of tiles], zeros behind the last
+  float* bias_slots[2];
+  /// What the slope of the layer's activation is taken from, for each tile as threads hold it: with ReLU a bit a value,
+  /// [tile][columns / 64][thread] words, else the 16-bit values themselves, [tile][columns / 16][thread] of four words.
+  std::uint32_t* kept;
+  std::int32_t out, in;
+  std::int32_t out_tiles, in_tiles;  ///< tiles across a product's outputs, and across the weights
+};
+
+struct Arguments {
+  LayerArguments layer[kMaxLayers];
+  std::int32_t layers, batch, batches;
+  const Task* tasks;
+  const std::int32_t* first_task;  ///< [blocks + 1]: of each thread block, and behind the last
+  std::uint32_t* counters;         ///< kCounterStride apart, zeros when the launch begins
+
+  const std::int32_t* labels;  ///< [batches * batch]; with cross-entropy
+  const float* targets;        ///< [batches * batch, outputs]; with the other losses
+  float* outputs;              ///< [rows of tiles, outputs_pitch]; where there are more than kOutputsOfTile
+  std::uint16_t* output_gradient;  ///< what layer[layers - 1].gradient describes, [batch, outputs_pitch]
+  std::int32_t outputs_pitch;
+  float* loss_sums;  ///< [2][loss_parts]: of every 64 rows, by the step's parity
+  std::int32_t loss_parts;
+  float* losses;  ///< [loss_slots], a ring
+  std::int64_t loss_slots;
+
+  const rules::UpdateFactors* factors;  ///< of each step of the launch
+  float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
+  float inverse_loss_scale;
+  Activation activation;
+  Loss loss;
+  std::int32_t slots;
+
+  std::int64_t first_step;
+  std::int32_t steps;
+  std::int32_t parity;  ///< of the first step
+
+  std::uint64_t wait_nanoseconds;
+  std::uint64_t* least_report;  ///< of waits that have run out (waits.h); all ones before
+  std::uint64_t* report;        ///< in the host's memory: 0, or the wait that ended the launch
+  TaskTimes* times;             ///< [tasks], of the launch's last step; or null
+};
+
+/// Counters in lines of their own.
+inline constexpr int kCounterStride = 32;
+
+}  // namespace headroom::tiled

@@ -1,0 +1,31 @@
+// The step for every tiling, in one format: a translation unit for each.
+#pragma once
+
+#include <iterator>
+#include <optional>
+
+#include "tiled/kernels.h"
+#include "tiled/step.cuh"
+
+namespace headroom::tiled {
+
+template <class Format, int kIndex, bool kRelu>
+Kernel kernel_of() {
+  constexpr Tiling kTiling = kTilings[kIndex];
+  using S = Shape<kTiling.groups, kTiling.columns, kTiling.teams>;
+  return {reinterpret_cast<const void*>(
+              train_kernel<Format, kTiling.groups, kTiling.columns, kTiling.teams, kRelu>),
+          S::kThreads, static_cast<int>(sizeof(SharedMemory<S>)) + 1024};
+}
+
+template <class Format>
+std::optional<Kernel> find_kernel(const Tiling& tiling, bool relu) {
+  static_assert(std::size(kTilings) == 3);
+  if (!relu) return has_kernel(tiling, false) ? std::optional(kernel_of<Format, 0, false>()) : std::nullopt;
+  if (tiling == kTilings[0]) return kernel_of<Format, 0, true>();
+  if (tiling == kTilings[1]) return kernel_of<Format, 1, true>();
+  if (tiling == kTilings[2]) return kernel_of<Format, 2, true>();
+  return std::nullopt;
+}
+
+}  // namespace headroom::tiled

@@ -1,0 +1,101 @@
+// What host and kernel of cuda-tiled agree on: tiles, the tasks that make them, and the counters by which tasks wait for each other.
+//
+// A step is a set of tasks, each of which makes one tile (a rectangle of a matrix) of one product. Every multiprocessor has a list of
+// tasks and works through it, step after step. When a tile lies in device memory its task adds to counters; a task waits until the
+// counters of what it reads say that all of it is there. Counters only grow during a launch: a task waits for a count a step, times
+// the steps so far. So nothing is ever reset between steps, and no two multiprocessors need to be in the same step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#ifdef __CUDACC__
+#define TILED_BOTH __host__ __device__ constexpr
+#else
+#define TILED_BOTH constexpr
+#endif
+
+namespace headroom::tiled {
+
+/// What a warpgroup makes of a tile, and the columns of a panel: a matrix moves in panels of 64 rows by 64 columns.
+inline constexpr int kPanel = 64;
+/// Inner indices of a product that are fetched and multiplied at once, a stage of the ring.
+inline constexpr int kSlab = 64;
+/// Outputs of the last layer up to which the loss is made in the registers that hold them.
+inline constexpr int kOutputsOfTile = 16;
+/// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
+inline constexpr int kRowsOfLoss = 8;
+
+/// The tile of every product, and who makes it. One kernel is compiled for each.
+struct Tiling {
+  int groups;   ///< warpgroups of a team, each of which has 64 rows
+  int columns;  ///< 64 or 128
+  int teams;    ///< with two, one multiplies while the other stores its tile
+
+  constexpr int rows() const { return kPanel * groups; }
+  constexpr int team_threads() const { return 128 * groups; }
+  constexpr int consumers() const { return team_threads() * teams; }
+  bool operator==(const Tiling&) const = default;
+};
+inline constexpr Tiling kTilings[] = {{1, 64, 2}, {1, 128, 2}, {2, 128, 1}};
+
+/// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
+/// has to do, so they have the smallest tile alone.
+constexpr bool has_kernel(const Tiling& tiling, bool relu) { return relu || tiling == kTilings[0]; }
+
+/// The network whose step is planned.
+struct Network {
+  std::vector<int> widths;  ///< inputs, hidden widths, outputs
+  int batch = 0;
+
+  int layers() const { return static_cast<int>(widths.size()) - 1; }
+  int in(int layer) const { return widths[static_cast<std::size_t>(layer)]; }
+  int out(int layer) const { return widths[static_cast<std::size_t>(layer) + 1]; }
+};
+
+enum class Form : std::int16_t {
+  kForward,       ///< of a hidden layer: its activations
+  kOutputLoss,    ///< of the last layer, all outputs in one tile: the loss and its gradient
+  kOutputs,       ///< of the last layer: outputs
+  kLossGradient,  ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
+  kLoss,  ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
+  kInputGradient,   ///< of a hidden layer: the gradient of its sums
+  kWeightGradient,  ///< of a layer: its weights, updated
+  kPause,           ///< nothing
+};
+
+/// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.
+struct Wait {
+  std::int32_t counter = -1;  ///< -1: nothing is waited for
+  std::uint32_t need : 31 = 0;
+  std::uint32_t of_last_step : 1 = 0;
+};
+
+/// One tile. A task of a product fetches two factors, one for the tile's rows and one for its columns, each behind its own wait.
+struct alignas(16) Task {
+  Form form = Form::kPause;
+  std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
+  std::int32_t row = 0, column = 0;   ///< of the tile, counted in tiles
+  std::uint16_t slabs = 0;            ///< of the product's inner index
+  std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
+  Wait rows, columns;
+  std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every warpgroup of the team adds 1 to
+  std::int32_t order = 0;  ///< of the step's tasks, each of which comes after what it waits for
+};
+static_assert(sizeof(Task) == 48);
+
+constexpr int divide_up(std::int64_t count, int by) { return static_cast<int>((count + by - 1) / by); }
+
+/// Where in a layer's weights, kept as the registers that sum up their gradients hold them, element (row, column) lies: tile by tile,
+/// of which each thread has four values for every eight columns (machine/wgmma.cuh), a thread's beside the next one's. So a warp
+/// reads and writes whole lines, and always the same thread the same weights.
+TILED_BOTH std::int64_t place_of_weight(int tile_rows, int tile_columns, int column_tiles, int row,
+                                        int column) {
+  const std::int64_t tile = std::int64_t{row / tile_rows} * column_tiles + column / tile_columns;
+  const int in_row = row % tile_rows, in_column = column % tile_columns;
+  const int thread = in_row / 16 * 32 + in_row % 8 * 4 + in_column % 8 / 2;
+  const int of_four = in_row / 8 % 2 * 2 + in_column % 2;
+  return ((tile * (tile_columns / 8) + in_column / 8) * (2 * tile_rows) + thread) * 4 + of_four;
+}
+
+}  // namespace headroom::tiled

@@ -1,0 +1,387 @@
+#include "tiled/schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <stdexcept>
+
+namespace headroom::tiled {
+namespace {
+
+/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights;
+/// and of each row of tiles of the outputs where the loss is a task of its own.
+class Counters {
+ public:
+  Counters(int layers, int row_tiles) : layers_(layers), rows_(row_tiles) {}
+  int hidden_row(int layer, int row) const { return layer * rows_ + row; }
+  int gradient_row(int layer, int row) const { return (layers_ + layer) * rows_ + row; }
+  int outputs_row(int row) const { return 2 * layers_ * rows_ + row; }
+  int hidden(int layer) const { return (2 * layers_ + 1) * rows_ + layer; }
+  int gradient(int layer) const { return hidden(layers_) + layer; }
+  int weights(int layer) const { return gradient(layers_) + layer; }
+  int count() const { return weights(layers_); }
+
+ private:
+  int layers_, rows_;
+};
+
+/// Tasks of one form, layer and row of tiles: they wait for the same, but for weight gradients, which all wait for the whole batch.
+struct Group {
+  std::vector<Task> tasks;
+  int urgency = 0;  ///< the smallest first
+  double cost = 0;  ///< cycles of one of them
+  std::size_t next = 0;
+  double ready = std::numeric_limits<double>::infinity();
+  bool left() const { return next < tasks.size(); }
+};
+
+/// Rough costs in cycles, from the times of units in the prototype on an H200.
+struct Costs {
+  static constexpr double kBytesPerCycle = 56;           // that a multiprocessor takes in
+  static constexpr double kMultiplyAddsPerCycle = 2048;  // of 16-bit factors
+  static constexpr double kTask = 900;                   // epilogue and store
+  static constexpr double kLoss = 1200;
+  static constexpr double kUpdateBytesPerCycle = 50;
+  static constexpr double kLink = 1300;  // from a counter to who waits for it
+
+  static double of(const Task& task, const Tiling& tiling) {
+    const double m = tiling.rows(), n = tiling.columns;
+    const double slab = std::max(m * n * kSlab / kMultiplyAddsPerCycle, (m + n) * 2 * kSlab / kBytesPerCycle);
+    double cycles = task.slabs * slab + kTask;
+    if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
+      cycles += kLoss;
+    if (task.form == Form::kWeightGradient) cycles += m * n * 10 / kUpdateBytesPerCycle;
+    return cycles;
+  }
+};
+
+/// All tasks of a step, in groups, with what each waits for.
+class Step {
+ public:
+  Step(const Network& network, const Tiling& tiling, int multiprocessors)
+      : network_(network),
+        tiling_(tiling),
+        row_tiles_(divide_up(network.batch, tiling.rows())),
+        counters_(network.layers(), row_tiles_),
+        needs_(static_cast<std::size_t>(counters_.count()), 0),
+        one_link_less_(makes_loss_gradients(network, tiling, multiprocessors)) {
+    make_groups();
+    // Counters have to be counted before anything can wait for them.
+    for (Group& group : groups_)
+      for (Task& task : group.tasks)
+        for (const int signal : task.signals)
+          if (signal >= 0)
+            needs_[static_cast<std::size_t>(signal)] += static_cast<std::uint32_t>(tiling.groups);
+    for (Group& group : groups_)
+      for (Task& task : group.tasks)
+        for (Wait* wait : {&task.rows, &task.columns})
+          if (wait->counter >= 0) wait->need = needs_[static_cast<std::size_t>(wait->counter)] & 0x7fffffffu;
+    std::stable_sort(groups_.begin(), groups_.end(),
+                     [](const Group& a, const Group& b) { return a.urgency < b.urgency; });
+  }
+
+  std::vector<Group>& groups() { return groups_; }
+  const std::vector<std::uint32_t>& needs() const { return needs_; }
+  int counters() const { return counters_.count(); }
+
+ private:
+  Task blank(Form form, int layer, int row, int column, int inner) const {
+    Task task;
+    task.form = form;
+    task.layer = static_cast<std::int16_t>(layer);
+    task.row = row;
+    task.column = column;
+    task.slabs = static_cast<std::uint16_t>(divide_up(inner, kSlab));
+    return task;
+  }
+  static Wait now(int counter) { return {.counter = counter, .need = 0, .of_last_step = 0}; }
+  static Wait last_step(int counter) { return {.counter = counter, .need = 0, .of_last_step = 1}; }
+
+  /// Urgent is what the chain of the step goes through: forward, loss and back; weight gradients fill the gaps, those of the first
+  /// layers first, which the next step begins with.
+  void add(Group group, int urgency) {
+    group.urgency = urgency;
+    group.cost = Costs::of(group.tasks.front(), tiling_);
+    groups_.push_back(std::move(group));
+  }
+
+  void make_groups() {
+    const int layers = network_.layers(), last = layers - 1;
+    const int gradient_urgency = 2 * layers;  // of the first layer's weight gradient
+    for (int row = 0; row < row_tiles_; ++row) {
+      for (int layer = 0; layer < (one_link_less_ ? last : layers); ++layer)
+        add(forward_row(layer, row), layer);
+      if (network_.out(last) > kOutputsOfTile) add(loss_row(row), layers);
+      if (one_link_less_) add(loss_gradient_row(row), layers);
+      for (int layer = one_link_less_ ? last - 2 : last - 1; layer >= 0; --layer)
+        add(gradient_row(layer, row), layers + last - layer);
+    }
+    for (int layer = 0; layer < layers; ++layer) add(weight_gradients(layer), gradient_urgency + layer);
+  }
+
+  Group forward_row(int layer, int row) const {
+    const bool is_last = layer + 1 == network_.layers();
+    const Form form = !is_last                                ? Form::kForward
+                      : network_.out(layer) <= kOutputsOfTile ? Form::kOutputLoss
+                                                              : Form::kOutputs;
+    Group group;
+    for (int column = 0; column < divide_up(network_.out(layer), tiling_.columns); ++column) {
+      Task task = blank(form, layer, row, column, network_.in(layer));
+      if (layer > 0) task.rows = now(counters_.hidden_row(layer - 1, row));
+      task.columns = last_step(counters_.weights(layer));
+      if (form == Form::kForward)
+        task.signals[0] = counters_.hidden_row(layer, row), task.signals[1] = counters_.hidden(layer);
+      else if (form == Form::kOutputLoss)
+        task.signals[0] = counters_.gradient_row(layer, row), task.signals[1] = counters_.gradient(layer);
+      else
+        task.signals[0] = counters_.outputs_row(row);
+      group.tasks.push_back(task);
+    }
+    return group;
+  }
+
+  Group loss_row(int row) const {
+    const int last = network_.layers() - 1;
+    Group group;
+    for (int part = 0; part < kPanel / kRowsOfLoss; ++part) {
+      Task task = blank(Form::kLoss, last, row, part, 0);
+      task.rows = now(counters_.outputs_row(row));
+      task.signals[0] = counters_.gradient_row(last, row), task.signals[1] = counters_.gradient(last);
+      group.tasks.push_back(task);
+    }
+    return group;
+  }
+
+  /// The first of a row stores the loss and its gradient, and the last layer's biases may be updated when all have read them.
+  Group loss_gradient_row(int row) const {
+    const int last = network_.layers() - 1, layer = last - 1;
+    Group group;
+    for (int column = 0; column < divide_up(network_.out(layer), tiling_.columns); ++column) {
+      Task task = blank(Form::kLossGradient, layer, row, column, network_.in(last));
+      ++task.slabs;  // of the second product, over the outputs
+      task.rows = now(counters_.hidden_row(layer, row));
+      task.columns = last_step(counters_.weights(last));
+      task.signals[0] = counters_.gradient_row(layer, row), task.signals[1] = counters_.gradient(layer);
+      task.signals[2] = counters_.gradient(last);
+      group.tasks.push_back(task);
+    }
+    return group;
+  }
+
+  Group gradient_row(int layer, int row) const {
+    Group group;
+    for (int column = 0; column < divide_up(network_.out(layer), tiling_.columns); ++column) {
+      Task task = blank(Form::kInputGradient, layer, row, column, network_.out(layer + 1));
+      task.rows = now(counters_.gradient_row(layer + 1, row));
+      task.columns = last_step(counters_.weights(layer + 1));
+      task.signals[0] = counters_.gradient_row(layer, row), task.signals[1] = counters_.gradient(layer);
+      group.tasks.push_back(task);
+    }
+    return group;
+  }
+
+  Group weight_gradients(int layer) const {
+    Group group;
+    for (int row = 0; row < divide_up(network_.out(layer), tiling_.rows()); ++row)
+      for (int column = 0; column < divide_up(network_.in(layer), tiling_.columns); ++column) {
+        Task task = blank(Form::kWeightGradient, layer, row, column, network_.batch);
+        task.rows = now(counters_.gradient(layer));
+        if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
+        task.signals[0] = counters_.weights(layer);
+        group.tasks.push_back(task);
+      }
+    return group;
+  }
+
+  const Network& network_;
+  Tiling tiling_;
+  int row_tiles_;
+  Counters counters_;
+  std::vector<std::uint32_t> needs_;
+  bool one_link_less_;  // the last hidden layer's gradient comes with the loss
+  std::vector<Group> groups_;
+};
+
+/// Tells each task how many slabs of the other team pass before its team's next one, across the end of the list as well.
+void count_slabs_of_others(std::vector<Task>& list, int teams) {
+  if (teams == 1) return;
+  if (list.size() % 2 != 0) list.emplace_back();  // so that a task is the same team's in every step
+  for (std::size_t i = 0; i < list.size(); ++i) list[i].slabs_of_others = list[(i + 1) % list.size()].slabs;
+}
+
+/// Walks through one step and gives every task to the multiprocessor that is free first.
+class Walk {
+ public:
+  Walk(Step& step, const Tiling& tiling, int multiprocessors)
+      : step_(step),
+        signals_of_task_(static_cast<std::uint32_t>(tiling.groups)),
+        missing_(step.needs()),
+        finished_(step.needs().size(), 0.0),
+        waiting_(step.needs().size()),
+        lists_(static_cast<std::size_t>(multiprocessors)) {
+    for (std::size_t i = 0; i < lists_.size(); ++i) free_.push({0.0, i});
+    for (std::size_t i = 0; i < step.groups().size(); ++i) {
+      const Task& task = step.groups()[i].tasks.front();
+      for (const Wait& wait : {task.rows, task.columns})
+        if (wait.counter >= 0 && !wait.of_last_step)
+          waiting_[static_cast<std::size_t>(wait.counter)].push_back(i);
+      learn_ready(step.groups()[i]);
+    }
+    std::size_t left = 0;
+    for (const Group& group : step.groups()) left += group.tasks.size();
+    for (; left > 0; --left) place_one();
+  }
+
+  std::vector<std::vector<Task>>& lists() { return lists_; }
+  double end() const { return end_; }
+
+ private:
+  void learn_ready(Group& group) {
+    double ready = 0;
+    const Task& task = group.tasks.front();
+    for (const Wait& wait : {task.rows, task.columns}) {
+      if (wait.counter < 0 || wait.of_last_step) continue;
+      const auto counter = static_cast<std::size_t>(wait.counter);
+      if (missing_[counter] > 0) return;
+      ready = std::max(ready, finished_[counter] + Costs::kLink);
+    }
+    group.ready = ready;
+  }
+
+  /// The first that is ready when the multiprocessor is free, else the one that is ready soonest.
+  Group& most_urgent(double at) {
+    Group* best = nullptr;
+    auto& groups = step_.groups();
+    while (first_ < groups.size() && !groups[first_].left()) ++first_;
+    for (std::size_t i = first_; i < groups.size(); ++i) {
+      Group& group = groups[i];
+      if (!group.left()) continue;
+      if (group.ready <= at) return group;
+      if (best == nullptr || group.ready < best->ready) best = &group;
+    }
+    return *best;
+  }
+
+  void place_one() {
+    const auto [at, multiprocessor] = free_.top();
+    free_.pop();
+    Group& group = most_urgent(at);
+    Task& task = group.tasks[group.next++];
+    task.order = placed_++;
+    const double end = std::max(at, group.ready) + group.cost;
+    free_.push({end, multiprocessor});
+    end_ = std::max(end_, end);
+    lists_[multiprocessor].push_back(task);
+    for (const int signal : task.signals) {
+      if (signal < 0) continue;
+      const auto counter = static_cast<std::size_t>(signal);
+      finished_[counter] = std::max(finished_[counter], end);
+      missing_[counter] -= signals_of_task_;
+      if (missing_[counter] == 0)
+        for (const std::size_t i : waiting_[counter]) learn_ready(step_.groups()[i]);
+    }
+  }
+
+  using Free = std::pair<double, std::size_t>;  // when, and which multiprocessor
+  Step& step_;
+  std::uint32_t signals_of_task_;
+  std::vector<std::uint32_t> missing_;
+  std::vector<double> finished_;
+  std::vector<std::vector<std::size_t>> waiting_;  // groups, by counter
+  std::vector<std::vector<Task>> lists_;
+  std::priority_queue<Free, std::vector<Free>, std::greater<>> free_;
+  std::size_t first_ = 0;
+  int placed_ = 0;
+  double end_ = 0;
+};
+
+}  // namespace
+
+std::size_t Schedule::longest() const {
+  std::size_t most = 0;
+  for (const auto& list : lists) most = std::max(most, list.size());
+  return most;
+}
+
+bool makes_loss_gradients(const Network& network, const Tiling& tiling, int multiprocessors) {
+  const int last = network.layers() - 1;
+  return last > 0 && network.out(last) <= kOutputsOfTile &&
+         std::int64_t{divide_up(network.batch, tiling.rows())} *
+                 divide_up(network.in(last), tiling.columns) <=
+             multiprocessors;
+}
+
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors) {
+  const Tiling* best = nullptr;
+  double least = 0;
+  for (const Tiling& tiling : kTilings) {
+    if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
+    const double cycles = make_schedule(network, tiling, multiprocessors).cycles;
+    if (best != nullptr && cycles >= least) continue;
+    best = &tiling, least = cycles;
+  }
+  return best != nullptr ? *best : kTilings[0];
+}
+
+std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling) {
+  constexpr int kMostSlabs = std::numeric_limits<std::uint16_t>::max();
+  constexpr std::int64_t kMostTasks = 1 << 20;
+  if (divide_up(network.batch, kSlab) > kMostSlabs)
+    return "a batch of " + std::to_string(network.batch) + " samples is over " +
+           std::to_string(std::int64_t{kMostSlabs} * kSlab);
+  std::int64_t tasks = 0;
+  const std::int64_t rows = divide_up(network.batch, tiling.rows());
+  for (int layer = 0; layer < network.layers(); ++layer) {
+    const std::int64_t columns = divide_up(network.out(layer), tiling.columns);
+    tasks += 2 * rows * columns + std::int64_t{divide_up(network.out(layer), tiling.rows())} *
+                                      divide_up(network.in(layer), tiling.columns);
+  }
+  if (tasks > kMostTasks)
+    return "a step is " + std::to_string(tasks) + " tiles, at most " + std::to_string(kMostTasks) +
+           " are listed";
+  return std::nullopt;
+}
+
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors) {
+  if (const auto refusal = schedule_refusal(network, tiling))
+    throw std::invalid_argument("schedule: " + *refusal);
+  Step step(network, tiling, multiprocessors);
+  Walk walk(step, tiling, multiprocessors);
+  Schedule schedule;
+  schedule.counters = step.counters();
+  schedule.cycles = walk.end();
+  for (std::vector<Task>& list : walk.lists()) {
+    if (list.empty()) continue;
+    count_slabs_of_others(list, tiling.teams);
+    schedule.lists.push_back(std::move(list));
+  }
+  return schedule;
+}
+
+std::string describe(const Task& task) {
+  const std::string layer = "layer " + std::to_string(task.layer + 1);
+  const std::string place =
+      ", tile row " + std::to_string(task.row) + ", column " + std::to_string(task.column);
+  switch (task.form) {
+    case Form::kForward:
+      return "forward product of " + layer + place;
+    case Form::kOutputLoss:
+      return "outputs and loss" + place;
+    case Form::kOutputs:
+      return "outputs" + place;
+    case Form::kLossGradient:
+      return "loss and input gradient of " + layer + place;
+    case Form::kLoss:
+      return "loss, tile row " + std::to_string(task.row) + ", part " + std::to_string(task.column);
+    case Form::kInputGradient:
+      return "input gradient of " + layer + place;
+    case Form::kWeightGradient:
+      return "weight gradient of " + layer + place;
+    case Form::kPause:
+      return "pause";
+  }
+  return "";
+}
+
+}  // namespace headroom::tiled

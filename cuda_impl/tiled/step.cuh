@@ -1,0 +1,585 @@
+// A whole training step of a multilayer perceptron as tile tasks of one persistent kernel.
+//
+// A thread block, one a multiprocessor, works through its list of tasks (schedule.h), step after step. One warp fetches the factor of
+// the tiles' rows and one that of their columns, each by one thread: it waits for the counter of what it fetches, then fills its part
+// of the ring's stages. So a factor that is there early lies in the ring when the late one arrives, and the list is all that decides
+// what is fetched ahead. A team multiplies, finishes the tile in registers and stores it; with two teams, one multiplies its task while
+// the other finishes its own.
+//   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain   (Factor, machine/wgmma.cuh)
+//   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
+//   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned
+//   on chip: the ring; for each warpgroup its tile on the way out; sums in registers, 64 rows a warpgroup
+//   bytes:   (rows + columns) * 128 of the L2 for each slab of 64 inner indices
+//   waits:   counters in the L2 (fetching threads, and the loss of many outputs), full and free stages, turns of the teams
+// A tile whose rows or columns end inside of it is padded here and nowhere else: tensor maps read zeros outside of a matrix, and do
+// not write there. The data set is described as [batches][batch][in], so that a tile sees no sample of the next batch.
+//
+// Order between thread blocks: tiles are stored by the copy engine, whose thread waits until they are written, fences and adds to the
+// counters. What other threads of its warpgroup wrote lies before that by their barrier. Whoever fetches acquires the counter and
+// fences between it and the copy engine's reads; whoever multiplies is behind the barrier that the copies count down.
+#pragma once
+
+#include "machine/masks.cuh"
+#include "rules/activation.cuh"
+#include "rules/optimizer.cuh"
+#include "tiled/loss.cuh"
+#include "tiled/tile.cuh"
+
+namespace headroom::tiled {
+
+// ---- the fetching threads
+
+/// A factor in device memory. `first`: of the tile's rows or columns.
+struct Source {
+  const CUtensorMap* map;
+  int slice, first;
+  bool turned;
+
+  template <int kPanels>
+  MACHINE_DEVICE void load(std::uint32_t to, int slab, std::uint32_t barrier) const {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int across = first + kPanel * panel, along = kSlab * slab;
+      machine::tensor_load(to + panel * kTilePanelBytes, map, turned ? across : along,
+                           turned ? along : across, slice, barrier);
+    }
+  }
+};
+MACHINE_DEVICE Source input_of(const Arguments& a, int layer, const StepPlace& step, int first, bool turned) {
+  return {&a.layer[layer].input, layer == 0 ? step.batch : step.parity, first, turned};
+}
+template <class S>
+MACHINE_DEVICE Source rows_of(const Arguments& a, const Task& task, const StepPlace& step) {
+  const int first = S::kRows * task.row;
+  if (task.form == Form::kWeightGradient) return {&a.layer[task.layer].gradient, 0, first, true};
+  if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].gradient, 0, first, false};
+  return input_of(a, task.form == Form::kLossGradient ? task.layer + 1 : task.layer, step, first, false);
+}
+template <class S>
+MACHINE_DEVICE Source columns_of(const Arguments& a, const Task& task, const StepPlace& step) {
+  const int first = S::kColumns * task.column;
+  if (task.form == Form::kWeightGradient) return input_of(a, task.layer, step, first, true);
+  if (task.form == Form::kInputGradient || task.form == Form::kLossGradient)
+    return {&a.layer[task.layer + 1].weights, step.parity, first, true};
+  return {&a.layer[task.layer].weights, step.parity, first, false};
+}
+
+/// The thread that fetches the rows' factors, or the columns', of all tasks.
+template <class S, bool kRowsFactor>
+MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
+  constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
+  constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
+  const std::uint32_t begin =
+      shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
+  const std::uint32_t full = shared_address(memory.full), free = shared_address(memory.free);
+  List<false> list(a, 0, 1);
+  machine::RingPlace ring;
+  Waiter waiter{a};
+  const auto fill = [&](auto panels, const Source& source, int slabs) {
+    constexpr int kCount = decltype(panels)::value;
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab, ring.advance(S::kStages)) {
+      const std::uint32_t barrier = full + 8 * ring.stage;
+      wait_for_barrier(waiter, WaitFor::kFreeStage, free + 8 * ring.stage, ring.parity ^ 1);
+      if constexpr (kCount == 0) {
+        machine::barrier_arrive(barrier);
+      } else {
+        machine::barrier_arrive_expect(barrier, kCount * kTilePanelBytes);
+        source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
+      }
+    }
+  };
+  for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
+    do {
+      const Task task = list.take();
+      if (task.slabs == 0) continue;
+      waiter.step = step.of_launch, waiter.order = task.order;
+      const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
+      wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
+      machine::fence_proxy_async();  // between what the counter has shown and what the copy engine reads
+      if (task.form != Form::kLossGradient) {
+        fill(Constant<kPanels>{}, source, task.slabs);
+      } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
+        fill(Constant<kPanels>{}, source, task.slabs - 1);
+        fill(Constant<0>{}, source, 1);
+      } else {  // all outputs' weights as rows, then as inner indices those of the tile's columns
+        fill(Constant<1>{}, Source{source.map, source.slice, 0, false}, task.slabs - 1);
+        fill(Constant<kPanels>{}, source, 1);
+      }
+    } while (!list.step_ends());
+  }
+}
+
+// ---- forward and input gradient
+
+// What is kept for the slope: see LayerArguments.
+
+template <class S>
+MACHINE_DEVICE std::uint32_t* kept_bits(const LayerArguments& layer, const Task& task,
+                                        const Worker<S>& worker, int word) {
+  const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
+  return layer.kept + (tile * S::kColumnPanels + word) * S::kTeam + worker.thread();
+}
+template <class S>
+MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                                  int quad) {
+  const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
+  return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam +
+         worker.thread();
+}
+
+/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
+template <class Work>
+MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
+  switch (activation) {
+    case Activation::kTanh:
+      return work(Constant<Activation::kTanh>{});
+    case Activation::kSilu:
+      return work(Constant<Activation::kSilu>{});
+    case Activation::kGelu:
+      return work(Constant<Activation::kGelu>{});
+    case Activation::kElu:
+      return work(Constant<Activation::kElu>{});
+    default:
+      return;  // ReLU has a kernel of its own
+  }
+}
+TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
+  return activation == Activation::kTanh || activation == Activation::kElu;
+}
+
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                 const StepPlace& step) {
+  const LayerArguments& layer = a.layer[task.layer];
+  float sums[S::kSums], none[4];
+  Biases<S> biases;
+  worker.take_turn();
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
+                                                                   none, [&] {
+                                                                     mark(worker, &TaskTimes::first_slab);
+                                                                     biases.load(layer, task, worker);
+                                                                   });
+  worker.pass_turn();
+  mark(worker, &TaskTimes::products);
+  std::uint32_t held[S::kPairs];
+#pragma unroll
+  for (int j = 0; j < S::kColumns / 8; ++j) {
+    float* z = sums + 4 * j;
+    z[0] += biases.of[j].x, z[1] += biases.of[j].y, z[2] += biases.of[j].x, z[3] += biases.of[j].y;
+    if constexpr (kRelu)
+      held[2 * j] = Format::pack_relu(z[0], z[1]), held[2 * j + 1] = Format::pack_relu(z[2], z[3]);
+  }
+  if constexpr (kRelu) {
+    const auto mask = machine::positive(held);
+#pragma unroll
+    for (int word = 0; word < S::kColumnPanels; ++word)
+      __stcg(kept_bits<S>(layer, task, worker, word), mask.word[word]);
+  } else {
+    with_activation(a.activation, [&](auto activation) {
+      constexpr Activation kActivation = decltype(activation)::value;
+      constexpr bool kKeepsOutputs = keeps_outputs(kActivation);
+#pragma unroll
+      for (int quad = 0; quad < S::kColumns / 16; ++quad) {
+        std::uint32_t kept[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& x = sums[8 * quad + 2 * i];
+          float& y = sums[8 * quad + 2 * i + 1];
+          if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
+          x = rules::activated(kActivation, x), y = rules::activated(kActivation, y);
+          held[4 * quad + i] = Format::pack(x, y);
+          if (kKeepsOutputs) kept[i] = held[4 * quad + i];
+        }
+        __stcg(kept_values<S>(layer, task, worker, quad), make_uint4(kept[0], kept[1], kept[2], kept[3]));
+      }
+    });
+  }
+  store_tile(worker, held,
+             Place{a.layer[task.layer + 1].input, step.parity, S::kRows * task.row, S::kColumns * task.column,
+                   layer.out});
+  if (worker.leads()) signal(a, task, 0, 1);
+}
+
+/// The slopes of a thread's values of a tile, or what they are taken from: asked for with the first slab where there are registers.
+template <class S, bool kRelu>
+struct Slopes {
+  static constexpr int kQuads = S::kColumns / 16;
+  static constexpr bool kEarly = kQuads <= 4;
+  machine::Mask<S::kPairs> mask;
+  uint4 kept[kEarly ? kQuads : 1];
+
+  MACHINE_DEVICE void load(const LayerArguments& layer, const Task& task, const Worker<S>& worker) {
+    if constexpr (kRelu) {
+#pragma unroll
+      for (int word = 0; word < S::kColumnPanels; ++word)
+        mask.word[word] = __ldcg(kept_bits<S>(layer, task, worker, word));
+    } else if constexpr (kEarly) {
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad)
+        kept[quad] = __ldcg(kept_values<S>(layer, task, worker, quad));
+    }
+  }
+  /// held = sums times slopes, rounded.
+  template <class Format>
+  MACHINE_DEVICE void apply(const Arguments& a, const LayerArguments& layer, const Task& task,
+                            const Worker<S>& worker, const float (&sums)[S::kSums],
+                            std::uint32_t (&held)[S::kPairs]) const {
+    if constexpr (kRelu) {
+      machine::masked<Format>(sums, mask, held);
+    } else {
+      with_activation(a.activation, [&](auto activation) {
+        constexpr Activation kActivation = decltype(activation)::value;
+#pragma unroll
+        for (int quad = 0; quad < kQuads; ++quad) {
+          const uint4 of_quad =
+              kEarly ? kept[kEarly ? quad : 0] : __ldcg(kept_values<S>(layer, task, worker, quad));
+          const std::uint32_t words[4] = {of_quad.x, of_quad.y, of_quad.z, of_quad.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float2 from = Format::unpack(words[i]);
+            const float* sum = sums + 8 * quad + 2 * i;
+            held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
+                                              rules::passed_back(kActivation, from.y, sum[1]));
+          }
+        }
+      });
+    }
+  }
+};
+
+/// The gradient's tile from the sums of its product, and what signals up to `last_signal` say.
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, const Worker<S>& worker,
+                                          const Slopes<S, kRelu>& slopes, const float (&sums)[S::kSums],
+                                          int last_signal) {
+  const LayerArguments& layer = a.layer[task.layer];
+  std::uint32_t held[S::kPairs];
+  slopes.template apply<Format>(a, layer, task, worker, sums, held);
+  store_tile(worker, held,
+             Place{layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out});
+  if (worker.leads()) signal(a, task, 0, last_signal);
+}
+
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
+  float sums[S::kSums], none[4];
+  Slopes<S, kRelu> slopes;
+  worker.take_turn();
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kTurned, false>(
+      worker, machine::uniform(task.slabs), sums, none, [&] {
+        mark(worker, &TaskTimes::first_slab);
+        slopes.load(a.layer[task.layer], task, worker);
+      });
+  worker.pass_turn();
+  mark(worker, &TaskTimes::products);
+  finish_input_gradient<S, Format>(a, task, worker, slopes, sums, 1);
+}
+
+/// Outputs that fit one tile: the loss and its gradient in registers. With Form::kLossGradient, also the gradient of the last hidden layer:
+/// a second product, whose left factor is the loss's gradient where it is. So nobody waits for that by way of device memory, but every
+/// tile of a row makes the outputs anew, which takes no longer than one of them does; the first one stores the loss.
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                          const StepPlace& step) {
+  const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
+  const LayerArguments& last = a.layer[a.layers - 1];
+  OutputRows<S> rows(a, task, worker, step);
+  Slopes<S, kRelu> slopes;
+  float outputs[kOutputsOfTile / 2], none[4];
+  worker.take_turn();
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(
+      worker, machine::uniform(task.slabs) - (goes_on ? 1 : 0), outputs, none, [&] {
+        mark(worker, &TaskTimes::first_slab);
+        rows.load(a, last);
+        if (goes_on) slopes.load(a.layer[task.layer], task, worker);
+      });
+  std::uint32_t held[kOutputsOfTile / 4];
+  const float loss = rows.template finish<Format>(a, last, outputs, held);
+  if (goes_on) {
+    float sums[S::kSums];
+    multiply_held_slab<S, Format>(worker, held, sums);
+    worker.pass_turn();
+    mark(worker, &TaskTimes::products);
+    const bool stores_loss = machine::uniform(task.column) == 0;
+    finish_input_gradient<S, Format>(a, task, worker, slopes, sums, stores_loss ? 1 : 2);
+    if (!stores_loss) return;
+  } else {
+    worker.pass_turn();
+    mark(worker, &TaskTimes::products);
+  }
+  keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
+               loss);
+  store_tile(worker, held, Place{last.gradient, 0, S::kRows * task.row, 0, last.out});
+  if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
+}
+
+// ---- weight gradient and update
+
+/// One parameter by its gradient, with as many slots as the optimizer has.
+template <int kSlots>
+MACHINE_DEVICE void update(const rules::UpdateFactors& factors, float gradient, float& value, float& first,
+                           float& second) {
+  if constexpr (kSlots == 2)
+    rules::update_adam(factors, gradient, value, first, second);
+  else if constexpr (kSlots == 1)
+    rules::update_with_momentum(factors, gradient, value, first);
+  else
+    value = fmaf(-factors.rate, gradient, value);
+}
+/// Calls work(Constant) with their number as a constant.
+template <class Work>
+MACHINE_DEVICE void with_slots(int slots, const Work& work) {
+  if (slots == 0) return work(Constant<0>{});
+  if (slots == 1) return work(Constant<1>{});
+  return work(Constant<2>{});
+}
+
+/// The factors of a step's updates, eight floats.
+MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPlace& step) {
+  static_assert(sizeof(rules::UpdateFactors) == 2 * sizeof(uint4));
+  const auto* from = reinterpret_cast<const uint4*>(a.factors + step.of_launch);
+  const uint4 words[2] = {machine::load_constant16(from), machine::load_constant16(from + 1)};
+  rules::UpdateFactors factors;
+  memcpy(&factors, words, sizeof factors);
+  return factors;
+}
+
+/// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
+/// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
+template <class S>
+struct Weights {
+  static constexpr int kQuads = S::kColumns / 8, kPart = 2;
+  static constexpr bool kAllEarly = S::kColumns <= 64;
+  float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
+  std::int64_t begin;
+
+  MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
+                           const Worker<S>& worker) {
+    begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread();
+    if constexpr (!kAllEarly) {
+#pragma unroll
+      for (float4& quad : masters) quad = make_float4(0, 0, 0, 0);
+    }
+    if (kAllEarly || a.slots == 0) load_quads<kQuads>(layer.masters, 0, masters);
+    if constexpr (kAllEarly) {
+#pragma unroll
+      for (int slot = 0; slot < 2; ++slot)
+#pragma unroll
+        for (int j = 0; j < kQuads; ++j) slots[slot][j] = make_float4(0, 0, 0, 0);
+      if (a.slots > 0) load_quads<kQuads>(layer.slots[0], 0, slots[0]);
+      if (a.slots > 1) load_quads<kQuads>(layer.slots[1], 0, slots[1]);
+    }
+  }
+
+  /// held: the new weights as they enter products.
+  template <class Format, int kSlots>
+  MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
+                                 const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
+                                 std::uint32_t (&held)[S::kPairs]) {
+    if constexpr (kAllEarly || kSlots == 0) {
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j)
+        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, masters[j], slots[0][kAllEarly ? j : 0],
+                                    slots[1][kAllEarly ? j : 0]);
+    } else {
+      Part<kSlots> parts[2];
+      parts[0].load(*this, layer, 0);
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) {
+        if (j % kPart == 0 && j + kPart < kQuads) parts[(j / kPart + 1) % 2].load(*this, layer, j + kPart);
+        Part<kSlots>& part = parts[j / kPart % 2];
+        update_quad<Format, kSlots>(a, layer, factors, sums, held, j, part.masters[j % kPart],
+                                    part.slots[0][j % kPart], part.slots[kSlots - 1][j % kPart]);
+      }
+    }
+  }
+
+ private:
+  template <int kSlots>
+  struct Part {
+    float4 masters[kPart], slots[kSlots == 0 ? 1 : kSlots][kPart];
+    MACHINE_DEVICE void load(const Weights& weights, const LayerArguments& layer, int first) {
+      weights.load_quads<kPart>(layer.masters, first, masters);
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot)
+        weights.load_quads<kPart>(layer.slots[slot], first, slots[slot]);
+    }
+  };
+  template <int kCount>
+  MACHINE_DEVICE void load_quads(const float4* from, int first, float4 (&quads)[kCount]) const {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) quads[j] = __ldcg(from + begin + (first + j) * S::kTeam);
+  }
+  template <class Format, int kSlots>
+  MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
+                                  const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
+                                  std::uint32_t (&held)[S::kPairs], int j, float4& weight, float4& first,
+                                  float4& second) const {
+    const auto pack = [](float low, float high) {
+      if constexpr (Format::kIsBf16)
+        return machine::pack_bf16_weights(low, high);
+      else
+        return machine::pack_fp16(low, high);
+    };
+    const float scale = a.inverse_loss_scale;
+    update<kSlots>(factors, scale * sums[4 * j], weight.x, first.x, second.x);
+    update<kSlots>(factors, scale * sums[4 * j + 1], weight.y, first.y, second.y);
+    update<kSlots>(factors, scale * sums[4 * j + 2], weight.z, first.z, second.z);
+    update<kSlots>(factors, scale * sums[4 * j + 3], weight.w, first.w, second.w);
+    const std::int64_t at = begin + j * S::kTeam;
+    __stcg(layer.masters + at, weight);
+    if constexpr (kSlots > 0) __stcg(layer.slots[0] + at, first);
+    if constexpr (kSlots > 1) __stcg(layer.slots[1] + at, second);
+    held[2 * j] = pack(weight.x, weight.y), held[2 * j + 1] = pack(weight.z, weight.w);
+  }
+};
+
+/// The biases of the tile's rows, by the lanes that hold their gradients' first sums.
+template <class S, int kSlots>
+MACHINE_DEVICE void update_biases(const Arguments& a, const LayerArguments& layer, const Task& task,
+                                  const Worker<S>& worker, const rules::UpdateFactors& factors,
+                                  const float (&row_sums)[4]) {
+  if (worker.lane().first_column() != 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = S::kRows * task.row + worker.row_of_tile() + 8 * half;
+    if (row >= layer.out) continue;
+    float value = __ldcg(layer.bias + row), slots[2] = {};
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) slots[slot] = __ldcg(layer.bias_slots[slot] + row);
+    update<kSlots>(factors, a.inverse_loss_scale * row_sums[2 * half], value, slots[0], slots[1]);
+    __stcg(layer.bias + row, value);
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + row, slots[slot]);
+  }
+}
+
+/// The step's loss from its parts, in an order that is always the same. By the task that is the first to know that all are there.
+template <class S>
+MACHINE_DEVICE void finish_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step) {
+  const float* parts = a.loss_sums + std::int64_t{step.parity} * a.loss_parts;
+  const int thread = worker.thread() % machine::kWarpgroup;
+  float sum = 0;
+  for (int part = thread; part < a.loss_parts; part += machine::kWarpgroup) sum += __ldcg(parts + part);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
+  float* of_warps = worker.memory.sums[worker.warpgroup()];
+  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = sum;
+  worker.meet();
+  if (worker.leads())
+    a.losses[(a.first_step + step.of_launch) % a.loss_slots] =
+        (of_warps[0] + of_warps[1] + of_warps[2] + of_warps[3]) / static_cast<float>(a.batch);
+}
+
+template <class S, class Format>
+MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                         const StepPlace& step) {
+  const LayerArguments& layer = a.layer[task.layer];
+  float sums[S::kSums], row_sums[4];
+  Weights<S> weights;
+  weights.load(a, layer, task, worker);
+  const rules::UpdateFactors factors = factors_of(a, step);
+  const bool with_bias = machine::uniform(task.column) == 0;
+  worker.take_turn();
+  const auto multiply = [&](auto sums_rows) {
+    multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, decltype(sums_rows)::value>(
+        worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(worker, &TaskTimes::first_slab); });
+  };
+  if (with_bias)
+    multiply(Constant<true>{});
+  else
+    multiply(Constant<false>{});
+  worker.pass_turn();
+  mark(worker, &TaskTimes::products);
+  std::uint32_t held[S::kPairs];
+  with_slots(a.slots, [&](auto slots) {
+    constexpr int kSlots = decltype(slots)::value;
+    weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
+    if (with_bias) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
+  });
+  store_tile(worker, held,
+             Place{layer.weights, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column, layer.in});
+  if (worker.leads()) signal(a, task, 0, 1);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group() == 0)
+    finish_loss<S>(a, worker, step);
+}
+
+// ---- the kernel
+
+template <class S, class Format, bool kRelu>
+MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
+  Worker<S> worker(a, memory);
+  List<true> list(a, worker.team(), S::kTeams);
+  if (worker.team() == 1) worker.skip(a.tasks[a.first_task[machine::block_index()]].slabs);
+  for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
+    do {
+      const Task task = list.take();
+      worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
+      const bool timed = a.times != nullptr && worker.thread() == 0 && step.of_launch == a.steps - 1;
+      worker.timed = timed ? list.index() : -1;
+      mark(worker, &TaskTimes::begin);
+      switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
+        case Form::kForward:
+          forward_tile<S, Format, kRelu>(a, task, worker, step);
+          break;
+        case Form::kOutputLoss:
+        case Form::kLossGradient:
+          outputs_and_loss_tile<S, Format, kRelu>(a, task, worker, step);
+          break;
+        case Form::kOutputs:
+          outputs_tile<S, Format>(a, task, worker);
+          break;
+        case Form::kLoss:
+          worker.take_turn();
+          worker.pass_turn();
+          loss_of_rows<S, Format>(a, task, worker, step);
+          break;
+        case Form::kInputGradient:
+          input_gradient_tile<S, Format, kRelu>(a, task, worker);
+          break;
+        case Form::kWeightGradient:
+          weight_gradient_tile<S, Format>(a, task, worker, step);
+          break;
+        case Form::kPause:
+          worker.take_turn();
+          worker.pass_turn();
+          break;
+      }
+      mark(worker, &TaskTimes::end);
+      worker.skip(task.slabs_of_others);
+    } while (!list.step_ends());
+  }
+}
+
+template <class Format, int kGroups, int kColumns, int kTeams, bool kRelu>
+__global__ void __launch_bounds__(Shape<kGroups, kColumns, kTeams>::kThreads, 1)
+    train_kernel(const __grid_constant__ Arguments a) {
+  using S = Shape<kGroups, kColumns, kTeams>;
+  unsigned char* begin = machine::shared_memory();
+  begin += (0u - shared_address(begin)) & 1023u;
+  auto& memory = *reinterpret_cast<SharedMemory<S>*>(begin);
+  if (machine::thread_index() == 0) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      machine::barrier_init(shared_address(&memory.full[stage]), 2);            // both fetching threads
+      machine::barrier_init(shared_address(&memory.free[stage]), 4 * kGroups);  // the warps of a team
+    }
+    for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);
+    machine::barrier_init_fence();
+  }
+  for (int i = machine::thread_index(); i < S::kOnesBytes / 4; i += S::kThreads)
+    memory.ones[i] = Format::pack(1, 1);
+  machine::fence_proxy_async_shared();
+  machine::block_sync();
+  const int consumer = machine::uniform(machine::thread_index() / 32) * 32;
+  if (consumer >= S::kConsumers) {
+    machine::registers_decrease<40>();
+    if (machine::thread_index() == S::kConsumers) fetch<S, true>(a, memory);
+    if (machine::thread_index() == S::kConsumers + 32) fetch<S, false>(a, memory);
+    return;
+  }
+  machine::registers_increase<232>();
+  work<S, Format, kRelu>(a, memory);
+}
+
+}  // namespace headroom::tiled

@@ -1,0 +1,485 @@
+// The tiled kernel behind the trainer contract: buffers, tensor maps, the lists, and training cut into launches.
+//
+// A launch trains many steps. Its counters begin at zero, so a launch may be of any steps; what goes on from one launch to the next
+// is which of the two copies of weights and activations the next step reads.
+#include "tiled/trainer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/host_clock.h"
+#include "core/training_rules.h"
+#include "device/copies.h"
+#include "device/device.h"
+#include "device/kept_losses.h"
+#include "device/launch_pace.h"
+#include "device/memory.h"
+#include "device/step_watch.h"
+#include "device/stream.h"
+#include "machine/tensor_map.h"
+#include "tiled/arguments.h"
+#include "tiled/kernels.h"
+#include "tiled/schedule.h"
+#include "tiled/waits.h"
+
+namespace headroom {
+namespace {
+
+using namespace tiled;
+
+constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
+constexpr std::int64_t kMostSteps = 4096;
+constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
+constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
+
+/// Values of a row of 16-bit values. The copy engine takes rows on 16 bytes; and no part of a row that lies in one panel begins in one
+/// line of the L2 and ends in the next, which would be fetched at half the speed.
+std::int64_t pitch_of(std::int64_t columns) {
+  std::int64_t pitch = 8;
+  while (pitch < columns && pitch < kPanel) pitch *= 2;
+  return (columns + pitch - 1) / pitch * pitch;
+}
+
+/// A word in the host's memory that kernels write to, which outlives a launch that ends with an error.
+class HostReport {
+ public:
+  HostReport() {
+    CUDA_CHECK(cudaMallocHost(&word_, sizeof(std::uint64_t)));
+    *static_cast<std::uint64_t*>(word_) = 0;
+  }
+  ~HostReport() { (void)cudaFreeHost(word_); }
+  HostReport(const HostReport&) = delete;
+  HostReport& operator=(const HostReport&) = delete;
+  std::uint64_t* data() { return static_cast<std::uint64_t*>(word_); }
+  std::uint64_t value() const { return *static_cast<const volatile std::uint64_t*>(word_); }
+
+ private:
+  void* word_ = nullptr;
+};
+
+std::string to_string(WaitFor what) {
+  switch (what) {
+    case WaitFor::kRows:
+      return "what its rows' factor is made of";
+    case WaitFor::kColumns:
+      return "what its columns' factor is made of";
+    case WaitFor::kFreeStage:
+      return "a stage of the ring to be free";
+    case WaitFor::kFullStage:
+      return "a stage of the ring to be full";
+    case WaitFor::kTurn:
+      return "its team's turn";
+    case WaitFor::kOutputs:
+      return "the outputs of its rows";
+  }
+  return "";
+}
+
+/// Buffers of one layer.
+struct LayerMemory {
+  DeviceBuffer<std::uint16_t> weights, input, gradient;  // input: of all but the first layer
+  DeviceBuffer<float> masters, bias;
+  std::vector<DeviceBuffer<float>> slots, bias_slots;
+  DeviceBuffer<std::uint32_t> kept;
+};
+
+class Tiled : public TiledTrainer {
+ public:
+  Tiled(const Workload& workload, Precision precision, const DatasetView& data, const Parameters& initial,
+        const Network& network, const Tiling& tiling, int multiprocessors, const TiledOptions& options)
+      : workload_(workload),
+        precision_(precision),
+        network_(network),
+        tiling_(tiling),
+        batches_(data.batches(workload.batch_size)),
+        schedule_(make_schedule(network, tiling, multiprocessors)),
+        kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
+    DeviceMemory::reset_peak();
+    if (options.lost_task >= 0)
+      ++schedule_.lists.front()[static_cast<std::size_t>(options.lost_task)].columns.need;
+    allocate_layers();
+    upload(data);
+    upload_lists();
+    set_arguments(options);
+    require_resident();
+    set_state(State::initial(initial, workload.optimizer.slots()));
+  }
+
+  Timing train(std::int64_t first_step, std::int64_t count) override {
+    KeptLosses::require_steps(first_step, count);
+    const HostClock clock;
+    const double device_seconds = launch_all(first_step, count);
+    losses_.trained(first_step, count);
+    return clock.timing(device_seconds);
+  }
+
+  std::vector<float> losses(std::int64_t first_step, std::int64_t count) override {
+    return losses_.read(first_step, count, stream_);
+  }
+
+  Parameters parameters() override {
+    return collect([](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
+  }
+  void set_parameters(const Parameters& parameters) override {
+    if (parameters.widths() != network_.widths)
+      throw InputError("set_parameters: parameters of another network");
+    place(parameters, true, [](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
+    parity_ = 0;
+  }
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (std::size_t slot = 0; slot < static_cast<std::size_t>(workload_.optimizer.slots()); ++slot)
+      result.push_back(collect(
+          [slot](LayerMemory& layer) { return std::pair{&layer.slots[slot], &layer.bias_slots[slot]}; }));
+    return result;
+  }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, network_.widths, workload_.optimizer.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      place(slots[slot], false,
+            [slot](LayerMemory& layer) { return std::pair{&layer.slots[slot], &layer.bias_slots[slot]}; });
+  }
+
+  std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
+
+  std::string note() override {
+    return "tiles of " + std::to_string(tiling_.rows()) + "x" + std::to_string(tiling_.columns) +
+           (tiling_.teams == 2 ? ", two teams" : "") + ", " + std::to_string(schedule_.lists.size()) +
+           " multiprocessors, at most " + std::to_string(schedule_.longest()) + " tiles each";
+  }
+
+  std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) override {
+    DeviceBuffer<TaskTimes> times(tasks_.size());
+    times.fill_bytes(0);
+    arguments_.times = times.data();
+    train(first_step, count);
+    arguments_.times = nullptr;
+    const std::vector<TaskTimes> found = times.to_host();
+    std::uint64_t zero = std::numeric_limits<std::uint64_t>::max();
+    for (const TaskTimes& of : found)
+      if (of.first_slab != 0) zero = std::min(zero, of.first_slab);
+    const auto seconds = [&](std::uint64_t time) {
+      return time == 0 ? 0 : 1e-9 * (static_cast<double>(time) - static_cast<double>(zero));
+    };
+    std::vector<TiledTaskTimes> result;
+    std::size_t at = 0;
+    for (std::size_t block = 0; block < schedule_.lists.size(); ++block)
+      for (const Task& task : schedule_.lists[block]) {
+        const TaskTimes& of = found[at++];
+        result.push_back({static_cast<int>(block), task, seconds(of.begin), seconds(of.first_slab),
+                          seconds(of.products), seconds(of.end)});
+      }
+    return result;
+  }
+
+ private:
+  std::int64_t row_tiles() const { return divide_up(network_.batch, tiling_.rows()); }
+  bool has_wide_outputs() const { return workload_.outputs() > kOutputsOfTile; }
+  WeightPlaces places(int layer) const { return {network_.out(layer), network_.in(layer), tiling_}; }
+
+  void allocate_layers() {
+    const bool relu = workload_.model.activation == Activation::kRelu;
+    const std::int64_t tile = std::int64_t{tiling_.rows()} * tiling_.columns;
+    for (int layer = 0; layer < network_.layers(); ++layer) {
+      const std::int64_t in = network_.in(layer), out = network_.out(layer);
+      LayerMemory memory;
+      memory.weights = DeviceBuffer<std::uint16_t>(2 * out * pitch_of(in));
+      if (layer > 0) memory.input = DeviceBuffer<std::uint16_t>(2 * network_.batch * pitch_of(in));
+      memory.gradient = DeviceBuffer<std::uint16_t>(network_.batch * pitch_of(out));
+      memory.masters = zeros<float>(places(layer).size());
+      const std::int64_t biases = std::int64_t{divide_up(out, kBiasValues)} * kBiasValues;
+      memory.bias = zeros<float>(biases);
+      for (int slot = 0; slot < workload_.optimizer.slots(); ++slot) {
+        memory.slots.push_back(zeros<float>(places(layer).size()));
+        memory.bias_slots.push_back(zeros<float>(biases));
+      }
+      if (layer + 1 < network_.layers()) {
+        const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;
+        memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
+      }
+      layers_.push_back(std::move(memory));
+    }
+  }
+
+  void upload(const DatasetView& data) {
+    const std::int64_t samples = batches_ * network_.batch, columns = data.feature_count,
+                       pitch = pitch_of(columns);
+    if (workload_.loss == Loss::kCrossEntropy) {
+      labels_ = DeviceBuffer<std::int32_t>(samples);
+      labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+    } else {
+      targets_ = DeviceBuffer<float>(samples * workload_.outputs());
+      targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
+    }
+    features_ = DeviceBuffer<std::uint16_t>(samples * pitch);
+    const std::int64_t at_once = std::clamp<std::int64_t>(
+        kUploadBytes / (columns * static_cast<std::int64_t>(sizeof(float))), 1, samples);
+    DeviceBuffer<float> staged(at_once * columns);
+    for (std::int64_t row = 0; row < samples; row += at_once) {
+      const std::int64_t rows = std::min(at_once, samples - row);
+      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * columns,
+                                 static_cast<std::size_t>(rows * columns) * sizeof(float),
+                                 cudaMemcpyHostToDevice, stream_.get()));
+      round_features(precision_, staged.data(), rows, columns, features_.data() + row * pitch, pitch,
+                     stream_.get());
+      stream_.synchronize();
+    }
+  }
+
+  void upload_lists() {
+    std::vector<Task> tasks;
+    std::vector<std::int32_t> first;
+    for (const std::vector<Task>& list : schedule_.lists) {
+      first.push_back(static_cast<std::int32_t>(tasks.size()));
+      tasks.insert(tasks.end(), list.begin(), list.end());
+    }
+    first.push_back(static_cast<std::int32_t>(tasks.size()));
+    tasks_ = DeviceBuffer<Task>(static_cast<std::int64_t>(tasks.size()));
+    tasks_.copy_from(tasks);
+    first_task_ = DeviceBuffer<std::int32_t>(static_cast<std::int64_t>(first.size()));
+    first_task_.copy_from(first);
+    counters_ = zeros<std::uint32_t>(std::int64_t{schedule_.counters} * kCounterStride);
+    factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
+  }
+
+  CUtensorMap map(const DeviceBuffer<std::uint16_t>& values, std::int64_t slices, std::int64_t rows,
+                  std::int64_t columns) const {
+    const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
+    return machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kPanel);
+  }
+
+  void set_arguments(const TiledOptions& options) {
+    const int last = network_.layers() - 1;
+    for (int layer = 0; layer <= last; ++layer) {
+      LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
+      LayerArguments& to = arguments_.layer[layer];
+      const int in = network_.in(layer), out = network_.out(layer);
+      to.weights = map(memory.weights, 2, out, in);
+      to.input = layer == 0 ? map(features_, batches_, network_.batch, in)
+                            : map(memory.input, 2, network_.batch, in);
+      to.gradient = map(memory.gradient, 1, network_.batch, out);
+      to.masters = reinterpret_cast<float4*>(memory.masters.data());
+      to.bias = memory.bias.data();
+      for (std::size_t slot = 0; slot < memory.slots.size(); ++slot) {
+        to.slots[slot] = reinterpret_cast<float4*>(memory.slots[slot].data());
+        to.bias_slots[slot] = memory.bias_slots[slot].data();
+      }
+      to.kept = memory.kept.data();
+      to.out = out, to.in = in;
+      to.out_tiles = divide_up(out, tiling_.columns), to.in_tiles = divide_up(in, tiling_.columns);
+    }
+    arguments_.layers = network_.layers();
+    arguments_.batch = network_.batch;
+    arguments_.batches = static_cast<std::int32_t>(batches_);
+    arguments_.tasks = tasks_.data();
+    arguments_.first_task = first_task_.data();
+    arguments_.counters = counters_.data();
+    arguments_.labels = labels_.data();
+    arguments_.targets = targets_.data();
+    arguments_.outputs_pitch = static_cast<std::int32_t>(pitch_of(workload_.outputs()));
+    if (has_wide_outputs())
+      outputs_ = DeviceBuffer<float>(row_tiles() * tiling_.rows() * arguments_.outputs_pitch);
+    arguments_.outputs = outputs_.data();
+    arguments_.output_gradient = layers_.back().gradient.data();
+    arguments_.loss_parts = divide_up(network_.batch, has_wide_outputs() ? kRowsOfLoss : kPanel);
+    loss_sums_ = zeros<float>(2 * std::int64_t{arguments_.loss_parts});
+    arguments_.loss_sums = loss_sums_.data();
+    arguments_.losses = losses_.data();
+    arguments_.loss_slots = kKeptLosses;
+    arguments_.factors = factors_.data();
+    const double scale = loss_scale(precision_, network_.batch);
+    const double mean_of = workload_.loss == Loss::kCrossEntropy
+                               ? network_.batch
+                               : static_cast<double>(network_.batch) * workload_.outputs();
+    arguments_.gradient_scale = static_cast<float>(scale / mean_of);
+    arguments_.inverse_loss_scale = static_cast<float>(1 / scale);
+    arguments_.activation = workload_.model.activation;
+    arguments_.loss = workload_.loss;
+    arguments_.slots = workload_.optimizer.slots();
+    const double longest = std::getenv("HR_LONG")     ? 1e9
+                           : options.wait_seconds > 0 ? options.wait_seconds
+                                                      : StepWatch::seconds_of_a_step(workload_);
+    arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
+    arguments_.report = report_.data();
+    least_report_.fill_bytes(0xff);
+    arguments_.least_report = least_report_.data();
+  }
+
+  void require_resident() {
+    CUDA_CHECK(cudaFuncSetAttribute(kernel_.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kernel_.shared_bytes));
+    int blocks = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_.function, kernel_.threads,
+                                                             static_cast<std::size_t>(kernel_.shared_bytes)));
+    if (blocks < 1)
+      throw UnsupportedError("cuda-tiled: a multiprocessor holds no thread block of " +
+                             std::to_string(kernel_.threads) + " threads with " +
+                             std::to_string(kernel_.shared_bytes) + " bytes of shared memory");
+  }
+
+  double launch_all(std::int64_t first_step, std::int64_t count) {
+    try {
+      begin_.record(stream_);
+      const double seconds = pace_.run(
+          count,
+          [&](std::int64_t done, std::int64_t steps) { launch(first_step + done, static_cast<int>(steps)); },
+          [&] {
+            end_.record(stream_);
+            return seconds_between(begin_, end_);
+          });
+      if (pace_.worth_timing(count)) pace_.learn(seconds, count);
+      return seconds;
+    } catch (const CudaError&) {
+      if (report_.value() == 0) throw;
+      throw DeviceStuckError(given_up());
+    }
+  }
+
+  void launch(std::int64_t first_step, int steps) {
+    CUDA_CHECK(
+        cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
+    set_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
+    arguments_.first_step = first_step;
+    arguments_.steps = steps;
+    arguments_.parity = parity_;
+    void* parameters[] = {&arguments_};
+    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_.function,
+                                           dim3(static_cast<unsigned>(schedule_.lists.size())),
+                                           dim3(static_cast<unsigned>(kernel_.threads)), parameters,
+                                           static_cast<std::size_t>(kernel_.shared_bytes), stream_.get()));
+    parity_ = (parity_ + steps) % 2;
+  }
+
+  std::string given_up() const {
+    const std::uint64_t report = report_.value();
+    std::string who = "a task";
+    for (std::size_t block = 0; block < schedule_.lists.size(); ++block) {
+      const std::vector<Task>& list = schedule_.lists[block];
+      for (std::size_t i = 0; i < list.size(); ++i)
+        if (list[i].order == order_of(report) && list[i].form != Form::kPause)
+          who = "task " + std::to_string(i + 1) + " of " + std::to_string(list.size()) +
+                " of multiprocessor " + std::to_string(block) + " (" + describe(list[i]) + ")";
+    }
+    return "cuda-tiled: in step " + std::to_string(arguments_.first_step + step_of(report)) + " " + who +
+           " waited too long for " + to_string(what_of(report)) +
+           "; the launch was given up, with its process";
+  }
+
+  /// What lies where `of` says, as parameters; through a buffer of the largest layer's size.
+  template <class Of>
+  Parameters collect(const Of& of) {
+    Parameters result = Parameters::unset(network_.widths);
+    DeviceBuffer<float> flat(largest_layer());
+    for (int layer = 0; layer < network_.layers(); ++layer) {
+      const auto [weights, bias] = of(layers_[static_cast<std::size_t>(layer)]);
+      collect_weights(weights->data(), places(layer), flat.data(), stream_.get());
+      copy(result.weight(layer).data(), flat.data(), result.weight(layer).size(), cudaMemcpyDeviceToHost);
+      copy(result.bias(layer).data(), bias->data(), result.bias(layer).size(), cudaMemcpyDeviceToHost);
+      stream_.synchronize();
+    }
+    return result;
+  }
+  template <class Of>
+  void place(const Parameters& from, bool copies, const Of& of) {
+    DeviceBuffer<float> flat(largest_layer());
+    for (int layer = 0; layer < network_.layers(); ++layer) {
+      LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
+      const auto [weights, bias] = of(memory);
+      copy(flat.data(), from.weight(layer).data(), from.weight(layer).size(), cudaMemcpyHostToDevice);
+      copy(bias->data(), from.bias(layer).data(), from.bias(layer).size(), cudaMemcpyHostToDevice);
+      place_weights(precision_, flat.data(), places(layer), weights->data(),
+                    copies ? memory.weights.data() : nullptr, pitch_of(network_.in(layer)), stream_.get());
+      stream_.synchronize();
+    }
+  }
+  std::int64_t largest_layer() const {
+    std::int64_t most = 0;
+    for (int layer = 0; layer < network_.layers(); ++layer)
+      most = std::max(most, std::int64_t{network_.in(layer)} * network_.out(layer));
+    return most;
+  }
+  void copy(float* to, const float* from, std::size_t count, cudaMemcpyKind kind) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(float), kind, stream_.get()));
+  }
+
+  const Workload workload_;
+  const Precision precision_;
+  const Network network_;
+  const Tiling tiling_;
+  const std::int64_t batches_;
+  Schedule schedule_;
+  const Kernel kernel_;
+
+  Stream stream_;
+  Event begin_, end_;
+  std::vector<LayerMemory> layers_;
+  DeviceBuffer<std::uint16_t> features_;  // [batches * batch, pitch]
+  DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<float> targets_, outputs_, loss_sums_;
+  DeviceBuffer<Task> tasks_;
+  DeviceBuffer<std::int32_t> first_task_;
+  DeviceBuffer<std::uint32_t> counters_;
+  DeviceBuffer<rules::UpdateFactors> factors_;
+  KeptLosses losses_;
+  HostReport report_;
+  DeviceBuffer<std::uint64_t> least_report_{1};
+  Arguments arguments_{};
+  int parity_ = 0;  // which copies of weights and activations the next step reads
+  LaunchPace pace_{kFirstLaunch, kMostSteps};
+};
+
+}  // namespace
+
+namespace tiled {
+
+std::optional<Kernel> find_kernel_fp16(const Tiling& tiling, bool relu);
+std::optional<Kernel> find_kernel_bf16(const Tiling& tiling, bool relu);
+
+Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
+  const bool sixteen_bits = precision == Precision::kFp16 || precision == Precision::kBf16;
+  std::optional<Kernel> found;
+  if (sixteen_bits)
+    found = precision == Precision::kBf16 ? find_kernel_bf16(tiling, relu) : find_kernel_fp16(tiling, relu);
+  if (!found)
+    throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
+                                " for tiles of " + std::to_string(tiling.rows()) + "x" +
+                                std::to_string(tiling.columns) + " and " + std::to_string(tiling.teams) +
+                                " teams");
+  return *found;
+}
+
+}  // namespace tiled
+
+std::optional<std::string> tiled_unavailable(int device) {
+  if (auto reason = device_missing(device)) return reason;
+  const DeviceInfo info = device_info(device);
+  // wgmma is of this one generation; the kernels are machine code for it.
+  if (info.compute_major != 9 || info.compute_minor != 0)
+    return "compute capability " + std::to_string(info.compute_major) + "." +
+           std::to_string(info.compute_minor) + ", needs 9.0";
+  return std::nullopt;
+}
+
+std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
+                                                 const DatasetView& data, const Parameters& initial,
+                                                 int device, const TiledOptions& options) {
+  validate(workload);
+  if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
+  if (precision != Precision::kFp16 && precision != Precision::kBf16)
+    throw UnsupportedError("cuda-tiled trains in fp16 and bf16");
+  require_data_for(workload, data, "cuda-tiled");
+  use_device(device);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, device);
+  const Network network{workload.model.widths, workload.batch_size};
+  const bool relu = workload.model.activation == Activation::kRelu;
+  const Tiling tiling = options.tiling ? *options.tiling : choose_tiling(network, relu, multiprocessors);
+  if (const auto reason = schedule_refusal(network, tiling)) throw UnsupportedError("cuda-tiled: " + *reason);
+  if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
+    throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");
+  return std::make_unique<Tiled>(workload, precision, data, initial, network, tiling, multiprocessors,
+                                 options);
+}
+
+}  // namespace headroom

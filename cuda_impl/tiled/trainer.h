@@ -1,0 +1,47 @@
+// `cuda-tiled`: the whole step as a list of tiles, for the batches and widths that most networks are trained with.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dataset_view.h"
+#include "core/parameters.h"
+#include "core/trainer.h"
+#include "core/workload.h"
+#include "tiled/plan.h"
+
+namespace headroom {
+
+/// For measurements and tests.
+struct TiledOptions {
+  std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
+  double wait_seconds = 0;                ///< how long a wait may take; 0: far longer than a step does
+  int lost_task = -1;                     ///< this task of the first multiprocessor waits for more than comes
+};
+
+/// What became of a task in a step.
+struct TiledTaskTimes {
+  int multiprocessor;
+  tiled::Task task;
+  double begin, first_slab, products, end;  ///< seconds since the first of the step; 0 where there is none
+};
+
+class TiledTrainer : public Trainer {
+ public:
+  /// Trains `count` steps and tells what the multiprocessors did when in the last of them.
+  virtual std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) = 0;
+};
+
+/// Why CUDA device `device` cannot run cuda-tiled; nullopt if it can.
+std::optional<std::string> tiled_unavailable(int device);
+
+/// Throws UnsupportedError with the reason of tiled_unavailable(), for fp32 and tf32, and for a step of too many tiles; InputError if
+/// the data does not fit the workload, OutOfMemoryError. Every wait of its kernel has a bound: train() throws DeviceStuckError that says
+/// which task of which multiprocessor waited for what, and the process has to end.
+std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
+                                                 const DatasetView& data, const Parameters& initial,
+                                                 int device, const TiledOptions& options = {});
+
+}  // namespace headroom

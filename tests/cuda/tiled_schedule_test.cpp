@@ -1,0 +1,359 @@
+// The lists of cuda-tiled, played through without a GPU: multiprocessors work through them at random speeds, and nothing may be read
+// before it is made, overwritten before it was read, or waited for in a circle.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
+#include "fresh_seed.h"
+#include "tiled/schedule.h"
+
+namespace headroom::tiled {
+namespace {
+
+using Tile = std::tuple<Form, int, int, int>;  // form, layer, row, column
+Tile tile_of(const Task& task) { return {task.form, task.layer, task.row, task.column}; }
+
+std::string described(const Network& network, const Tiling& tiling, int multiprocessors) {
+  std::string text = "widths";
+  for (const int width : network.widths) text += " " + std::to_string(width);
+  return text + ", batch " + std::to_string(network.batch) + ", tiles " + std::to_string(tiling.rows()) +
+         "x" + std::to_string(tiling.columns) + ", " + std::to_string(tiling.teams) + " teams, " +
+         std::to_string(multiprocessors) + " multiprocessors";
+}
+
+/// What a network's step consists of, written down from the formulas and not from the scheduler.
+struct Work {
+  Network network;
+  Tiling tiling;
+  bool loss_gradients;  // made with the loss
+
+  int rows() const { return divide_up(network.batch, tiling.rows()); }
+  int across(int width) const { return divide_up(width, tiling.columns); }
+  int last() const { return network.layers() - 1; }
+  bool wide_outputs() const { return network.out(last()) > kOutputsOfTile; }
+
+  std::set<Tile> activations(int layer, int row) const {
+    std::set<Tile> tiles;
+    for (int column = 0; column < across(network.out(layer)); ++column)
+      tiles.insert({Form::kForward, layer, row, column});
+    return tiles;
+  }
+  std::set<Tile> outputs(int row) const {
+    std::set<Tile> tiles;
+    if (loss_gradients) {
+      for (int column = 0; column < across(network.in(last())); ++column)
+        tiles.insert({Form::kLossGradient, last() - 1, row, column});
+      return tiles;
+    }
+    for (int column = 0; column < across(network.out(last())); ++column)
+      tiles.insert({wide_outputs() ? Form::kOutputs : Form::kOutputLoss, last(), row, column});
+    return tiles;
+  }
+  std::set<Tile> gradient(int layer, int row) const {
+    std::set<Tile> tiles;
+    if (layer == last() && !wide_outputs()) return outputs(row);
+    if (layer == last()) {
+      for (int part = 0; part < kPanel / kRowsOfLoss; ++part) tiles.insert({Form::kLoss, layer, row, part});
+      return tiles;
+    }
+    if (layer == last() - 1 && loss_gradients) return outputs(row);
+    for (int column = 0; column < across(network.out(layer)); ++column)
+      tiles.insert({Form::kInputGradient, layer, row, column});
+    return tiles;
+  }
+  std::set<Tile> weights(int layer) const {
+    std::set<Tile> tiles;
+    for (int row = 0; row < divide_up(network.out(layer), tiling.rows()); ++row)
+      for (int column = 0; column < across(network.in(layer)); ++column)
+        tiles.insert({Form::kWeightGradient, layer, row, column});
+    return tiles;
+  }
+  std::set<Tile> forward(int layer, int row) const {
+    return layer == last() ? outputs(row) : activations(layer, row);
+  }
+  template <class OfRow>
+  std::set<Tile> all_rows(const OfRow& of_row) const {
+    std::set<Tile> tiles;
+    for (int row = 0; row < rows(); ++row) tiles.merge(of_row(row));
+    return tiles;
+  }
+  std::set<Tile> whole_step() const {
+    std::set<Tile> tiles;
+    for (int layer = 0; layer < network.layers(); ++layer) {
+      tiles.merge(weights(layer));
+      tiles.merge(all_rows([&](int row) { return forward(layer, row); }));
+      tiles.merge(all_rows([&](int row) { return gradient(layer, row); }));
+    }
+    return tiles;
+  }
+
+  using Needs = std::vector<std::pair<int, std::set<Tile>>>;  // steps ago, tiles that have to be done by then
+  /// What a task reads, and who has to have read what it overwrites.
+  Needs needs(const Task& task) const {
+    const int layer = task.layer, row = task.row;
+    const auto forward_all = [&](int of) { return all_rows([&](int r) { return forward(of, r); }); };
+    const auto gradient_all = [&](int of) { return all_rows([&](int r) { return gradient(of, r); }); };
+    Needs needs;
+    const auto overwrites_gradient = [&] {
+      needs.push_back({1, weights(layer)});
+      if (layer > 0) needs.push_back({1, gradient(layer - 1, row)});
+    };
+    switch (task.form) {
+      case Form::kForward:
+      case Form::kOutputLoss:
+      case Form::kOutputs:
+        if (layer > 0) needs.push_back({0, activations(layer - 1, row)});
+        needs.push_back({1, weights(layer)});
+        if (task.form == Form::kForward) {
+          needs.push_back({2, forward(layer + 1, row)});
+          needs.push_back({2, weights(layer + 1)});
+          needs.push_back({1, gradient(layer, row)});  // reads the slopes that are kept
+        } else if (task.form == Form::kOutputs) {
+          needs.push_back({1, gradient(layer, row)});
+        } else {
+          overwrites_gradient();
+        }
+        return needs;
+      case Form::kLossGradient:
+        needs.push_back({0, activations(layer, row)});
+        needs.push_back({1, weights(layer + 1)});
+        overwrites_gradient();
+        return needs;
+      case Form::kLoss:
+        needs.push_back({0, outputs(row)});
+        overwrites_gradient();
+        return needs;
+      case Form::kInputGradient:
+        needs.push_back({0, gradient(layer + 1, row)});
+        needs.push_back({0, {{Form::kForward, layer, row, task.column}}});
+        needs.push_back({1, weights(layer + 1)});
+        overwrites_gradient();
+        return needs;
+      case Form::kWeightGradient:
+        needs.push_back({0, gradient_all(layer)});
+        if (layer > 0) needs.push_back({0, forward_all(layer - 1)});
+        needs.push_back({0, forward_all(layer)});  // reads the biases, which are updated in place
+        needs.push_back({1, forward_all(layer)});
+        if (layer > 0) needs.push_back({1, gradient_all(layer - 1)});
+        return needs;
+      case Form::kPause:
+        return {};
+    }
+    return {};
+  }
+};
+
+Network random_network(std::mt19937_64& random) {
+  const auto below = [&](int most) {
+    return 1 + static_cast<int>(random() % static_cast<std::uint64_t>(most));
+  };
+  Network network;
+  const int layers = random() % 8 == 0 ? 16 : below(5);
+  for (int i = 0; i <= layers; ++i) network.widths.push_back(below(random() % 3 == 0 ? 400 : 150));
+  network.batch = below(random() % 2 == 0 ? 700 : 130);
+  return network;
+}
+
+/// Each multiprocessor begins and ends its tasks at random moments, and begins one as soon as its counters allow.
+class Played {
+ public:
+  Played(const Work& work, const Schedule& schedule, int steps, std::mt19937_64& random)
+      : work_(work),
+        schedule_(schedule),
+        counts_(static_cast<std::size_t>(schedule.counters), 0),
+        done_(static_cast<std::size_t>(steps)) {
+    const std::size_t size = schedule.lists.size();
+    std::vector<std::size_t> next(size, 0), step(size, 0);
+    std::vector<bool> running(size, false);
+    for (std::size_t left = size; left > 0;) {
+      // In a random order, until one is found that can go on.
+      std::size_t found = size;
+      const std::size_t first = random() % size;
+      for (std::size_t i = 0; i < size && found == size; ++i) {
+        const std::size_t block = (first + i) % size;
+        if (step[block] == done_.size()) continue;
+        if (running[block] || may_begin(schedule.lists[block][next[block]], step[block])) found = block;
+      }
+      if (found == size) {
+        for (std::size_t block = 0; block < size; ++block)
+          if (step[block] < done_.size())
+            ADD_FAILURE() << "stuck in step " << step[block] << ": "
+                          << describe(schedule.lists[block][next[block]]);
+        return;
+      }
+      const Task& task = schedule.lists[found][next[found]];
+      if (!running[found]) {
+        begin(task, step[found]);
+        running[found] = true;
+        continue;
+      }
+      end(task, step[found]);
+      running[found] = false;
+      if (++next[found] < schedule.lists[found].size()) continue;
+      next[found] = 0;
+      if (++step[found] == done_.size()) --left;
+    }
+  }
+
+ private:
+  bool may_begin(const Task& task, std::size_t step) const {
+    for (const Wait& wait : {task.rows, task.columns})
+      if (wait.counter >= 0 &&
+          counts_[static_cast<std::size_t>(wait.counter)] < wait.need * (step + 1 - wait.of_last_step))
+        return false;
+    return true;
+  }
+  void begin(const Task& task, std::size_t step) {
+    auto& needs = needs_[tile_of(task)];
+    if (needs.empty()) needs = work_.needs(task);
+    for (const auto& [ago, tiles] : needs) {
+      if (static_cast<std::size_t>(ago) > step) continue;
+      const std::set<Tile>& done = done_[step - static_cast<std::size_t>(ago)];
+      EXPECT_TRUE(std::ranges::includes(done, tiles))
+          << describe(task) << " begins in step " << step << " too early";
+    }
+  }
+  void end(const Task& task, std::size_t step) {
+    if (task.form != Form::kPause) done_[step].insert(tile_of(task));
+    for (const int signal : task.signals)
+      if (signal >= 0)
+        counts_[static_cast<std::size_t>(signal)] += static_cast<std::uint64_t>(work_.tiling.groups);
+  }
+
+  const Work& work_;
+  const Schedule& schedule_;
+  std::vector<std::uint64_t> counts_;
+  std::vector<std::set<Tile>> done_;
+  std::map<Tile, Work::Needs> needs_;
+};
+
+template <class Check>
+void for_random_networks(int count, const Check& check) {
+  const std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const int choices[] = {1, 2, 3, 7, 20, 132, 144};
+    const int multiprocessors = choices[random() % std::size(choices)];
+    const Network network = random_network(random);
+    const Tiling& tiling = kTilings[random() % std::size(kTilings)];
+    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors)};
+    SCOPED_TRACE(described(work.network, work.tiling, multiprocessors));
+    check(work, make_schedule(work.network, work.tiling, multiprocessors), multiprocessors, random);
+  }
+}
+
+TEST(TiledSchedule, NothingIsReadTooEarlyOverwrittenTooEarlyOrWaitedForInACircle) {
+  for_random_networks(40, [](const Work& work, const Schedule& schedule, int, std::mt19937_64& random) {
+    Played(work, schedule, 4, random);
+  });
+}
+
+/// A thread sees what others have written only behind a wait of its own, and each factor is fetched by another one.
+TEST(TiledSchedule, EveryFactorWaitsItselfForAllThatItReads) {
+  for_random_networks(40, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
+    std::map<int, std::set<Tile>> signalled;
+    for (const auto& list : schedule.lists)
+      for (const Task& task : list)
+        for (const int signal : task.signals) signalled[signal].insert(tile_of(task));
+    const auto check = [&](const Task& task, const Wait& wait, const std::set<Tile>& reads,
+                           bool of_last_step) {
+      EXPECT_EQ(wait.of_last_step, of_last_step ? 1u : 0u) << describe(task);
+      EXPECT_EQ(wait.need, reads.size() * static_cast<std::size_t>(work.tiling.groups)) << describe(task);
+      EXPECT_EQ(signalled[wait.counter], reads) << describe(task);
+    };
+    for (const auto& list : schedule.lists)
+      for (const Task& task : list) {
+        const int layer = task.layer, row = task.row;
+        if (task.form == Form::kPause) continue;
+        if (task.form == Form::kLoss) {
+          check(task, task.rows, work.outputs(row), false);
+        } else if (task.form == Form::kLossGradient) {
+          check(task, task.rows, work.activations(layer, row), false);
+          check(task, task.columns, work.weights(layer + 1), true);
+        } else if (task.form == Form::kInputGradient) {
+          check(task, task.rows, work.gradient(layer + 1, row), false);
+          check(task, task.columns, work.weights(layer + 1), true);
+        } else if (task.form == Form::kWeightGradient) {
+          check(task, task.rows, work.all_rows([&](int r) { return work.gradient(layer, r); }), false);
+          if (layer > 0)
+            check(task, task.columns, work.all_rows([&](int r) { return work.activations(layer - 1, r); }),
+                  false);
+        } else {
+          if (layer > 0) check(task, task.rows, work.activations(layer - 1, row), false);
+          check(task, task.columns, work.weights(layer), true);
+        }
+      }
+  });
+}
+
+TEST(TiledSchedule, EveryTileIsMadeOnce) {
+  for_random_networks(100,
+                      [](const Work& work, const Schedule& schedule, int multiprocessors, std::mt19937_64&) {
+                        std::set<Tile> tiles;
+                        ASSERT_LE(schedule.lists.size(), static_cast<std::size_t>(multiprocessors));
+                        for (const auto& list : schedule.lists)
+                          for (const Task& task : list) {
+                            if (task.form == Form::kPause) continue;
+                            EXPECT_TRUE(tiles.insert(tile_of(task)).second) << describe(task) << " twice";
+                          }
+                        EXPECT_EQ(tiles, work.whole_step());
+                      });
+}
+
+TEST(TiledSchedule, TeamsTakeTurnsAndKnowWhatPassesBetween) {
+  for_random_networks(60, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
+    for (const auto& list : schedule.lists) {
+      ASSERT_EQ(list.size() % static_cast<std::size_t>(work.tiling.teams), 0u);
+      for (std::size_t i = 0; i < list.size(); ++i)
+        EXPECT_EQ(list[i].slabs_of_others, work.tiling.teams == 1 ? 0 : list[(i + 1) % list.size()].slabs);
+    }
+  });
+}
+
+TEST(TiledSchedule, EveryWeightHasAPlaceOfItsOwn) {
+  for (const Tiling& tiling : kTilings) {
+    const int rows = 150, columns = 290, column_tiles = divide_up(columns, tiling.columns);
+    std::set<std::int64_t> places;
+    for (int row = 0; row < rows; ++row)
+      for (int column = 0; column < columns; ++column)
+        places.insert(place_of_weight(tiling.rows(), tiling.columns, column_tiles, row, column));
+    EXPECT_EQ(places.size(), static_cast<std::size_t>(rows * columns));
+    EXPECT_LT(*places.rbegin(),
+              std::int64_t{divide_up(rows, tiling.rows())} * column_tiles * tiling.rows() * tiling.columns);
+  }
+}
+
+TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
+  const auto chosen = [](int batch, int width) {
+    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132);
+  };
+  EXPECT_EQ(chosen(64, 256), kTilings[0]);
+  EXPECT_EQ(chosen(1024, 512), kTilings[0]);
+  EXPECT_EQ(chosen(4096, 256), kTilings[0]);
+  EXPECT_EQ(chosen(256, 1024), kTilings[0]);
+  EXPECT_EQ(chosen(4096, 512), kTilings[1]);
+  EXPECT_EQ(chosen(1024, 1024), kTilings[1]);
+  EXPECT_EQ(chosen(4096, 1024), kTilings[2]);
+  EXPECT_EQ(choose_tiling({{784, 1024, 10}, 2048}, false, 132), kTilings[0]);
+}
+
+TEST(TiledSchedule, SaysWhatIsTooLarge) {
+  const Network network{{10, 10}, 70000 * kSlab};
+  EXPECT_THROW(make_schedule(network, kTilings[0], 132), std::invalid_argument);
+  EXPECT_NE(schedule_refusal(network, kTilings[0])->find("4480000"), std::string::npos);
+  EXPECT_TRUE(schedule_refusal({std::vector<int>(17, 65536), 65536}, kTilings[2]).has_value());
+}
+
+TEST(TiledSchedule, LargeNetworksAreScheduledInTime) {
+  const Schedule schedule = make_schedule({{784, 4096, 4096, 4096, 10}, 16384}, kTilings[2], 132);
+  EXPECT_GT(schedule.longest(), 200u);
+}
+
+}  // namespace
+}  // namespace headroom::tiled

@@ -1,0 +1,302 @@
+// cuda-tiled as a trainer: every activation, loss and optimizer on networks whose edges lie inside of tiles, against the
+// double-precision oracle, with every tiling; and the trainer's contract.
+//
+// Tests named Small also run under the sanitizers, and on the GPU that the CPU plays.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "core/error.h"
+#include "device/memory.h"
+#include "not_finite.h"
+#include "oracle/oracle.h"
+#include "step_check.h"
+#include "tiled/schedule.h"
+#include "tiled/trainer.h"
+
+namespace headroom {
+namespace {
+
+#define NEEDS_GPU() \
+  if (const auto reason = tiled_unavailable(0)) GTEST_SKIP() << *reason
+
+constexpr std::int64_t kSanitizedSteps = 3;
+const std::vector<std::int64_t> kFewSteps = {0, 1, 9};
+
+struct Tried : NamedProblem {
+  explicit Tried(const std::string& name) : NamedProblem(name, fresh_seed()) {}
+  std::unique_ptr<TiledTrainer> trainer(Precision precision, const TiledOptions& options = {}) const {
+    return make_tiled_trainer(workload, precision, dataset.train(), initial, 0, options);
+  }
+};
+
+void check_against_oracle(const std::string& name, Precision precision, const TiledOptions& options = {},
+                          const std::vector<std::int64_t>& steps = kFewSteps) {
+  const Tried problem(name);
+  const auto trainer = problem.trainer(precision, options);
+  check_against_oracle(problem, precision, *trainer, steps, kSanitizedSteps);
+}
+
+class TiledTrainerTest : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, TiledTrainerTest, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+TEST_P(TiledTrainerTest, SmallStepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-33x7-b31", "mlp-1x2-b1", "mlp-64x64x10-b64", "mlp-20x70x130x10-b130", "mlp-130x65x9x40x64-b70"})
+    check_against_oracle(name, GetParam());
+}
+
+TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
+  NEEDS_GPU();
+  for (const tiled::Tiling& tiling : tiled::kTilings) {
+    check_against_oracle("mlp-70x135x66x10-b150", GetParam(), {.tiling = tiling});
+    check_against_oracle("mlp-20x67x130x3-b70-mse-adam", GetParam(), {.tiling = tiling});
+    check_against_oracle("mlp-20x67x130x90-b70-bce-momentum0.9", GetParam(), {.tiling = tiling});
+  }
+}
+
+TEST_P(TiledTrainerTest, SmallManyOutputsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-20x40x65-b40", "mlp-9x131-b70", "mlp-20x33x70-b66-tanh-mse", "mlp-12x40x133-b20-gelu-bce-adam"})
+    check_against_oracle(name, GetParam());
+}
+
+/// Every activation with every loss and every optimizer, on networks of one to six layers. Shortened, each combination has its turn in
+/// one of the precisions or another.
+TEST_P(TiledTrainerTest, SmallActivationsLossesAndOptimizersMatchTheOracle) {
+  NEEDS_GPU();
+  const char* shapes[] = {"mlp-33x7",         "mlp-20x70x12",         "mlp-17x66x33x5",
+                          "mlp-9x40x71x20x6", "mlp-12x20x65x30x10x4", "mlp-20x31x24x40x35x30x8"};
+  const char* batches[] = {"-b31", "-b130", "-b64", "-b3", "-b70"};
+  const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
+  std::size_t index = 0;
+  for (const Activation activation : kAllActivations)
+    for (const Loss loss : kAllLosses)
+      for (const char* optimizer : optimizers) {
+        const std::size_t turn = index++;
+        if ((is_shortened() || under_sanitizer()) &&
+            (turn + (GetParam() == Precision::kBf16 ? 3 : 0)) % 7 != 0)
+          continue;
+        std::string name = shapes[turn % std::size(shapes)];
+        name += batches[turn / 2 % std::size(batches)];
+        if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
+        if (loss != Loss::kCrossEntropy) name += "-" + std::string(to_string(loss));
+        check_against_oracle(name + optimizer, GetParam());
+      }
+}
+
+TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
+  NEEDS_GPU();
+  std::mt19937_64 random(fresh_seed());
+  const auto below = [&](int most) {
+    return 1 + static_cast<int>(random() % static_cast<std::uint64_t>(most));
+  };
+  for (int i = 0; i < 12; ++i) {
+    const int layers = below(6);
+    std::string name = "mlp";
+    for (int width = 0; width <= layers; ++width)
+      name += (width == 0 ? "-" : "x") + std::to_string(width == layers ? below(90) : 16 + below(300));
+    name += "-b" + std::to_string(32 + below(500));
+    const Activation activation = kAllActivations[random() % kAllActivations.size()];
+    const Loss loss = kAllLosses[random() % kAllLosses.size()];
+    if (activation != Activation::kRelu) name += "-" + std::string(to_string(activation));
+    if (loss != Loss::kCrossEntropy) name += "-" + std::string(to_string(loss));
+    const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
+    name += optimizers[random() % 4];
+    const bool relu = activation == Activation::kRelu;
+    check_against_oracle(name, GetParam(),
+                         {.tiling = tiled::kTilings[relu ? random() % std::size(tiled::kTilings) : 0]});
+  }
+}
+
+TEST_P(TiledTrainerTest, SixteenLayersMatchTheOracle) {
+  NEEDS_GPU();
+  std::string name = "mlp-64";
+  for (int layer = 1; layer < 16; ++layer) name += "x64";
+  check_against_oracle(name + "x10-b64", GetParam());
+}
+
+TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
+        "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100"})
+    check_against_oracle(name, GetParam());
+}
+
+// ---- the trainer's contract
+
+std::vector<float> flat_of(const State& state) {
+  std::vector<float> values(state.parameters.flat().begin(), state.parameters.flat().end());
+  for (const Parameters& slot : state.slots)
+    values.insert(values.end(), slot.flat().begin(), slot.flat().end());
+  return values;
+}
+
+TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
+  NEEDS_GPU();
+  const Tried problem("mlp-20x70x40x10-b70-adam");
+  const auto whole = problem.trainer(GetParam()), pieces = problem.trainer(GetParam());
+  const int steps = is_shortened() ? 12 : 40;
+  whole->train(0, steps);
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 4}, {5, 0}, {5, 2}, {7, steps - 7}})
+    pieces->train(first, count);
+  EXPECT_EQ(whole->losses(0, steps), pieces->losses(0, steps));
+  EXPECT_EQ(flat_of(whole->state()), flat_of(pieces->state()));
+}
+
+TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
+                           "mlp-90x70x200x100-b300-gelu-mse"}) {
+    const Tried problem(name);
+    std::vector<float> states[2], losses[2];
+    for (int run = 0; run < 2; ++run) {
+      const auto trainer = problem.trainer(GetParam());
+      trainer->train(0, 2000);
+      states[run] = flat_of(trainer->state());
+      losses[run] = trainer->losses(0, 2000);
+    }
+    EXPECT_EQ(0, std::memcmp(states[0].data(), states[1].data(), states[0].size() * sizeof(float))) << name;
+    EXPECT_EQ(losses[0], losses[1]) << name;
+  }
+}
+
+TEST_P(TiledTrainerTest, SmallStepNumbersChooseTheBatchAndAdamsBias) {
+  NEEDS_GPU();
+  for (const std::int64_t step :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{17}, std::int64_t{1} << 40}) {
+    Tried problem("mlp-20x24x10-b8-tanh-adam");
+    problem.dataset = make_dataset(problem.workload, 1 << 14);
+    const auto trainer = problem.trainer(GetParam());
+    const auto oracle =
+        make_oracle_trainer(problem.workload, GetParam(), true, problem.dataset.train(), problem.initial);
+    trainer->train(step, 1);
+    oracle->train(step, 1);
+    EXPECT_NEAR(trainer->losses(step, 1)[0], oracle->losses(step, 1)[0], 1e-3) << "step " << step;
+    for (const double error :
+         update_errors_from_end(problem.initial, trainer->parameters(), oracle->parameters()))
+      EXPECT_FALSE(!(error <= 2e-2)) << error << " at step " << step;
+  }
+}
+
+TEST_P(TiledTrainerTest, SmallStatesComeBackAsTheyWereSet) {
+  NEEDS_GPU();
+  const Tried problem("mlp-33x70x5x3-b4-adam");
+  const auto trainer = problem.trainer(GetParam());
+  const std::vector<int>& widths = problem.workload.model.widths;
+  const State state{initial_parameters(widths, 2),
+                    {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
+  const std::vector<Parameters> at_first = trainer->slots();
+  for (const float value : at_first.at(1).flat()) ASSERT_EQ(value, 0);
+  trainer->set_state(state);
+  EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  EXPECT_THROW(trainer->set_slots({state.slots[0]}), InputError);
+  EXPECT_THROW(trainer->set_parameters(initial_parameters({3, 4}, 1)), InputError);
+}
+
+TEST_P(TiledTrainerTest, SmallLossesThatAreNotKeptAreAnInputError) {
+  NEEDS_GPU();
+  const auto trainer = Tried("mlp-20x24x10-b8").trainer(GetParam());
+  EXPECT_THROW(trainer->losses(0, 1), InputError);
+  trainer->train(10, 3);
+  EXPECT_EQ(trainer->losses(10, 3).size(), 3u);
+  EXPECT_THROW(trainer->losses(9, 1), InputError);
+}
+
+void expect_nans_in_the_losses_of(const std::vector<const char*>& names, Precision precision,
+                                  NaNPlaces places) {
+  for (const char* name : names) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, places, [&] {
+      return make_tiled_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0);
+    });
+  }
+}
+TEST_P(TiledTrainerTest, SmallANaNComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of(
+      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x33x1-b8-silu-mse-adamw",
+       "mlp-33x40x7-b31-gelu-bce-momentum0.9", "mlp-20x24x33x70-b8-elu-mse-adam", "mlp-20x24x5-b8-tanh"},
+      GetParam(), NaNPlaces::kFew);
+}
+TEST_P(TiledTrainerTest, ANaNInAnyPlaceComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  // With cross-entropy: an infinite weight makes a squared error infinite.
+  expect_nans_in_the_losses_of(
+      {"mlp-33x7-b31", "mlp-20x24x70x10-b8", "mlp-40x70x67-b70", "mlp-20x24x5-b8-tanh-adam"}, GetParam(),
+      NaNPlaces::kEvery);
+}
+
+TEST_P(TiledTrainerTest, SmallMemoryIsCountedAndGivenBack) {
+  NEEDS_GPU();
+  const Tried problem("mlp-20x24x10-b8-adam");
+  const std::int64_t before = DeviceMemory::held_bytes();
+  EXPECT_GT(problem.trainer(GetParam())->peak_device_bytes(), before);
+  EXPECT_EQ(DeviceMemory::held_bytes(), before);
+}
+
+TEST_P(TiledTrainerTest, SmallTracesHaveEveryTask) {
+  NEEDS_GPU();
+  const auto trainer = Tried("mlp-20x70x10-b70").trainer(GetParam());
+  const auto times = trainer->traced_step(0, 3);
+  ASSERT_FALSE(times.empty());
+  for (const TiledTaskTimes& of : times) {
+    if (of.task.form == tiled::Form::kPause) continue;
+    EXPECT_LE(of.first_slab, of.end) << tiled::describe(of.task);
+  }
+}
+
+/// The process is of no more use for the device then, so on a GPU that is another one's.
+TEST(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
+  NEEDS_GPU();
+  const auto message = [] {
+    const auto trainer =
+        Tried("mlp-20x24x10-b8").trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_task = 0});
+    try {
+      trainer->train(0, 2);
+    } catch (const DeviceStuckError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto is_told = [](const std::string& text) {
+    return text.find("task 1 of") != std::string::npos &&
+           text.find("multiprocessor 0 (") != std::string::npos &&
+           text.find("waited too long for") != std::string::npos;
+  };
+#ifdef HEADROOM_EMULATED
+  EXPECT_TRUE(is_told(message())) << message();
+#else
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const std::string text = message();
+        std::fprintf(stderr, "%s\n", text.c_str());
+        std::_Exit(is_told(text) ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+#endif
+}
+
+TEST(TiledUnavailable, SaysWhyWithoutADevice) {
+  EXPECT_EQ(tiled_unavailable(-1), "no CUDA device");
+  const Tried problem("mlp-4x3-b2");
+  EXPECT_THROW(
+      make_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(), problem.initial, -1),
+      UnsupportedError);
+}
+TEST(TiledUnavailable, SmallRefusesThirtyTwoBits) {
+  NEEDS_GPU();
+  EXPECT_THROW(Tried("mlp-4x3-b2").trainer(Precision::kFp32), UnsupportedError);
+}
+
+}  // namespace
+}  // namespace headroom
