@@ -86,7 +86,9 @@ WorkerDescription describe(int device) {
              return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
                                        request.device);
            },
-       .trains_everything = true},
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),
        .make_trainer =

@@ -76,21 +76,4 @@ struct Waiter : Warp {
   }
 };
 
-/// The least of what has been said. `word`: all ones before.
-MACHINE_DEVICE std::uint64_t report_least(std::uint64_t* word, std::uint64_t value) {
-  auto* least = reinterpret_cast<unsigned long long*>(word);
-  const unsigned long long before = atomicMin(least, static_cast<unsigned long long>(value));
-  return before < value ? before : value;
-}
-/// Into the host's memory, where it outlives a launch that ends with an error.
-MACHINE_DEVICE void report_to_host(std::uint64_t* word, std::uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-  __threadfence_system();
-}
-/// For all its thread blocks, and the process's use of the device.
-[[noreturn]] MACHINE_DEVICE void end_launch_with_error() {
-  __trap();
-  __builtin_unreachable();
-}
-
 }  // namespace headroom::machine
