@@ -170,13 +170,18 @@ TEST(StepUpdateCheck, AllowsALittleWhereTheCopiesAgree) {
 
 TEST(StepScaleCheck, BoundsTheMedianOverTheSteps) {
   const auto check = [](std::vector<float> scales, float of_copies) {
-    return weight_check("step_scale", {0, 0, 0}, scales, copies_of(1, of_copies)).passed;
+    return weight_check("step_scale", {0, 0, 0}, scales, copies_of(0.1f, of_copies)).passed;
   };
   EXPECT_TRUE(check({2e-3f, -2e-3f, 0.5f}, 0));
   EXPECT_FALSE(check({1e-2f, 1e-2f, 0}, 0));
   EXPECT_FALSE(check({-1e-2f, -1e-2f, 0}, 0));
   EXPECT_TRUE(check({1e-2f, 1e-2f, 0}, 4e-3f));
   EXPECT_FALSE(check({1e-2f, 1e-2f, 0}, 3e-3f));
+}
+
+TEST(StepScaleCheck, LeavesOutStepsAtWhichCopiesMayBeAnywhere) {
+  EXPECT_FALSE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.16f, 0)).passed);
+  EXPECT_TRUE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.17f, 0)).passed);
 }
 
 TEST(StepUpdateCheck, OneNanOrInfinityFailsWhateverTheCopiesDo) {
