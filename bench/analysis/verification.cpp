@@ -25,6 +25,7 @@ struct SquaredNorms {
   double difference = 0, update = 0, stored = 0;  // squares
   double along = 0;                               // difference times the oracle's update
   double rounding = 0;                            // squares of what is stored times the oracle's update
+  double along_start = 0, start = 0, start_rounding = 0;  // the same of the start
 
   SquaredNorms& operator+=(const SquaredNorms& other) {
     difference += other.difference;
@@ -32,6 +33,9 @@ struct SquaredNorms {
     stored += other.stored;
     along += other.along;
     rounding += other.rounding;
+    along_start += other.along_start;
+    start += other.start;
+    start_rounding += other.start_rounding;
     return *this;
   }
 };
@@ -51,7 +55,7 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
       const std::int64_t end = std::min(begin + kPiece, range.begin + range.size);
       for (std::int64_t i = begin; i < end; ++i) {
         const double value = before[i], expected = reference(i);
-        const double stored = static_cast<float>(value + expected);
+        const double stored = value + expected;
         const double difference = static_cast<double>(after[i]) - stored;
         sums.difference += difference * difference;
         sums.update += expected * expected;
@@ -59,6 +63,9 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
         sums.stored += size * size;
         sums.along += difference * expected;
         sums.rounding += size * expected * size * expected;
+        sums.along_start += difference * value;
+        sums.start += value * value;
+        sums.start_rounding += size * value * size * value;
       }
       pieces[static_cast<std::size_t>(piece)] = sums;
     });
@@ -97,8 +104,12 @@ TensorStep tensor_step(const SquaredNorms& norms, double roundings, double sprea
   const double update = std::sqrt(norms.update);
   step.scale = norms.along / norms.update;
   step.storage = kStorage * std::sqrt(norms.stored) / update;
-  step.scale_storage = kStorage * std::sqrt(norms.rounding) / norms.update;
+  step.scale_storage = roundings * kStorage * std::sqrt(norms.rounding) / norms.update;
   step.spread = spread / update;
+  if (norms.start > 0) {
+    step.decay = norms.along_start / norms.start;
+    step.decay_storage = roundings * kStorage * std::sqrt(norms.start_rounding) / norms.start;
+  }
   return step;
 }
 
@@ -173,9 +184,12 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
       compare(start.slots[slot], trained.slots[slot], oracle_update.slots[slot], 3);
     const std::span<const float> before = start.parameters.flat, first = trained.slots.front().flat,
                                  second = trained.slots.back().flat;
-    errors.rule_errors = errors_by_tensor(start.parameters, trained.parameters, 2, [&](std::int64_t i) {
-      return rules::increment(optimizer, static_cast<double>(step), before[i], first[i], second[i]);
-    });
+    // AdamW rounds how much of a parameter is kept, what is kept, and the sum.
+    const double roundings = optimizer.kind == Optimizer::Kind::kAdamW ? 3 : 2;
+    errors.rule_errors =
+        errors_by_tensor(start.parameters, trained.parameters, roundings, [&](std::int64_t i) {
+          return rules::increment(optimizer, static_cast<double>(step), before[i], first[i], second[i]);
+        });
   }
   if (errors.copies.count > 0 && errors.copies.tensors() != errors.tensors.size())
     throw std::invalid_argument("compare_step: copies of another network");
@@ -195,6 +209,29 @@ double distance_bound(const TensorStep& step, const BoundRule& rule, Precision p
                     precision == Precision::kFp32 ? rule.least_fp32 : rule.least_other, kNoBound);
 }
 
+/// What fp32 makes of the correction 1 - beta^t, by its own rounding and by those of beta and its power.
+double correction_rounding(double beta, double t) {
+  const double power = std::pow(beta, t);
+  return kStorage * (1 + t * power) / (1 - power);
+}
+double rule_bound(const Optimizer& optimizer, std::int64_t step, const BoundRule& rule) {
+  if (optimizer.slots() < 2) return rule.rule;
+  const double t = static_cast<double>(step) + 1;
+  return rule.rule + correction_rounding(optimizer.beta1, t) + correction_rounding(optimizer.beta2, t) / 2;
+}
+
+/// Along what a scale is measured: the oracle's update, or the slot before the step.
+struct Direction {
+  double TensorStep::* scale;
+  double TensorStep::* storage;
+  std::vector<float> Copies::* of_copies;
+  double BoundRule::* least;
+};
+constexpr Direction kAlongUpdate = {&TensorStep::scale, &TensorStep::scale_storage, &Copies::scales,
+                                    &BoundRule::least_scale};
+constexpr Direction kAlongStart = {&TensorStep::decay, &TensorStep::decay_storage, &Copies::decays,
+                                   &BoundRule::least_decay};
+
 /// One (step, tensor) whose scale counts.
 struct ScalePlace {
   std::size_t step, tensor;
@@ -203,9 +240,9 @@ struct ScalePlace {
 
 /// The median of the scales at `places`, and the largest median among the copies.
 Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace> places, std::string tensor,
-                  const BoundRule& rule) {
+                  const Direction& direction, const BoundRule& rule) {
   Check check{.name = "step_scale", .tensor = std::move(tensor), .steps = numbers_of(steps)};
-  check.bound = rule.least_scale;
+  check.bound = rule.*direction.least;
   check.passed = true;
   if (places.empty()) return check;
   const auto median_of = [&](const auto& scale) {
@@ -213,15 +250,16 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
     for (const ScalePlace& place : places) scales.push_back(scale(steps[place.step], place.tensor));
     return median_of_errors(std::move(scales));
   };
-  check.error = std::abs(
-      median_of([](const StepErrors& step, std::size_t place) { return step.tensors[place].scale; }));
+  check.error = std::abs(median_of(
+      [&](const StepErrors& step, std::size_t place) { return step.tensors[place].*direction.scale; }));
   std::vector<double> sizes;
   for (const ScalePlace& place : places)
-    sizes.push_back(std::abs(steps[place.step].tensors[place.tensor].scale));
+    sizes.push_back(std::abs(steps[place.step].tensors[place.tensor].*direction.scale));
   check.worst = largest_error(sizes);
   for (int copy = 0; copy < steps.front().copies.count; ++copy) {
-    const double median = std::abs(median_of([copy](const StepErrors& step, std::size_t place) {
-      return double{step.copies.scales[static_cast<std::size_t>(copy) * step.tensors.size() + place]};
+    const double median = std::abs(median_of([&](const StepErrors& step, std::size_t place) {
+      const std::size_t at = static_cast<std::size_t>(copy) * step.tensors.size() + place;
+      return double{(step.copies.*direction.of_copies)[at]};
     }));
     check.bound = std::max(
         check.bound, std::isfinite(median) ? std::min(rule.scale_spreads * median, kNoBound) : kNoBound);
@@ -231,20 +269,31 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
 }
 
 std::vector<ScalePlace> scale_places(std::span<const StepErrors> steps, std::size_t tensor,
-                                     const BoundRule& rule) {
+                                     const Direction& direction, Precision precision, const BoundRule& rule) {
   std::vector<ScalePlace> places;
   for (std::size_t step = 0; step < steps.size(); ++step) {
     const TensorStep& one = steps[step].tensors[tensor];
-    if (!(one.scale_storage <= rule.evident_scale_storage)) continue;
-    double spread = one.scale_storage;
-    const Copies& copies = steps[step].copies;
-    for (std::size_t place = tensor; place < copies.scales.size(); place += copies.tensors()) {
-      const double size = std::abs(copies.scales[place]);
+    if (!(one.*direction.storage <= rule.evident_scale_storage)) continue;
+    // Where a copy may be nearly anywhere, what it is along the update says nothing of correct code, which errs the same way each step.
+    if (!(distance_bound(one, rule, precision) <= rule.evident_bound)) continue;
+    double spread = one.*direction.storage;
+    const std::vector<float>& of_copies = steps[step].copies.*direction.of_copies;
+    for (std::size_t place = tensor; place < of_copies.size(); place += steps[step].tensors.size()) {
+      const double size = std::abs(of_copies[place]);
       spread = std::isfinite(size) ? std::max(spread, size) : kInfinity;
     }
     places.push_back({step, tensor, spread});
   }
   return places;
+}
+
+/// Of all tensors together, where the copies differ least.
+Check common_scale_check(std::span<const StepErrors> steps, std::vector<ScalePlace> places,
+                         std::string tensor, const Direction& direction, const BoundRule& rule) {
+  std::stable_sort(places.begin(), places.end(),
+                   [](const ScalePlace& a, const ScalePlace& b) { return a.spread < b.spread; });
+  places.resize((places.size() + 1) / 2);
+  return scale_check(steps, places, std::move(tensor), direction, rule);
 }
 
 Check update_check(std::span<const StepErrors> steps, std::size_t tensor, std::string name,
@@ -292,25 +341,38 @@ std::vector<Check> step_update_checks(const Workload& workload, std::span<const 
                                   std::to_string(step.tensors.size()) + " tensors, expected " +
                                   std::to_string(names.size()));
   std::vector<Check> checks;
-  std::vector<ScalePlace> all_places;
+  std::vector<ScalePlace> all_places, decay_places;
+  const bool has_momentum = slots.size() == 1;
   for (std::size_t tensor = 0; tensor < names.size(); ++tensor) {
     checks.push_back(update_check(steps, tensor, names[tensor], precision, rule));
-    const std::vector<ScalePlace> places = scale_places(steps, tensor, rule);
-    checks.push_back(scale_check(steps, places, names[tensor], rule));
+    const std::vector<ScalePlace> places = scale_places(steps, tensor, kAlongUpdate, precision, rule);
+    checks.push_back(scale_check(steps, places, names[tensor], kAlongUpdate, rule));
     all_places.insert(all_places.end(), places.begin(), places.end());
+    if (!has_momentum) continue;
+    const std::vector<ScalePlace> decays = scale_places(steps, tensor, kAlongStart, precision, rule);
+    decay_places.insert(decay_places.end(), decays.begin(), decays.end());
   }
-  std::stable_sort(all_places.begin(), all_places.end(),
-                   [](const ScalePlace& a, const ScalePlace& b) { return a.spread < b.spread; });
-  all_places.resize((all_places.size() + 1) / 2);
-  const Check common_scale = scale_check(steps, all_places, "", rule);
+  const Check common_scale = common_scale_check(steps, all_places, "", kAlongUpdate, rule);
+  const Check momentum = common_scale_check(steps, decay_places, "momentum", kAlongStart, rule);
   checks.push_back(common_scale);
+  if (has_momentum) checks.push_back(momentum);
   for (std::size_t tensor = 0; !slots.empty() && tensor < ranges.size(); ++tensor) {
     Check check{.name = "update_rule", .tensor = ranges[tensor].name, .steps = numbers_of(steps)};
+    check.passed = true;
     std::vector<double> errors;
-    for (const StepErrors& step : steps) errors.push_back(step.rule_errors.at(tensor));
-    check.error = check.worst = largest_error(errors);
-    check.bound = rule.rule;
-    check.passed = check.worst <= check.bound;
+    double nearest = -1;
+    for (const StepErrors& step : steps) {
+      const double error = step.rule_errors.at(tensor),
+                   bound = rule_bound(workload.optimizer, step.step, rule);
+      errors.push_back(error);
+      if (!(error <= bound)) check.passed = false;
+      const double share = std::isnan(error) ? kInfinity : error / bound;
+      if (share <= nearest) continue;
+      nearest = share;
+      check.error = error;
+      check.bound = bound;
+    }
+    check.worst = largest_error(errors);
     checks.push_back(check);
   }
 
@@ -329,6 +391,13 @@ std::vector<Check> step_update_checks(const Workload& workload, std::span<const 
   evidence.bound = slots.empty() ? rule.evident_scale : rule.evident_slot_scale;
   evidence.passed = evidence.error <= evidence.bound;
   checks.push_back(evidence);
+  if (has_momentum && steps.back().step > 0) {
+    evidence.tensor = "momentum";
+    evidence.error = evidence.worst = decay_places.empty() ? kInfinity : momentum.bound;
+    evidence.bound = std::max(rule.evident_decay * workload.optimizer.momentum, rule.least_evident_decay);
+    evidence.passed = evidence.error <= evidence.bound;
+    checks.push_back(evidence);
+  }
   return checks;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct TensorStep {
   double storage = 0;        ///< the rounding of fp32 storage; infinite where the oracle adds nothing
   double scale_storage = 0;  ///< what that can make of the scale
   double spread = 0;         ///< the largest distance of a copy
+  /// Of a slot: the difference along what the slot was before the step, for each unit of that, and what storage can make of it. With
+  /// momentum it says how much more of the slot was kept.
+  double decay = 0, decay_storage = std::numeric_limits<double>::infinity();
 };
 
 /// What was found at one of the checked steps.
@@ -58,7 +62,8 @@ struct BoundRule {
   double spreads = 3;                            ///< times the largest distance among the copies
   double least_fp32 = 3e-5, least_other = 1e-3;  ///< distance that is always allowed
   double scale_spreads = 3, least_scale = 3e-3;  ///< the same of the scale
-  double rule = 1e-5;                            ///< of `update_rule`
+  double least_decay = 1e-3;                     ///< of momentum
+  double rule = 1e-5;  ///< of `update_rule`, beside what fp32 makes of a bias correction
   /// A tensor is evidence at a step where what the oracle adds is so many times the rounding of storage, and the bound of its distance
   /// is at most this.
   double evident_storage = 16, evident_bound = 0.5;
@@ -66,6 +71,8 @@ struct BoundRule {
   /// Without slots a learning rate that is 1 % off shows in the scale alone: its bound has to be below that. With slots the scale tells
   /// of wrong betas and gradients.
   double evident_scale = 5e-3, evident_slot_scale = 5e-2;
+  /// A momentum that is 1 % off shows along the slot as 0.01 times the momentum; of a momentum below 0.25 less is asked for.
+  double evident_decay = 7.5e-3, least_evident_decay = 2e-3;
   double ten_steps = 5e-2, ten_steps_spreads = 3;
 };
 
@@ -79,8 +86,11 @@ bool is_evidence(const TensorStep& step, Precision precision, const BoundRule& r
 /// those of the step that comes nearest to its bound, `worst` is the largest error.
 /// step_scale: the median over the steps of the signed scale, its size at most max(least_scale, scale_spreads * the largest of the
 /// copies' medians). Of all tensors together: the median over those (tensor, step) at which the copies' scales differ least.
+/// With momentum another one, of the "momentum": the same along the slot as it was before the step.
+/// update_rule: at most `rule`, and what the bias corrections' roundings add: of 1 - beta^t, 2^-24 (1 + t beta^t) / (1 - beta^t), for
+/// the second slot half of that. AdamW's parameters may be rounded three times, others twice, before this is counted.
 /// evidence: without a tensor, `error` is the share of weight tensors that are evidence at no step, at most 0.5; with the tensor
-/// "scale", the bound of the common scale, at most evident_scale. If they alone fail nothing is known to be wrong, and nothing to be
+/// "scale", the bound of the common scale, at most evident_scale; with "momentum", that of the momentum's. If they alone fail nothing is known to be wrong, and nothing to be
 /// right.
 std::vector<Check> step_update_checks(const Workload& workload, std::span<const StepErrors> steps,
                                       Precision precision, const BoundRule& rule = {});

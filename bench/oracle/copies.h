@@ -18,6 +18,10 @@ struct Copies {
   std::vector<float>
       scales;  ///< [count, tensors]: <copy's - reference's, reference's> / |reference's|^2; 0 where that is 0
 
+  /// [count, tensors] with momentum, else empty: <copy's - reference's, velocity at the start> / |velocity at the start|^2; 0 where
+  /// that is 0.
+  std::vector<float> decays{};
+
   std::size_t tensors() const { return count == 0 ? 0 : distances.size() / static_cast<std::size_t>(count); }
 };
 

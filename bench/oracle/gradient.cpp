@@ -30,9 +30,6 @@ enum Place : std::uint64_t {
   kInputGradient,
   kWeightGradient,
   kBiasGradient,
-  kForwardRounding,
-  kInputGradientRounding,
-  kWeightGradientRounding,
   kPlaces
 };
 
@@ -113,6 +110,22 @@ double sum_error(const Perturbation& perturbation, std::int64_t terms) {
   return kUnit * (2 + (perturbation.is_cut_off ? 1.0 : 0.5) * std::sqrt(static_cast<double>(terms)));
 }
 
+// The columns of a two-level design of sixteen runs: of the eight that have bit 3 any three are independent, of all fifteen any two.
+bool cuts_off(const Perturbation& perturbation, Product product, int layer, int layers) {
+  const auto above = static_cast<unsigned>(layers - 1 - layer);
+  const unsigned which = product == Product::kWeightGradient ? 0
+                         : product == Product::kForward      ? 1 + 2 * above
+                                                             : 2 + 2 * above;
+  unsigned column = which < 8 ? 8 + which : which - 7;
+  if (which >= 15)
+    column = 1 + static_cast<unsigned>(
+                     mixed(mixed(perturbation.seed - static_cast<unsigned>(perturbation.copy)) + which) % 15);
+  // The copies' bits in reverse, so that the first few are a fair choice.
+  const auto copy = static_cast<unsigned>(perturbation.copy);
+  const unsigned run = (copy & 1) << 3 | (copy & 2) << 1 | (copy & 4) >> 1 | (copy & 8) >> 3;
+  return std::popcount(run & column) % 2 == 1;
+}
+
 GradientOfBatch::GradientOfBatch(const Workload& workload, const DatasetView& data)
     : widths_(workload.model.widths),
       activation_(workload.model.activation),
@@ -168,11 +181,12 @@ std::uint64_t GradientOfBatch::seed_of(std::uint64_t place, std::int64_t row) co
 }
 
 /// The factor as a product that rounds for itself reads it; else as it is, rounded already.
-const PaddedMatrix<double>& GradientOfBatch::entering(const PaddedMatrix<double>& factor, std::uint64_t place,
-                                                      PaddedMatrix<double>& space) const {
+const PaddedMatrix<double>& GradientOfBatch::entering(const PaddedMatrix<double>& factor, Product product,
+                                                      int layer, PaddedMatrix<double>& space) const {
   if (!draws_tf32()) return factor;
-  const ProductRounding rounding =
-      seed_of(place, 0) % 2 == 0 ? ProductRounding::kTf32 : ProductRounding::kTf32CutOff;
+  const ProductRounding rounding = cuts_off(*perturbation_, product, layer, layers_)
+                                       ? ProductRounding::kTf32CutOff
+                                       : ProductRounding::kTf32;
   if (space.rows != factor.rows || space.columns != factor.columns)
     space = PaddedMatrix<double>(factor.rows, factor.columns);
   for_rows(factor.rows, factor.columns, [&](std::int64_t row) {
@@ -214,9 +228,8 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
     round_values(roundings_.input, bias, bias_.data(), sums.columns);
     bias = bias_.data();
   }
-  const std::uint64_t place = kForwardRounding * kMaxLayers + static_cast<std::uint64_t>(layer);
-  forward_product(entering(values_[layer], place, left_), entering(weights_[layer], place, right_), bias,
-                  sums);
+  forward_product(entering(values_[layer], Product::kForward, layer, left_),
+                  entering(weights_[layer], Product::kForward, layer, right_), bias, sums);
   if (perturbation_ != nullptr) {
     const FactorNorms::Layer& norms = norms_->layers[layer];
     const double error = sum_error(*perturbation_, widths_[layer]);
@@ -356,8 +369,8 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   for (std::int64_t i = 0; i < out; ++i) bias_gradient[i] *= unscale;
 
   if (!roundings_.stores_rounded) round_all(rounding, output_gradient);
-  weight_gradient_product(entering(output_gradient, place(kWeightGradientRounding), left_),
-                          entering(values_[layer], place(kWeightGradientRounding), right_), weight_gradient);
+  weight_gradient_product(entering(output_gradient, Product::kWeightGradient, layer, left_),
+                          entering(values_[layer], Product::kWeightGradient, layer, right_), weight_gradient);
   if (norms != nullptr || unscale != 1 || roundings_.weight_gradient) {
     const double error = norms == nullptr ? 0 : sum_error(*perturbation_, batch_);
     for_rows(out, in, [&](std::int64_t row) {
@@ -374,8 +387,8 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   if (layer == 0) return;
 
   PaddedMatrix<double>& input_gradient = gradients_[layer - 1];
-  input_gradient_product(entering(output_gradient, place(kInputGradientRounding), left_),
-                         entering(weights_[layer], place(kInputGradientRounding), right_), input_gradient);
+  input_gradient_product(entering(output_gradient, Product::kInputGradient, layer, left_),
+                         entering(weights_[layer], Product::kInputGradient, layer, right_), input_gradient);
   const PaddedMatrix<double>& slopes = slopes_[layer - 1];
   const double error = norms == nullptr ? 0 : sum_error(*perturbation_, out);
   for_rows(batch_, slopes.columns, [&](std::int64_t row) {

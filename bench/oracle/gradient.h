@@ -31,9 +31,16 @@ struct Perturbation {
   std::uint64_t seed = 0;
   bool is_cut_off =
       false;  ///< sums lose what tensor cores cut off, which is more than rounded fp32 sums lose
-  /// Which of a library's tf32 roundings the factors of a product meet, to nearest or cut off, is drawn for each product.
+  /// Each product's factors meet one of a library's tf32 roundings, to nearest or cut off: cuts_off().
   bool draws_tf32 = false;
+  int copy = 0;  ///< whose turn it is to cut off
 };
+
+enum class Product { kForward, kInputGradient, kWeightGradient };
+/// Whether this copy cuts off the factors of a layer's product. A tensor's gradient depends on all forward products, on the input
+/// gradients above it and on one weight gradient. Among sixteen copies any two of these do each of the four combinations four times, up
+/// to seven layers; any three do each of the eight twice, up to four layers. So no combination of a few products is left out.
+bool cuts_off(const Perturbation& perturbation, Product product, int layer, int layers);
 
 /// How far a perturbed sum of so many products moves, for each unit of its factors' norms.
 double sum_error(const Perturbation& perturbation, std::int64_t terms);
@@ -82,7 +89,7 @@ class GradientOfBatch {
   void backward(int layer, Values& gradient);
   void round_all(ProductRounding rounding, PaddedMatrix<double>& matrix);
   bool draws_tf32() const { return perturbation_ != nullptr && perturbation_->draws_tf32; }
-  const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, std::uint64_t place,
+  const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, Product product, int layer,
                                        PaddedMatrix<double>& space) const;
   std::uint64_t seed_of(std::uint64_t place, std::int64_t row) const;
   const TensorRange& weight_range(int layer) const { return ranges_[2 * layer]; }

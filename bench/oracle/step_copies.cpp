@@ -13,11 +13,13 @@ constexpr double kSideBySideOperations = 5e7;  // of a step: above, it keeps all
 
 struct Sums {
   double difference = 0, along = 0, update = 0;
+  double along_start = 0, start = 0;  // difference times the start, and squares of the start
 };
 
 /// Sums over the elements of a tensor of what `increment(i)` is off `update`, on all cores and in an order of their own.
 template <typename Increment>
-Sums sums_of(const TensorRange& range, const Values& update, const Increment& increment) {
+Sums sums_of(const TensorRange& range, const Values& update, const Increment& increment,
+             const Values* start = nullptr) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 16;
   std::vector<Sums> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
   parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
@@ -29,6 +31,9 @@ Sums sums_of(const TensorRange& range, const Values& update, const Increment& in
       sums.difference += difference * difference;
       sums.along += difference * expected;
       sums.update += expected * expected;
+      if (start == nullptr) continue;
+      sums.along_start += difference * (*start)[i];
+      sums.start += (*start)[i] * (*start)[i];
     }
     pieces[static_cast<std::size_t>(piece)] = sums;
   });
@@ -37,6 +42,8 @@ Sums sums_of(const TensorRange& range, const Values& update, const Increment& in
     total.difference += piece.difference;
     total.along += piece.along;
     total.update += piece.update;
+    total.along_start += piece.along_start;
+    total.start += piece.start;
   }
   return total;
 }
@@ -47,15 +54,16 @@ void compare(const Workload& workload, const std::vector<TensorRange>& ranges, c
              const Values& gradient, const WideState& update, const Use& use) {
   const Optimizer& optimizer = workload.optimizer;
   std::size_t place = 0;
-  const auto each = [&](const Values& expected, const auto& increment) {
-    for (const TensorRange& range : ranges) use(place++, sums_of(range, expected, increment));
+  const auto each = [&](const Values& expected, const auto& increment, const Values* before = nullptr) {
+    for (const TensorRange& range : ranges) use(place++, sums_of(range, expected, increment, before));
   };
   if (optimizer.slots() == 0) {
     each(update.parameters, [&](std::int64_t i) { return -optimizer.learning_rate * gradient[i]; });
   } else if (optimizer.slots() == 1) {
-    each(update.slots[0], [&, &velocity = start.slots[0]](std::int64_t i) {
-      return (optimizer.momentum - 1) * velocity[i] + gradient[i];
-    });
+    const Values& velocity = start.slots[0];
+    each(
+        update.slots[0], [&](std::int64_t i) { return (optimizer.momentum - 1) * velocity[i] + gradient[i]; },
+        &velocity);
   } else {
     each(update.slots[0], [&, &mean = start.slots[0]](std::int64_t i) {
       return (1 - optimizer.beta1) * (gradient[i] - mean[i]);
@@ -105,8 +113,7 @@ void StepCopies::for_copies(int count, const std::function<void(int copy, Space&
     for (int copy = 0; copy < count; ++copy) with_space(copy, copy + 1);
 }
 
-/// Autocast as compilers fuse it leaves some of its roundings out: so does half of its copies, each others. A library's tf32 rounds
-/// everything in the first copy, cuts everything off in the second, and does either in the others.
+/// Autocast as compilers fuse it leaves some of its roundings out: so does half of its copies, each others.
 Roundings copy_roundings(const Workload& workload, Precision precision, Contract contract, int copy,
                          int count) {
   Roundings roundings = roundings_of(precision, contract, workload.batch_size);
@@ -117,8 +124,6 @@ Roundings copy_roundings(const Workload& workload, Precision precision, Contract
     roundings.weight_gradient = pattern % 2 != 0;
     roundings.bias_gradient = pattern % 5 != 0 && pattern % 2 != 0;
   }
-  if (contract == Contract::kLibrary && copy == 1)
-    roundings.input = roundings.weight = ProductRounding::kTf32CutOff;
   return roundings;
 }
 
@@ -127,7 +132,8 @@ Perturbation copy_perturbation(const Workload& workload, Precision precision, Co
   return {.seed = (workload.seed * 1000003 + static_cast<std::uint64_t>(step)) * 1024 +
                   static_cast<std::uint64_t>(copy),
           .is_cut_off = precision != Precision::kFp32,
-          .draws_tf32 = contract == Contract::kLibrary && copy > 1};
+          .draws_tf32 = contract == Contract::kLibrary && precision == Precision::kTf32,
+          .copy = copy};
 }
 
 Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState& update,
@@ -136,6 +142,7 @@ Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState
   const std::size_t tensors = compared_tensors(workload_);
   Copies copies{count, std::vector<float>(tensors * static_cast<std::size_t>(count)), {}};
   copies.scales.resize(copies.distances.size());
+  if (workload_.optimizer.slots() == 1) copies.decays.resize(copies.distances.size());
   for_copies(count, [&](int copy, Space& space) {
     space.gradient_of_batch(
         start.parameters, step, copy_roundings(workload_, precision_, contract_, copy, count),
@@ -144,6 +151,8 @@ Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState
       const std::size_t place = static_cast<std::size_t>(copy) * tensors + tensor;
       copies.distances[place] = static_cast<float>(std::sqrt(sums.difference));
       copies.scales[place] = sums.update == 0 ? 0 : static_cast<float>(sums.along / sums.update);
+      if (!copies.decays.empty())
+        copies.decays[place] = sums.start == 0 ? 0 : static_cast<float>(sums.along_start / sums.start);
     });
   });
   return copies;

@@ -24,14 +24,15 @@ std::filesystem::path ReferenceFiles::copies(Contract contract, std::int64_t ste
 void write_copies(const std::filesystem::path& file, const Copies& copies) {
   std::vector<float> values = copies.distances;
   values.insert(values.end(), copies.scales.begin(), copies.scales.end());
+  values.insert(values.end(), copies.decays.begin(), copies.decays.end());
   write_floats(file, values);
 }
 
-Copies read_copies(const std::filesystem::path& file, int count, std::size_t tensors) {
-  const std::size_t each = static_cast<std::size_t>(count) * tensors;
-  const std::vector<float> values = read_floats(file, static_cast<std::int64_t>(2 * each));
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(each);
-  return {count, {values.begin(), middle}, {middle, values.end()}};
+Copies read_copies(const std::filesystem::path& file, int count, const Workload& workload) {
+  const auto each = static_cast<std::int64_t>(compared_tensors(workload)) * count;
+  const std::vector<float> values = read_floats(file, (workload.optimizer.slots() == 1 ? 3 : 2) * each);
+  const auto scales = values.begin() + each, decays = scales + each;
+  return {count, {values.begin(), scales}, {scales, decays}, {decays, values.end()}};
 }
 
 }  // namespace headroom

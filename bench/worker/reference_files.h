@@ -20,6 +20,6 @@ struct ReferenceFiles {
 
 void write_copies(const std::filesystem::path& file, const Copies& copies);
 /// Throws what read_floats() does unless the file holds `count` copies of so many tensors.
-Copies read_copies(const std::filesystem::path& file, int count, std::size_t tensors);
+Copies read_copies(const std::filesystem::path& file, int count, const Workload& workload);
 
 }  // namespace headroom

@@ -9,17 +9,7 @@ namespace {
 using oracle::Rounding;
 
 // Places where signs are drawn.
-enum Place {
-  kSums,
-  kOutputs,
-  kLossGradient,
-  kInputGradient,
-  kWeightGradient,
-  kBiasGradient,
-  kForwardRounding,
-  kInputGradientRounding,
-  kWeightGradientRounding
-};
+enum Place { kSums, kOutputs, kLossGradient, kInputGradient, kWeightGradient, kBiasGradient };
 
 std::uint64_t mixed(std::uint64_t value) {  // splitmix64
   value += 0x9e3779b97f4a7c15ull;
@@ -119,15 +109,15 @@ oracle::Signs DeviceGradient::signs(int place, int layer) const {
 }
 
 /// Of a library's tf32, what the factors of this product meet; else what was asked for.
-Rounding DeviceGradient::drawn(Rounding rounding, int place, int layer) const {
+Rounding DeviceGradient::drawn(Rounding rounding, Product product, int layer) const {
   if (perturbation_ == nullptr || !perturbation_->draws_tf32) return rounding;
-  return seed_of(place, layer) % 2 == 0 ? Rounding::kTf32 : Rounding::kTf32CutOff;
+  return cuts_off(*perturbation_, product, layer, layers()) ? Rounding::kTf32CutOff : Rounding::kTf32;
 }
 
 /// Activations as a product that rounds for itself reads them; else as they are, rounded already.
-const double* DeviceGradient::entering(const DeviceBuffer<double>& factor, std::int64_t count, int place,
-                                       int layer, Stream& stream) {
-  const Rounding rounding = drawn(Rounding::kNone, place, layer);
+const double* DeviceGradient::entering(const DeviceBuffer<double>& factor, std::int64_t count,
+                                       Product product, int layer, Stream& stream) {
+  const Rounding rounding = drawn(Rounding::kNone, product, layer);
   if (rounding == Rounding::kNone) return factor.data();
   if (entering_.size() < count)
     entering_ = DeviceBuffer<double>(batch_ * *std::max_element(widths_.begin(), widths_.end()));
@@ -136,10 +126,10 @@ const double* DeviceGradient::entering(const DeviceBuffer<double>& factor, std::
 }
 
 /// The layer's weights as they enter a product.
-const double* DeviceGradient::product_weights(const double* parameters, int layer, int place,
+const double* DeviceGradient::product_weights(const double* parameters, int layer, Product product,
                                               Stream& stream) {
   const TensorRange& range = weight_range(layer);
-  const Rounding rounding = drawn(roundings_.weight, place, layer);
+  const Rounding rounding = drawn(roundings_.weight, product, layer);
   if (rounding == Rounding::kNone) return parameters + range.begin;
   oracle::round_values(parameters + range.begin, weights_.data(), range.size, rounding, stream);
   return weights_.data();
@@ -153,8 +143,8 @@ void DeviceGradient::forward(const double* parameters, int layer, Stream& stream
     oracle::round_values(bias, bias_.data(), out, roundings_.input, stream);
     bias = bias_.data();
   }
-  oracle::product({entering(values_[layer], batch_ * in, kForwardRounding, layer, stream), in, 1},
-                  {product_weights(parameters, layer, kForwardRounding, stream), in, 1}, sums, batch_, out,
+  oracle::product({entering(values_[layer], batch_ * in, Product::kForward, layer, stream), in, 1},
+                  {product_weights(parameters, layer, Product::kForward, stream), in, 1}, sums, batch_, out,
                   in, bias, 1, partial_, stream);
   if (perturbation_ != nullptr)
     oracle::move_sums(sums, batch_, out, norms_[layer].input_rows.data(), norms_[layer].weight_rows.data(),
@@ -172,12 +162,12 @@ void DeviceGradient::backward(const double* parameters, int layer, double* gradi
   double *bias_gradient = gradient + bias_range(layer).begin,
          *weight_gradient = gradient + weight_range(layer).begin;
   const Norms* norms = perturbation_ == nullptr ? nullptr : &norms_[layer];
-  const auto round_gradient = [&](int place) {
+  const auto round_gradient = [&](Product product) {
     oracle::round_values(unrounded, rounded_gradient_.data(), batch_ * out,
-                         drawn(roundings_.input, place, layer), stream);
+                         drawn(roundings_.input, product, layer), stream);
     return rounded_gradient_.data();
   };
-  const double* entering_gradient = round_gradient(kWeightGradientRounding);
+  const double* entering_gradient = round_gradient(Product::kWeightGradient);
   oracle::column_sums(roundings_.stores_rounded ? entering_gradient : unrounded, bias_gradient, batch_, out,
                       1, partial_, stream);
   if (norms != nullptr)
@@ -187,7 +177,7 @@ void DeviceGradient::backward(const double* parameters, int layer, double* gradi
   oracle::round_and_scale(bias_gradient, out, roundings_.bias_gradient ? roundings_.input : Rounding::kNone,
                           unscale, stream);
   oracle::product({entering_gradient, 1, out},
-                  {entering(values_[layer], batch_ * in, kWeightGradientRounding, layer, stream), 1, in},
+                  {entering(values_[layer], batch_ * in, Product::kWeightGradient, layer, stream), 1, in},
                   weight_gradient, out, in, batch_, nullptr, 1, partial_, stream);
   if (norms != nullptr)
     oracle::move_sums(weight_gradient, out, in, norms->gradient_columns.data(), norms->input_columns.data(),
@@ -197,8 +187,8 @@ void DeviceGradient::backward(const double* parameters, int layer, double* gradi
                             roundings_.weight_gradient ? roundings_.input : Rounding::kNone, unscale, stream);
   if (layer == 0) return;
   double* below = gradients_[layer - 1].data();
-  oracle::product({round_gradient(kInputGradientRounding), out, 1},
-                  {product_weights(parameters, layer, kInputGradientRounding, stream), 1, in}, below, batch_,
+  oracle::product({round_gradient(Product::kInputGradient), out, 1},
+                  {product_weights(parameters, layer, Product::kInputGradient, stream), 1, in}, below, batch_,
                   in, out, nullptr, 1, partial_, stream);
   if (norms != nullptr)
     oracle::move_sums(below, batch_, in, norms->gradient_rows.data(), norms->weight_columns.data(),

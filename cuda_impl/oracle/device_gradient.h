@@ -38,10 +38,10 @@ class DeviceGradient {
   const TensorRange& bias_range(int layer) const { return ranges_[2 * static_cast<std::size_t>(layer) + 1]; }
   std::uint64_t seed_of(int place, int layer) const;
   oracle::Signs signs(int place, int layer) const;
-  oracle::Rounding drawn(oracle::Rounding rounding, int place, int layer) const;
-  const double* entering(const DeviceBuffer<double>& factor, std::int64_t count, int place, int layer,
+  oracle::Rounding drawn(oracle::Rounding rounding, Product product, int layer) const;
+  const double* entering(const DeviceBuffer<double>& factor, std::int64_t count, Product product, int layer,
                          Stream& stream);
-  const double* product_weights(const double* parameters, int layer, int place, Stream& stream);
+  const double* product_weights(const double* parameters, int layer, Product product, Stream& stream);
   void forward(const double* parameters, int layer, Stream& stream);
   void backward(const double* parameters, int layer, double* gradient, Stream& stream);
 

@@ -235,8 +235,29 @@ class DevicePoints {
       increments = {{Increment::Kind::kSum, optimizer.beta1 - 1, 1 - optimizer.beta1},
                     {Increment::Kind::kSquare, optimizer.beta2 - 1, 1 - optimizer.beta2}};
     Copies copies{count, {}, {}};
+    // With momentum a copy's difference is that of its gradient g, and <g, v> is <g - v, v> + |v|^2.
+    struct Velocity {
+      double square, gradient;  // |v|^2, <g, v> of the reference
+    };
+    std::vector<Velocity> velocities;
+    const auto along_velocity = [&](const double* values, const TensorRange& range) {
+      const oracle::ComparedSums sums =
+          oracle::compare({Increment::Kind::kSum, 0, 1}, nullptr, values + range.begin,
+                          start_.slots[0].data() + range.begin, range.size, partial_, stream_);
+      return Velocity{sums.update, sums.along + sums.update};
+    };
+    if (optimizer.slots() == 1)
+      for (const TensorRange& range : ranges_) {
+        velocities.push_back(along_velocity(end_.slots[0].data(), range));
+        velocities.back().gradient += (1 - optimizer.momentum) * velocities.back().square;
+      }
     for (int copy = 0; copy < count; ++copy) {
       evaluate_copy(start_, step, contract, copy, count);
+      for (std::size_t tensor = 0; tensor < velocities.size(); ++tensor) {
+        const Velocity& reference = velocities[tensor];
+        const double off = along_velocity(gradient_.data(), ranges_[tensor]).gradient - reference.gradient;
+        copies.decays.push_back(reference.square == 0 ? 0 : static_cast<float>(off / reference.square));
+      }
       for (std::size_t slot = 0; slot < increments.size(); ++slot) {
         const bool has_slots = optimizer.slots() > 0;
         const double* first = has_slots ? start_.slots[slot].data() : nullptr;

@@ -152,6 +152,13 @@ std::vector<NamedFault> drawn_faults(const Workload& workload, Draw& draw) {
   return faults;
 }
 
+bool is_all_finite(const State& state) {
+  const auto is_finite = [](const Parameters& parameters) {
+    return std::ranges::all_of(parameters.flat(), [](float value) { return std::isfinite(value); });
+  };
+  return is_finite(state.parameters) && std::ranges::all_of(state.slots, is_finite);
+}
+
 /// Of each tensor, whether the two differ by more than the rounding of what is stored.
 std::vector<bool> differing(const Parameters& correct, const Parameters& other) {
   std::vector<bool> differ;
@@ -210,6 +217,7 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   const DatasetView data = network.data.train();
   const Arithmetic arithmetic = drawn_arithmetic(simulated, draw);
   const std::vector<NamedFault> faults = drawn_faults(workload, draw);
+  bool is_finite = true;
   PlainGradient gradient_of(workload, simulated.precision, data, arithmetic);
 
   std::vector<StepErrors> correct;
@@ -221,6 +229,7 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
         const std::vector<float> gradient = gradient_of(point.start.parameters, point.step);
         State right = point.start;
         descend(workload, point.step, gradient, {}, 1, right);
+        is_finite = is_finite && is_all_finite(point.update);
         correct.push_back(compare_step(workload.optimizer, point, right));
         for (std::size_t i = 0; i < faults.size(); ++i) {
           const Fault& fault = faults[i].fault;
@@ -239,6 +248,7 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
       nullptr, {.contracts = {simulated.contract}, .copies = networks.copies});
 
   Counts counts;
+  if (!is_finite) return counts;  // it diverges, as its losses would say
   counts.networks = 1;
   const auto verdict_of = [&](const std::vector<StepErrors>& steps) {
     return judge(step_update_checks(workload, steps, simulated.precision, networks.rule));

@@ -124,6 +124,12 @@ TEST(CompareStep, RefusesCopiesOfAnotherNetwork) {
   EXPECT_THROW(compared(of({1, 1, 1}), of({1, 1, 1}), of({1, 1, 1}), copies), std::invalid_argument);
 }
 
+TEST(CompareStep, AHalfMayBeRoundedEitherWay) {
+  const float next = std::nextafter(1.0f, 2.0f), half = 0x1p-24f;
+  for (const float trained : {1.0f, next})
+    EXPECT_EQ(compared(of({0, 0, 1}), of({0, 0, trained}), of({0, 0, half})).tensors[1].error, 0);
+}
+
 Workload two_to_one() {
   Workload workload;
   workload.model.widths = kWidths;
@@ -164,13 +170,18 @@ TEST(StepUpdateCheck, AllowsALittleWhereTheCopiesAgree) {
 
 TEST(StepScaleCheck, BoundsTheMedianOverTheSteps) {
   const auto check = [](std::vector<float> scales, float of_copies) {
-    return weight_check("step_scale", {0, 0, 0}, scales, copies_of(1, of_copies)).passed;
+    return weight_check("step_scale", {0, 0, 0}, scales, copies_of(0.1f, of_copies)).passed;
   };
   EXPECT_TRUE(check({2e-3f, -2e-3f, 0.5f}, 0));
   EXPECT_FALSE(check({1e-2f, 1e-2f, 0}, 0));
   EXPECT_FALSE(check({-1e-2f, -1e-2f, 0}, 0));
   EXPECT_TRUE(check({1e-2f, 1e-2f, 0}, 4e-3f));
   EXPECT_FALSE(check({1e-2f, 1e-2f, 0}, 3e-3f));
+}
+
+TEST(StepScaleCheck, LeavesOutStepsAtWhichCopiesMayBeAnywhere) {
+  EXPECT_FALSE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.16f, 0)).passed);
+  EXPECT_TRUE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.17f, 0)).passed);
 }
 
 TEST(StepUpdateCheck, OneNanOrInfinityFailsWhateverTheCopiesDo) {
@@ -194,6 +205,53 @@ TEST(StepUpdateCheck, RefusesNoStepsAndStepsOfAnotherNetwork) {
 Verdict verdict_of(const Parameters& trained, const Parameters& update, Copies copies = {}) {
   const std::vector<StepErrors> steps = {compared(of({1, 1, 1}), trained, update, std::move(copies))};
   return judge(step_update_checks(two_to_one(), steps, Precision::kFp32)).verdict;
+}
+
+/// The checks of one step of a velocity that keeps `kept` of itself, where the gradient is at a right angle to it.
+std::vector<Check> momentum_checks(float kept, float decay_of_copies) {
+  Workload workload = two_to_one();
+  workload.optimizer.momentum = 0.9;
+  const Parameters zero = of({0, 0, 0});
+  Copies copies = copies_of(0.1f, 0.1f);  // too far apart to tell by distance or along the update
+  copies.decays.assign(8, decay_of_copies);
+  const StepErrors errors =
+      compare_step(7, workload.optimizer, State{zero, {of({1, 0, 0})}}, State{zero, {of({kept, 2, 1})}},
+                   State{zero, {of({-0.1f, 2, 1})}}, std::move(copies));
+  return step_update_checks(workload, std::span(&errors, 1), Precision::kBf16);
+}
+Check of_momentum(const std::vector<Check>& checks, const std::string& name) {
+  for (const Check& check : checks)
+    if (check.name == name && check.tensor == "momentum") return check;
+  return {};
+}
+
+TEST(StepScaleCheck, CatchesAMomentumOnePercentOffAlongTheVelocity) {
+  EXPECT_TRUE(of_momentum(momentum_checks(0.9f, 1e-3f), "step_scale").passed);
+  const Check check = of_momentum(momentum_checks(0.891f, 1e-3f), "step_scale");
+  EXPECT_FALSE(check.passed);
+  EXPECT_NEAR(check.error, 9e-3, 1e-6);
+  EXPECT_NEAR(check.bound, 3e-3, 1e-6);
+}
+
+TEST(Evidence, OfTheMomentumIsMissingWhereCopiesDifferAlongTheVelocity) {
+  EXPECT_TRUE(of_momentum(momentum_checks(0.9f, 2e-3f), "evidence").passed);
+  EXPECT_FALSE(of_momentum(momentum_checks(0.9f, 3e-3f), "evidence").passed);
+}
+
+TEST(UpdateRuleCheck, AllowsWhatFp32MakesOfTheFirstBiasCorrections) {
+  Workload workload = two_to_one();
+  workload.optimizer.kind = Optimizer::Kind::kAdam;
+  const auto bound = [&](std::int64_t step) {
+    const State state{of({0, 0, 0}), {of({1, 1, 1}), of({1, 1, 1})}};
+    const StepErrors errors = compare_step(step, workload.optimizer, state, state, state, {});
+    for (const Check& check : step_update_checks(workload, std::span(&errors, 1), Precision::kFp32))
+      if (check.name == "update_rule") return check.bound;
+    return 0.0;
+  };
+  EXPECT_GT(bound(0), 6e-5);
+  EXPECT_LT(bound(0), 1e-4);
+  EXPECT_LT(bound(299), 5e-5);
+  EXPECT_LT(bound(9999), 2e-5);
 }
 
 TEST(Evidence, WithoutAnyNothingIsSaidToBeRight) {

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/training_rules.h"
+#include "oracle/copies.h"
+#include "oracle/gradient.h"
 #include "random_data.h"
 
 namespace headroom {
@@ -443,6 +447,32 @@ TEST(RSquared, IsOneForTheTargetsThemselvesAndZeroForTheirMean) {
   parameters.weight(0)[0] = 2;
   parameters.bias(0)[0] = 1;
   EXPECT_DOUBLE_EQ(r_squared(workload, parameters, data.train()), 1);
+}
+
+/// How many of the sixteen copies cut off in each of the combinations of three products.
+std::vector<int> combinations(const std::vector<std::pair<Product, int>>& products, int layers) {
+  std::vector<int> counts(std::size_t{1} << products.size());
+  for (int copy = 0; copy < kCopies; ++copy) {
+    std::size_t which = 0;
+    for (const auto& [product, layer] : products)
+      which = 2 * which + cuts_off({.seed = 7000, .copy = copy}, product, layer, layers);
+    ++counts[which];
+  }
+  return counts;
+}
+
+TEST(CutsOff, AnyThreeProductsOfFourLayersDoEachCombinationTwiceAndAnyTwoOfSevenFourTimes) {
+  for (const int layers : {2, 4, 7}) {
+    std::vector<std::pair<Product, int>> products = {{Product::kWeightGradient, 0}};
+    for (int layer = 0; layer < layers; ++layer) products.push_back({Product::kForward, layer});
+    for (int layer = 1; layer < layers; ++layer) products.push_back({Product::kInputGradient, layer});
+    for (std::size_t a = 0; a < products.size(); ++a)
+      for (std::size_t b = 0; b < a; ++b) {
+        EXPECT_EQ(combinations({products[a], products[b]}, layers), std::vector<int>(4, 4));
+        for (std::size_t c = 0; c < b && layers <= 4; ++c)
+          EXPECT_EQ(combinations({products[a], products[b], products[c]}, layers), std::vector<int>(8, 2));
+      }
+  }
 }
 
 }  // namespace

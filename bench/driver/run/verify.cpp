@@ -40,8 +40,7 @@ void map_points(Reference& reference, const Workload& workload, const std::vecto
     for (const std::int64_t step : steps) {
       own.updates.push_back(
           std::make_unique<MappedFile<float>>(files.update(contracts[i], step), state_count));
-      own.copies.push_back(
-          read_copies(files.copies(contracts[i], step), reference.copies, compared_tensors(workload)));
+      own.copies.push_back(read_copies(files.copies(contracts[i], step), reference.copies, workload));
     }
     own.free_spread = free_spreads.at(i);
   }
