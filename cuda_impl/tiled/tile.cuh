@@ -185,6 +185,7 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   const machine::Panels b_begin = described(ring + S::kRowPanels * kTilePanelBytes, kNextPanel);
   const machine::Panels ones = described(shared_address(worker.memory.ones), 16);
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
+  const bool releases = worker.lane().lane == 0;  // a stage, for its warp
   std::uint32_t before = 0;
   const auto multiply = [&](bool first) {
     wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
@@ -202,7 +203,7 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
     machine::wgmma_commit();
     if (!first) {
       machine::wgmma_wait<1>();
-      if (worker.lane().lane == 0) machine::barrier_arrive(before);
+      if (releases) machine::barrier_arrive(before);
     }
     before = free + 8 * worker.ring.stage;
     worker.ring.advance(S::kStages);
@@ -213,7 +214,7 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   machine::wgmma_wait<0>();
   machine::wgmma_sums_are_final(sums);
   if constexpr (kSumsRows) machine::wgmma_sums_are_final(row_sums);
-  if (worker.lane().lane == 0) machine::barrier_arrive(before);
+  if (releases) machine::barrier_arrive(before);
 }
 
 /// sums = held * the columns' factor of one slab, turned; held: the warpgroup's rows, packed, of the slab's first inner indices, 16 for
