@@ -320,6 +320,12 @@ Check update_check(std::span<const StepErrors> steps, std::size_t tensor, std::s
 
 }  // namespace
 
+BoundRule bound_rule(Contract contract) {
+  BoundRule rule;
+  if (contract == Contract::kAutocast) rule.least_other = 1.5e-2;
+  return rule;
+}
+
 bool is_evidence(const TensorStep& step, Precision precision, const BoundRule& rule) {
   return rule.evident_storage * step.storage <= 1 &&
          distance_bound(step, rule, precision) <= rule.evident_bound;

@@ -158,6 +158,15 @@ TEST(StepUpdateCheck, AllowsThreeTimesTheCopiesSpreadAtEachStep) {
   EXPECT_NEAR(check(0.061f).bound, 0.06, 1e-6);
 }
 
+TEST(StepUpdateCheck, AllowsAutocastMoreInDistanceAndNothingInScale) {
+  const BoundRule exact = bound_rule(Contract::kExact), autocast = bound_rule(Contract::kAutocast);
+  EXPECT_EQ(exact.least_other, BoundRule{}.least_other);
+  EXPECT_EQ(autocast.least_other, 1.5e-2);
+  EXPECT_EQ(autocast.least_fp32, exact.least_fp32);
+  EXPECT_EQ(autocast.least_scale, exact.least_scale);
+  EXPECT_EQ(autocast.spreads, exact.spreads);
+}
+
 TEST(StepUpdateCheck, AllowsALittleWhereTheCopiesAgree) {
   const auto check = [](float error, Precision precision) {
     return weight_check("step_update", {0, error, 0}, {0, 0, 0}, copies_of(0, 0), precision).passed;

@@ -72,7 +72,8 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
         }
       },
       [](const Parameters&) {}, {{contract}, kCopies});
-  const Verification verification = judge(step_update_checks(scratch.workload, errors, precision));
+  const Verification verification =
+      judge(step_update_checks(scratch.workload, errors, precision, bound_rule(contract)));
   EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
 }
 

@@ -167,7 +167,7 @@ Verification check_trainer(WorkerClient& client, const TrainingFiles& files, con
   const std::vector<double> free_errors = update_errors_from_end(
       {widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
   client.set_state(files.initial_state);
-  std::vector<Check> checks = step_update_checks(files.workload, errors, precision);
+  std::vector<Check> checks = step_update_checks(files.workload, errors, precision, bound_rule(contract));
   checks.push_back(ten_steps_check(free_errors, own.free_spread));
   if (probe) checks.push_back(*probe);
   Verification verification = judge(std::move(checks));
