@@ -29,7 +29,7 @@ def test_update_in_every_precision_is_near_double_precision(tmp_path, precision,
         loss, expected = problem.step(problem.parameters, 1)
         errors.append(relative_error(trainer.state() - problem.parameters, expected - problem.parameters))
         assert abs(trainer.losses(1, 1)[0] - loss) <= bound * loss
-    # A ReLU that switches moves a network this small by some percent, in fp16 often enough to reach the median of nine.
+    # A ReLU that switches moves a network this small by some percent, in fp16 often enough for the median.
     assert np.quantile(errors, 0.25) <= bound, errors
     if precision != "fp32":
         assert min(errors) > 1e-5  # products were in 16 bits indeed
