@@ -23,6 +23,7 @@
 #include "tiled/kernels.h"
 #include "tiled/schedule.h"
 #include "tiled/waits.h"
+#include "trainers/samples.h"
 
 namespace headroom {
 namespace {
@@ -31,7 +32,6 @@ using namespace tiled;
 
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = 4096;
-constexpr std::int64_t kUploadBytes = std::int64_t{64} << 20;
 constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
 
 /// Values of a row of 16-bit values. The copy engine takes rows on 16 bytes; and no part of a row that lies in one panel begins in one
@@ -207,25 +207,18 @@ class Tiled : public TiledTrainer {
     const std::int64_t samples = batches_ * network_.batch, columns = data.feature_count,
                        pitch = pitch_of(columns);
     if (workload_.loss == Loss::kCrossEntropy) {
-      labels_ = DeviceBuffer<std::int32_t>(samples);
-      labels_.copy_from({data.labels, static_cast<std::size_t>(samples)});
+      labels_ = labels_of(data, samples);
     } else {
       targets_ = DeviceBuffer<float>(samples * workload_.outputs());
       targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
     }
     features_ = DeviceBuffer<std::uint16_t>(samples * pitch);
-    const std::int64_t at_once = std::clamp<std::int64_t>(
-        kUploadBytes / (columns * static_cast<std::int64_t>(sizeof(float))), 1, samples);
-    DeviceBuffer<float> staged(at_once * columns);
-    for (std::int64_t row = 0; row < samples; row += at_once) {
-      const std::int64_t rows = std::min(at_once, samples - row);
-      CUDA_CHECK(cudaMemcpyAsync(staged.data(), data.features + row * columns,
-                                 static_cast<std::size_t>(rows * columns) * sizeof(float),
-                                 cudaMemcpyHostToDevice, stream_.get()));
-      round_features(precision_, staged.data(), rows, columns, features_.data() + row * pitch, pitch,
-                     stream_.get());
-      stream_.synchronize();
-    }
+    for_each_staged_batches(data, network_.batch, batches_, stream_,
+                            [&](const float* features, std::int64_t count, std::int64_t first) {
+                              round_features(precision_, features, count * network_.batch, columns,
+                                             features_.data() + first * network_.batch * pitch, pitch,
+                                             stream_.get());
+                            });
   }
 
   void upload_lists() {

@@ -15,6 +15,7 @@
 #include "cublaslt/trainer.h"
 #include "gpu_test.h"
 #include "oracle/oracle.h"
+#include "rules_workload.h"
 #include "scratch.h"
 #include "shortened.h"
 #include "trainer_contract.h"
@@ -107,22 +108,11 @@ void check_updates(const Trained& trained, Precision precision, std::optional<Cu
 
 Trained network(std::vector<int> widths, int batch_size, Activation activation, Loss loss,
                 const Optimizer& optimizer) {
-  Workload workload = test_workload(std::move(widths), batch_size, fresh_seed());
-  workload.model.activation = activation;
-  workload.loss = loss;
-  workload.optimizer = optimizer;
-  workload.name = default_name(workload);
-  return Trained(std::move(workload), 1 << 14);
+  return Trained(rules_workload(std::move(widths), batch_size, activation, loss, optimizer), 1 << 14);
 }
 Trained adam_network() {
   return network({20, 24, 10}, 8, Activation::kTanh, Loss::kMeanSquaredError,
                  {.kind = Optimizer::Kind::kAdam});
-}
-std::vector<Optimizer> all_optimizers() {
-  return {{},
-          {.momentum = 0.9},
-          {.kind = Optimizer::Kind::kAdam},
-          {.kind = Optimizer::Kind::kAdamW, .weight_decay = 0.1}};
 }
 
 class CublasltTrainer : public testing::TestWithParam<Precision> {
