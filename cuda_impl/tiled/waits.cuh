@@ -55,8 +55,7 @@ MACHINE_DEVICE void wait_for_counter(const Waiter& waiter, WaitFor what, const A
   const std::uint32_t* counter = arguments.counters + std::int64_t{kCounterStride} * wait.counter;
   const std::uint32_t target =
       wait.need * static_cast<std::uint32_t>(step_of_launch + 1 - static_cast<int>(wait.of_last_step));
-  wait_until(waiter, what,
-             [&] { return static_cast<std::int32_t>(count_of(counter) - target) >= 0; });
+  wait_until(waiter, what, [&] { return static_cast<std::int32_t>(count_of(counter) - target) >= 0; });
 }
 
 }  // namespace headroom::tiled
