@@ -1,4 +1,4 @@
-// The step for every tiling, in one format: a translation unit for each.
+// The step for every tiling: a translation unit for each format, with ReLU and with other activations.
 #pragma once
 
 #include <iterator>
@@ -19,13 +19,18 @@ Kernel kernel_of() {
 }
 
 template <class Format>
-std::optional<Kernel> find_kernel(const Tiling& tiling, bool relu) {
+std::optional<Kernel> find_relu_kernel(const Tiling& tiling) {
   static_assert(std::size(kTilings) == 3);
-  if (!relu) return has_kernel(tiling, false) ? std::optional(kernel_of<Format, 0, false>()) : std::nullopt;
   if (tiling == kTilings[0]) return kernel_of<Format, 0, true>();
   if (tiling == kTilings[1]) return kernel_of<Format, 1, true>();
   if (tiling == kTilings[2]) return kernel_of<Format, 2, true>();
   return std::nullopt;
+}
+/// Of any other activation.
+template <class Format>
+std::optional<Kernel> find_other_kernel(const Tiling& tiling) {
+  if (!has_kernel(tiling, false)) return std::nullopt;
+  return kernel_of<Format, 0, false>();
 }
 
 }  // namespace headroom::tiled

@@ -2,8 +2,8 @@
 
 namespace headroom::tiled {
 
-std::optional<Kernel> find_kernel_fp16(const Tiling& tiling, bool relu) {
-  return find_kernel<machine::Fp16>(tiling, relu);
+std::optional<Kernel> find_relu_kernel_fp16(const Tiling& tiling) {
+  return find_relu_kernel<machine::Fp16>(tiling);
 }
 
 }  // namespace headroom::tiled

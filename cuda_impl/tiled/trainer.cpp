@@ -427,14 +427,17 @@ class Tiled : public TiledTrainer {
 
 namespace tiled {
 
-std::optional<Kernel> find_kernel_fp16(const Tiling& tiling, bool relu);
-std::optional<Kernel> find_kernel_bf16(const Tiling& tiling, bool relu);
+std::optional<Kernel> find_relu_kernel_fp16(const Tiling& tiling);
+std::optional<Kernel> find_relu_kernel_bf16(const Tiling& tiling);
+std::optional<Kernel> find_other_kernel_fp16(const Tiling& tiling);
+std::optional<Kernel> find_other_kernel_bf16(const Tiling& tiling);
 
 Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
-  const bool sixteen_bits = precision == Precision::kFp16 || precision == Precision::kBf16;
   std::optional<Kernel> found;
-  if (sixteen_bits)
-    found = precision == Precision::kBf16 ? find_kernel_bf16(tiling, relu) : find_kernel_fp16(tiling, relu);
+  if (precision == Precision::kFp16)
+    found = relu ? find_relu_kernel_fp16(tiling) : find_other_kernel_fp16(tiling);
+  if (precision == Precision::kBf16)
+    found = relu ? find_relu_kernel_bf16(tiling) : find_other_kernel_bf16(tiling);
   if (!found)
     throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
                                 " for tiles of " + std::to_string(tiling.rows()) + "x" +
