@@ -13,6 +13,7 @@
 #include "core/trainer.h"
 #include "core/workload.h"
 #include "oracle/oracle.h"
+#include "worker/messages.h"
 
 namespace headroom {
 
@@ -24,6 +25,14 @@ struct TrainerRequest {
   const Parameters& initial;
   int device;                ///< CUDA device index, -1 for none
   std::string cache_folder;  ///< where compiled code may be kept; empty for nowhere
+};
+
+/// What a backend is given to compile code for a device that need not be there.
+struct CompileRequest {
+  const Workload& workload;
+  Precision precision;
+  TargetDevice target;
+  std::string cache_folder;
 };
 
 struct BackendPrecision {
@@ -51,6 +60,9 @@ struct Backend {
   /// Whether it trains every activation, loss and optimizer. The server refuses for the others what is beyond
   /// ReLU, cross-entropy and plain sgd.
   bool trains_everything = false;
+  /// Compiles what make_trainer() would, into the cache folder, and says what. Throws UnsupportedError if there is nothing
+  /// for this target. Null for a backend that compiles nothing, or only on the device itself.
+  std::function<Prepared(const CompileRequest&)> compile = nullptr;
 };
 
 struct WorkerDescription {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/error.h"
 #include "jit/digest.h"
 #include "jit/sources.h"
 
@@ -62,7 +63,7 @@ Descriptor open_own_folder(const fs::path& path) {
 }
 
 std::string encode(const Cubin& cubin) {
-  std::string body = cubin.kernel + "\n" + std::to_string(cubin.registers) + " " +
+  std::string body = cubin.kernel + "\n" + cubin.compiler + "\n" + std::to_string(cubin.registers) + " " +
                      std::to_string(cubin.shared_bytes) + " " + std::to_string(cubin.log.size()) + "\n" +
                      cubin.log;
   body.append(cubin.bytes.begin(), cubin.bytes.end());
@@ -86,6 +87,7 @@ std::optional<Cubin> decode(std::string_view file) {
   // From here on it is what encode() wrote.
   Cubin cubin;
   cubin.kernel = take_line();
+  cubin.compiler = take_line();
   std::size_t log_bytes = 0;
   if (std::sscanf(std::string(take_line()).c_str(), "%d %d %zu", &cubin.registers, &cubin.shared_bytes,
                   &log_bytes) != 3)
@@ -120,34 +122,62 @@ bool write_whole(const Descriptor& file, std::string_view text) {
   return fsync(file.get()) == 0;
 }
 
-void remove_stale(const Descriptor& folder) {
-  DIR* const entries = fdopendir(dup(folder.get()));
-  if (entries == nullptr) return;
-  rewinddir(entries);
-  while (const dirent* const entry = readdir(entries)) {
-    struct stat status;
-    if (std::string_view(entry->d_name).starts_with(kUnfinished) &&
-        fstatat(folder.get(), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-        std::time(nullptr) - status.st_mtime > kStaleSeconds)
-      unlinkat(folder.get(), entry->d_name, 0);
+constexpr std::string_view kEnding = ".cubin";
+std::string file_name(const std::string& key) { return key + std::string(kEnding); }
+
+/// Calls visit(name) for each entry, until it returns true.
+template <class Visit>
+void visit_entries(const Descriptor& folder, const Visit& visit) {
+  // A descriptor of its own: reading a folder moves its place.
+  const int own = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const entries = own < 0 ? nullptr : fdopendir(own);
+  if (entries == nullptr) {
+    if (own >= 0) ::close(own);
+    return;
   }
+  while (const dirent* const entry = readdir(entries))
+    if (visit(entry->d_name)) break;
   closedir(entries);
 }
 
-std::string file_name(const std::string& key) { return key + ".cubin"; }
+void remove_stale(const Descriptor& folder) {
+  visit_entries(folder, [&](const char* name) {
+    struct stat status;
+    if (std::string_view(name).starts_with(kUnfinished) &&
+        fstatat(folder.get(), name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+        std::time(nullptr) - status.st_mtime > kStaleSeconds)
+      unlinkat(folder.get(), name, 0);
+    return false;
+  });
+}
+
+std::optional<Cubin> read_cubin(const Descriptor& folder, const char* name) {
+  // A FIFO in its place must not hold us up.
+  const Descriptor file(::openat(folder.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) return std::nullopt;
+  const std::optional<std::string> text = read_whole(file);
+  return text ? decode(*text) : std::nullopt;
+}
 
 }  // namespace
 
 std::optional<Cubin> Cache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   const Descriptor folder = open_own_folder(folder_);
-  if (!folder) return std::nullopt;
-  // A FIFO in its place must not hold us up.
-  const Descriptor file(
-      ::openat(folder.get(), file_name(key).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file) return std::nullopt;
-  const std::optional<std::string> text = read_whole(file);
-  return text ? decode(*text) : std::nullopt;
+  return folder ? read_cubin(folder, file_name(key).c_str()) : std::nullopt;
+}
+
+std::optional<Cubin> Cache::find_of_any_compiler(const std::string& request) const {
+  std::optional<Cubin> found;
+  if (folder_.empty()) return found;
+  const Descriptor folder = open_own_folder(folder_);
+  if (!folder) return found;
+  visit_entries(folder, [&](const char* name) {
+    if (std::string_view(name).starts_with(request + "-") && std::string_view(name).ends_with(kEnding))
+      found = read_cubin(folder, name);
+    return found.has_value();
+  });
+  return found;
 }
 
 bool Cache::keep(const std::string& key, const Cubin& cubin) const {
@@ -186,7 +216,7 @@ std::optional<std::string> Cache::refusal() const {
   return std::nullopt;
 }
 
-std::string key_of(const Request& request, const Architecture& architecture, const Compiler& compiler) {
+std::string digest_of(const Request& request, const Architecture& architecture) {
   static const std::string sources = [] {
     Digest digest;
     for (const Source& source : embedded_sources()) {
@@ -197,7 +227,6 @@ std::string key_of(const Request& request, const Architecture& architecture, con
   }();
   Digest digest;
   digest.add(sources);
-  digest.add(compiler.identity());
   digest.add(architecture.name());
   digest.add(program_text(request));
   digest.add(request.kernel);
@@ -205,14 +234,25 @@ std::string key_of(const Request& request, const Architecture& architecture, con
   return digest.hex();
 }
 
-Cubin compile(const Request& request, const Architecture& architecture, const Compiler& compiler,
+std::string key_of(const Request& request, const Architecture& architecture, const Compiler& compiler) {
+  return digest_of(request, architecture) + "-" + sha256(compiler.identity());
+}
+
+Cubin compile(const Request& request, const Architecture& architecture, const Compiler* compiler,
               const Cache& cache) {
   const auto start = std::chrono::steady_clock::now();
-  const std::string key = key_of(request, architecture, compiler);
-  std::optional<Cubin> kept = cache.find(key);
-  Cubin cubin = kept ? std::move(*kept) : compiler.compile(request, architecture);
+  std::optional<Cubin> kept = compiler == nullptr
+                                  ? cache.find_of_any_compiler(digest_of(request, architecture))
+                                  : cache.find(key_of(request, architecture, *compiler));
+  if (!kept && compiler == nullptr)
+    throw UnsupportedError("kernel '" + request.name +
+                           "' is not in the cache, and neither nvcc with g++ nor NVRTC is here");
+  Cubin cubin = kept ? std::move(*kept) : compiler->compile(request, architecture);
   cubin.was_kept = kept.has_value();
-  if (!cubin.was_kept) (void)cache.keep(key, cubin);
+  if (!cubin.was_kept) {
+    cubin.compiler = compiler->name();
+    (void)cache.keep(key_of(request, architecture, *compiler), cubin);
+  }
   cubin.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return cubin;
 }

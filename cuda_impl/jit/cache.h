@@ -22,6 +22,8 @@ class Cache {
 
   /// The cubin that was kept under this key, whole; nullopt if there is none.
   std::optional<Cubin> find(const std::string& key) const;
+  /// One that any compiler made of the request with this digest.
+  std::optional<Cubin> find_of_any_compiler(const std::string& request) const;
   /// Whether it was kept.
   bool keep(const std::string& key, const Cubin& cubin) const;
 
@@ -32,11 +34,15 @@ class Cache {
   std::filesystem::path folder_;
 };
 
-/// Under what a request is kept: a digest of its text and options, all embedded headers, the compiler and the architecture.
+/// Of its text and options, all embedded headers, and the architecture.
+std::string digest_of(const Request& request, const Architecture& architecture);
+/// Under what a request is kept: its digest, and behind a hyphen one of the compiler.
 std::string key_of(const Request& request, const Architecture& architecture, const Compiler& compiler);
 
-/// From the cache, else compiled and kept. Throws CompileError.
-Cubin compile(const Request& request, const Architecture& architecture, const Compiler& compiler,
+/// From the cache, else compiled and kept. Without a compiler (null) only what was kept is found, whichever compiler made it:
+/// a folder that was filled elsewhere serves a machine without one. Throws CompileError, and UnsupportedError where that
+/// finds nothing.
+Cubin compile(const Request& request, const Architecture& architecture, const Compiler* compiler,
               const Cache& cache);
 
 }  // namespace headroom::jit

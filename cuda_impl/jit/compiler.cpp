@@ -65,7 +65,7 @@ std::unique_ptr<Compiler> find_compiler() {
 }
 
 std::string program_text(const Request& request) {
-  std::string text;
+  std::string text = "#define HEADROOM_COMPILED_ALONE\n";
   for (const auto& [name, value] : request.constants) text += "#define " + name + " " + value + "\n";
   for (const std::string& header : request.headers) text += "#include \"" + header + "\"\n";
   text += request.text;

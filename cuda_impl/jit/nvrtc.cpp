@@ -84,7 +84,8 @@ class Nvrtc final : public Compiler {
                         texts_.data(), names_.data()),
           "nvrtcCreateProgram");
     check(nvrtc_.add_name(program.handle, request.kernel.c_str()), "nvrtcAddNameExpression");
-    // -default-device: lambdas that take `auto` are refused in device functions otherwise.
+    // -default-device: lambdas that take `auto` are refused in device functions otherwise. cmath: nvcc includes it without
+    // being asked.
     std::vector<const char*> options = {arch.c_str(),
                                         "-std=c++20",
                                         "-DNDEBUG",

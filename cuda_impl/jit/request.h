@@ -39,6 +39,7 @@ struct Cubin {
   std::string kernel;     ///< its name in there
   int registers = 0;      ///< of a thread
   int shared_bytes = 0;   ///< of a thread block, beside those that a launch asks for
+  std::string compiler;   ///< that made it: "nvcc 13.0.88"
   std::string log;        ///< of the compiler
   bool was_kept = false;  ///< found in the cache
   double seconds = 0;     ///< that it took to compile or to find it

@@ -9,6 +9,7 @@
 
 #include <atomic>
 
+#include "core/error.h"
 #include "jit/digest.h"
 #include "temporary.h"
 
@@ -50,7 +51,7 @@ Request request_of(const std::string& name) {
 
 class CubinCache : public testing::Test {
  protected:
-  Cubin get(const Request& request) { return compile(request, {}, compiler, Cache(folder)); }
+  Cubin get(const Request& request) { return compile(request, {}, &compiler, Cache(folder)); }
   /// The one file that is kept.
   fs::path file() const {
     fs::path found;
@@ -84,6 +85,16 @@ TEST_F(CubinCache, GivesTheSecondTimeWhatTheFirstCompiled) {
   EXPECT_EQ(second.registers, 40);
   EXPECT_EQ(second.shared_bytes, 512);
   EXPECT_EQ(second.log, "two\nlines");
+  EXPECT_EQ(second.compiler, "counting 1");
+}
+
+TEST_F(CubinCache, ServesAMachineWithoutACompiler) {
+  const Cubin first = get(request_of("a"));
+  const Cubin found = compile(request_of("a"), {}, nullptr, Cache(folder));
+  EXPECT_TRUE(found.was_kept);
+  EXPECT_EQ(found.bytes, first.bytes);
+  EXPECT_EQ(found.compiler, "counting 1");
+  EXPECT_THROW(compile(request_of("b"), {}, nullptr, Cache(folder)), UnsupportedError);
 }
 
 TEST_F(CubinCache, KeepsAFolderForTheUserAlone) {

@@ -100,8 +100,8 @@ TEST_P(CompilesWith, GivesTheKernelByItsNameAndWhatItTakes) {
 TEST_P(CompilesWith, GivesTheSameBytesFromTheCache) {
   const TestFolder folder;
   const Cache cache(folder.path() / "cubins");
-  const Cubin first = jit::compile(scale(), {}, *compiler, cache);
-  const Cubin second = jit::compile(scale(), {}, *compiler, cache);
+  const Cubin first = jit::compile(scale(), {}, compiler.get(), cache);
+  const Cubin second = jit::compile(scale(), {}, compiler.get(), cache);
   EXPECT_FALSE(first.was_kept);
   EXPECT_TRUE(second.was_kept);
   EXPECT_EQ(first.bytes, second.bytes);

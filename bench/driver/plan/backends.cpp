@@ -89,6 +89,8 @@ std::vector<BackendRow> backend_table() {
        "our kernel for large weights: each is read once forward, and read and written once backward"},
       {"cuda-fused", "cuda", Family::kCuda,
        "our kernels for narrow networks: activations stay on the chip, forward to backward"},
+      {"cuda-fused-compiled", "cuda", Family::kCuda,
+       "cuda-fused with its kernel compiled for the network; not in 'all'", true, true},
       {.name = "cuda",
        .worker = "cuda",
        .family = Family::kCuda,

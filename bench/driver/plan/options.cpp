@@ -318,7 +318,8 @@ struct Parser {
         ->capture_default_str()
         ->check(CLI::Range(0, 256))
         ->group(how);
-    run->add_flag("--compile-only", options.compile_only, "End after that, with nothing measured")
+    run->add_flag("--compile-only", options.compile_only,
+                  "Compile, and end with nothing measured; without a GPU for an H100 or H200")
         ->group(how);
     run->add_flag("--yes", options.yes, "Start even what is estimated to take longer than a day")->group(how);
     run->add_option("--worker", workers,
@@ -437,8 +438,7 @@ struct Parser {
     }
     if (loss_steps_option->count() > 0) options.loss_steps = loss_steps;
     if (!shard.empty()) parse_shard();
-    if (options.compile_only && options.compile_processes == 0)
-      throw InputError("--compile-only: nothing would happen; give --compile-processes N too");
+    if (options.compile_only && options.compile_processes == 0) options.compile_processes = 1;
     if (run->get_option("--suite")->count() > 0 && !options.workload_names.empty()) {
       throw InputError("--workload and --suite: give one of them; --workloads takes a part of a suite");
     }
