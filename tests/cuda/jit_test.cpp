@@ -54,7 +54,7 @@ __global__ void grid_barrier(const __grid_constant__ Rounds all) {
       __threadfence();
       atomicAdd(all.arrived, 1u);
       const std::uint32_t expected = blocks * (2 * round + half);
-      while (headroom::machine::load_relaxed(all.arrived) < expected) {
+      while (atomicAdd(all.arrived, 0u) < expected) {
       }
       __threadfence();
       if (half == 1) sum += atomicAdd(all.written + (block + 1) % blocks, 0);

@@ -722,7 +722,8 @@ KERNEL_WORKER = """
 import json, sys
 reason = {"contract": "exact", "unavailable": "no CUDA device"}
 hello = {"protocol": 2, "worker": "cuda", "software": {}, "device": None,
-         "backends": [{"name": "cuda-fused-compiled", "precisions": {"fp16": reason, "bf16": reason}}]}
+         "backends": [{"name": "cuda-fused-compiled", "family": "ours", "description": "", "compiles": True,
+                       "repeats": True, "precisions": {"fp16": reason, "bf16": reason}}]}
 for line in sys.stdin:
     request = json.loads(line)
     answer = {"id": request["id"], "ok": True, "result": hello}

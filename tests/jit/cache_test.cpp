@@ -113,7 +113,7 @@ TEST_F(CubinCache, CompilesAgainWhatAnythingAboutTheRequestHasChanged) {
   changed.options = {"-Xptxas=-O1"};
   EXPECT_NE(key_of(changed, {}, compiler), key);
   changed = request;
-  changed.headers = {"machine/warp.cuh"};
+  changed.headers = {"machine/wait.cuh"};
   EXPECT_NE(key_of(changed, {}, compiler), key);
   changed = request;
   changed.kernel = "b";

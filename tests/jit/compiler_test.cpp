@@ -146,7 +146,7 @@ TEST_P(CompilesWith, RefusesAnArgumentOfAnotherSize) {
 TEST_P(CompilesWith, TakesWordsOfAPlanAsAConstant) {
   Request request;
   request.name = "constant";
-  request.headers = {"machine/warp.cuh"};
+  request.headers = {"machine/wait.cuh"};
   request.text = R"(
 struct Plan { std::int32_t rows; std::int32_t by; };
 struct Words { std::uint32_t words[2]; };
