@@ -86,13 +86,9 @@ class Nvrtc final : public Compiler {
     check(nvrtc_.add_name(program.handle, request.kernel.c_str()), "nvrtcAddNameExpression");
     // -default-device: lambdas that take `auto` are refused in device functions otherwise. cmath: nvcc includes it without
     // being asked.
-    std::vector<const char*> options = {arch.c_str(),
-                                        "-std=c++20",
-                                        "-DNDEBUG",
-                                        "-default-device",
-                                        "-no-cache",
-                                        "--ptxas-options=-v",
-                                        "--ptxas-options=-warn-spills"};
+    std::vector<const char*> options = {
+        arch.c_str(), "-std=c++20",          "-DNDEBUG",           "-default-device",
+        "-no-cache",  "--pre-include=cmath", "--ptxas-options=-v", "--ptxas-options=-warn-spills"};
     for (const std::string& option : request.options) options.push_back(option.c_str());
     const int result = nvrtc_.compile(program.handle, static_cast<int>(options.size()), options.data());
     std::size_t size = 0;

@@ -143,6 +143,26 @@ TEST_P(CompilesWith, RefusesAnArgumentOfAnotherSize) {
   EXPECT_THAT(error_of(request).what(), HasSubstr("the kernel's argument has another size here"));
 }
 
+TEST_P(CompilesWith, FindsWhatKernelsTakeFromTheStandardLibraryAndTheToolkit) {
+  Request request;
+  request.name = "borrowed";
+  request.text = R"(
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+static_assert(sizeof(std::int64_t) == 8 && sizeof(std::size_t) == 8);
+static_assert(std::is_same_v<std::remove_cvref_t<const float&>, std::conditional_t<true, float, int>>);
+__global__ void borrowed(float* out, __half half, __nv_bfloat16 bfloat) {
+  out[0] = -INFINITY;
+  out[1] = NAN;
+  out[2] = __half2float(half) + __bfloat162float(bfloat);
+})";
+  request.kernel = "borrowed";
+  EXPECT_NO_THROW(compiler->compile(request, {}));
+}
+
 TEST_P(CompilesWith, TakesWordsOfAPlanAsAConstant) {
   Request request;
   request.name = "constant";
