@@ -6,6 +6,7 @@
 #include "calibration/calibration.h"
 #include "choice/choice.h"
 #include "device/device.h"
+#include "fused/compiled/compiled.h"
 #include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
@@ -90,6 +91,30 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description =
            "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+      {.name = "cuda-fused-compiled",
+       .precisions =
+           sixteen_bits_only(fused_unavailable(device), "cuda-fused-compiled trains in fp16 and bf16"),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_compiled_fused_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
+           },
+       .family = Family::kOurs,
+       .description = "cuda-fused with its kernel compiled for the network; not in 'all'",
+       .compiles = true,
+       .repeats = true,
+       .compile =
+           [](const CompileRequest& request) {
+             if (request.target.compute_major != 9 || request.target.compute_minor != 0)
+               throw UnsupportedError("cuda-fused-compiled: needs compute capability 9.0");
+             const jit::Cubin cubin = compile_fused(
+                 request.workload, request.precision,
+                 {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
+                 request.cache_folder);
+             return Prepared{.setup_seconds = cubin.seconds,
+                             .note = cubin.kernel,
+                             .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+           }},
       {.name = "cuda",
        .precisions = all_precisions(choice_unavailable(device)),
        .make_trainer =

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/parameters.h"
+#include "core/record.h"
 
 namespace headroom {
 
@@ -45,6 +47,8 @@ class Trainer {
 
   /// Device bytes held by this trainer at its peak; -1 if not known.
   virtual std::int64_t peak_device_bytes() { return -1; }
+  /// Of a trainer that compiled code when it was made: whether it found that code. nullopt: it compiles nothing.
+  virtual std::optional<SetupCache> setup_cache() { return std::nullopt; }
   /// What a reader of the record should know, such as which strategy was picked; empty for nothing.
   virtual std::string note() { return {}; }
 };

@@ -406,6 +406,11 @@ Prepared WorkerClient::prepare(const std::string& backend, const Workload& workl
                         limits_.prepare);
 }
 
+Prepared WorkerClient::compile(const std::string& backend, const Workload& workload, Precision precision,
+                               const std::string& cache_folder, const TargetDevice& target) {
+  return call<Prepared>(CompileCall{backend, workload, precision, cache_folder, target}, limits_.prepare);
+}
+
 Timing WorkerClient::train(std::int64_t first_step, std::int64_t count) {
   return call<Timing>(TrainCall{first_step, count}, limits_.train);
 }

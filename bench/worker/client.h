@@ -88,6 +88,9 @@ class WorkerClient {
   Prepared prepare(const std::string& backend, const Workload& workload, Precision precision,
                    const DataFiles& data, const std::filesystem::path& parameters_file,
                    const std::string& cache_folder);
+  /// Code for a device that need not be there, into the cache folder. `setup_cache` says whether it was there already.
+  Prepared compile(const std::string& backend, const Workload& workload, Precision precision,
+                   const std::string& cache_folder, const TargetDevice& target);
   Timing train(std::int64_t first_step, std::int64_t count);
   /// `scratch` is a file that this call may write; it is removed again.
   std::vector<float> losses(std::int64_t first_step, std::int64_t count,

@@ -125,16 +125,19 @@ Optimizer read_optimizer(const JsonReader& fields) {
   return optimizer;
 }
 
+Json to_json(const Workload& workload) {
+  return {{"name", workload.name},
+          {"widths", workload.model.widths},
+          {"activation", to_string(workload.model.activation)},
+          {"loss", to_string(workload.loss)},
+          {"batch_size", workload.batch_size},
+          {"optimizer", to_json(workload.optimizer)},
+          {"seed", workload.seed}};
+}
+
 Json arguments(const PrepareCall& call) {
   return {{"backend", call.backend},
-          {"workload",
-           {{"name", call.workload.name},
-            {"widths", call.workload.model.widths},
-            {"activation", to_string(call.workload.model.activation)},
-            {"loss", to_string(call.workload.loss)},
-            {"batch_size", call.workload.batch_size},
-            {"optimizer", to_json(call.workload.optimizer)},
-            {"seed", call.workload.seed}}},
+          {"workload", to_json(call.workload)},
           {"precision", std::string(to_string(call.precision))},
           {"data",
            {{"features_file", call.data.features.string()},
@@ -143,6 +146,18 @@ Json arguments(const PrepareCall& call) {
             {"feature_count", call.data.feature_count}}},
           {"parameters_file", call.parameters_file.string()},
           {"cache_folder", call.cache_folder.empty() ? Json() : Json(call.cache_folder)}};
+}
+
+Json arguments(const CompileCall& call) {
+  return {{"backend", call.backend},
+          {"workload", to_json(call.workload)},
+          {"precision", std::string(to_string(call.precision))},
+          {"cache_folder", call.cache_folder},
+          {"target",
+           {{"compute_major", call.target.compute_major},
+            {"compute_minor", call.target.compute_minor},
+            {"sm_count", call.target.sm_count},
+            {"shared_bytes", call.target.shared_bytes}}}};
 }
 
 Workload read_workload(const JsonReader& fields) {
@@ -172,6 +187,20 @@ PrepareCall read_prepare(const JsonReader& fields) {
   call.parameters_file = read_name(fields.at("parameters_file"));
   const JsonReader cache_folder = fields.at("cache_folder");
   call.cache_folder = cache_folder.is_null() ? std::string() : cache_folder.string();
+  return call;
+}
+
+CompileCall read_compile(const JsonReader& fields) {
+  CompileCall call;
+  call.backend = read_checked_name(fields.at("backend"));
+  call.workload = read_workload(fields.at("workload"));
+  call.precision = fields.at("precision").one_of(kAllPrecisions);
+  call.cache_folder = read_name(fields.at("cache_folder"));
+  const JsonReader target = fields.at("target");
+  call.target.compute_major = static_cast<int>(target.at("compute_major").integer(1, 99));
+  call.target.compute_minor = static_cast<int>(target.at("compute_minor").integer(0, 99));
+  call.target.sm_count = static_cast<int>(target.at("sm_count").integer(1, 65536));
+  call.target.shared_bytes = static_cast<int>(target.at("shared_bytes").integer(1, 1 << 30));
   return call;
 }
 
@@ -210,6 +239,7 @@ Call read_call(const std::string& name, const JsonReader& fields) {
   if (name == "reference") return read_reference(fields);
   if (name == "release") return ReleaseCall{};
   if (name == "calibrate") return CalibrateCall{};
+  if (name == "compile") return read_compile(fields);
   throw MessageError("call: expected a call of the protocol, found '" + one_line(name, kQuoted) + "'");
 }
 
@@ -417,8 +447,8 @@ std::string_view to_string(CallErrorKind kind) {
 }
 
 std::string_view name_of(const Call& call) {
-  static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",   "losses",   "state",
-                                                "set_state", "reference", "release", "calibrate"};
+  static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",   "losses",    "state",
+                                                "set_state", "reference", "release", "calibrate", "compile"};
   static_assert(std::size(kNames) == std::variant_size_v<Call>);
   return kNames[call.index()];
 }
@@ -443,7 +473,8 @@ std::string write_request(const Request& request) {
                 {"contracts", contracts}, {"copies", call.wanted.copies},  {"probe", call.wanted.probe}};
           },
           [](const ReleaseCall&) { return Json::object(); },
-          [](const CalibrateCall&) { return Json::object(); }},
+          [](const CalibrateCall&) { return Json::object(); },
+          [](const CompileCall& call) { return arguments(call); }},
       request.call);
   json["id"] = request.id;
   json["call"] = std::string(name_of(request.call));

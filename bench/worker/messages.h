@@ -66,6 +66,13 @@ struct Prepared {
   std::optional<SetupCache> setup_cache = {};
 };
 
+/// What code is compiled for where the device itself is not at hand.
+struct TargetDevice {
+  int compute_major = 0, compute_minor = 0;
+  int sm_count = 0;
+  int shared_bytes = 0;  ///< that a thread block may have
+};
+
 struct HelloCall {
   std::int64_t protocol = kProtocolVersion;
 };
@@ -76,6 +83,13 @@ struct PrepareCall {
   DataFiles data;
   std::filesystem::path parameters_file;
   std::string cache_folder;  ///< empty for nowhere
+};
+struct CompileCall {
+  std::string backend;
+  Workload workload;
+  Precision precision = Precision::kFp32;
+  std::string cache_folder;
+  TargetDevice target;
 };
 struct TrainCall {
   std::int64_t first_step = 0;
@@ -101,7 +115,7 @@ struct ReferenceCall {
 struct ReleaseCall {};
 struct CalibrateCall {};
 using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, StateCall, SetStateCall,
-                          ReferenceCall, ReleaseCall, CalibrateCall>;
+                          ReferenceCall, ReleaseCall, CalibrateCall, CompileCall>;
 
 struct Request {
   std::int64_t id = 0;

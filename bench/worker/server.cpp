@@ -119,10 +119,7 @@ class Server {
     auto next = std::make_unique<Preparation>();
     next->backend = &available_backend(call.backend, call.precision);
     validate(call.workload);
-    if (!next->backend->trains_everything) {
-      if (const std::string beyond = beyond_plain_training(call.workload); !beyond.empty())
-        throw UnsupportedError(beyond);
-    }
+    refuse_what_is_not_trained(*next->backend, call.workload);
     next->workload = call.workload;
     next->precision = call.precision;
     next->cache_folder = call.cache_folder;
@@ -156,6 +153,7 @@ class Server {
       prepared.setup_seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       prepared.note = next->trainer->note();
+      prepared.setup_cache = next->trainer->setup_cache();
     }
     held_ = std::move(next);
     return prepared;
@@ -226,6 +224,18 @@ class Server {
     return memory;
   }
 
+  Result operator()(const CompileCall& call) {
+    const Backend& backend = named_backend(call.backend);
+    if (!backend.compile)
+      throw UnsupportedError("backend " + backend.name + " compiles nothing for a device that is not there");
+    validate(call.workload);
+    refuse_what_is_not_trained(backend, call.workload);
+    const auto start = std::chrono::steady_clock::now();
+    Prepared prepared = backend.compile({call.workload, call.precision, call.target, call.cache_folder});
+    prepared.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return prepared;
+  }
+
   Result operator()(const CalibrateCall&) {
     if (!description_.calibrate)
       throw UnsupportedError("worker " + description_.name + " does not calibrate");
@@ -234,18 +244,27 @@ class Server {
   }
 
  private:
-  const Backend& available_backend(const std::string& name, Precision precision) const {
-    for (const Backend& backend : description_.backends) {
-      if (backend.name != name) continue;
-      for (const BackendPrecision& row : backend.precisions) {
-        if (row.precision != precision) continue;
-        if (row.unavailable) throw UnsupportedError(*row.unavailable);
-        return backend;
-      }
-      throw UnsupportedError("backend " + name + " has no " + std::string(to_string(precision)));
-    }
+  const Backend& named_backend(const std::string& name) const {
+    for (const Backend& backend : description_.backends)
+      if (backend.name == name) return backend;
     throw InputError("backend: worker " + description_.name + " has none called '" + one_line(name, 80) +
                      "'");
+  }
+
+  const Backend& available_backend(const std::string& name, Precision precision) const {
+    const Backend& backend = named_backend(name);
+    for (const BackendPrecision& row : backend.precisions) {
+      if (row.precision != precision) continue;
+      if (row.unavailable) throw UnsupportedError(*row.unavailable);
+      return backend;
+    }
+    throw UnsupportedError("backend " + name + " has no " + std::string(to_string(precision)));
+  }
+
+  static void refuse_what_is_not_trained(const Backend& backend, const Workload& workload) {
+    if (backend.trains_everything) return;
+    if (const std::string beyond = beyond_plain_training(workload); !beyond.empty())
+      throw UnsupportedError(beyond);
   }
 
   Trainer& trainer() {

@@ -13,6 +13,7 @@
 #include "core/trainer.h"
 #include "core/workload.h"
 #include "oracle/oracle.h"
+#include "worker/messages.h"
 
 namespace headroom {
 
@@ -24,6 +25,14 @@ struct TrainerRequest {
   const Parameters& initial;
   int device;                ///< CUDA device index, -1 for none
   std::string cache_folder;  ///< where compiled code may be kept; empty for nowhere
+};
+
+/// What a backend is given to compile code for a device that need not be there.
+struct CompileRequest {
+  const Workload& workload;
+  Precision precision;
+  TargetDevice target;
+  std::string cache_folder;
 };
 
 struct BackendPrecision {
@@ -56,6 +65,9 @@ struct Backend {
   std::string description = {};  ///< one line
   bool compiles = false;         ///< when it is set up, which may take a minute
   bool repeats = false;          ///< another row's work under its own name: "all" leaves it out
+  /// Compiles what make_trainer() would, into the cache folder, and says what. Throws UnsupportedError if there is nothing
+  /// for this target. Null for a backend that compiles nothing, or only on the device itself.
+  std::function<Prepared(const CompileRequest&)> compile = nullptr;
 };
 
 struct WorkerDescription {

@@ -6,25 +6,27 @@
 # shellcheck shell=bash
 
 requirements=$root/cmake/requirements
-choice=(level python python_asked jax_python jax_python_asked inputs toolkit torch_folder torch_version torch_library_path
+choice=(level python python_asked jax_python jax_python_asked nvrtc nvrtc_asked inputs toolkit torch_folder torch_version torch_library_path
   cmake ninja clang_format ruff)
 
 # What a choice depends on; a saved choice is used while this stays the same.
 set_up_inputs() {
-  local asked=${HEADROOM_PYTHON:-} jax_asked=${HEADROOM_JAX_PYTHON:-}
+  local asked=${HEADROOM_PYTHON:-} jax_asked=${HEADROOM_JAX_PYTHON:-} library_asked=${HEADROOM_NVRTC:-}
   # Inside a run our own choices are in the variables.
   [ "$asked" != "${python:-}" ] || asked=${python_asked:-}
   [ "$jax_asked" != "${jax_python:-}" ] || jax_asked=${jax_python_asked:-}
-  printf '%s|' "$asked" "$jax_asked" "$(gpu_devices)" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}" "${CUDA_HOME:-}" "$cache" \
+  [ "$library_asked" != "${nvrtc:-}" ] || library_asked=${nvrtc_asked:-}
+  printf '%s|' "$asked" "$jax_asked" "$library_asked" "$(gpu_devices)" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}" "${CUDA_HOME:-}" "$cache" \
     "$(command -v python3)" "$(command -v nvcc)" "$(cat "$requirements"/*.txt | sha256sum)"
 }
 
-# set_up driver|all: sets python, jax_python, cmake, ninja, clang_format, ruff, torch_version, torch_folder, torch_library_path
+# set_up driver|all: sets python, jax_python, nvrtc, cmake, ninja, clang_format, ruff, torch_version, torch_folder, torch_library_path
 # and toolkit, from the saved choice when it still holds. `driver` needs no PyTorch, no JAX and no CUDA.
 set_up() {
   local needed=$1 saved=$build/set-up
   if [ -f "$saved" ]; then read_values "${choice[@]}" <"$saved"; else read_values "${choice[@]}" </dev/null; fi
   if [ "$inputs" = "$(set_up_inputs)" ] && [ -x "$python" ] && [ -x "$cmake" ] && [[ -z $jax_python || -x $jax_python ]] &&
+    [[ -z $nvrtc || -f $nvrtc ]] &&
     { [ "$level" = all ] || [ "$needed" = driver ]; }; then
     return
   fi
@@ -32,7 +34,7 @@ set_up() {
   need_packages build
   if [ "$needed" = all ]; then choose_everything; else choose_build_tools; fi
   level=$needed
-  python_asked=${HEADROOM_PYTHON:-} jax_python_asked=${HEADROOM_JAX_PYTHON:-}
+  python_asked=${HEADROOM_PYTHON:-} jax_python_asked=${HEADROOM_JAX_PYTHON:-} nvrtc_asked=${HEADROOM_NVRTC:-}
   inputs=$(set_up_inputs)
   mkdir -p "$build" 2>/dev/null && { write_choice >"$saved.new"; } 2>/dev/null || fail "$build cannot be written"
   mv "$saved.new" "$saved"
@@ -120,6 +122,7 @@ choose_everything() {
   fi
   find_build_tools
   [ -n "$jax_python" ] || install_jax
+  find_nvrtc
 }
 
 # The files of NVIDIA's driver for its GPUs; nothing where there are none.
@@ -149,6 +152,25 @@ install_jax() {
     make_environment "$(cat "$requirements/jax.txt")" '' 1 "JAX (downloads about 0.2 GB)"
   fi
   if [ "$environment_made" = yes ]; then jax_python=$python; else say "goes on without JAX: its rows are skipped"; fi
+  python=$chosen
+}
+
+# The second compiler for kernels, in nvrtc: HEADROOM_NVRTC, else PyPI's, in an environment of its own, as PyTorch brings
+# another version of it. `python` stays.
+find_nvrtc() {
+  local chosen=$python
+  nvrtc=${HEADROOM_NVRTC:-}
+  if [ -n "$nvrtc" ]; then
+    [ -f "$nvrtc" ] || fail "HEADROOM_NVRTC: there is no $nvrtc; it names the file libnvrtc.so.13"
+    say "NVRTC: $nvrtc (HEADROOM_NVRTC)"
+    return
+  fi
+  make_environment "$(cat "$requirements/nvrtc.txt")" '' 1 "NVRTC, a compiler for kernels (downloads about 50 MB)"
+  nvrtc=$(compgen -G "$environment/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13" || true)
+  if [ "$environment_made" != yes ] || [ -z "$nvrtc" ]; then
+    nvrtc=''
+    say "goes on without NVRTC: nvcc alone compiles kernels for a network"
+  fi
   python=$chosen
 }
 

@@ -15,6 +15,7 @@ libfmt-dev|header fmt/core.h
 libgtest-dev|header gtest/gtest.h
 libgmock-dev|header gmock/gmock.h
 zlib1g-dev|header zlib.h
+libssl-dev|header openssl/evp.h
 libboost-context-dev|header boost/context/fiber.hpp
 LIST
   if [ "$1" = tests ]; then

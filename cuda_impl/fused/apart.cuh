@@ -78,11 +78,11 @@ MACHINE_DEVICE void load_apart_inputs(const PipelineArguments& arguments, std::i
                                       std::uint32_t shared, int round, int chain) {
   using Map = ApartMap<kHidden>;
   const int slot = round % Map::kInputDepth,
-            tile = min(ApartRounds::tile(round, chain), arguments.plan.tiles - 1);
+            tile = min(ApartRounds::tile(round, chain), plan_of(arguments).tiles - 1);
   const std::uint32_t full = shared + static_cast<std::uint32_t>(Map::inputs_full(chain, slot));
   barrier_arrive_expect(full, kTilePanelBytes);
   bulk_load(shared + static_cast<std::uint32_t>(Map::chain(chain) + slot * kTilePanelBytes),
-            arguments.inputs + (batch * arguments.plan.tiles + tile) * kTilePanelBytes, kTilePanelBytes,
+            arguments.inputs + (batch * plan_of(arguments).tiles + tile) * kTilePanelBytes, kTilePanelBytes,
             full);
 }
 
@@ -91,7 +91,7 @@ template <class Format, int kHidden>
 MACHINE_DEVICE void take_tiles(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory,
                                int chain) {
   using Map = ApartMap<kHidden>;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const Lane at(thread);
   const std::uint32_t shared = shared_address(memory),
@@ -242,7 +242,7 @@ MACHINE_DEVICE void sum_gradients(const PipelineArguments& arguments, std::int64
   constexpr int kLayers = (kHidden + 1) / 2;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const std::uint32_t shared = shared_address(memory);
-  const ApartRounds rounds(arguments.plan);
+  const ApartRounds rounds(plan_of(arguments));
   float* partial = arguments.partials + blockIdx.x * pipeline_partial_floats(kHidden);
   float gradient[kLayers][36], output[8];  // biases' in column 64
 #pragma unroll
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(kApartThreads, 1)
   __syncthreads();
   // Inputs stay as they are, so they need not wait.
   if (threadIdx.x == kApartChains * kWarpgroup) {
-    const ApartRounds rounds(arguments.plan);
+    const ApartRounds rounds(plan_of(arguments));
 #pragma unroll
     for (int round = 0; round < Map::kInputDepth; ++round)
 #pragma unroll

@@ -63,7 +63,7 @@ constexpr std::uint32_t kStageBytes = kChainWarpgroups * kTilePanelBytes + kWidt
 template <int kWidth>
 MACHINE_DEVICE void chain_load(const ChainArguments& arguments, std::int64_t batch, std::uint32_t shared,
                                const ChainBarriers& barriers) {
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int resident = arguments.layout.resident_bytes;
   barrier_arrive_expect(barriers.resident(), static_cast<std::uint32_t>(resident));
   for (int done = 0; done < resident; done += 32768)
@@ -135,7 +135,7 @@ MACHINE_DEVICE void chain_compute(const ChainArguments& arguments, std::int64_t 
   constexpr int kPairs = kWidth / 4, kSteps = kWidth / 16, kPanels = (kWidth + 63) / 64;
   constexpr int kHiddenPanelBytes = kWidth * kPanelRowBytes, kOutputPanelBytes = kClassRows * kPanelRowBytes;
   constexpr bool kSumsOutputs = kClassRows == kNarrowColumns;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const Lane at(thread);
   const std::uint32_t shared = shared_address(memory);

@@ -121,9 +121,9 @@ template <int kHidden>
 MACHINE_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::int64_t batch,
                                      std::uint32_t ring, std::uint32_t full, std::uint32_t free) {
   using Map = ClusterMap<kHidden>;
-  const ClusterTiles<kHidden> tiles(arguments.plan);
+  const ClusterTiles<kHidden> tiles(plan_of(arguments));
   const unsigned char* inputs =
-      arguments.inputs + (batch * arguments.plan.tiles + tiles.of_batch(0)) * kClusterTileBytes;
+      arguments.inputs + (batch * plan_of(arguments).tiles + tiles.of_batch(0)) * kClusterTileBytes;
   SlotRing<Map::kInputDepth> place;
   for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
     barrier_wait_unbounded(slot_barrier(free, place.slot()), place.parity() ^ 1);
@@ -138,7 +138,7 @@ MACHINE_DEVICE void load_wide_inputs(const PipelineArguments& arguments, std::in
 template <int kHidden>
 MACHINE_DEVICE void acknowledge_inputs(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
   using Map = ClusterMap<kHidden>;
-  const ClusterTiles<kHidden> tiles(arguments.plan);
+  const ClusterTiles<kHidden> tiles(plan_of(arguments));
   const int depth = Map::lead(rank) + 2, sender_depth = Map::out_depth(rank - 1);
   std::uint32_t slot = 0, parity = 0, sent = 0;
   for (int tile = 0; tile < tiles.count; ++tile) {
@@ -160,7 +160,7 @@ MACHINE_DEVICE void own_wide_layer(const PipelineArguments& arguments, unsigned 
   using Map = ClusterMap<kHidden>;
   constexpr bool kFirst = kRank == 0, kLast = kRank == kHidden - 1;
   constexpr int kLead = Map::lead(kRank), kSteps = 8, kOwnerThreads = 2 * kWarpgroup;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const ClusterTiles<kHidden> tiles(plan);
   const int half = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // of the layer's outputs
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
@@ -430,7 +430,7 @@ MACHINE_DEVICE void sum_output_bias(const PipelineArguments& arguments, float* p
 template <class Format, int kHidden>
 MACHINE_DEVICE void own_loss(const PipelineArguments& arguments, std::int64_t batch, unsigned char* memory) {
   using Map = ClusterMap<kHidden>;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const ClusterTiles<kHidden> tiles(plan);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const Lane at(thread);

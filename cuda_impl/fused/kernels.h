@@ -5,10 +5,13 @@
 // thread blocks have summed, in a fixed order, and trains.
 #pragma once
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
 #include <vector>
+#endif
+
+#include <cstdint>
 
 #include "fused/plan.h"
 #include "machine/panels.h"
@@ -61,6 +64,23 @@ struct PipelineArguments {
   std::int32_t all_tiles;  ///< of all batches
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
+/// The plan that a kernel goes by: its argument's. A kernel that is compiled for one network has it as a constant instead,
+/// made of the words that FUSED_PLAN holds (compiled/compiled.h).
+#ifdef FUSED_PLAN
+struct PlanWords {
+  std::uint32_t words[sizeof(Plan) / sizeof(std::uint32_t)];
+};
+template <class Arguments>
+MACHINE_BOTH constexpr Plan plan_of(const Arguments&) {
+  return __builtin_bit_cast(Plan, PlanWords{{FUSED_PLAN}});
+}
+#else
+template <class Arguments>
+MACHINE_BOTH const Plan& plan_of(const Arguments& arguments) {
+  return arguments.plan;
+}
+#endif
+
 /// Tiles that a pair keeps, and of each H1 and a bit for every value of H2.
 inline constexpr int kKeptTiles = 8, kKeptTileBytes = 64 * 128 * 2 + 64 * 128 / 8;
 inline constexpr int kOwnerRows = 34;
@@ -208,6 +228,7 @@ struct UpdateArguments {
   StepState* state;
 };
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// stages < 2: the network leaves no room for a ring.
 ChainLayout chain_layout(const Plan& plan, int shared_limit);
 
@@ -259,5 +280,6 @@ void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::
 void make_image(Precision precision, const Plan& plan, const float* parameters, unsigned char* image,
                 cudaStream_t stream);
 void set_step(StepState* state, std::int64_t step, std::int64_t batches, cudaStream_t stream);
+#endif
 
 }  // namespace headroom::fused

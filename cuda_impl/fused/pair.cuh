@@ -264,7 +264,7 @@ struct OutputSums {
 
 /// The pair's first tile of inputs, counted over all batches; the next is tiles.clusters further.
 MACHINE_DEVICE int pair_inputs(const PipelineArguments& arguments, const PairTiles& tiles) {
-  return static_cast<int>(next_batch(arguments.state)) * arguments.plan.tiles + tiles.of_batch(0);
+  return static_cast<int>(next_batch(arguments.state)) * plan_of(arguments).tiles + tiles.of_batch(0);
 }
 MACHINE_DEVICE void load_pair_inputs(const PipelineArguments& arguments, int first, const PairTiles& tiles,
                                      int tile, std::uint32_t place, std::uint32_t full) {
@@ -277,7 +277,7 @@ MACHINE_DEVICE void load_pair_inputs(const PipelineArguments& arguments, int fir
 template <class Format>
 MACHINE_DEVICE void make_lower_activations(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const PairTiles tiles(arguments.plan);
+  const PairTiles tiles(plan_of(arguments));
   const PairRole own(memory);
   const int inputs = pair_inputs(arguments, tiles);
   SlotRing<Map::kInputDepth> input;
@@ -338,7 +338,7 @@ MACHINE_DEVICE void make_lower_activations(const PipelineArguments& arguments, u
 template <class Format>
 MACHINE_DEVICE void make_lower_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const PairTiles tiles(arguments.plan);
+  const PairTiles tiles(plan_of(arguments));
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
   barrier_wait_unbounded(own.barrier(Map::kWeightsFull), 0);
@@ -383,7 +383,7 @@ MACHINE_DEVICE void make_lower_gradients(const PipelineArguments& arguments, uns
 template <class Format>
 MACHINE_DEVICE void make_upper_activations(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const PairTiles tiles(plan);
   const PairRole own(memory);
   SlotRing<Map::kH2Depth> second;
@@ -482,7 +482,7 @@ MACHINE_DEVICE void make_upper_activations(const PipelineArguments& arguments, u
 template <class Format>
 MACHINE_DEVICE void make_upper_gradients(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const PairTiles tiles(arguments.plan);
+  const PairTiles tiles(plan_of(arguments));
   const PairRole own(memory);
   SlotRing<Map::kH3Depth> third;
   SlotRing<Map::kDz3Depth> back;
@@ -557,7 +557,7 @@ MACHINE_DEVICE void add_columns(float (&sums)[2], std::uint32_t first) {
 template <class Format, class Begin, class End>
 MACHINE_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int layer, const Begin& begin,
                                         const End& end) {
-  const int count = PairTiles(arguments.plan).count;
+  const int count = PairTiles(plan_of(arguments)).count;
   float sums[2][64], bias[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -583,7 +583,7 @@ MACHINE_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int 
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   float* partial =
       arguments.partials +
-      static_cast<std::int64_t>(PairTiles(arguments.plan).cluster) * cluster_partial_floats(kPairHidden) +
+      static_cast<std::int64_t>(PairTiles(plan_of(arguments)).cluster) * cluster_partial_floats(kPairHidden) +
       layer * 2 * kWideOwnerRows * kWarpgroup;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -603,7 +603,7 @@ MACHINE_DEVICE void sum_weight_gradient(const PipelineArguments& arguments, int 
 template <class Format>
 MACHINE_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const PairTiles tiles(arguments.plan);
+  const PairTiles tiles(plan_of(arguments));
   const PairRole own(memory);
   const int inputs = pair_inputs(arguments, tiles);
   const std::uint32_t again = own.tile(Map::kInputsAgain, 0), full = own.barrier(Map::kAgainFull);
@@ -627,7 +627,7 @@ MACHINE_DEVICE void sum_first_layer(const PipelineArguments& arguments, unsigned
 template <class Format>
 MACHINE_DEVICE void sum_second_layer(const PipelineArguments& arguments, unsigned char* memory) {
   using Map = PairMap;
-  const PairTiles tiles(arguments.plan);
+  const PairTiles tiles(plan_of(arguments));
   const PairRole own(memory);
   SlotRing<Map::kDz3Depth> into;
   const auto load_h1 = [&](int tile) {
@@ -718,7 +718,7 @@ MACHINE_DEVICE void sum_last_layers(const PipelineArguments& arguments, unsigned
       });
   float* partial =
       arguments.partials +
-      static_cast<std::int64_t>(PairTiles(arguments.plan).cluster) * cluster_partial_floats(kPairHidden) +
+      static_cast<std::int64_t>(PairTiles(plan_of(arguments)).cluster) * cluster_partial_floats(kPairHidden) +
       kPairHidden * 2 * kWideOwnerRows * kWarpgroup + own.thread;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -778,7 +778,7 @@ MACHINE_DEVICE void init_pair_barriers(std::uint32_t shared, int rank, int role)
 /// The upper SM's two layers and the output layer, or the lower one's two and W3 for the way back.
 MACHINE_DEVICE void load_pair_weights(const PipelineArguments& arguments, std::uint32_t shared, int rank) {
   using Map = PairMap;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const std::uint32_t full = shared + Map::kWeightsFull;
   const std::uint32_t biases = rank == 0 ? 2 * 128 * 4 : Map::kBiasBytes;
   const int layers = rank == 0 ? 3 : 2;
@@ -803,7 +803,7 @@ __global__ void __launch_bounds__(kPairThreads, 1)
   if (threadIdx.x % kWarpgroup == 0) init_pair_barriers(shared, rank, role);
   cluster_sync();
   if (threadIdx.x == 0 && rank == 0) {  // inputs stay as they are, so they need not wait
-    const PairTiles tiles(arguments.plan);
+    const PairTiles tiles(plan_of(arguments));
     const int inputs = pair_inputs(arguments, tiles);
     for (int tile = 0; tile < min(Map::kInputDepth, tiles.count); ++tile)
       load_pair_inputs(arguments, inputs, tiles, tile, shared + Map::kInputs + tile * kClusterTileBytes,

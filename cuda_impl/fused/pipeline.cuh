@@ -206,7 +206,7 @@ MACHINE_DEVICE void refill_inputs(const PipelineArguments& arguments, const Bloc
   if (next >= tiles.count) {
     const int of_following = next - tiles.count;
     const int following = static_cast<int>(compute_from_here(static_cast<std::uint32_t>(first_of_batches))) +
-                          arguments.plan.tiles;
+                          plan_of(arguments).tiles;
     const std::int64_t of_batches = (following < arguments.all_tiles ? following : tiles.first) +
                                     of_following * static_cast<int>(gridDim.x);
     if (of_following < tiles.count)
@@ -226,7 +226,7 @@ MACHINE_DEVICE void own_layer(const PipelineArguments& arguments) {
   constexpr bool kFirst = kOwner == 0, kRefills = kOwner == kHidden - 2;
   constexpr int kLead = Map::lead(kOwner);
   constexpr std::uint32_t shared = kSharedBegin;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const FeaturePlaces features{Lane(thread)};
   const BlockTiles tiles(plan);
@@ -340,7 +340,7 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   constexpr bool kFirst = kHidden == 1;
   constexpr int kOwner = kHidden - 1;
   constexpr std::uint32_t shared = kSharedBegin;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
   const Lane at(thread);
   const FeaturePlaces features(at);

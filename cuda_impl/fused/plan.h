@@ -5,10 +5,14 @@
 #pragma once
 
 #include <cstdint>
+
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <optional>
 #include <string>
 
 #include "core/workload.h"
+#endif
+
 #include "machine/panels.h"
 
 namespace headroom::fused {
@@ -136,10 +140,12 @@ MACHINE_BOTH int bias_place(const Plan& plan, int layer, int out) {
 }
 MACHINE_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// Why cuda-fused cannot train this workload in this precision on any device; nullopt if it can.
 std::optional<std::string> shape_refusal(const Workload& workload, Precision precision);
 
 /// Throws UnsupportedError with shape_refusal()'s reason.
 Plan make_plan(const Workload& workload, Precision precision, const Limits& limits);
+#endif
 
 }  // namespace headroom::fused

@@ -149,12 +149,13 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
 class FusedTrainer : public GraphTrainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-               const Parameters& initial, int device, const Limits& limits)
+               const Parameters& initial, int device, const Limits& limits, const CompilePlan& compile)
       : GraphTrainer(workload, "cuda-fused"),
         precision_(precision),
         plan_(make_plan(workload, precision, limits)),
         batches_(data.batches(workload.batch_size)),
-        blocks_(workers(precision, plan_, limits.sm_count)) {
+        blocks_(workers(precision, plan_, limits.sm_count)),
+        compiled_(compile ? compile(plan_, limits) : nullptr) {
     allocate(limits.sm_count);
     upload(data);
     set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device));
@@ -178,7 +179,16 @@ class FusedTrainer : public GraphTrainer {
     stream_.synchronize();
   }
 
+  std::optional<SetupCache> setup_cache() override {
+    if (compiled_ == nullptr) return std::nullopt;
+    return compiled_->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+  }
   std::string note() override {
+    return way_of_tiles() + (compiled_ == nullptr ? "" : "; " + compiled_->note());
+  }
+
+ private:
+  std::string way_of_tiles() const {
     if (plan_.form == Form::kCluster) return "an SM a hidden layer, " + std::to_string(blocks_) + " clusters";
     if (plan_.form == Form::kPair) return "an SM two hidden layers, " + std::to_string(blocks_) + " pairs";
     if (plan_.form == Form::kWarps) return "a warp takes its rows through all layers";
@@ -186,8 +196,6 @@ class FusedTrainer : public GraphTrainer {
     if (plan_.form == Form::kPipeline) return "a warpgroup a hidden layer";
     return "width " + std::to_string(plan_.width) + ", weight gradients through device memory";
   }
-
- private:
   template <class T>
   static DeviceBuffer<T> copied(const std::vector<T>& values) {
     DeviceBuffer<T> buffer(static_cast<std::int64_t>(values.size()));
@@ -500,10 +508,16 @@ class FusedTrainer : public GraphTrainer {
                           : plan_.form == Form::kWarps ? launch_warps
                           : plan_.form == Form::kApart ? launch_apart
                                                        : launch_pipeline;
-      launch(precision_, pipeline_, blocks_, stream_.get());
+      if (compiled_ != nullptr)
+        compiled_->launch(pipeline_, blocks_, stream_);
+      else
+        launch(precision_, pipeline_, blocks_, stream_.get());
       return launch_update(precision_, update_, stream_.get());
     }
-    launch_chain(precision_, chain_, blocks_, stream_.get());
+    if (compiled_ != nullptr)
+      compiled_->launch(chain_, blocks_, stream_);
+    else
+      launch_chain(precision_, chain_, blocks_, stream_.get());
     launch_gradients(precision_, gradient_blocks_.data(), static_cast<int>(gradient_blocks_.size()),
                      batch_bytes(), state_.data(), partials_.data(), stream_.get());
     launch_update(precision_, update_, stream_.get());
@@ -515,7 +529,8 @@ class FusedTrainer : public GraphTrainer {
   const Precision precision_;
   const Plan plan_;
   const std::int64_t batches_;
-  const int blocks_;  // of the chain
+  const int blocks_;                            // of the chain
+  const std::unique_ptr<PlanKernel> compiled_;  // null: the kernels compiled ahead
 
   DeviceBuffer<float> parameters_;
   DeviceBuffer<unsigned char> image_;  // what products read of them; plan.h
@@ -560,7 +575,8 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
 }
 
 std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision precision,
-                                            const DatasetView& data, const Parameters& initial, int device) {
+                                            const DatasetView& data, const Parameters& initial, int device,
+                                            const CompilePlan& compile) {
   validate(workload);
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
   const Limits limits = limits_of(device);
@@ -568,7 +584,7 @@ std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision 
     throw UnsupportedError("cuda-fused: " + *refusal);
   require_data_for(workload, data, "cuda-fused");
   use_device(device);
-  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits);
+  return std::make_unique<FusedTrainer>(workload, precision, data, initial, device, limits, compile);
 }
 
 }  // namespace headroom

@@ -104,7 +104,7 @@ template <class Format, int kHidden>
 MACHINE_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned char* memory, int warp,
                                 const WarpPieces& pieces, WarpSums<kHidden>& total) {
   using Map = WarpMap<kHidden>;
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t shared = shared_address(memory);
   const std::uint32_t own = shared + static_cast<std::uint32_t>(Map::pieces(warp)),
@@ -302,7 +302,7 @@ MACHINE_DEVICE void take_pieces(const PipelineArguments& arguments, unsigned cha
 /// A warp's labels into the L2, before any inputs are asked for: behind those they would come after the first loss wants
 /// them. Of a piece they are a line.
 MACHINE_DEVICE void ask_for_labels(const PipelineArguments& arguments, const WarpPieces& pieces) {
-  const Plan& plan = arguments.plan;
+  const Plan& plan = plan_of(arguments);
   const std::int32_t* labels = arguments.labels + next_batch(arguments.state) * plan.batch;
   for (int at = pieces.first + static_cast<int>(threadIdx.x) % 32 * pieces.stride; at < pieces.end;
        at += 32 * pieces.stride) {
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kWarpThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const std::uint32_t shared = shared_address(memory);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  const WarpPieces pieces(arguments.plan, warp);
+  const WarpPieces pieces(plan_of(arguments), warp);
   const bool first_lane = threadIdx.x % 32 == 0;
   const std::int64_t first_piece = next_batch(arguments.state) * pieces.end + pieces.first;
   const auto load_first = [&](int slot) {

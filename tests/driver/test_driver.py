@@ -711,8 +711,61 @@ def test_a_worker_that_answers_with_deep_brackets_loses_its_own_record_only(tmp_
     assert "brackets more than 64 deep" in records["deep"]["message"]
 
 
-def test_compile_only_without_processes_is_refused(tmp_path):
+def test_compile_only_alone_takes_one_process(tmp_path):
+    pytest.importorskip("numpy")
     done, calls = compile_ahead(tmp_path, "--compile-only")
-    assert done.returncode == 2
-    assert "--compile-processes" in done.stderr
-    assert calls == []
+    assert done.returncode == 0, done.stderr
+    assert len(calls) == 6
+    assert "Compiling 6 cells in 1 processes" in done.stderr
+
+
+# A worker of our kernels on a machine without a GPU.
+KERNEL_WORKER = """
+import json, sys
+reason = {"contract": "exact", "unavailable": "no CUDA device"}
+hello = {"protocol": 2, "worker": "cuda", "software": {}, "device": None,
+         "backends": [{"name": "cuda-fused-compiled", "family": "ours", "description": "", "compiles": True,
+                       "repeats": True, "precisions": {"fp16": reason, "bf16": reason}}]}
+for line in sys.stdin:
+    request = json.loads(line)
+    answer = {"id": request["id"], "ok": True, "result": hello}
+    if request["call"] == "compile":
+        with open(sys.argv[1], "a") as log:
+            print(json.dumps(request), file=log)
+        answer["result"] = {"setup_seconds": 1.5, "setup_cache": "cold", "note": "a_kernel"}
+        if request["precision"] == "bf16":
+            answer = {"id": request["id"], "ok": False,
+                      "error": {"kind": "failed", "message": "kernel 'k': it spills"}}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none(tmp_path):
+    (tmp_path / "worker.py").write_text(KERNEL_WORKER)
+    log = tmp_path / "log"
+    done = headroom(
+        *("run", "--workload", "mlp-64x64x10-b256", "--precision", "fp16,bf16", "--device", -1),
+        *("--worker", f"cuda={sys.executable} {tmp_path / 'worker.py'} {log}"),
+        *(
+            "--backend",
+            "cuda-fused-compiled",
+            "--cache-dir",
+            tmp_path / "cache",
+            "--compile-only",
+            "--no-figures",
+        ),
+    )
+    assert done.returncode == 0, done.stderr
+    calls = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(call["precision"] for call in calls) == ["bf16", "fp16"]
+    for call in calls:
+        assert call["workload"]["widths"] == [64, 64, 10]
+        assert call["cache_folder"] == str(tmp_path / "cache")
+        assert call["target"] == {
+            "compute_major": 9,
+            "compute_minor": 0,
+            "sm_count": 132,
+            "shared_bytes": 232448,
+        }
+    assert "mlp-64x64x10-b256/cuda-fused-compiled/fp16: compiled in 1.5 s" in done.stderr
+    assert "mlp-64x64x10-b256/cuda-fused-compiled/bf16: kernel 'k': it spills" in done.stderr

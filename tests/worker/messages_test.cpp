@@ -72,6 +72,25 @@ TEST(Messages, PrepareIsReadBackAsWritten) {
   EXPECT_EQ(read.cache_folder, "");
 }
 
+TEST(Messages, ACompileRequestIsReadBackAsWritten) {
+  const CompileCall call{"cuda-fused-compiled",
+                         small(),
+                         Precision::kBf16,
+                         "/a/cache",
+                         {.compute_major = 9, .compute_minor = 0, .sm_count = 114, .shared_bytes = 232448}};
+  const Request request = read_request(write_request({3, call}));
+  EXPECT_EQ(name_of(request.call), "compile");
+  const auto& read = std::get<CompileCall>(request.call);
+  EXPECT_EQ(read.backend, call.backend);
+  EXPECT_EQ(read.workload.model.widths, call.workload.model.widths);
+  EXPECT_EQ(read.precision, call.precision);
+  EXPECT_EQ(read.cache_folder, call.cache_folder);
+  EXPECT_EQ(read.target.compute_major, 9);
+  EXPECT_EQ(read.target.compute_minor, 0);
+  EXPECT_EQ(read.target.sm_count, 114);
+  EXPECT_EQ(read.target.shared_bytes, 232448);
+}
+
 TEST(Messages, WhatASetUpFoundIsReadBackAsWritten) {
   const auto through = [](const Prepared& prepared) {
     return std::get<Prepared>(read_answer<Prepared>(write_answer(1, prepared), 1));

@@ -41,6 +41,18 @@ TEST(Server, RefusesAnotherProtocolVersion) {
               HasSubstr("asked for version 9 of the worker protocol, worker fault speaks version 2"));
 }
 
+TEST(Server, ABackendThatCompilesNothingSaysSo) {
+  const std::string workload =
+      R"({"name": "w", "widths": [2, 3], "activation": "relu", "loss": "cross-entropy", "batch_size": 1, )"
+      R"("optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0}, "seed": 1})";
+  const std::string target =
+      R"({"compute_major": 9, "compute_minor": 0, "sm_count": 132, "shared_bytes": 1})";
+  EXPECT_THAT(answers(R"('{"id": 1, "call": "compile", "backend": "oracle-honest", "precision": "fp32", )"
+                      R"("cache_folder": "/tmp", "workload": )" +
+                      workload + R"(, "target": )" + target + "}'"),
+              HasSubstr("backend oracle-honest compiles nothing for a device that is not there"));
+}
+
 TEST(Server, WrongArgumentsEndItWithStatusTwo) {
   for (const char* arguments : {"", "--device", "--device x", "--device -2"}) {
     EXPECT_THAT(answers("''", arguments), HasSubstr("expected --device N")) << arguments;

@@ -343,7 +343,8 @@ struct Parser {
         ->capture_default_str()
         ->check(CLI::Range(0, 256))
         ->group(how);
-    run->add_flag("--compile-only", options.compile_only, "End after that, with nothing measured")
+    run->add_flag("--compile-only", options.compile_only,
+                  "Compile, and end with nothing measured; without a GPU for an H100 or H200")
         ->group(how);
     run->add_flag("--yes", options.yes, "Start even what is estimated to take longer than a day")->group(how);
     run->add_option("--worker", workers,
@@ -473,8 +474,7 @@ struct Parser {
     parse_kind("--optimizer", parse_optimizer, optimizer, options.optimizer);
     if (!model.empty()) take_model();
     if (!shard.empty()) parse_shard();
-    if (options.compile_only && options.compile_processes == 0)
-      throw InputError("--compile-only: nothing would happen; give --compile-processes N too");
+    if (options.compile_only && options.compile_processes == 0) options.compile_processes = 1;
     if (run->get_option("--suite")->count() > 0 && !options.workload_names.empty()) {
       throw InputError("--workload and --suite: give one of them; --workloads takes a part of a suite");
     }

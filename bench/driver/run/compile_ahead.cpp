@@ -15,6 +15,10 @@
 namespace headroom {
 namespace {
 
+/// What code is compiled for where there is no device to ask: an H100 or H200.
+constexpr TargetDevice kUsualTarget{
+    .compute_major = 9, .compute_minor = 0, .sm_count = 132, .shared_bytes = 227 * 1024};
+
 /// A workload, and its files from its first cell to its last.
 struct SharedFiles {
   const Workload* workload = nullptr;
@@ -37,9 +41,7 @@ class AheadOfTime {
       for (const Group& group : planned.groups) {
         for (const std::string& backend : group.backends) {
           const BackendRow& row = row_of(context.table, backend);
-          if (!row.compiles ||
-              context.pool.availability(row, group.precision).state != Availability::State::kAvailable)
-            continue;
+          if (!row.compiles || !can_compile(row, group.precision)) continue;
           cells_.push_back({&shared, group.precision, &row});
           ++shared.cells_left;
         }
@@ -66,19 +68,37 @@ class AheadOfTime {
     while (const std::optional<Cell> cell = next()) {
       const std::string name = cell_name(cell->shared->workload->name, cell->row->name, cell->precision);
       try {
-        const TrainingFiles& files = files_of(*cell->shared);
         if (client == nullptr)
           client = context_.pool.start_aside(*cell->row, fmt::format("compiler-{}", index), environment());
-        const Prepared prepared = client->prepare(cell->row->name, files.workload, cell->precision,
-                                                  files.data, files.parameters, context_.cache_folder);
-        client->release();
-        tell(fmt::format("{}: compiled in {:.0f} s", name, prepared.setup_seconds));
+        const Prepared prepared = compile(*client, *cell);
+        tell(fmt::format("{}: {} in {:.1f} s", name,
+                         prepared.setup_cache == SetupCache::kWarm ? "found compiled" : "compiled",
+                         prepared.setup_seconds));
       } catch (const std::exception& error) {
         client.reset();
         tell(fmt::format("{}: {}", name, one_line(error.what(), 200)));
       }
       done_with(*cell->shared);
     }
+  }
+
+  /// Without a device only code of our own kernels can be made.
+  bool can_compile(const BackendRow& row, Precision precision) const {
+    const Availability availability = context_.pool.availability(row, precision);
+    return availability.state == Availability::State::kAvailable ||
+           (!context_.has_device && availability.state == Availability::State::kSkipped &&
+            row.family == Family::kOurs);
+  }
+
+  Prepared compile(WorkerClient& client, const Cell& cell) {
+    if (!context_.has_device && cell.row->family == Family::kOurs)
+      return client.compile(cell.row->name, *cell.shared->workload, cell.precision, context_.cache_folder,
+                            kUsualTarget);
+    const TrainingFiles& files = files_of(*cell.shared);
+    const Prepared prepared = client.prepare(cell.row->name, files.workload, cell.precision, files.data,
+                                             files.parameters, context_.cache_folder);
+    client.release();
+    return prepared;
   }
 
   /// What makes the workers share the cores (torch_impl/python/headroom_worker/compilation.py).

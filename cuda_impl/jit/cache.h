@@ -1,0 +1,48 @@
+// Cubins on disk, so that the next run of the same network compiles nothing.
+//
+// A cubin is machine code that this user's processes will run, so the folder is the user's alone: it is made with mode 0700,
+// and one that is a link, or that others own or may write to, is not used. A file is written beside its place and renamed, so
+// that readers find a whole one or none; it holds a digest of itself, and what does not fit its digest is made again. Several
+// processes may work in one folder at once. Where nothing can be kept, everything is compiled and nothing fails.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "jit/compiler.h"
+#include "jit/request.h"
+
+namespace headroom::jit {
+
+class Cache {
+ public:
+  /// `folder` is made when something is kept. Empty: nothing is.
+  explicit Cache(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// The cubin that was kept under this key, whole; nullopt if there is none.
+  std::optional<Cubin> find(const std::string& key) const;
+  /// One that any compiler made of the request with this digest.
+  std::optional<Cubin> find_of_any_compiler(const std::string& request) const;
+  /// Whether it was kept.
+  bool keep(const std::string& key, const Cubin& cubin) const;
+
+  /// Why an existing folder is not used; nullopt if nothing speaks against it.
+  std::optional<std::string> refusal() const;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// Of its text and options, all embedded headers, and the architecture.
+std::string digest_of(const Request& request, const Architecture& architecture);
+/// Under what a request is kept: its digest, and behind a hyphen one of the compiler.
+std::string key_of(const Request& request, const Architecture& architecture, const Compiler& compiler);
+
+/// From the cache, else compiled and kept. Without a compiler (null) only what was kept is found, whichever compiler made it:
+/// a folder that was filled elsewhere serves a machine without one. Throws CompileError, and UnsupportedError where that
+/// finds nothing.
+Cubin compile(const Request& request, const Architecture& architecture, const Compiler* compiler,
+              const Cache& cache);
+
+}  // namespace headroom::jit
