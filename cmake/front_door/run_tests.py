@@ -144,7 +144,8 @@ def pytest_jobs(root):
         file = path.relative_to(root).as_posix()
         # One at a time (tests/driver/conftest.py): a second one would hold a core only to wait.
         shared = "driver" if path.parent.name == "driver" else ""
-        yield Job("tests", "pytest", f"tests.{path.stem}", [*command, *without, file], [file], shared=shared)
+        name = file.removesuffix(".py").replace("/", ".")
+        yield Job("tests", "pytest", name, [*command, *without, file], [file], shared=shared)
 
 
 def gtest_jobs(build, parts, environment, sanitizer):
