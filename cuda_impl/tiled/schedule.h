@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/workload.h"
 #include "tiled/plan.h"
 
 namespace headroom::tiled {
@@ -24,9 +26,10 @@ struct Schedule {
   std::size_t longest() const;
 };
 
-/// Of those with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
+/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
 /// H200, though its steps are a third too short: docs/kernels/log/tiled.md.)
-Tiling choose_tiling(const Network& network, bool relu, int multiprocessors);
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
+                     std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
 
 /// Whether the last hidden layer's gradient is made with the loss (Form::kLossGradient): few outputs, and so few tiles that all can make
 /// them at once.
@@ -35,8 +38,9 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);
 
-/// Throws std::invalid_argument with schedule_refusal()'s reason.
-Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors);
+/// `precision` is for what tasks cost. Throws std::invalid_argument with schedule_refusal()'s reason.
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
+                       Precision precision = Precision::kBf16);
 
 /// "input gradient of layer 2, tile row 0, column 5".
 std::string describe(const Task& task);

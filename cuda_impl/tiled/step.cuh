@@ -20,10 +20,9 @@
 #pragma once
 
 #include "machine/masks.cuh"
-#include "rules/activation.cuh"
-#include "rules/optimizer.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
+#include "tiled/update.cuh"
 
 namespace headroom::tiled {
 
@@ -126,26 +125,6 @@ MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task,
   const std::int64_t tile = std::int64_t{task.row} * layer.out_tiles + task.column;
   return reinterpret_cast<uint4*>(layer.kept) + (tile * (S::kColumns / 16) + quad) * S::kTeam +
          worker.thread();
-}
-
-/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
-template <class Work>
-MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
-  switch (activation) {
-    case Activation::kTanh:
-      return work(Constant<Activation::kTanh>{});
-    case Activation::kSilu:
-      return work(Constant<Activation::kSilu>{});
-    case Activation::kGelu:
-      return work(Constant<Activation::kGelu>{});
-    case Activation::kElu:
-      return work(Constant<Activation::kElu>{});
-    default:
-      return;  // ReLU has a kernel of its own
-  }
-}
-TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
-  return activation == Activation::kTanh || activation == Activation::kElu;
 }
 
 template <class S, class Format, bool kRelu>
@@ -315,35 +294,6 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
 }
 
 // ---- weight gradient and update
-
-/// One parameter by its gradient, with as many slots as the optimizer has.
-template <int kSlots>
-MACHINE_DEVICE void update(const rules::UpdateFactors& factors, float gradient, float& value, float& first,
-                           float& second) {
-  if constexpr (kSlots == 2)
-    rules::update_adam(factors, gradient, value, first, second);
-  else if constexpr (kSlots == 1)
-    rules::update_with_momentum(factors, gradient, value, first);
-  else
-    value = fmaf(-factors.rate, gradient, value);
-}
-/// Calls work(Constant) with their number as a constant.
-template <class Work>
-MACHINE_DEVICE void with_slots(int slots, const Work& work) {
-  if (slots == 0) return work(Constant<0>{});
-  if (slots == 1) return work(Constant<1>{});
-  return work(Constant<2>{});
-}
-
-/// The factors of a step's updates, eight floats.
-MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPlace& step) {
-  static_assert(sizeof(rules::UpdateFactors) == 2 * sizeof(uint4));
-  const auto* from = reinterpret_cast<const uint4*>(a.factors + step.of_launch);
-  const uint4 words[2] = {machine::load_constant16(from), machine::load_constant16(from + 1)};
-  rules::UpdateFactors factors;
-  memcpy(&factors, words, sizeof factors);
-  return factors;
-}
 
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
 /// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.

@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-
 #include "machine/barriers.cuh"
 #include "machine/copy.cuh"
 #include "machine/formats.cuh"
@@ -14,6 +12,7 @@
 #include "machine/thread.cuh"
 #include "machine/wgmma.cuh"
 #include "tiled/arguments.h"
+#include "tiled/list.cuh"
 #include "tiled/waits.cuh"
 
 namespace headroom::tiled {
@@ -58,61 +57,6 @@ struct SharedMemory {
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
   float sums[S::kWarpgroups][8];  // of warps
   unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
-};
-
-// Without the order that step.cuh describes, to measure what it costs: a launch may then compute anything.
-#ifdef HEADROOM_TILED_UNORDERED
-inline constexpr bool kOrdered = false;
-#else
-inline constexpr bool kOrdered = true;
-#endif
-
-/// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
-template <bool kAhead>
-class List {
- public:
-  MACHINE_DEVICE List(const Arguments& a, int first, int stride)
-      : tasks_(a.tasks),
-        begin_(a.first_task[machine::block_index()] + first),
-        end_(a.first_task[machine::block_index() + 1]),
-        stride_(stride),
-        next_(begin_) {
-    if constexpr (kAhead) load();
-  }
-  MACHINE_DEVICE int index() const { return at_; }  // of the task that take() gave
-  /// The next task of this step; the one behind it, or the first again, is on its way.
-  MACHINE_DEVICE Task take() {
-    if constexpr (!kAhead) load();
-    Task task;
-    memcpy(&task, words_, sizeof task);
-    at_ = next_;
-    next_ = at_ + stride_ < end_ ? at_ + stride_ : begin_;
-    if constexpr (kAhead) load();
-    return task;
-  }
-  MACHINE_DEVICE bool step_ends() const { return next_ == begin_; }
-
- private:
-  MACHINE_DEVICE void load() {
-    const auto* words = reinterpret_cast<const uint4*>(tasks_ + next_);
-#pragma unroll
-    for (int i = 0; i < 3; ++i) words_[i] = machine::load_constant16(words + i);
-  }
-  const Task* tasks_;
-  int begin_, end_, stride_, next_, at_ = 0;
-  uint4 words_[3];
-};
-
-/// The steps of a launch, and what changes from one to the next.
-struct StepPlace {
-  int of_launch = 0, parity, batch;
-  MACHINE_DEVICE explicit StepPlace(const Arguments& a)
-      : parity(a.parity), batch(static_cast<int>(a.first_step % a.batches)) {}
-  MACHINE_DEVICE void advance(const Arguments& a) {
-    ++of_launch;
-    parity ^= 1;
-    if (++batch == a.batches) batch = 0;
-  }
 };
 
 // ---- the multiplying threads
@@ -242,16 +186,6 @@ MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[
   worker.ring.advance(S::kStages);
 }
 
-/// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
-/// and what the copy engine has, is there for all who see the counters.
-MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
-  if constexpr (kOrdered) machine::fence_acq_rel_gpu();
-#pragma unroll
-  for (int i = 0; i < 3; ++i)
-    if (i >= first && i <= last && task.signals[i] >= 0)
-      machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
-}
-
 /// Rows of a matrix in device memory that a warpgroup stores: from (row, column) of `slice`, as far as the matrix goes.
 struct Place {
   const CUtensorMap& map;
@@ -274,12 +208,6 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
   machine::bulk_store_commit();
   machine::bulk_store_wait();
 }
-
-/// A value that is known when a kernel is compiled, as an argument.
-template <auto kValue>
-struct Constant {
-  static constexpr auto value = kValue;
-};
 
 /// Biases of a thread's columns of the tile.
 template <class S>

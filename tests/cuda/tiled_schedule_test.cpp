@@ -58,7 +58,8 @@ struct Work {
     std::set<Tile> tiles;
     if (layer == last() && !wide_outputs()) return outputs(row);
     if (layer == last()) {
-      for (int part = 0; part < kPanel / kRowsOfLoss; ++part) tiles.insert({Form::kLoss, layer, row, part});
+      for (int part = 0; part < tiling.group_rows / kRowsOfLoss; ++part)
+        tiles.insert({Form::kLoss, layer, row, part});
       return tiles;
     }
     if (layer == last() - 1 && loss_gradients) return outputs(row);
@@ -68,8 +69,8 @@ struct Work {
   }
   std::set<Tile> weights(int layer) const {
     std::set<Tile> tiles;
-    for (int row = 0; row < divide_up(network.out(layer), tiling.rows()); ++row)
-      for (int column = 0; column < across(network.in(layer)); ++column)
+    for (int row = 0; row < divide_up(network.out(layer), tiling.weight_rows()); ++row)
+      for (int column = 0; column < divide_up(network.in(layer), tiling.weight_columns()); ++column)
         tiles.insert({Form::kWeightGradient, layer, row, column});
     return tiles;
   }
@@ -238,10 +239,12 @@ void for_random_networks(int count, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {
-    const int choices[] = {1, 2, 3, 7, 20, 132, 144};
+    const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
     const Network network = random_network(random);
-    const Tiling& tiling = kTilings[random() % std::size(kTilings)];
+    const std::size_t which = random() % (std::size(kTilings) + std::size(kPortableTilings));
+    const Tiling& tiling =
+        which < std::size(kTilings) ? kTilings[which] : kPortableTilings[which - std::size(kTilings)];
     const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors)};
     SCOPED_TRACE(described(work.network, work.tiling, multiprocessors));
     check(work, make_schedule(work.network, work.tiling, multiprocessors), multiprocessors, random);

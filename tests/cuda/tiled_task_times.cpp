@@ -1,5 +1,5 @@
-// Prints what cuda-tiled's multiprocessors do when, and the step's time with each tiling: `tiled_task_times PRECISION [--tasks]
-// WORKLOAD...`. With --tasks a line for each form and layer of the step's tasks: when the first and the last had their first slab, when
+// Prints what cuda-tiled's multiprocessors do when, and the step's time with each tiling: `tiled_task_times PRECISION [--portable]
+// [--tasks] WORKLOAD...`. With --portable the kernel for every GPU; with --tasks a line for each form and layer of the step's tasks: when the first and the last had their first slab, when
 // the last was stored, and the means of products and of what follows them, in microseconds.
 //
 // For work on the kernel only; what is reported comes from `headroom run`.
@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,16 +63,21 @@ void print_tasks(TiledTrainer& trainer, std::int64_t next) {
 
 int print_times(int argc, char** argv) {
   const Precision precision = parse_precision(argc > 1 ? argv[1] : "bf16");
-  const bool tasks = argc > 2 && std::strcmp(argv[2], "--tasks") == 0;
-  for (int i = tasks ? 3 : 2; i < argc; ++i) {
+  bool tasks = false, portable = tiled_is_portable(precision, 0);
+  int first = 2;
+  for (; first < argc && argv[first][0] == '-'; ++first)
+    (std::strcmp(argv[first], "--portable") == 0 ? portable : tasks) = true;
+  for (int i = first; i < argc; ++i) {
     const Workload workload = parse_workload_name(argv[i]);
     const Dataset data = make_dataset(workload, std::int64_t{1} << 28);
     const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
     const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
     const tiled::Network network{workload.model.widths, workload.batch_size};
     const bool relu = workload.model.activation == Activation::kRelu;
-    const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors);
-    for (const tiled::Tiling& tiling : tiled::kTilings) {
+    const std::span<const tiled::Tiling> tilings =
+        portable ? std::span<const tiled::Tiling>(tiled::kPortableTilings) : tiled::kTilings;
+    const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
+    for (const tiled::Tiling& tiling : tilings) {
       if (!tiled::has_kernel(tiling, relu)) continue;
       const auto trainer =
           make_tiled_trainer(workload, precision, data.train(), initial, 0, {.tiling = tiling});
@@ -80,7 +86,7 @@ int print_times(int argc, char** argv) {
       std::printf("%-40s %s %3dx%-3d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n", argv[i],
                   std::string(to_string(precision)).c_str(), tiling.rows(), tiling.columns,
                   tiling == chosen ? "*" : " ", time,
-                  tiled::make_schedule(network, tiling, multiprocessors).cycles / 1755,
+                  tiled::make_schedule(network, tiling, multiprocessors, precision).cycles / 1755,
                   trainer->losses(0, 1)[0], trainer->losses(next - 1, 1)[0]);
       if (tasks && tiling == chosen) print_tasks(*trainer, next);
       std::fflush(stdout);
