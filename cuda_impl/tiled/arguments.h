@@ -24,9 +24,14 @@ struct LayerArguments {
   CUtensorMap
       input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
   CUtensorMap gradient;  ///< of the layer's sums, [1][batch][out]
-  float4* masters;       ///< fp32 weights by place_of_weight()
-  float4* slots[2];      ///< the optimizer's, likewise; null where there are none
-  float* bias;           ///< [all rows of tiles], zeros behind the last
+  std::uint16_t *weights_values, *input_values, *gradient_values;
+  std::int64_t in_pitch, out_pitch;
+  float4* masters;   ///< fp32 weights by place_of_weight()
+  float4* slots[2];  ///< the optimizer's, likewise; null where there are none
+  /// Of parts of the weight gradient: [tile][parts][quads of a thread, and one of its bias's sums][thread of a team].
+  float4* part_sums;
+  std::int32_t parts;
+  float* bias;  ///< [all rows of tiles], zeros behind the last
   float* bias_slots[2];
   /// What the slope of the layer's activation is taken from, for each tile as threads hold it: with ReLU a bit a value,
   /// [tile][columns / 64][thread] words, else the 16-bit values themselves, [tile][columns / 16][thread] of four words.

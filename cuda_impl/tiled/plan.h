@@ -40,8 +40,8 @@ struct Tiling {
 inline constexpr Tiling kTilings[] = {{1, 64, 2}, {1, 128, 2}, {2, 128, 1}};
 
 /// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
-/// has to do, so they have the smallest tile alone.
-constexpr bool has_kernel(const Tiling& tiling, bool relu) { return relu || tiling == kTilings[0]; }
+/// has to do, so they have the smallest tile and the largest one alone.
+constexpr bool has_kernel(const Tiling& tiling, bool relu) { return relu || tiling != kTilings[1]; }
 
 /// The network whose step is planned.
 struct Network {
@@ -59,9 +59,11 @@ enum class Form : std::int16_t {
   kOutputs,       ///< of the last layer: outputs
   kLossGradient,  ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
   kLoss,  ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
-  kInputGradient,   ///< of a hidden layer: the gradient of its sums
-  kWeightGradient,  ///< of a layer: its weights, updated
-  kPause,           ///< nothing
+  kInputGradient,       ///< of a hidden layer: the gradient of its sums
+  kWeightGradient,      ///< of a layer: its weights, updated
+  kWeightGradientPart,  ///< of a layer: sums over a part of the batch
+  kUpdate,              ///< of a layer: its weights, updated, from the sums of all parts
+  kPause,               ///< nothing
 };
 
 /// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.
@@ -75,7 +77,9 @@ struct Wait {
 struct alignas(16) Task {
   Form form = Form::kPause;
   std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
-  std::int32_t row = 0, column = 0;   ///< of the tile, counted in tiles
+  std::uint16_t row = 0, column = 0;  ///< of the tile, counted in tiles
+  std::uint16_t first_slab = 0;       ///< of a part; otherwise 0
+  std::uint16_t part = 0;
   std::uint16_t slabs = 0;            ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;

@@ -73,6 +73,8 @@ std::string to_string(WaitFor what) {
       return "its team's turn";
     case WaitFor::kOutputs:
       return "the outputs of its rows";
+    case WaitFor::kParts:
+      return "the sums of its parts";
   }
   return "";
 }
@@ -83,6 +85,7 @@ struct LayerMemory {
   DeviceBuffer<float> masters, bias;
   std::vector<DeviceBuffer<float>> slots, bias_slots;
   DeviceBuffer<std::uint32_t> kept;
+  DeviceBuffer<float4> part_sums;
 };
 
 class Tiled : public TiledTrainer {
@@ -94,7 +97,9 @@ class Tiled : public TiledTrainer {
         network_(network),
         tiling_(tiling),
         batches_(data.batches(workload.batch_size)),
-        schedule_(make_schedule(network, tiling, multiprocessors)),
+        schedule_(make_schedule(
+            network, tiling, multiprocessors,
+            options.slabs_of_part ? *options.slabs_of_part : choose_parts(network, tiling, multiprocessors))),
         kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
     DeviceMemory::reset_peak();
     if (options.lost_task >= 0)
@@ -146,8 +151,10 @@ class Tiled : public TiledTrainer {
 
   std::string note() override {
     return "tiles of " + std::to_string(tiling_.rows()) + "x" + std::to_string(tiling_.columns) +
-           (tiling_.teams == 2 ? ", two teams" : "") + ", " + std::to_string(schedule_.lists.size()) +
-           " multiprocessors, at most " + std::to_string(schedule_.longest()) + " tiles each";
+           (tiling_.teams == 2 ? ", two teams" : "") +
+           (std::ranges::max(schedule_.parts) > 1 ? ", weight gradients in parts" : "") + ", " +
+           std::to_string(schedule_.lists.size()) + " multiprocessors, at most " +
+           std::to_string(schedule_.longest()) + " tiles each";
   }
 
   std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) override {
@@ -199,6 +206,9 @@ class Tiled : public TiledTrainer {
         const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;
         memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
       }
+      if (const int parts = schedule_.parts[static_cast<std::size_t>(layer)]; parts > 1)
+        memory.part_sums = DeviceBuffer<float4>(places(layer).size() / tile * parts *
+                                                (tiling_.columns / 8 + 1) * tiling_.team_threads());
       layers_.push_back(std::move(memory));
     }
   }
@@ -253,6 +263,10 @@ class Tiled : public TiledTrainer {
       to.input = layer == 0 ? map(features_, batches_, network_.batch, in)
                             : map(memory.input, 2, network_.batch, in);
       to.gradient = map(memory.gradient, 1, network_.batch, out);
+      to.weights_values = memory.weights.data();
+      to.input_values = memory.input.data();
+      to.gradient_values = memory.gradient.data();
+      to.in_pitch = pitch_of(in), to.out_pitch = pitch_of(out);
       to.masters = reinterpret_cast<float4*>(memory.masters.data());
       to.bias = memory.bias.data();
       for (std::size_t slot = 0; slot < memory.slots.size(); ++slot) {
@@ -260,6 +274,8 @@ class Tiled : public TiledTrainer {
         to.bias_slots[slot] = memory.bias_slots[slot].data();
       }
       to.kept = memory.kept.data();
+      to.part_sums = memory.part_sums.data();
+      to.parts = schedule_.parts[static_cast<std::size_t>(layer)];
       to.out = out, to.in = in;
       to.out_tiles = divide_up(out, tiling_.columns), to.in_tiles = divide_up(in, tiling_.columns);
     }
@@ -291,9 +307,8 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest = std::getenv("HR_LONG")     ? 1e9
-                           : options.wait_seconds > 0 ? options.wait_seconds
-                                                      : StepWatch::seconds_of_a_step(workload_);
+    const double longest =
+        options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
     least_report_.fill_bytes(0xff);

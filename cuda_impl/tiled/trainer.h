@@ -17,6 +17,7 @@ namespace headroom {
 /// For measurements and tests.
 struct TiledOptions {
   std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
+  std::optional<int> slabs_of_part{};     ///< instead of choose_parts()'s
   double wait_seconds = 0;                ///< how long a wait may take; 0: far longer than a step does
   int lost_task = -1;                     ///< this task of the first multiprocessor waits for more than comes
 };

@@ -61,6 +61,14 @@ TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
   }
 }
 
+TEST_P(TiledTrainerTest, SmallWeightGradientsInPartsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const tiled::Tiling& tiling : tiled::kTilings)
+    check_against_oracle("mlp-20x67x130x3-b150-mse-adam", GetParam(), {.tiling = tiling, .slabs_of_part = 1});
+  check_against_oracle("mlp-70x66x9-b200", GetParam(), {.slabs_of_part = 1});
+  check_against_oracle("mlp-20x40x70-b130-tanh-momentum0.9", GetParam(), {.slabs_of_part = 1});
+}
+
 TEST_P(TiledTrainerTest, SmallManyOutputsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name :
@@ -111,8 +119,10 @@ TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
     const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
     name += optimizers[random() % 4];
     const bool relu = activation == Activation::kRelu;
-    check_against_oracle(name, GetParam(),
-                         {.tiling = tiled::kTilings[relu ? random() % std::size(tiled::kTilings) : 0]});
+    check_against_oracle(
+        name, GetParam(),
+        {.tiling = tiled::kTilings[relu ? random() % std::size(tiled::kTilings) : 2 * (random() % 2)],
+         .slabs_of_part = static_cast<int>(random() % 3)});
   }
 }
 
@@ -125,9 +135,9 @@ TEST_P(TiledTrainerTest, SixteenLayersMatchTheOracle) {
 
 TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
-        "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100"})
+  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512",
+                           "mlp-784x1024x1024x1024x10-b256", "mlp-784x256x256x256x10-b1024-tanh-adam",
+                           "mlp-100x300x260x10-b4100", "mlp-48x200x130x12-b3000-elu-mse-adam"})
     check_against_oracle(name, GetParam());
 }
 
@@ -155,7 +165,7 @@ TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
 TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
   NEEDS_GPU();
   for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
-                           "mlp-90x70x200x100-b300-gelu-mse"}) {
+                           "mlp-90x70x200x100-b300-gelu-mse", "mlp-48x200x100x12-b3000-elu-mse-adam"}) {
     const Tried problem(name);
     std::vector<float> states[2], losses[2];
     for (int run = 0; run < 2; ++run) {
