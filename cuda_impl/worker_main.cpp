@@ -81,7 +81,7 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
       {.name = "cuda-tiled",
-       .precisions = sixteen_bits_only(tiled_unavailable(device), "cuda-tiled trains in fp16 and bf16"),
+       .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
@@ -91,6 +91,17 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description =
            "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+      {.name = "cuda-tiled-portable",
+       .precisions = all_precisions(tiled_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
+                                       request.device, {.portable = true});
+           },
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
+       .repeats = true},
       {.name = "cuda-fused-compiled",
        .precisions =
            sixteen_bits_only(fused_unavailable(device), "cuda-fused-compiled trains in fp16 and bf16"),

@@ -565,7 +565,11 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
                                          const Limits& limits) {
   if (auto refusal = shape_refusal(workload, precision)) return refusal;
   const Plan plan = make_plan(workload, precision, limits);
-  if (plan.form != Form::kGeneral) return std::nullopt;
+  if (plan.form != Form::kGeneral) {
+    if (limits.shared_bytes >= kFormBytes) return std::nullopt;
+    return "up to " + std::to_string(kFormBytes) +
+           " bytes of shared memory in a thread block; the device has " + std::to_string(limits.shared_bytes);
+  }
   const ChainLayout layout = chain_layout(plan, limits.shared_bytes);
   if (layout.stages < 2)
     return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +

@@ -37,34 +37,90 @@ struct Group {
   bool left() const { return next < tasks.size(); }
 };
 
-/// Rough costs in cycles, from the times of units in the prototype on an H200.
+/// Rough costs in cycles: of the wgmma kernel from the times of units in the prototype on an H200.
 struct Costs {
-  static constexpr double kBytesPerCycle = 56;           // that a multiprocessor takes in
-  static constexpr double kMultiplyAddsPerCycle = 2048;  // of 16-bit factors
-  static constexpr double kTask = 900;                   // epilogue and store
-  static constexpr double kLoss = 1200;
-  static constexpr double kUpdateBytesPerCycle = 50;
-  static constexpr double kLink = 1300;  // from a counter to who waits for it
-
-  static double of(const Task& task, const Tiling& tiling, int parts) {
-    const double m = tiling.rows(), n = tiling.columns;
-    const double slab = std::max(m * n * kSlab / kMultiplyAddsPerCycle, (m + n) * 2 * kSlab / kBytesPerCycle);
-    double cycles = task.slabs * slab + kTask;
-    if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
-      cycles += kLoss;
-    if (task.form == Form::kWeightGradientPart) cycles += m * n * 4 / kUpdateBytesPerCycle;
-    if (task.form == Form::kWeightGradient || task.form == Form::kUpdate)
-      cycles += m * n * (10 + (task.form == Form::kUpdate ? 4 * parts : 0)) / kUpdateBytesPerCycle;
-    return cycles;
-  }
+  double bytes_per_cycle;          ///< that a multiprocessor takes in
+  double multiply_adds_per_cycle;  ///< of tiles that keep its units busy
+  double smallest_part;            ///< of that rate with tiles of 32x32, and half-way to it with 64x64
+  double value_bytes;              ///< of a factor's value
+  double task;                     ///< epilogue and store
+  double loss;
+  double update_bytes, update_bytes_per_cycle;  ///< of a weight
+  double link;                                  ///< from a counter to who waits for it
 };
+constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 56,
+                               .multiply_adds_per_cycle = 2048,
+                               .smallest_part = 1,
+                               .value_bytes = 2,
+                               .task = 900,
+                               .loss = 1200,
+                               .update_bytes = 10,
+                               .update_bytes_per_cycle = 50,
+                               .link = 1300};
+// Of the portable kernel, guessed from the machine's rates: 128 plain multiply-adds a cycle, and by mma.sync half of what wgmma does.
+constexpr Costs kPortableFp32 = {.bytes_per_cycle = 56,
+                                 .multiply_adds_per_cycle = 100,
+                                 .smallest_part = 0.65,
+                                 .value_bytes = 4,
+                                 .task = 1200,
+                                 .loss = 1500,
+                                 .update_bytes = 8,
+                                 .update_bytes_per_cycle = 25,
+                                 .link = 1500};
+constexpr Costs portable_costs(double rate, double value_bytes) {
+  Costs costs = kPortableFp32;
+  costs.multiply_adds_per_cycle = rate, costs.smallest_part = 0.4, costs.value_bytes = value_bytes;
+  costs.update_bytes = 8 + value_bytes;
+  return costs;
+}
+constexpr Costs kPortableTf32 = portable_costs(450, 4), kPortableSixteen = portable_costs(900, 2);
+
+constexpr Costs costs_of(const Tiling& tiling, Precision precision) {
+  if (!tiling.portable) return kWgmmaCosts;
+  return precision == Precision::kFp32   ? kPortableFp32
+         : precision == Precision::kTf32 ? kPortableTf32
+                                         : kPortableSixteen;
+}
+
+/// Of `slabs` slabs of a tile's product.
+double product_cycles(const Costs& costs, double rows, double columns, double slabs) {
+  const double values = rows * columns;
+  const double part = values <= 32 * 32   ? costs.smallest_part
+                      : values <= 64 * 64 ? (1 + costs.smallest_part) / 2
+                                          : 1;
+  return slabs * std::max(values * kSlab / (costs.multiply_adds_per_cycle * part),
+                          (rows + columns) * costs.value_bytes * kSlab / costs.bytes_per_cycle);
+}
+
+double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling, int parts) {
+  const bool updates = task.form == Form::kWeightGradient || task.form == Form::kUpdate;
+  const double rows = updates ? tiling.weight_rows() : tiling.rows(),
+               columns = updates ? tiling.weight_columns() : tiling.columns;
+  double cycles = costs.task;
+  if (tiling.portable && task.form == Form::kOutputLoss)
+    cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs);
+  else if (tiling.portable && task.form == Form::kLossGradient)
+    cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs - 1) +
+              product_cycles(costs, rows, columns, static_cast<double>(kOutputsOfTile) / kSlab);
+  else
+    cycles += product_cycles(costs, rows, columns, task.slabs);
+  if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
+    cycles += costs.loss;
+  double bytes = updates ? costs.update_bytes : 0;  // of a weight
+  if (task.form == Form::kUpdate) bytes += 4 * parts;
+  if (task.form == Form::kWeightGradientPart) bytes += 4;
+  cycles += rows * columns * bytes / costs.update_bytes_per_cycle;
+  return cycles;
+}
 
 /// All tasks of a step, in groups, with what each waits for.
 class Step {
  public:
-  Step(const Network& network, const Tiling& tiling, int multiprocessors, int slabs_of_part)
+  Step(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+       int slabs_of_part)
       : network_(network),
         tiling_(tiling),
+        costs_(costs_of(tiling, precision)),
         multiprocessors_(multiprocessors),
         slabs_of_part_(slabs_of_part),
         row_tiles_(divide_up(network.batch, tiling.rows())),
@@ -92,11 +148,12 @@ class Step {
   int layers() const { return network_.layers(); }
   /// Of a layer's weight gradients: so many that there is a task for every multiprocessor.
   int parts_of(int layer) const {
-    if (slabs_of_part_ == kNoParts) return 1;
+    if (slabs_of_part_ == kNoParts || tiling_.portable) return 1;
     const std::int64_t tiles = std::int64_t{rows_of_weights(layer)} * columns_of_weights(layer);
     return static_cast<int>(std::clamp<std::int64_t>(
         multiprocessors_ / tiles, 1, std::max(1, divide_up(network_.batch, kSlab) / slabs_of_part_)));
   }
+  double link() const { return costs_.link; }
 
  private:
   Task blank(Form form, int layer, int row, int column, int inner) const {
@@ -115,7 +172,7 @@ class Step {
   /// layers first, which the next step begins with.
   void add(Group group, int urgency, int parts = 1) {
     group.urgency = urgency;
-    group.cost = Costs::of(group.tasks.front(), tiling_, parts);
+    group.cost = cycles_of(costs_, group.tasks.front(), tiling_, parts);
     groups_.push_back(std::move(group));
   }
 
@@ -161,7 +218,7 @@ class Step {
   Group loss_row(int row) const {
     const int last = network_.layers() - 1;
     Group group;
-    for (int part = 0; part < kPanel / kRowsOfLoss; ++part) {
+    for (int part = 0; part < tiling_.group_rows / kRowsOfLoss; ++part) {
       Task task = blank(Form::kLoss, last, row, part, 0);
       task.rows = now(counters_.outputs_row(row));
       task.signals[0] = counters_.gradient_row(last, row), task.signals[1] = counters_.gradient(last);
@@ -198,8 +255,8 @@ class Step {
     return group;
   }
 
-  int rows_of_weights(int layer) const { return divide_up(network_.out(layer), tiling_.rows()); }
-  int columns_of_weights(int layer) const { return divide_up(network_.in(layer), tiling_.columns); }
+  int rows_of_weights(int layer) const { return divide_up(network_.out(layer), tiling_.weight_rows()); }
+  int columns_of_weights(int layer) const { return divide_up(network_.in(layer), tiling_.weight_columns()); }
 
   /// The gradients of whole weights, with their update, or the update from the sums of parts.
   Group weight_gradients(int layer, int parts) const {
@@ -245,6 +302,7 @@ class Step {
   const Network& network_;
   Tiling tiling_;
   int multiprocessors_, slabs_of_part_;
+  Costs costs_;
   int row_tiles_;
   Counters counters_;
   std::vector<std::uint32_t> needs_;
@@ -293,7 +351,7 @@ class Walk {
       if (wait.counter < 0 || wait.of_last_step) continue;
       const auto counter = static_cast<std::size_t>(wait.counter);
       if (missing_[counter] > 0) return;
-      ready = std::max(ready, finished_[counter] + Costs::kLink);
+      ready = std::max(ready, finished_[counter] + step_.link());
     }
     group.ready = ready;
   }
@@ -361,26 +419,30 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
              multiprocessors;
 }
 
-Tiling choose_tiling(const Network& network, bool relu, int multiprocessors) {
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors, std::span<const Tiling> tilings,
+                     Precision precision) {
   const Tiling* best = nullptr;
   double least = 0;
-  for (const Tiling& tiling : kTilings) {
+  for (const Tiling& tiling : tilings) {
     if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
-    const double cycles =
-        make_schedule(network, tiling, multiprocessors, choose_parts(network, tiling, multiprocessors))
-            .cycles;
+    const double cycles = make_schedule(network, tiling, multiprocessors, precision,
+                                        choose_parts(network, tiling, multiprocessors))
+                              .cycles;
     if (best != nullptr && cycles >= least) continue;
     best = &tiling, least = cycles;
   }
-  return best != nullptr ? *best : kTilings[0];
+  return best != nullptr ? *best : tilings.front();
 }
 
 int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors) {
   int best = kNoParts;
-  double least = make_schedule(network, tiling, multiprocessors).cycles;
+  if (tiling.portable || divide_up(network.batch, kSlab) < 2 * kSlabsOfPart[0]) return best;
+  const auto cycles_with = [&](int parts) {
+    return make_schedule(network, tiling, multiprocessors, Precision::kBf16, parts).cycles;
+  };
+  double least = cycles_with(kNoParts);
   for (const int parts : kSlabsOfPart) {
-    if (divide_up(network.batch, kSlab) < 2 * parts) break;
-    const double cycles = make_schedule(network, tiling, multiprocessors, parts).cycles;
+    const double cycles = cycles_with(parts);
     if (cycles < least) best = parts, least = cycles;
   }
   return best;
@@ -396,8 +458,8 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
   const std::int64_t rows = divide_up(network.batch, tiling.rows());
   for (int layer = 0; layer < network.layers(); ++layer) {
     const std::int64_t columns = divide_up(network.out(layer), tiling.columns);
-    tasks += 2 * rows * columns + std::int64_t{divide_up(network.out(layer), tiling.rows())} *
-                                      divide_up(network.in(layer), tiling.columns);
+    tasks += 2 * rows * columns + std::int64_t{divide_up(network.out(layer), tiling.weight_rows())} *
+                                      divide_up(network.in(layer), tiling.weight_columns());
   }
   if (tasks > kMostTasks)
     return "a step is " + std::to_string(tasks) + " tiles, at most " + std::to_string(kMostTasks) +
@@ -405,10 +467,11 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
   return std::nullopt;
 }
 
-Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors, int slabs_of_part) {
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+                       int slabs_of_part) {
   if (const auto refusal = schedule_refusal(network, tiling))
     throw std::invalid_argument("schedule: " + *refusal);
-  Step step(network, tiling, multiprocessors, slabs_of_part);
+  Step step(network, tiling, multiprocessors, precision, slabs_of_part);
   Walk walk(step, tiling, multiprocessors);
   Schedule schedule;
   schedule.counters = step.counters();

@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/workload.h"
 #include "tiled/plan.h"
 
 namespace headroom::tiled {
@@ -33,9 +35,10 @@ inline constexpr int kNoParts = 0;
 /// The one with which the scheduler thinks that the step is the shortest.
 int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors);
 
-/// Of those with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
+/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
 /// H200, though its steps are a third too short: docs/kernels/log/tiled.md.)
-Tiling choose_tiling(const Network& network, bool relu, int multiprocessors);
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
+                     std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
 
 /// Whether the last hidden layer's gradient is made with the loss (Form::kLossGradient): few outputs, and so few tiles that all can make
 /// them at once.
@@ -44,10 +47,10 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);
 
-/// Weight gradients in parts of at least `slabs_of_part` slabs where their tiles are few; kNoParts: never. Throws std::invalid_argument
-/// with schedule_refusal()'s reason.
+/// `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; kNoParts,
+/// and with portable tiles: never. Throws std::invalid_argument with schedule_refusal()'s reason.
 Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
-                       int slabs_of_part = kNoParts);
+                       Precision precision = Precision::kBf16, int slabs_of_part = kNoParts);
 
 /// "input gradient of layer 2, tile row 0, column 5".
 std::string describe(const Task& task);

@@ -20,10 +20,9 @@
 #pragma once
 
 #include "machine/masks.cuh"
-#include "rules/activation.cuh"
-#include "rules/optimizer.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
+#include "tiled/update.cuh"
 
 namespace headroom::tiled {
 
@@ -131,26 +130,6 @@ MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task,
          worker.thread();
 }
 
-/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
-template <class Work>
-MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
-  switch (activation) {
-    case Activation::kTanh:
-      return work(Constant<Activation::kTanh>{});
-    case Activation::kSilu:
-      return work(Constant<Activation::kSilu>{});
-    case Activation::kGelu:
-      return work(Constant<Activation::kGelu>{});
-    case Activation::kElu:
-      return work(Constant<Activation::kElu>{});
-    default:
-      return;  // ReLU has a kernel of its own
-  }
-}
-TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
-  return activation == Activation::kTanh || activation == Activation::kElu;
-}
-
 template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                  const StepPlace& step) {
@@ -186,8 +165,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
     });
   }
   store_tile(worker, held,
-             Place{a.layer[task.layer + 1].input, a.layer[task.layer + 1].input_values, layer.out_pitch,
-                   step.parity, S::kRows * task.row, S::kColumns * task.column, a.batch, layer.out});
+             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
+                   S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
@@ -246,9 +225,9 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
   const LayerArguments& layer = a.layer[task.layer];
   std::uint32_t held[S::kPairs];
   slopes.template apply<Format>(a, layer, task, worker, sums, held);
-  store_tile(worker, held,
-             Place{layer.gradient, layer.gradient_values, layer.out_pitch, 0, S::kRows * task.row,
-                   S::kColumns * task.column, a.batch, layer.out});
+  store_tile(
+      worker, held,
+      Place{layer.gradient_rows, 0, S::kRows * task.row, S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, last_signal);
 }
 
@@ -301,42 +280,11 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   }
   keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
                loss);
-  store_tile(worker, held,
-             Place{last.gradient, last.gradient_values, last.out_pitch, 0, S::kRows * task.row, 0, a.batch,
-                   last.out});
+  store_tile(worker, held, Place{last.gradient_rows, 0, S::kRows * task.row, 0, a.batch, last.out});
   if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
 }
 
 // ---- weight gradient and update
-
-/// One parameter by its gradient, with as many slots as the optimizer has.
-template <int kSlots>
-MACHINE_DEVICE void update(const rules::UpdateFactors& factors, float gradient, float& value, float& first,
-                           float& second) {
-  if constexpr (kSlots == 2)
-    rules::update_adam(factors, gradient, value, first, second);
-  else if constexpr (kSlots == 1)
-    rules::update_with_momentum(factors, gradient, value, first);
-  else
-    value = fmaf(-factors.rate, gradient, value);
-}
-/// Calls work(Constant) with their number as a constant.
-template <class Work>
-MACHINE_DEVICE void with_slots(int slots, const Work& work) {
-  if (slots == 0) return work(Constant<0>{});
-  if (slots == 1) return work(Constant<1>{});
-  return work(Constant<2>{});
-}
-
-/// The factors of a step's updates, eight floats.
-MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPlace& step) {
-  static_assert(sizeof(rules::UpdateFactors) == 2 * sizeof(uint4));
-  const auto* from = reinterpret_cast<const uint4*>(a.factors + step.of_launch);
-  const uint4 words[2] = {machine::load_constant16(from), machine::load_constant16(from + 1)};
-  rules::UpdateFactors factors;
-  memcpy(&factors, words, sizeof factors);
-  return factors;
-}
 
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
 /// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
@@ -561,8 +509,8 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, W
     if (has_biases(task)) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
   });
   store_tile(worker, held,
-             Place{layer.weights, layer.weights_values, layer.in_pitch, step.parity ^ 1, S::kRows * task.row,
-                   S::kColumns * task.column, layer.out, layer.in});
+             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column,
+                   layer.out, layer.in});
   if (worker.leads()) signal(a, task, 0, 1);
   if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group() == 0)
     finish_loss<S>(a, worker, step);

@@ -4,8 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-
 #include "machine/barriers.cuh"
 #include "machine/copy.cuh"
 #include "machine/formats.cuh"
@@ -15,6 +13,7 @@
 #include "machine/uniform.cuh"
 #include "machine/wgmma.cuh"
 #include "tiled/arguments.h"
+#include "tiled/list.cuh"
 #include "tiled/waits.cuh"
 
 namespace headroom::tiled {
@@ -59,62 +58,6 @@ struct SharedMemory {
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
   float sums[S::kWarpgroups][8];  // of warps
   unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
-};
-
-// Without the order that step.cuh describes, to measure what it costs: a launch may then compute anything.
-#ifdef HEADROOM_TILED_UNORDERED
-inline constexpr bool kOrdered = false;
-#else
-inline constexpr bool kOrdered = true;
-#endif
-
-/// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
-template <bool kAhead>
-class List {
- public:
-  MACHINE_DEVICE List(const Arguments& a, int first, int stride)
-      : tasks_(a.tasks),
-        begin_(a.first_task[machine::block_index()] + first),
-        end_(a.first_task[machine::block_index() + 1]),
-        stride_(stride),
-        next_(begin_) {
-    if constexpr (kAhead) load();
-  }
-  MACHINE_DEVICE int index() const { return at_; }  // of the task that take() gave
-  /// The next task of this step; the one behind it, or the first again, is on its way.
-  MACHINE_DEVICE Task take() {
-    if constexpr (!kAhead) load();
-    Task task;
-    memcpy(&task, words_, sizeof task);
-    at_ = next_;
-    next_ = at_ + stride_ < end_ ? at_ + stride_ : begin_;
-    if constexpr (kAhead) load();
-    return task;
-  }
-  MACHINE_DEVICE bool step_ends() const { return next_ == begin_; }
-
- private:
-  MACHINE_DEVICE void load() {
-    const auto* words = reinterpret_cast<const uint4*>(tasks_ + next_);
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words_[i] = machine::load_constant16(words + i);
-  }
-  const Task* tasks_;
-  int begin_, end_, stride_, next_, at_ = 0;
-  static constexpr int kWords = sizeof(Task) / sizeof(uint4);
-  uint4 words_[kWords];
-};
-
-/// The steps of a launch, and what changes from one to the next.
-struct StepPlace {
-  int of_launch = 0, parity, batch;
-  MACHINE_DEVICE explicit StepPlace(const Arguments& a)
-      : parity(a.parity), batch(static_cast<int>(a.first_step % a.batches)) {}
-  MACHINE_DEVICE void advance(const Arguments& a) {
-    ++of_launch;
-    parity ^= 1;
-    if (++batch == a.batches) batch = 0;
-  }
 };
 
 // ---- the multiplying threads
@@ -272,21 +215,9 @@ MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[
   worker.ring.advance(S::kStages);
 }
 
-/// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
-/// and what the copy engine has, is there for all who see the counters.
-MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
-  if constexpr (kOrdered) machine::fence_acq_rel_gpu();
-#pragma unroll
-  for (int i = 0; i < 3; ++i)
-    if (i >= first && i <= last && task.signals[i] >= 0)
-      machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
-}
-
 /// Rows of a matrix in device memory that a warpgroup stores: from (row, column) of `slice`, as far as the matrix goes.
 struct Place {
-  const CUtensorMap& map;
-  std::uint16_t* values;
-  std::int64_t pitch;
+  const Rows& matrix;
   int slice, row, column, rows_of_matrix, columns_of_matrix;
 };
 /// The warpgroup's 64 rows, packed in `held`, to their place.
@@ -298,7 +229,7 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
   machine::warp_sync();
   machine::store_rows<kWords / 4>(staging, held, lane);
   machine::warp_sync();
-  std::uint16_t* matrix = place.values + place.slice * (place.rows_of_matrix * place.pitch);
+  std::uint16_t* matrix = static_cast<std::uint16_t*>(place.matrix.values) + place.slice * place.matrix.slice;
 #pragma unroll
   for (int panel = 0; panel < (kWords + 15) / 16; ++panel) {
     constexpr int kPieces = kWords < 16 ? kWords / 2 : 8;  // of 16 bytes of a row
@@ -312,17 +243,12 @@ MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&he
       const int to_row = place.row + kPanel * worker.group() + row,
                 to_column = place.column + kPanel * panel + 8 * piece;
       if (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix)
-        __stcg(reinterpret_cast<uint4*>(matrix + to_row * place.pitch + to_column), words);
+        __stcg(reinterpret_cast<uint4*>(matrix + std::int64_t{to_row} * place.matrix.pitch + to_column),
+               words);
     }
   }
   worker.meet();
 }
-
-/// A value that is known when a kernel is compiled, as an argument.
-template <auto kValue>
-struct Constant {
-  static constexpr auto value = kValue;
-};
 
 /// A warpgroup waits for a counter, by the first lane of each warp, and then sees what was written before that was added to.
 template <class S>

@@ -60,7 +60,7 @@ struct Work {
     std::set<Tile> tiles;
     if (layer == last() && !wide_outputs()) return outputs(row);
     if (layer == last()) {
-      for (int part = 0; part < kPanel / kRowsOfLoss; ++part)
+      for (int part = 0; part < tiling.group_rows / kRowsOfLoss; ++part)
         tiles.insert({Form::kLoss, layer, row, part, 0});
       return tiles;
     }
@@ -70,11 +70,12 @@ struct Work {
     return tiles;
   }
   int tiles_of_weights(int layer) const {
-    return divide_up(network.out(layer), tiling.rows()) * across(network.in(layer));
+    return divide_up(network.out(layer), tiling.weight_rows()) *
+           divide_up(network.in(layer), tiling.weight_columns());
   }
   int parts_of(int layer) const {
     int parts = 1;
-    if (slabs_of_part == kNoParts) return parts;
+    if (slabs_of_part == kNoParts || tiling.portable) return parts;
     while ((parts + 1) * tiles_of_weights(layer) <= multiprocessors &&
            (parts + 1) * slabs_of_part <= divide_up(network.batch, kSlab))
       ++parts;
@@ -83,8 +84,8 @@ struct Work {
   /// The tasks that write a layer's weights.
   std::set<Tile> weights(int layer) const {
     std::set<Tile> tiles;
-    for (int row = 0; row < divide_up(network.out(layer), tiling.rows()); ++row)
-      for (int column = 0; column < across(network.in(layer)); ++column)
+    for (int row = 0; row < divide_up(network.out(layer), tiling.weight_rows()); ++row)
+      for (int column = 0; column < divide_up(network.in(layer), tiling.weight_columns()); ++column)
         tiles.insert({parts_of(layer) > 1 ? Form::kUpdate : Form::kWeightGradient, layer, row, column, 0});
     return tiles;
   }
@@ -276,17 +277,19 @@ void for_random_networks(int count, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {
-    const int choices[] = {1, 2, 3, 7, 20, 132, 144};
+    const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
     const Network network = random_network(random);
-    const Tiling& tiling = kTilings[random() % std::size(kTilings)];
+    const std::size_t which = random() % (std::size(kTilings) + std::size(kPortableTilings));
+    const Tiling& tiling =
+        which < std::size(kTilings) ? kTilings[which] : kPortableTilings[which - std::size(kTilings)];
     const int slabs_of_part = std::array{kNoParts, 1, 3}[random() % 3];
     const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors), multiprocessors,
                     slabs_of_part};
     SCOPED_TRACE(described(work.network, work.tiling, multiprocessors) + ", parts of " +
                  std::to_string(slabs_of_part));
-    check(work, make_schedule(work.network, work.tiling, multiprocessors, slabs_of_part), multiprocessors,
-          random);
+    check(work, make_schedule(work.network, work.tiling, multiprocessors, Precision::kBf16, slabs_of_part),
+          multiprocessors, random);
   }
 }
 

@@ -1,6 +1,6 @@
 // Prints what cuda-tiled's multiprocessors do when, and the step's time with each tiling, without and with weight gradients in parts:
-//   tiled_task_times PRECISION [--tasks] [--chosen] [--trace FILE] WORKLOAD...
-// --tasks: a line for each form and layer of the step's tasks, in microseconds: when the first and the last had their first slab, when
+//   tiled_task_times PRECISION [--portable] [--tasks] [--chosen] [--trace FILE] WORKLOAD...
+// --portable: with the kernel for every GPU. --tasks: a line for each form and layer of the step's tasks, in microseconds: when the first and the last had their first slab, when
 // the last was stored, and the means of products and of what follows them. --chosen: only the tiling that would be taken. --trace: the
 // times of all tasks of a step, as JSON. A star is beside what would be taken.
 //
@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ void print_tasks(TiledTrainer& trainer, std::int64_t next) {
 }
 
 struct Wanted {
+  bool portable = false;
   bool tasks = false;
   bool chosen = false;  // only the tiling that would be taken
   std::string trace;    // a file
@@ -85,8 +87,11 @@ void print_times(const std::string& name, Precision precision, const Wanted& wan
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
   const tiled::Network network{workload.model.widths, workload.batch_size};
   const bool relu = workload.model.activation == Activation::kRelu;
-  const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors);
-  for (const tiled::Tiling& tiling : tiled::kTilings) {
+  const std::span<const tiled::Tiling> tilings = wanted.portable || tiled_is_portable(precision, 0)
+                                                     ? std::span<const tiled::Tiling>(tiled::kPortableTilings)
+                                                     : tiled::kTilings;
+  const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
+  for (const tiled::Tiling& tiling : tilings) {
     if (!tiled::has_kernel(tiling, relu) || (wanted.chosen && tiling != chosen)) continue;
     const int chosen_parts = tiled::choose_parts(network, tiling, multiprocessors);
     for (const int parts : std::set{tiled::kNoParts, chosen_parts}) {
@@ -98,8 +103,8 @@ void print_times(const std::string& name, Precision precision, const Wanted& wan
       std::printf("%-40s %s %3dx%-3d parts %2d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n",
                   name.c_str(), std::string(to_string(precision)).c_str(), tiling.rows(), tiling.columns,
                   parts, taken ? "*" : " ", time.microseconds,
-                  tiled::make_schedule(network, tiling, multiprocessors, parts).cycles / 1755, first_loss,
-                  trainer->losses(time.next_step - 1, 1)[0]);
+                  tiled::make_schedule(network, tiling, multiprocessors, precision, parts).cycles / 1755,
+                  first_loss, trainer->losses(time.next_step - 1, 1)[0]);
       if (wanted.tasks && taken) print_tasks(*trainer, time.next_step);
       if (!wanted.trace.empty() && taken)
         write_trace(wanted.trace, name, precision, *trainer, time.next_step);
@@ -113,7 +118,9 @@ int run(std::vector<std::string> arguments) {
   if (arguments.empty()) throw InputError("no precision given");
   const Precision precision = parse_precision(arguments[0]);
   for (std::size_t i = 1; i < arguments.size(); ++i) {
-    if (arguments[i] == "--tasks")
+    if (arguments[i] == "--portable")
+      wanted.portable = true;
+    else if (arguments[i] == "--tasks")
       wanted.tasks = true;
     else if (arguments[i] == "--chosen")
       wanted.chosen = true;

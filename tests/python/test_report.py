@@ -377,6 +377,8 @@ def test_what_does_not_fit_is_named_instead_of_drawn(tmp_path, monkeypatch):
 
 def test_the_published_files_are_reported(tmp_path):
     published = sorted((ROOT / "results/h200").glob("*.json"))
+    if os.environ.get("HEADROOM_TEST_ALL") != "1":  # a file takes seconds
+        published = published[::6]
     document, _ = reported(tmp_path, *[path.read_text() for path in published])
     assert "NVIDIA H200" in document.text
 
