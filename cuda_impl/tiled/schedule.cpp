@@ -301,8 +301,8 @@ class Step {
 
   const Network& network_;
   Tiling tiling_;
-  int multiprocessors_, slabs_of_part_;
   Costs costs_;
+  int multiprocessors_, slabs_of_part_;
   int row_tiles_;
   Counters counters_;
   std::vector<std::uint32_t> needs_;
