@@ -73,16 +73,8 @@ MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const
 template <class S, class Format>
 MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
   const LayerArguments& layer = a.layer[task.layer];
-  float sums[S::kSums], none[4];
-  Biases<S> biases;
-  worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
-                                                                   none, [&] {
-                                                                     mark(worker, &TaskTimes::first_slab);
-                                                                     biases.load(layer, task, worker);
-                                                                   });
-  worker.pass_turn();
-  mark(worker, &TaskTimes::products);
+  float sums[S::kSums];
+  forward_sums<S, Format>(layer, task, worker, sums);
   const int row = S::kRows * task.row + worker.row_of_tile();
 #pragma unroll
   for (int j = 0; j < S::kColumns / 8; ++j) {
@@ -91,8 +83,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float* to = a.outputs + std::int64_t{row + 8 * half} * a.outputs_pitch + column;
-      *reinterpret_cast<float2*>(to) =
-          make_float2(sums[4 * j + 2 * half] + biases.of[j].x, sums[4 * j + 2 * half + 1] + biases.of[j].y);
+      *reinterpret_cast<float2*>(to) = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
     }
   }
   worker.meet();
@@ -106,8 +97,7 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
                                  const StepPlace& step) {
   const int outputs = a.layer[task.layer].out, pitch = a.outputs_pitch, lane = worker.lane().lane;
   const int first_row = S::kRows * task.row + machine::kTileRows * worker.group() + kRowsOfLoss * task.column;
-  if (lane == 0) wait_for_counter(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
-  worker.meet();
+  wait_together(a, worker, WaitFor::kOutputs, task.rows, step);
   mark(worker, &TaskTimes::first_slab);
   float loss = 0;
   for (int of_part = worker.lane().warp; of_part < kRowsOfLoss; of_part += 4) {
