@@ -189,13 +189,16 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
         if (a.activation == Activation::kRelu) {
           z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
         } else {
-          if (!keeps_outputs(a.activation))
-            Format::store(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+          const auto keep = [&] {
+            Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+          };
+          if (!keeps_outputs(a.activation)) keep();
           with_activation(a.activation, [&](auto activation) {
             constexpr Activation kActivation = decltype(activation)::value;
             z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
                             rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
           });
+          if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
         }
         Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
       });
@@ -209,7 +212,8 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
   using Format = typename S::Format;
   using Value = typename S::Value;
   const LayerArguments& layer = a.layer[task.layer];
-  const bool from_outputs = a.activation == Activation::kRelu || keeps_outputs(a.activation);
+  const bool from_outputs =
+      a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded);
   const Rows& kept = from_outputs ? a.layer[task.layer + 1].input_rows : layer.kept_rows;
   const int slice = from_outputs ? step.parity : 0;
   const auto inside = [&](int row, int column) {
@@ -235,7 +239,7 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
           pass_back(Constant<Activation::kRelu>{});
         else
           with_activation(a.activation, pass_back);
-        Format::store(place(layer.gradient_rows, 0, row, column), sum);
+        Format::store_unrounded(place(layer.gradient_rows, 0, row, column), sum);
       });
 }
 
@@ -307,12 +311,12 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
       if (goes_on) {
         const int piece = column * S::kValueBytes / 16;
         const int place = Format::template place_of_piece<false, 8>(of_tile, piece);
-        Format::store_shared(
+        Format::store_two(
             reinterpret_cast<Value*>(stage + of_tile * 128 + place * 16) + column % (16 / S::kValueBytes),
             z[j].x, z[j].y);
       }
       if ((!goes_on || stores_loss) && row.inside && column < last.gradient_rows.pitch)
-        Format::store_shared(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
+        Format::store_two(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
     }
   }
 #pragma unroll
@@ -371,8 +375,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   if (row.inside)
     loss =
         loss_of_outputs(a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
-          S::Format::store(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
-                           make_float4(x, y, z, w));
+          S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
+                                     make_float4(x, y, z, w));
         });
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
