@@ -186,10 +186,10 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
                                  second = trained.slots.back().flat;
     // AdamW rounds how much of a parameter is kept, what is kept, and the sum.
     const double roundings = optimizer.kind == Optimizer::Kind::kAdamW ? 3 : 2;
-    errors.rule_errors =
-        errors_by_tensor(start.parameters, trained.parameters, roundings, [&](std::int64_t i) {
-          return rules::increment(optimizer, static_cast<double>(step), before[i], first[i], second[i]);
-        });
+    const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
+    errors.rule_errors = errors_by_tensor(
+        start.parameters, trained.parameters, roundings,
+        [&](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
   }
   if (errors.copies.count > 0 && errors.copies.tensors() != errors.tensors.size())
     throw std::invalid_argument("compare_step: copies of another network");

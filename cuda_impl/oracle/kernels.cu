@@ -315,7 +315,7 @@ __global__ void update_kernel(Optimizer optimizer, double step, const double* gr
   rules::Parameter one{.value = parameters[i]};
   if (first_slot != nullptr) one.slots[0] = first_slot[i];
   if (second_slot != nullptr) one.slots[1] = second_slot[i];
-  rules::update(optimizer, step, gradient[i], one);
+  rules::update(rules::at_step(optimizer, step), gradient[i], one);
   parameters[i] = one.value;
   if (first_slot != nullptr) first_slot[i] = one.slots[0];
   if (second_slot != nullptr) second_slot[i] = one.slots[1];

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 
 #include "data/dataset.h"
@@ -219,11 +221,14 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   const std::vector<NamedFault> faults = drawn_faults(workload, draw);
   bool is_finite = true;
   PlainGradient gradient_of(workload, simulated.precision, data, arithmetic);
+  BoundRule rule = bound_rule(simulated.contract);
+  if (networks.spreads > 0) rule.spreads = networks.spreads;
 
   std::vector<StepErrors> correct;
   std::vector<std::vector<StepErrors>> faulty(faults.size());
   std::vector<Sight> seen(faults.size(), Sight::kInvisible);
-  follow_reference(
+  Parameters free_end;
+  const std::vector<double> free_spreads = follow_reference(
       workload, simulated.precision, true, data, network.initial, network.steps,
       [&](const ReferencePoint& point) {
         const std::vector<float> gradient = gradient_of(point.start.parameters, point.step);
@@ -240,18 +245,19 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
                     fault, 1, wrong);
           else
             descend(workload, point.step, gradient, fault, fault.learning_rate_factor, wrong);
-          const Sight seen_here = sight(right, wrong, correct.back(), simulated.precision, networks.rule);
+          const Sight seen_here = sight(right, wrong, correct.back(), simulated.precision, rule);
           seen[i] = std::max(seen[i], seen_here);
           faulty[i].push_back(compare_step(workload.optimizer, point, wrong));
         }
       },
-      nullptr, {.contracts = {simulated.contract}, .copies = networks.copies});
+      [&](const Parameters& end) { free_end = end; },
+      {.contracts = {simulated.contract}, .copies = networks.copies});
 
   Counts counts;
   if (!is_finite) return counts;  // it diverges, as its losses would say
   counts.networks = 1;
   const auto verdict_of = [&](const std::vector<StepErrors>& steps) {
-    return judge(step_update_checks(workload, steps, simulated.precision, networks.rule));
+    return judge(step_update_checks(workload, steps, simulated.precision, rule));
   };
   const auto tell = [&](const std::string& what, const Verification& verification) {
     if (networks.tell)
@@ -266,6 +272,39 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   if (verification.verdict == Verdict::kFail) {
     ++counts.failed;
     tell("correct code failed", verification);
+  }
+  if (!free_spreads.empty()) {
+    const auto after_free_steps = [&](bool same_batch, bool same_number) {
+      State state = State::initial(network.initial, workload.optimizer.slots());
+      for (std::int64_t step = 0; step < kFreeSteps; ++step)
+        descend(workload, same_number ? 0 : step, gradient_of(state.parameters, same_batch ? 0 : step), {}, 1,
+                state);
+      return state.parameters;
+    };
+    const Parameters right = after_free_steps(false, false);
+    const auto check_of = [&](const Parameters& end) {
+      return ten_steps_check(update_errors_from_end(network.initial, end, free_end), free_spreads.front(),
+                             rule);
+    };
+    const Check check = check_of(right);
+    if (std::getenv("FREE_STEPS"))
+      std::printf("FREE %s %.3e %.3e", simulated.name().c_str(), check.error, free_spreads.front());
+    ++(check.passed ? counts.free_steps.passed : counts.free_steps.failed);
+    if (!check.passed) tell("correct code failed", judge({check}));
+    const auto count_fault = [&](const char* name, const Parameters& wrong) {
+      Counts::OfFault& count = counts.faults[name];
+      const std::vector<bool> differ = differing(right, wrong);
+      const Check found = check_of(wrong);
+      if (std::getenv("FREE_STEPS")) std::printf(" %.3e", found.error);
+      if (std::ranges::none_of(differ, [](bool differs) { return differs; }))
+        ++count.invisible;
+      else
+        ++(found.passed ? count.missed : count.caught);
+    };
+    count_fault("ten steps of one batch", after_free_steps(true, false));
+    if (workload.optimizer.slots() == 2)
+      count_fault("ten steps of one number", after_free_steps(false, true));
+    if (std::getenv("FREE_STEPS")) std::printf("\n");
   }
   for (std::size_t i = 0; i < faults.size(); ++i) {
     Counts::OfFault& count = counts.faults[faults[i].name];
@@ -318,6 +357,8 @@ void Counts::add(const Counts& other) {
   passed += other.passed;
   failed += other.failed;
   cannot_be_checked += other.cannot_be_checked;
+  free_steps.passed += other.free_steps.passed;
+  free_steps.failed += other.free_steps.failed;
   for (const auto& [name, fault] : other.faults) {
     OfFault& own = faults[name];
     own.caught += fault.caught;
