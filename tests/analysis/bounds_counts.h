@@ -2,17 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "bounds_simulation.h"
 
 namespace headroom {
 
-/// Of each class the networks `first` to `first + count - 1` of a seed. A network is drawn from seed and number alone.
+/// Networks `first` to `first + count - 1` of a seed. A network is drawn from its class, the seed and its number alone.
 struct NetworkRange {
   std::uint64_t seed = 1;
   std::int64_t first = 0, count = 0;
@@ -21,13 +19,20 @@ struct NetworkRange {
   }
 };
 
+struct ClassCounts {
+  std::string name;
+  std::vector<NetworkRange> ranges{};
+  Counts counts{};
+
+  std::int64_t networks() const;  ///< drawn
+};
+
 struct BoundsCounts {
   int copies = 0;
-  std::vector<NetworkRange> ranges{};
-  std::vector<std::pair<std::string, Counts>> classes{};  ///< by name
+  std::vector<ClassCounts> classes{};
 
-  std::int64_t networks() const;  ///< drawn in each class
-  /// Throws std::invalid_argument if a network would be counted twice, or the classes or numbers of copies differ.
+  std::int64_t networks() const;  ///< drawn in the class that has fewest
+  /// Throws std::invalid_argument if a network would be counted twice, or the numbers of copies differ.
   void add(const BoundsCounts& other);
 };
 

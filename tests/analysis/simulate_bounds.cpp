@@ -116,7 +116,7 @@ BoundsCounts merged(const std::vector<std::string>& files) {
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     try {
       const BoundsCounts one = counts_from_json(text, file);
-      if (total.ranges.empty())
+      if (total.classes.empty())
         total = one;
       else
         total.add(one);
@@ -137,7 +137,7 @@ BoundsCounts simulated(const Options& options, std::mutex& mutex) {
   for (const SimulatedClass& one : all_classes())
     if (std::regex_search(one.name(), pattern)) {
       classes.push_back(one);
-      counts.classes.emplace_back(one.name(), Counts{});
+      counts.classes.push_back({one.name()});
     }
   if (classes.empty()) refuse("--class " + options.classes + ": no class matches");
 
@@ -156,10 +156,10 @@ BoundsCounts simulated(const Options& options, std::mutex& mutex) {
       one.count = 1;
       const Counts found = simulate(classes[which], one);
       const std::lock_guard lock(mutex);
-      counts.classes[which].second.add(found);
+      counts.classes[which].counts.add(found);
     });
     range.count += round;
-    counts.ranges = {range};
+    for (ClassCounts& one : counts.classes) one.ranges = {range};
     if (!options.json.empty()) write(options.json, to_json(counts));
     longest = std::max(longest, seconds() - begin);
   }
@@ -177,7 +177,8 @@ double per_thousand(std::int64_t right, std::int64_t wrong) {
 void show(const BoundsCounts& counts) {
   int misses = 0;
   Counts total;
-  for (const auto& [name, one] : counts.classes) {
+  for (const ClassCounts& of_class : counts.classes) {
+    const Counts& one = of_class.counts;
     total.add(one);
     std::ostringstream text;
     if (per_thousand(one.passed, one.failed) < 999)
@@ -190,7 +191,7 @@ void show(const BoundsCounts& counts) {
         text << " " << fault << ": " << found.missed << " of " << found.missed + found.caught << " missed;";
     if (text.str().empty()) continue;
     ++misses;
-    std::printf("%s:%s\n", name.c_str(), text.str().c_str());
+    std::printf("%s:%s\n", of_class.name.c_str(), text.str().c_str());
   }
   std::printf(
       "%zu classes of %lld networks, %d miss 999 of 1000; correct: %lld passed, %lld failed, %lld cannot be "

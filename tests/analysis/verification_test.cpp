@@ -278,11 +278,16 @@ TEST(Evidence, AFaultIsAFaultWithoutIt) {
 }
 
 TEST(TenStepsCheck, BoundsTheMedianOverTheTensors) {
-  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 4e-2, 0.3}, 0).passed);
-  EXPECT_FALSE(ten_steps_check(std::vector<double>{1e-3, 6e-2, 0.3}, 0).passed);
-  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 6e-2, 0.3}, 3e-2).passed);
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 0.19, 0.3}, 0).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{1e-3, 0.21, 0.3}, 0).passed);
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 0.21, 0.3}, 8e-2).passed);
   EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, std::nan("")}, 1).passed);
   EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, kInfinity}, 1).passed);
+}
+
+TEST(TenStepsCheck, WhereCopiesLeaveWhatDoesNotMoveOnlyNanFails) {
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{0, kInfinity}, kInfinity).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, std::nan("")}, kInfinity).passed);
 }
 
 TEST(LossesFiniteCheck, CountsWhatIsNotFiniteOrOutOfRange) {
