@@ -117,6 +117,7 @@ Arithmetic drawn_arithmetic(const SimulatedClass& simulated, Draw& draw) {
     arithmetic.leaves_before_slope = draw.chance(0.5);
     arithmetic.leaves_weight_gradient = draw.chance(0.5);
     arithmetic.leaves_bias_gradient = draw.chance(0.5);
+    arithmetic.leaves_log_probabilities = draw.chance(0.5);
   }
   return arithmetic;
 }
@@ -224,7 +225,8 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   const std::vector<NamedFault> faults = drawn_faults(workload, draw);
   bool is_finite = true;
   PlainGradient gradient_of(workload, simulated.precision, data, arithmetic);
-  BoundRule rule = bound_rule(simulated.contract);
+  const GradientFormat format = gradient_format(simulated.precision, simulated.contract, workload.batch_size);
+  BoundRule rule;
   if (networks.spreads > 0) rule.spreads = networks.spreads;
 
   std::vector<StepErrors> correct;
@@ -238,7 +240,7 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
         State right = point.start;
         descend(workload, point.step, gradient, {}, 1, right);
         is_finite = is_finite && is_all_finite(point.update);
-        correct.push_back(compare_step(workload.optimizer, point, right));
+        correct.push_back(compare_step(workload.optimizer, point, right, format));
         for (std::size_t i = 0; i < faults.size(); ++i) {
           const Fault& fault = faults[i].fault;
           State wrong = point.start;
@@ -250,7 +252,7 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
             descend(workload, point.step, gradient, fault, fault.learning_rate_factor, wrong);
           const Sight seen_here = sight(right, wrong, correct.back(), simulated.precision, rule);
           seen[i] = std::max(seen[i], seen_here);
-          faulty[i].push_back(compare_step(workload.optimizer, point, wrong));
+          faulty[i].push_back(compare_step(workload.optimizer, point, wrong, format));
         }
       },
       [&](const Parameters& end) { free_end = end; },
