@@ -1,0 +1,30 @@
+// What a launch of the kernel is given.
+#pragma once
+
+#include <cstdint>
+
+#include "narrow/plan.h"
+#include "rules/optimizer.cuh"
+
+namespace headroom::narrow {
+
+struct Arguments {
+  const unsigned char* inputs;   ///< [batches][tiles] of activation_bytes(plan, 0)
+  const unsigned char* targets;  ///< [batches][tiles] of target_bytes(plan)
+  float* partials;               ///< [blocks][sum_floats(plan)]
+  float* block_losses;           ///< [blocks]
+  float* masters;                ///< [sum_floats(plan)], in the order of sums
+  float* slots[2];               ///< the optimizer's, likewise
+  unsigned char* image;
+  const rules::UpdateFactors* factors;  ///< of each step of the launch
+  float* losses;                        ///< [loss_slots], a ring
+  std::int64_t loss_slots;
+  std::uint32_t* counter;  ///< of blocks that have come to a barrier, 0 when the launch begins
+  std::uint32_t* status;   ///< see machine/wait.cuh
+  std::int64_t wait_nanoseconds;
+  std::int64_t first_step, steps, batches;
+  float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
+  float inverse_loss_scale;
+};
+
+}  // namespace headroom::narrow
