@@ -15,6 +15,7 @@ struct Arguments {
   float* block_losses;           ///< [blocks]
   float* masters;                ///< [sum_floats(plan)], in the order of sums
   float* slots[2];               ///< the optimizer's, likewise
+  const std::int32_t* places;    ///< [sum_floats(plan)]: of each parameter in the image, in bytes; -1: none
   unsigned char* image;
   const rules::UpdateFactors* factors;  ///< of each step of the launch
   float* losses;                        ///< [loss_slots], a ring

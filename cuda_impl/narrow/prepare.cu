@@ -67,6 +67,13 @@ __global__ void __launch_bounds__(kThreads)
     *reinterpret_cast<typename Format::Value*>(image + place) = Format::weight(value);
 }
 
+__global__ void __launch_bounds__(kThreads) places_kernel(const Plan plan, std::int32_t* places) {
+  const int sum = static_cast<int>(thread_of_grid());
+  if (sum >= sum_floats(plan)) return;
+  const Target target = target_of(plan, sum);
+  places[sum] = target.layer == 0 ? -1 : place_of(plan, target);
+}
+
 __global__ void __launch_bounds__(kThreads)
     collect_kernel(const Plan plan, const float* placed, float* flat) {
   const int sum = static_cast<int>(thread_of_grid());
@@ -122,6 +129,11 @@ void place_parameters(const Plan& plan, const float* flat, float* placed, unsign
   with_format(plan, [&]<class Format>(Format) {
     place_kernel<Format><<<blocks_for(sum_floats(plan)), kThreads, 0, stream>>>(plan, flat, placed, image);
   });
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void set_places(const Plan& plan, std::int32_t* places, cudaStream_t stream) {
+  places_kernel<<<blocks_for(sum_floats(plan)), kThreads, 0, stream>>>(plan, places);
   CUDA_CHECK(cudaGetLastError());
 }
 

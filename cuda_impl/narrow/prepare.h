@@ -18,6 +18,8 @@ void pack_targets(const Plan& plan, const std::uint32_t* words, int columns, std
 /// flat [parameters] into the order of sums, zeros where there is no parameter; and into the image unless that is null.
 void place_parameters(const Plan& plan, const float* flat, float* placed, unsigned char* image,
                       cudaStream_t stream);
+/// `places` of Arguments.
+void set_places(const Plan& plan, std::int32_t* places, cudaStream_t stream);
 void collect_parameters(const Plan& plan, const float* placed, float* flat, cudaStream_t stream);
 /// Of steps first_step to first_step + steps - 1.
 void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,

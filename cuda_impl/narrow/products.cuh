@@ -8,6 +8,7 @@
 #include "machine/formats.cuh"
 #include "machine/matrices.cuh"
 #include "machine/mma.cuh"
+#include "machine/reductions.cuh"
 #include "narrow/plan.h"
 #include "rules/activation.cuh"
 
@@ -19,8 +20,10 @@ using machine::float_to_bits;
 /// How a factor lies: a row of it after the other, or a column.
 enum class Lies { kByRows, kByColumns };
 
-/// sums[i][j] += x's rows 16i on times y's columns 8j on, over kTerms terms. x[row][term] or, by columns, [term][row]; y[column][term] by
-/// columns, or [term][column] by rows.
+/// add(): sums[i][j] += x's rows 16i on times y's columns 8j on, over kTerms terms. x[row][term] or, by columns, [term][row];
+/// y[column][term] by columns, or [term][column] by rows.
+/// add_gradients(): the same of factors that both lie with terms as rows, where column `ones` of y is all ones: sums of x, which are not
+/// rounded to the product's format.
 template <class Format>
 struct Product;
 
@@ -44,7 +47,7 @@ struct ThirtyTwo {
 struct Tf32 : ThirtyTwo {
   static constexpr bool kIsExact = false;
   MACHINE_DEVICE static void store_pair(Value* to, float low, float high) {
-    *reinterpret_cast<float2*>(to) = make_float2(machine::round_tf32(low), machine::round_tf32(high));
+    *reinterpret_cast<float2*>(to) = make_float2(low, high);
   }
   MACHINE_DEVICE static Value weight(float value) { return machine::round_tf32(value); }
   MACHINE_DEVICE static Value input(float value) { return machine::round_tf32(value); }
@@ -63,8 +66,20 @@ using FormatOf = std::conditional_t<
     std::conditional_t<kPrecision == static_cast<int>(Precision::kBf16), Sixteen<machine::Bf16>,
                        std::conditional_t<kPrecision == static_cast<int>(Precision::kTf32), Tf32, Fp32>>>;
 
+/// Where a product takes factors as they are.
+template <class Format>
+struct ExactGradients {
+  template <int kTerms, int kPieces>
+  MACHINE_DEVICE static void add_gradients(float (&sums)[1][kPieces][4], const typename Format::Value* x,
+                                           int x_stride, const typename Format::Value* y, int y_stride,
+                                           int lane, int) {
+    Product<Format>::template add<Lies::kByColumns, Lies::kByRows, kTerms>(sums, x, x_stride, y, y_stride,
+                                                                           lane);
+  }
+};
+
 template <class Rounding>
-struct Product<Sixteen<Rounding>> {
+struct Product<Sixteen<Rounding>> : ExactGradients<Sixteen<Rounding>> {
   template <Lies kX, Lies kY, int kTerms, int kTall, int kPieces>
   MACHINE_DEVICE static void add(float (&sums)[kTall][kPieces][4], const std::uint16_t* x, int x_stride,
                                  const std::uint16_t* y, int y_stride, int lane) {
@@ -115,16 +130,48 @@ struct Product<Tf32> {
   template <Lies kX, Lies kY, int kTerms, int kTall, int kPieces>
   MACHINE_DEVICE static void add(float (&sums)[kTall][kPieces][4], const float* x, int x_stride,
                                  const float* y, int y_stride, int lane) {
+    float lost[kTall][2];
+    multiply<kX, kY, kTerms, false>(sums, x, x_stride, y, y_stride, lane, lost);
+  }
+  template <int kTerms, int kPieces>
+  MACHINE_DEVICE static void add_gradients(float (&sums)[1][kPieces][4], const float* x, int x_stride,
+                                           const float* y, int y_stride, int lane, int ones) {
+    float lost[1][2] = {};
+    multiply<Lies::kByColumns, Lies::kByRows, kTerms, true>(sums, x, x_stride, y, y_stride, lane, lost);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = machine::quad_sum(lost[0][half]);
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (8 * j + 2 * (lane % 4) + c == ones) sums[0][j][2 * half + c] += all;
+    }
+  }
+
+ private:
+  /// lost: what rounding has taken off x's values of this lane, of rows g and g + 8.
+  template <Lies kX, Lies kY, int kTerms, bool kSumsLost, int kTall, int kPieces>
+  MACHINE_DEVICE static void multiply(float (&sums)[kTall][kPieces][4], const float* x, int x_stride,
+                                      const float* y, int y_stride, int lane, float (&lost)[kTall][2]) {
     constexpr bool kNeighbours = kX == Lies::kByRows && kY == Lies::kByColumns;
     const int g = lane / 4, t = lane % 4;
-    const int first = kNeighbours ? 2 * t : t, apart = kNeighbours ? 1 : 4;
-    const auto pair = [&](const float* from, int row, int row_stride, int term_stride, std::uint32_t (&words)[2]) {
+    const int first = kNeighbours ? 2 * t : t;
+    const auto pair = [&](const float* from, int row, int row_stride, int term_stride, auto is_rounded,
+                          std::uint32_t (&words)[2], float& lost) {
       from += row * row_stride + first * term_stride;
+      float two[2];
       if constexpr (kNeighbours) {
-        const float2 two = *reinterpret_cast<const float2*>(from);
-        words[0] = float_to_bits(two.x), words[1] = float_to_bits(two.y);
+        const float2 both = *reinterpret_cast<const float2*>(from);
+        two[0] = both.x, two[1] = both.y;
       } else {
-        words[0] = float_to_bits(from[0]), words[1] = float_to_bits(from[apart * term_stride]);
+        two[0] = from[0], two[1] = from[4 * term_stride];
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float rounded = decltype(is_rounded)::value ? two[i] : machine::round_tf32(two[i]);
+        words[i] = float_to_bits(rounded);
+        if constexpr (kSumsLost) lost += two[i] - rounded;
       }
     };
     const int x_row = kX == Lies::kByRows ? x_stride : 1, x_term = kX == Lies::kByRows ? 1 : x_stride;
@@ -136,11 +183,13 @@ struct Product<Tf32> {
       for (int i = 0; i < kTall; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          pair(x + term * x_term, 16 * i + g + 8 * half, x_row, x_term, a[i][half]);
+          pair(x + term * x_term, 16 * i + g + 8 * half, x_row, x_term, std::false_type(), a[i][half],
+               lost[i][half]);
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) {
         std::uint32_t b[2];
-        pair(y + term * y_term, 8 * j + g, y_column, y_term, b);
+        float none = 0;
+        pair(y + term * y_term, 8 * j + g, y_column, y_term, std::bool_constant<!kSumsLost>(), b, none);
 #pragma unroll
         for (int i = 0; i < kTall; ++i)
           machine::mma_tf32(sums[i][j], a[i][0][0], a[i][1][0], a[i][0][1], a[i][1][1], b[0], b[1]);
@@ -150,7 +199,7 @@ struct Product<Tf32> {
 };
 
 template <>
-struct Product<Fp32> {
+struct Product<Fp32> : ExactGradients<Fp32> {
   template <Lies kX, Lies kY, int kTerms, int kTall, int kPieces>
   MACHINE_DEVICE static void add(float (&sums)[kTall][kPieces][4], const float* x, int x_stride,
                                  const float* y, int y_stride, int lane) {

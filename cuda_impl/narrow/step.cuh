@@ -35,9 +35,23 @@ class Step {
   static constexpr Loss kLoss = static_cast<Loss>(P.loss);
   static constexpr int kThreads = threads(P), kRowsOfTile = tile_rows(P), kTall = P.tall;
   static constexpr int kOutputs = P.widths[P.layers];
+  static constexpr int kTiles = tiles(P), kWarps = warps(P), kStripRows = strip_rows(P);
+  static constexpr int kImageBytes = image_bytes(P), kInputBytes = activation_bytes(P, 0),
+                       kTargetBytes = target_bytes(P), kTargetStride = target_stride(P);
+  static constexpr int kBiases = bias_begin(P, 1), kSumFours = sum_floats(P) / 4;
   static constexpr int kOwned = owned_fours(P), kParts = sum_parts(P);
   static constexpr int kParametersOfThread = divide_up(4 * kOwned, kThreads);
   static constexpr int kAtOnce = smaller(kParametersOfThread, 8);
+
+  // Of `kAt`, as numbers: device code may not ask a constant for an element.
+  static constexpr int kInputs0 = kAt.inputs[0], kInputs1 = kAt.inputs[1];
+  static constexpr int kTargets0 = kAt.targets[0], kTargets1 = kAt.targets[1];
+  template <int kLayer>
+  static constexpr int kActivations = kAt.activations[kLayer];
+  template <int kLayer>
+  static constexpr int kKept = kAt.kept[kLayer];
+  template <int kLayer>
+  static constexpr int kGradients = kAt.gradients[kLayer % 2];
 
   const Arguments& a_;
   unsigned char* const memory_;
@@ -72,10 +86,10 @@ class Step {
       loss_ = 0;
       const int next_batch = batch + 1 == a_.batches ? 0 : batch + 1;
 #pragma unroll 1
-      for (int tile = block_; tile < tiles(P); tile += P.blocks) {
+      for (int tile = block_; tile < kTiles; tile += P.blocks) {
         machine::copy_async_wait_all();
         machine::block_sync();  // the samples are there, and all have done with the tile before
-        const bool is_last = tile + P.blocks >= tiles(P);
+        const bool is_last = tile + P.blocks >= kTiles;
         if (!is_last || step + 1 < a_.steps)
           fetch_samples(is_last ? next_batch : batch, is_last ? block_ : tile + P.blocks, buffer ^ 1);
         take(tile, buffer);
@@ -97,7 +111,7 @@ class Step {
   MACHINE_DEVICE int g() const { return lane_ / 4; }
   MACHINE_DEVICE int t() const { return lane_ % 4; }
   /// Of the tile; the first of the strip, and this lane's.
-  MACHINE_DEVICE int strip_row() const { return strip_ * strip_rows(P); }
+  MACHINE_DEVICE int strip_row() const { return strip_ * kStripRows; }
   MACHINE_DEVICE int row_of(int i, int half) const { return strip_row() + 16 * i + g() + 8 * half; }
 
   // ---- before the first step
@@ -109,17 +123,14 @@ class Step {
     machine::block_sync();
     write_ones<1>();
     int* own = reinterpret_cast<int*>(memory_ + kAt.own_places);
-    for (int i = thread_; i < 4 * kOwned; i += kThreads) {
-      const Target target = target_of(P, 4 * kOwned * block_ + i);
-      own[i] = target.layer == 0 ? -1 : place_of(P, target);
-    }
+    for (int i = thread_; i < 4 * kOwned; i += kThreads) own[i] = a_.places[4 * kOwned * block_ + i];
   }
   template <int kLayer>
   MACHINE_DEVICE void write_ones() {
     if constexpr (kLayer < P.layers) {
       constexpr int kStride = activation_stride(P, kLayer), kWidth = P.widths[kLayer];
       for (int row = thread_; row < kRowsOfTile; row += kThreads)
-        Format::store_pair(values(kAt.activations[kLayer]) + row * kStride + kWidth / 2 * 2,
+        Format::store_pair(values(kActivations<kLayer>) + row * kStride + kWidth / 2 * 2,
                            kWidth % 2 == 0 ? 1.0f : 0.0f, kWidth % 2 == 0 ? 0.0f : 1.0f);
       write_ones<kLayer + 1>();
     }
@@ -133,25 +144,23 @@ class Step {
       machine::copy_async16(memory_ + to + at, from + at);
   }
   MACHINE_DEVICE void fetch_samples(int batch, int tile, int buffer) {
-    const std::int64_t which = std::int64_t{batch} * tiles(P) + tile;
-    copy<activation_bytes(P, 0)>(buffer == 0 ? kAt.inputs[0] : kAt.inputs[1],
-                                 a_.inputs + which * activation_bytes(P, 0));
-    copy<target_bytes(P)>(buffer == 0 ? kAt.targets[0] : kAt.targets[1],
-                          a_.targets + which * target_bytes(P));
+    const std::int64_t which = std::int64_t{batch} * kTiles + tile;
+    copy<kInputBytes>(buffer == 0 ? kInputs0 : kInputs1, a_.inputs + which * kInputBytes);
+    copy<kTargetBytes>(buffer == 0 ? kTargets0 : kTargets1, a_.targets + which * kTargetBytes);
   }
-  MACHINE_DEVICE void fetch_image() { copy<image_bytes(P)>(0, a_.image); }
+  MACHINE_DEVICE void fetch_image() { copy<kImageBytes>(0, a_.image); }
 
   // ---- a tile
 
   MACHINE_DEVICE void take(int tile, int buffer) {
-    const Value* inputs = values(buffer == 0 ? kAt.inputs[0] : kAt.inputs[1]);
+    const Value* inputs = values(buffer == 0 ? kInputs0 : kInputs1);
     forward<1>(inputs);
-    loss(tile, inputs, floats(buffer == 0 ? kAt.targets[0] : kAt.targets[1]));
+    loss(tile, inputs, floats(buffer == 0 ? kTargets0 : kTargets1));
     backward<P.layers>(inputs);
   }
   template <int kLayer>
   MACHINE_DEVICE const Value* activations(const Value* inputs) const {
-    return kLayer == 0 ? inputs : values(kAt.activations[kLayer]);
+    return kLayer == 0 ? inputs : values(kActivations<kLayer>);
   }
   MACHINE_DEVICE void meet_team() {
     if constexpr (P.team == 1)
@@ -166,14 +175,17 @@ class Step {
   /// behind them, and leaves it.
   template <int kWidth, int kPieces>
   MACHINE_DEVICE static bool is_behind(int piece) {
-    return divide_up(kWidth, kColumns) % kPieces != 0 && piece >= divide_up(kWidth, kColumns);
+    constexpr int kAll = divide_up(kWidth, kColumns);
+    return kAll % kPieces != 0 && piece >= kAll;
   }
 
   /// sums = a strip's rows of the activations times the weights of this warp's outputs.
   template <int kLayer, int kPieces>
   MACHINE_DEVICE void outputs(const Value* inputs, int first, float (&sums)[kTall][kPieces][4]) {
-    constexpr int kIn = activation_stride(P, kLayer - 1), kWeights = weight_stride(P, kLayer);
-    const float* bias = floats(bias_begin(P, kLayer)) + 8 * first + 2 * t();
+    constexpr int kIn = activation_stride(P, kLayer - 1), kWeights = weight_stride(P, kLayer),
+                  kTerms = round_up(P.widths[kLayer - 1], depth(P));
+    constexpr int kBias = bias_begin(P, kLayer), kWeightsBegin = weight_begin(P, kLayer);
+    const float* bias = floats(kBias) + 8 * first + 2 * t();
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
@@ -181,9 +193,9 @@ class Step {
       for (int i = 0; i < kTall; ++i)
         sums[i][j][0] = sums[i][j][2] = two.x, sums[i][j][1] = sums[i][j][3] = two.y;
     }
-    Product<Format>::template add<Lies::kByRows, Lies::kByColumns, round_up(P.widths[kLayer - 1], depth(P))>(
+    Product<Format>::template add<Lies::kByRows, Lies::kByColumns, kTerms>(
         sums, activations<kLayer - 1>(inputs) + strip_row() * kIn, kIn,
-        values(weight_begin(P, kLayer)) + 8 * first * kWeights, kWeights, lane_);
+        values(kWeightsBegin) + 8 * first * kWeights, kWeights, lane_);
   }
 
   template <int kLayer>
@@ -212,13 +224,13 @@ class Step {
           if (is_behind<kWidth, kPieces>(first + j)) continue;
           const int column = 8 * (first + j) + 2 * t(), at = row_of(i, half) * kStride + column;
           const float z[2] = {sums[i][j][2 * half], sums[i][j][2 * half + 1]};
-          if constexpr (keeps_sums(P)) Format::store_pair(values(kAt.kept[kLayer]) + at, z[0], z[1]);
+          if constexpr (keeps_sums(P)) Format::store_pair(values(kKept<kLayer>) + at, z[0], z[1]);
           float h[2] = {activated<Format>(kActivation, z[0]), activated<Format>(kActivation, z[1])};
           if constexpr (kWidth % kColumns != 0) {
             if (column == kWidth) h[0] = 1;
             if (column + 1 == kWidth) h[1] = 1;
           }
-          Format::store_pair(values(kAt.activations[kLayer]) + at, h[0], h[1]);
+          Format::store_pair(values(kActivations<kLayer>) + at, h[0], h[1]);
         }
   }
 
@@ -239,12 +251,12 @@ class Step {
         for (int j = 0; j < kPieces; ++j) z[j] = sums[i][j] + 2 * half;
         const float of_row = kLoss == Loss::kCrossEntropy
                                  ? cross_entropy(z, static_cast<int>(float_to_bits(targets[row])))
-                                 : loss_of_targets(z, targets + row * target_stride(P));
+                                 : loss_of_targets(z, targets + row * kTargetStride);
         if (inside) loss_ += of_row;
         const float scale = a_.gradient_scale;
 #pragma unroll
         for (int j = 0; j < kPieces; ++j)
-          Format::store_pair(values(kAt.gradients[P.layers % 2]) + row * kStride + 8 * j + 2 * t(),
+          Format::store_pair(values(kGradients<P.layers>) + row * kStride + 8 * j + 2 * t(),
                              inside ? z[j][0] * scale : 0.0f, inside ? z[j][1] * scale : 0.0f);
       }
   }
@@ -306,27 +318,29 @@ class Step {
   /// Gradients of the layer before, of the strip's rows.
   template <int kLayer>
   MACHINE_DEVICE void pass_back() {
-    constexpr int kBefore = kLayer - 1;
+    constexpr int kBefore = kLayer - 1, kWidth = P.widths[kBefore];
     constexpr int kAll = divide_up(P.widths[kBefore], kColumns), kPieces = divide_up(kAll, P.team);
+    constexpr int kTerms = round_up(P.widths[kLayer], depth(P));
     constexpr int kOut = gradient_stride(P, kLayer), kWeights = weight_stride(P, kLayer),
-                  kStride = activation_stride(P, kBefore);
+                  kStride = activation_stride(P, kBefore), kWeightsBegin = weight_begin(P, kLayer);
     const int first = member_ * kPieces;
     if (first >= kAll) return;
     float sums[kTall][kPieces][4] = {};
-    Product<Format>::template add<Lies::kByRows, Lies::kByRows, round_up(P.widths[kLayer], depth(P))>(
-        sums, values(kAt.gradients[kLayer % 2]) + strip_row() * kOut, kOut,
-        values(weight_begin(P, kLayer)) + 8 * first, kWeights, lane_);
-    const Value* kept = values(keeps_sums(P) ? kAt.kept[kBefore] : kAt.activations[kBefore]);
+    Product<Format>::template add<Lies::kByRows, Lies::kByRows, kTerms>(
+        sums, values(kGradients<kLayer>) + strip_row() * kOut, kOut,
+        values(kWeightsBegin) + 8 * first, kWeights, lane_);
+    constexpr int kFrom = keeps_sums(P) ? kKept<kBefore> : kActivations<kBefore>;
+    const Value* kept = values(kFrom);
 #pragma unroll
     for (int i = 0; i < kTall; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < kPieces; ++j) {
-          if (is_behind<P.widths[kBefore], kPieces>(first + j)) continue;
+          if (is_behind<kWidth, kPieces>(first + j)) continue;
           const int at = row_of(i, half) * kStride + 8 * (first + j) + 2 * t();
           const float2 of = Format::load_pair(kept + at);
-          Format::store_pair(values(kAt.gradients[kBefore % 2]) + at,
+          Format::store_pair(values(kGradients<kBefore>) + at,
                              passed_back<Format>(kActivation, of.x, sums[i][j][2 * half]),
                              passed_back<Format>(kActivation, of.y, sums[i][j][2 * half + 1]));
         }
@@ -334,25 +348,30 @@ class Step {
   /// Over all rows of the tile.
   template <int kLayer>
   MACHINE_DEVICE void add_weight_gradients(const Value* inputs) {
-    constexpr int kPieces = pieces_of_warp(P, kLayer);
+    constexpr int kPieces = pieces_of_warp(P, kLayer), kFirst = first_piece_of_warp(P, kLayer);
     constexpr int kOut = gradient_stride(P, kLayer), kIn = activation_stride(P, kLayer - 1);
     if (!has_sums<kLayer>()) return;
-    auto& sums = *reinterpret_cast<float(*)[1][kPieces][4]>(sums_[first_piece_of_warp(P, kLayer)]);
-    Product<Format>::template add<Lies::kByColumns, Lies::kByRows, kRowsOfTile>(
-        sums, values(kAt.gradients[kLayer % 2]) + kRows * output_piece<kLayer>(), kOut,
-        activations<kLayer - 1>(inputs) + 8 * first_input_piece<kLayer>(), kIn, lane_);
+    auto& sums = *reinterpret_cast<float(*)[1][kPieces][4]>(sums_[kFirst]);
+    const int first = 8 * first_input_piece<kLayer>();
+    constexpr int kOnes = P.widths[kLayer - 1];
+    Product<Format>::template add_gradients<kRowsOfTile>(
+        sums, values(kGradients<kLayer>) + kRows * output_piece<kLayer>(), kOut,
+        activations<kLayer - 1>(inputs) + first, kIn, lane_, kOnes - first);
   }
   template <int kLayer>
   MACHINE_DEVICE int output_piece() const {
-    return warp_ % output_pieces(P, kLayer);
+    constexpr int kPieces = output_pieces(P, kLayer);
+    return warp_ % kPieces;
   }
   template <int kLayer>
   MACHINE_DEVICE int first_input_piece() const {
-    return warp_ / output_pieces(P, kLayer) * pieces_of_warp(P, kLayer);
+    constexpr int kPieces = output_pieces(P, kLayer), kOfWarp = pieces_of_warp(P, kLayer);
+    return warp_ / kPieces * kOfWarp;
   }
   template <int kLayer>
   MACHINE_DEVICE bool has_sums() const {
-    return first_input_piece<kLayer>() < input_pieces(P, kLayer);
+    constexpr int kPieces = input_pieces(P, kLayer);
+    return first_input_piece<kLayer>() < kPieces;
   }
 
   // ---- the end of a step
@@ -361,14 +380,15 @@ class Step {
   MACHINE_DEVICE void store_sums_of() {
     if constexpr (kLayer <= P.layers) {
       constexpr int kAll = input_pieces(P, kLayer), kPieces = pieces_of_warp(P, kLayer);
+      constexpr int kFirst = first_piece(P, kLayer), kFirstOfWarp = first_piece_of_warp(P, kLayer);
       if (has_sums<kLayer>()) {
-        const int first = first_piece(P, kLayer) + output_piece<kLayer>() * kAll + first_input_piece<kLayer>();
-        float4* to = reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * (sum_floats(P) / 4) +
+        const int first = kFirst + output_piece<kLayer>() * kAll + first_input_piece<kLayer>();
+        float4* to = reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * kSumFours +
                      32 * first + lane_;
 #pragma unroll
         for (int j = 0; j < kPieces; ++j) {
-          if (is_behind<P.widths[kLayer - 1] + 1, kPieces>(first_input_piece<kLayer>() + j)) continue;
-          const float(&of)[4] = sums_[first_piece_of_warp(P, kLayer) + j];
+          if (is_behind<kColumns * kAll, kPieces>(first_input_piece<kLayer>() + j)) continue;
+          const float(&of)[4] = sums_[kFirstOfWarp + j];
           to[32 * j] = make_float4(of[0], of[1], of[2], of[3]);
         }
       }
@@ -384,7 +404,7 @@ class Step {
     machine::block_sync();
     if (thread_ != 0) return;
     float sum = 0;
-    for (int warp = 0; warp < warps(P); ++warp) sum += floats(kAt.losses)[warp];
+    for (int warp = 0; warp < kWarps; ++warp) sum += floats(kAt.losses)[warp];
     a_.block_losses[block_] = sum;
   }
 
@@ -433,7 +453,7 @@ class Step {
       float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
       for (int of = part; of < P.blocks; of += kParts) {
-        const float4 more = __ldcg(partials + std::int64_t{of} * (sum_floats(P) / 4) + four);
+        const float4 more = __ldcg(partials + std::int64_t{of} * kSumFours + four);
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
       scratch[item] = sum;
@@ -446,7 +466,7 @@ class Step {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) update(factors, thread_ + (first + i) * kThreads, i);
     }
-    if (block_ == 0 && warp_ == warps(P) - 1) store_loss(step);
+    if (block_ == 0 && warp_ == kWarps - 1) store_loss(step);
   }
   MACHINE_DEVICE void update(const rules::UpdateFactors& factors, int own, int i) {
     if (own >= 4 * kOwned) return;
@@ -467,7 +487,7 @@ class Step {
     }
     if constexpr (P.slots > 0) a_.slots[0][at] = slot_[0][i];
     a_.masters[at] = value_[i];
-    if (place >= bias_begin(P, 1))
+    if (place >= kBiases)
       *reinterpret_cast<float*>(a_.image + place) = value_[i];
     else
       *reinterpret_cast<Value*>(a_.image + place) = Format::weight(value_[i]);

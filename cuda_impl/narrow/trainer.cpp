@@ -32,11 +32,13 @@ class NarrowTrainer : public PersistentTrainer {
         flat_(initial.flat().size()),
         masters_(sum_floats(plan)),
         image_(zeros<unsigned char>(image_bytes(plan))),
+        places_(sum_floats(plan)),
         partials_(std::int64_t{plan.blocks} * sum_floats(plan)),
         block_losses_(plan.blocks),
         factors_(kMostSteps),
         counter_(zeros<std::uint32_t>(1)) {
     for (int slot = 0; slot < workload.optimizer.slots(); ++slot) slots_.emplace_back(sum_floats(plan));
+    set_places(plan, places_.data(), stream_.get());
     upload(data);
     set_arguments(precision, data.batches(workload.batch_size));
     set_state(State::initial(initial, workload.optimizer.slots()));
@@ -98,6 +100,7 @@ class NarrowTrainer : public PersistentTrainer {
     arguments_.block_losses = block_losses_.data();
     arguments_.masters = masters_.data();
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) arguments_.slots[slot] = slots_[slot].data();
+    arguments_.places = places_.data();
     arguments_.image = image_.data();
     arguments_.factors = factors_.data();
     arguments_.losses = losses_.data();
@@ -146,6 +149,7 @@ class NarrowTrainer : public PersistentTrainer {
   DeviceBuffer<float> flat_, masters_;
   std::vector<DeviceBuffer<float>> slots_;
   DeviceBuffer<unsigned char> image_, inputs_, targets_;
+  DeviceBuffer<std::int32_t> places_;
   DeviceBuffer<float> partials_, block_losses_;
   DeviceBuffer<rules::UpdateFactors> factors_;
   DeviceBuffer<std::uint32_t> counter_;
