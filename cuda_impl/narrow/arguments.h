@@ -8,6 +8,9 @@
 
 namespace headroom::narrow {
 
+/// Cycles at which thread 0 of block 0 has come so far in the last step of a launch.
+inline constexpr int kTraceMarks = 64;
+
 struct Arguments {
   const unsigned char* inputs;   ///< [batches][tiles] of activation_bytes(plan, 0)
   const unsigned char* targets;  ///< [batches][tiles] of target_bytes(plan)
@@ -24,6 +27,7 @@ struct Arguments {
   std::uint32_t* status;   ///< see machine/wait.cuh
   std::int64_t wait_nanoseconds;
   std::int64_t first_step, steps, batches;
+  std::uint32_t* trace;  ///< [kTraceMarks], of a kernel that is compiled with NARROW_TRACE
   float gradient_scale;  ///< of the loss: one over what the mean divides by, times fp16's loss scale
   float inverse_loss_scale;
 };

@@ -211,7 +211,7 @@ NARROW_BOTH int shared_bytes(const Plan& plan) { return places(plan).end; }
 NARROW_BOTH int sum_registers(const Plan& plan) { return 4 * all_pieces_of_warp(plan); }
 /// What a thread may have for sums and for the largest product at once; the rest is for addresses and factors.
 NARROW_BOTH int most_sum_registers(const Plan& plan) {
-  const int of_thread = smaller(255, 65536 / threads(plan) / 8 * 8);
+  const int of_thread = smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
   return of_thread - (value_bytes(plan) == 2 ? 56 : 72);
 }
 NARROW_BOTH int product_registers(const Plan& plan) {
@@ -245,12 +245,12 @@ NARROW_BOTH int team_for(const Plan& plan, int strips, int most_warps) {
 }
 
 /// The best of the plans that fit, by a rough count of the time of a step; blocks == 0: none does. `plan` says what is trained.
-NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits) {
+NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits, int warps_at_most = kMaxWarps) {
   Plan best = plan;
   best.blocks = 0;
   long best_cost = 0;
   const bool is_fp32 = is(plan, Precision::kFp32);
-  for (int most_warps = kMaxWarps; most_warps >= kMinWarps; most_warps /= 2)
+  for (int most_warps = warps_at_most; most_warps >= kMinWarps; most_warps /= 2)
     for (int tall = 1; tall <= (is_fp32 ? 2 : 1); ++tall)
       for (int strips = 1; strips <= 8; ++strips)
         for (int clustered = 0; clustered <= 1; ++clustered) {

@@ -60,6 +60,9 @@ class Step {
   float sums_[all_pieces_of_warp(P)][4];
   float loss_ = 0;                ///< of this lane's rows
   std::uint32_t meetings_ = 0;
+#ifdef NARROW_TRACE
+  int marks_ = 0;
+#endif
   float value_[kAtOnce], slot_[2][kAtOnce];  ///< parameters that this thread trains next
 
  public:
@@ -75,10 +78,12 @@ class Step {
 
   MACHINE_DEVICE void run() {
     clear();
+    const int steps = static_cast<int>(a_.steps);
     int batch = static_cast<int>(a_.first_step % a_.batches), buffer = 0;
     fetch_samples(batch, block_, 0);
     fetch_image();
-    for (std::int64_t step = 0; step < a_.steps; ++step) {
+    for (int step = 0; step < steps; ++step) {
+      trace(true);
 #pragma unroll
       for (auto& piece : sums_)
 #pragma unroll
@@ -89,23 +94,37 @@ class Step {
       for (int tile = block_; tile < kTiles; tile += P.blocks) {
         machine::copy_async_wait_all();
         machine::block_sync();  // the samples are there, and all have done with the tile before
+        trace();
         const bool is_last = tile + P.blocks >= kTiles;
-        if (!is_last || step + 1 < a_.steps)
+        if (!is_last || step + 1 < steps)
           fetch_samples(is_last ? next_batch : batch, is_last ? block_ : tile + P.blocks, buffer ^ 1);
         take(tile, buffer);
         buffer ^= 1;
       }
       store_sums();
       load_parameters(0);
+      trace();
       if (meet()) return;
+      trace();
       add_up_and_update(step);
+      trace();
       if (meet()) return;
-      if (step + 1 < a_.steps) fetch_image();
+      trace();
+      if (step + 1 < steps) fetch_image();
       batch = next_batch;
     }
   }
 
  private:
+  /// For measurements: see kTraceMarks.
+  MACHINE_DEVICE void trace([[maybe_unused]] bool is_step = false) {
+#ifdef NARROW_TRACE
+    if (is_step) marks_ = 0;
+    if (thread_ == 0 && block_ == 0 && marks_ < kTraceMarks) a_.trace[marks_] = machine::cycles();
+    ++marks_;
+#endif
+  }
+
   MACHINE_DEVICE Value* values(int place) const { return reinterpret_cast<Value*>(memory_ + place); }
   MACHINE_DEVICE float* floats(int place) const { return reinterpret_cast<float*>(memory_ + place); }
   MACHINE_DEVICE int g() const { return lane_ / 4; }
@@ -208,6 +227,7 @@ class Step {
         outputs<kLayer>(inputs, first, sums);
         activate<kLayer>(first, sums);
       }
+      trace();
       meet_team();
       forward<kLayer + 1>(inputs);
     }
@@ -309,8 +329,10 @@ class Step {
   template <int kLayer>
   MACHINE_DEVICE void backward(const Value* inputs) {
     if constexpr (kLayer > 0) {
+      trace();
       machine::block_sync();  // all rows' gradients of this layer are there
       if constexpr (kLayer > 1) pass_back<kLayer>();
+      trace();
       add_weight_gradients<kLayer>(inputs);
       backward<kLayer - 1>(inputs);
     }
@@ -445,13 +467,13 @@ class Step {
       if constexpr (P.slots > 1) slot_[1][i] = a_.slots[1][at];
     }
   }
-  MACHINE_DEVICE void add_up_and_update(std::int64_t step) {
+  MACHINE_DEVICE void add_up_and_update(int step) {
     float4* scratch = reinterpret_cast<float4*>(memory_ + kAt.scratch);  // [part][four]
     const float4* partials = reinterpret_cast<const float4*>(a_.partials) + std::int64_t{kOwned} * block_;
     for (int item = thread_; item < kParts * kOwned; item += kThreads) {
       const int four = item % kOwned, part = item / kOwned;
       float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
+#pragma unroll 4
       for (int of = part; of < P.blocks; of += kParts) {
         const float4 more = __ldcg(partials + std::int64_t{of} * kSumFours + four);
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
@@ -493,7 +515,7 @@ class Step {
       *reinterpret_cast<Value*>(a_.image + place) = Format::weight(value_[i]);
   }
   /// By one warp.
-  MACHINE_DEVICE void store_loss(std::int64_t step) {
+  MACHINE_DEVICE void store_loss(int step) {
     float sum = 0;
     for (int block = lane_; block < P.blocks; block += 32) sum += __ldcg(a_.block_losses + block);
 #pragma unroll

@@ -24,23 +24,24 @@ constexpr std::int64_t kMostSteps = 4096;
 class NarrowTrainer : public PersistentTrainer {
  public:
   NarrowTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-                const Parameters& initial, const Plan& plan, const CompileStep& compile)
+                const Parameters& initial, std::unique_ptr<StepKernel> kernel, const Options& options)
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
         workload_(workload),
-        plan_(plan),
-        kernel_(compile(plan)),
-        flat_(initial.flat().size()),
-        masters_(sum_floats(plan)),
-        image_(zeros<unsigned char>(image_bytes(plan))),
-        places_(sum_floats(plan)),
-        partials_(std::int64_t{plan.blocks} * sum_floats(plan)),
-        block_losses_(plan.blocks),
+        kernel_(std::move(kernel)),
+        plan_(kernel_->plan()),
+        flat_(static_cast<std::int64_t>(initial.flat().size())),
+        masters_(sum_floats(plan_)),
+        image_(zeros<unsigned char>(image_bytes(plan_))),
+        places_(sum_floats(plan_)),
+        partials_(std::int64_t{plan_.blocks} * sum_floats(plan_)),
+        block_losses_(plan_.blocks),
         factors_(kMostSteps),
         counter_(zeros<std::uint32_t>(1)) {
-    for (int slot = 0; slot < workload.optimizer.slots(); ++slot) slots_.emplace_back(sum_floats(plan));
-    set_places(plan, places_.data(), stream_.get());
+    for (int slot = 0; slot < workload.optimizer.slots(); ++slot) slots_.emplace_back(sum_floats(plan_));
+    set_places(plan_, places_.data(), stream_.get());
     upload(data);
     set_arguments(precision, data.batches(workload.batch_size));
+    arguments_.trace = options.trace;
     set_state(State::initial(initial, workload.optimizer.slots()));
   }
 
@@ -144,8 +145,8 @@ class NarrowTrainer : public PersistentTrainer {
   }
 
   const Workload workload_;
-  const Plan plan_;
   const std::unique_ptr<StepKernel> kernel_;
+  const Plan plan_;
   DeviceBuffer<float> flat_, masters_;
   std::vector<DeviceBuffer<float>> slots_;
   DeviceBuffer<unsigned char> image_, inputs_, targets_;
@@ -177,8 +178,8 @@ std::unique_ptr<Trainer> make_narrow_trainer(const Workload& workload, Precision
     throw UnsupportedError("cuda-fused-compiled: " + *reason);
   require_data_for(workload, data, "cuda-fused-compiled");
   use_device(device);
-  const Plan plan = options.plan ? *options.plan : make_plan(plan_of(workload, precision), limits);
-  return std::make_unique<NarrowTrainer>(workload, precision, data, initial, plan, compile);
+  return std::make_unique<NarrowTrainer>(workload, precision, data, initial,
+                                         compile(workload, precision, limits, options.plan), options);
 }
 
 }  // namespace headroom

@@ -24,16 +24,21 @@ class StepKernel {
   virtual ~StepKernel() = default;
   /// Asynchronous.
   virtual void launch(const Arguments& arguments, Stream& stream) const = 0;
+  virtual const Plan& plan() const = 0;
   virtual bool was_kept() const = 0;     ///< whether the cache had it
   virtual std::string note() const = 0;  ///< how it came about
 };
-using CompileStep = std::function<std::unique_ptr<StepKernel>(const Plan& plan)>;
+/// Compiles the kernel of the best plan for a device with these limits, or of `chosen`.
+using CompileStep = std::function<std::unique_ptr<StepKernel>(
+    const Workload& workload, Precision precision, const Limits& limits, const std::optional<Plan>& chosen)>;
 
 Limits limits_of(int device);
 
-/// For tests and measurements: another plan than make_plan()'s, of the same workload.
+/// For tests and measurements: another plan than make_plan()'s, of the same workload; where a kernel with traces writes them, in
+/// device memory.
 struct Options {
   std::optional<Plan> plan;
+  std::uint32_t* trace = nullptr;
 };
 }  // namespace narrow
 

@@ -63,6 +63,7 @@ class EmulatedStep : public narrow::StepKernel {
     config.numAttrs = 1;
     CUDA_CHECK(launch_thread(config, [kernel = entry_.kernel, arguments] { kernel(arguments); }));
   }
+  const Plan& plan() const override { return entry_.plan; }
   bool was_kept() const override { return true; }
   std::string note() const override { return "its kernel runs on the CPU"; }
 
@@ -72,7 +73,10 @@ class EmulatedStep : public narrow::StepKernel {
 
 }  // namespace
 
-std::unique_ptr<narrow::StepKernel> narrow_kernel(const Plan& plan) {
+std::unique_ptr<narrow::StepKernel> narrow_kernel(const Workload& workload, Precision precision,
+                                                  const narrow::Limits& limits,
+                                                  const std::optional<Plan>& chosen) {
+  const Plan plan = chosen ? *chosen : narrow::make_plan(narrow::plan_of(workload, precision), limits);
   static const std::vector<Entry> all = entries(std::make_index_sequence<std::size(narrow::kCases)>());
   for (const Entry& entry : all)
     if (std::memcmp(&entry.plan, &plan, sizeof plan) == 0) return std::make_unique<EmulatedStep>(entry);

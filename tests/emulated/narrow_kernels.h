@@ -7,7 +7,9 @@
 
 namespace headroom::emulated {
 
-/// Of one of the cases in tests/cuda/narrow_cases.h. Throws std::logic_error for another plan.
-std::unique_ptr<narrow::StepKernel> narrow_kernel(const narrow::Plan& plan);
+/// Of one of the cases in tests/cuda/narrow_cases.h. Throws std::logic_error for another.
+std::unique_ptr<narrow::StepKernel> narrow_kernel(const Workload& workload, Precision precision,
+                                                  const narrow::Limits& limits,
+                                                  const std::optional<narrow::Plan>& chosen);
 
 }  // namespace headroom::emulated

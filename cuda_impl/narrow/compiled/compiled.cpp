@@ -23,7 +23,8 @@ static_assert(static_cast<int>(Loss::kCrossEntropy) == 0 && static_cast<int>(Los
 
 class CompiledStep : public StepKernel {
  public:
-  CompiledStep(const Plan& plan, const jit::Cubin& cubin) : kernel_(cubin), was_kept_(cubin.was_kept) {
+  CompiledStep(const Plan& plan, const jit::Cubin& cubin)
+      : plan_(plan), kernel_(cubin), was_kept_(cubin.was_kept) {
     shape_.blocks = plan.blocks;
     shape_.threads = threads(plan);
     shape_.shared_bytes = shared_bytes(plan);
@@ -41,15 +42,31 @@ class CompiledStep : public StepKernel {
   void launch(const Arguments& arguments, Stream& stream) const override {
     kernel_.launch(shape_, stream.get(), arguments);
   }
+  const Plan& plan() const override { return plan_; }
   bool was_kept() const override { return was_kept_; }
   std::string note() const override { return note_; }
 
  private:
+  const Plan plan_;
   jit::Kernel kernel_;
   jit::LaunchShape shape_;
   bool was_kept_;
   std::string note_;
 };
+
+/// take(plan) for the best plan, and for one of fewer warps if that takes too many registers.
+template <class Take>
+auto with_fitting_plan(const Workload& workload, Precision precision, const Limits& limits,
+                       const std::optional<Plan>& chosen, const Take& take) {
+  if (chosen) return take(*chosen);
+  for (int warps = kMaxWarps;; warps /= 2) {
+    try {
+      return take(make_plan(plan_of(workload, precision), limits, warps));
+    } catch (const jit::CompileError&) {
+      if (warps / 2 < kMinWarps || make_plan(plan_of(workload, precision), limits, warps / 2).blocks == 0) throw;
+    }
+  }
+}
 
 }  // namespace
 
@@ -72,7 +89,8 @@ jit::Request compiled_request(const Plan& plan, const std::string& workload) {
   request.kernel = "headroom::narrow::narrow_kernel<headroom::narrow::Network>";
   request.argument_type = "headroom::narrow::Arguments";
   request.argument_bytes = sizeof(Arguments);
-  // Exact ones are most of Adam's update; these are good to two units in the last place.
+  // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
+  request.most_local_bytes = 64;
   request.options = {"--prec-div=false", "--prec-sqrt=false"};
   return request;
 }
@@ -83,11 +101,15 @@ std::unique_ptr<Trainer> make_compiled_narrow_trainer(const Workload& workload, 
                                                       const DatasetView& data, const Parameters& initial,
                                                       int device, const jit::Compiler* compiler,
                                                       const jit::Cache& cache, const Options& options) {
-  const auto compile = [&](const Plan& plan) -> std::unique_ptr<StepKernel> {
+  const CompileStep compile = [&](const Workload& of, Precision in, const Limits& limits,
+                                  const std::optional<Plan>& chosen) {
     const DeviceInfo info = device_info(device);
     const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
-    return std::make_unique<CompiledStep>(
-        plan, jit::compile(compiled_request(plan, workload.name), architecture, compiler, cache));
+    return with_fitting_plan(of, in, limits, chosen, [&](const Plan& plan) -> std::unique_ptr<StepKernel> {
+      jit::Request request = compiled_request(plan, of.name);
+      if (options.trace != nullptr) request.constants.emplace_back("NARROW_TRACE", "1");
+      return std::make_unique<CompiledStep>(plan, jit::compile(request, architecture, compiler, cache));
+    });
   };
   return make_narrow_trainer(workload, precision, data, initial, device, compile, options);
 }
@@ -97,8 +119,9 @@ jit::Cubin compile_narrow(const Workload& workload, Precision precision, const L
   validate(workload);
   if (const auto reason = refusal(workload, precision, limits))
     throw UnsupportedError("cuda-fused-compiled: " + *reason);
-  return jit::compile(compiled_request(make_plan(plan_of(workload, precision), limits), workload.name), {},
-                      compiler, cache);
+  return with_fitting_plan(workload, precision, limits, {}, [&](const Plan& plan) {
+    return jit::compile(compiled_request(plan, workload.name), {}, compiler, cache);
+  });
 }
 
 }  // namespace headroom
