@@ -64,6 +64,17 @@ std::unique_ptr<Compiler> find_compiler() {
       "(HEADROOM_NVRTC)");
 }
 
+const Compiler* found_compiler() {
+  static const std::unique_ptr<Compiler> found = [] {
+    try {
+      return find_compiler();
+    } catch (const UnsupportedError&) {
+      return std::unique_ptr<Compiler>();
+    }
+  }();
+  return found.get();
+}
+
 std::string program_text(const Request& request) {
   std::string text = "#define HEADROOM_COMPILED_ALONE\n";
   for (const auto& [name, value] : request.constants) text += "#define " + name + " " + value + "\n";

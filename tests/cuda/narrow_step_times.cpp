@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "data/dataset.h"
 #include "device/memory.h"
-#include "kept_fused_trainer.h"
+#include "kept_kernels.h"
 #include "narrow/compiled/compiled.h"
 
 namespace headroom {
@@ -32,7 +32,7 @@ void print_times(const std::string& network, Precision precision, bool traces) {
   const Dataset data = make_dataset(workload, std::int64_t{1} << 26);
   const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
   const auto make = [&](const narrow::Options& with) {
-    return make_compiled_narrow_trainer(workload, precision, data.train(), initial, 0, compiler_of_kernels(),
+    return make_compiled_narrow_trainer(workload, precision, data.train(), initial, 0, jit::found_compiler(),
                                         jit::Cache(folder_of_kept_kernels()), with);
   };
   const auto trainer = make(options);

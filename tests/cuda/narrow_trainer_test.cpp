@@ -14,8 +14,7 @@
 #ifdef HEADROOM_EMULATED
 #include "narrow_kernels.h"
 #else
-#include "fused/trainer.h"
-#include "kept_fused_trainer.h"
+#include "kept_kernels.h"
 #include "narrow/compiled/compiled.h"
 #endif
 
@@ -26,7 +25,7 @@ namespace {
 #define NEEDS_GPU() static_cast<void>(0)
 #else
 #define NEEDS_GPU() \
-  if (const auto reason = fused_unavailable(0)) GTEST_SKIP() << *reason
+  if (const auto reason = device_missing(0)) GTEST_SKIP() << *reason
 #endif
 
 std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision precision,
@@ -36,7 +35,7 @@ std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision pre
                              emulated::narrow_kernel, options);
 #else
   return make_compiled_narrow_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
-                                      0, compiler_of_kernels(),
+                                      0, jit::found_compiler(),
                                       jit::Cache(folder_of_kept_kernels()), options);
 #endif
 }

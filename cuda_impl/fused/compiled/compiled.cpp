@@ -94,17 +94,6 @@ jit::Request compiled_request(const Plan& plan, Precision precision) {
 
 }  // namespace fused
 
-const jit::Compiler* compiler_of_kernels() {
-  static const std::unique_ptr<jit::Compiler> found = [] {
-    try {
-      return jit::find_compiler();
-    } catch (const UnsupportedError&) {
-      return std::unique_ptr<jit::Compiler>();
-    }
-  }();
-  return found.get();
-}
-
 std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, Precision precision,
                                                      const DatasetView& data, const Parameters& initial,
                                                      int device, const std::string& cache_folder) {
@@ -113,14 +102,14 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
     throw UnsupportedError("cuda-fused-compiled: " + *reason);
   const narrow::Limits device_limits = narrow::limits_of(device);
   if (fused_refusal(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
-    return make_compiled_narrow_trainer(workload, precision, data, initial, device, compiler_of_kernels(),
+    return make_compiled_narrow_trainer(workload, precision, data, initial, device, jit::found_compiler(),
                                         cache_in(cache_folder));
   const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
     const DeviceInfo info = device_info(device);
     const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
     return std::make_unique<CompiledPlanKernel>(
         plan, limits,
-        jit::compile(compiled_request(plan, precision), architecture, compiler_of_kernels(),
+        jit::compile(compiled_request(plan, precision), architecture, jit::found_compiler(),
                      cache_in(cache_folder)));
   };
   return make_fused_trainer(workload, precision, data, initial, device, compile);
@@ -130,10 +119,10 @@ jit::Cubin compile_fused(const Workload& workload, Precision precision, const Li
                          const std::string& cache_folder) {
   validate(workload);
   if (fused_refusal(workload, precision, limits))
-    return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, compiler_of_kernels(),
+    return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
                           cache_in(cache_folder));
   return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
-                      compiler_of_kernels(),
+                      jit::found_compiler(),
                       cache_in(cache_folder));
 }
 

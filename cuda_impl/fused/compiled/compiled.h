@@ -11,7 +11,6 @@
 #include "core/trainer.h"
 #include "core/workload.h"
 #include "fused/plan.h"
-#include "jit/compiler.h"
 #include "jit/kernel.h"
 #include "jit/request.h"
 
@@ -23,9 +22,6 @@ jit::Request compiled_request(const Plan& plan, Precision precision);
 /// ahead. `shared_limit`: what a thread block may have.
 jit::LaunchShape launch_shape(const Plan& plan, int workers, int shared_limit);
 }  // namespace fused
-
-/// Found once, as that takes a tenth of a second. Null: there is none, and what was kept has to do.
-const jit::Compiler* compiler_of_kernels();
 
 /// Throws what make_narrow_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler.
 /// `cache_folder`: where compiled code is kept; empty for nowhere.
