@@ -26,13 +26,9 @@ std::optional<std::string> refusal(const Workload& workload, Precision precision
               " are trained");
   Plan plan = plan_of(workload, precision);
   if (make_plan(plan, limits).blocks > 0) return std::nullopt;
-  plan.strips = plan.tall = plan.blocks = 1, plan.team = kMinWarps;
-  if (const int bytes = shared_bytes(plan); bytes > limits.shared_bytes)
-    return of(std::to_string(bytes) + " bytes of weights and activations of 16 rows; a thread block has " +
-              std::to_string(limits.shared_bytes));
-  return of("sums of weight gradients that take " + std::to_string(sum_registers(plan)) +
-            " registers of a thread; there is room for " +
-            std::to_string(most_sum_registers(plan) - product_registers(plan)));
+  plan.strips = plan.tall = plan.blocks = plan.sums_in_memory = 1, plan.team = kMinWarps;
+  return of(std::to_string(shared_bytes(plan)) + " bytes of weights and of activations of 16 rows; a thread block has " +
+            std::to_string(limits.shared_bytes));
 }
 
 }  // namespace headroom::narrow

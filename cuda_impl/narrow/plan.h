@@ -35,6 +35,7 @@ struct Plan {
   std::int32_t is_clustered;                        ///< the thread blocks are one cluster
   std::int32_t blocks, strips, team;                ///< team: warps of one
   std::int32_t tall;                                ///< a strip has so many times kRows rows
+  std::int32_t sums_in_memory;  ///< sums are added up in device memory, tile by tile, as they are too many for registers
 };
 
 NARROW_BOTH int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -129,7 +130,10 @@ NARROW_BOTH int first_piece_of_warp(const Plan& plan, int layer) {
   for (int l = 1; l < layer; ++l) pieces += pieces_of_warp(plan, l);
   return pieces;
 }
-NARROW_BOTH int all_pieces_of_warp(const Plan& plan) { return first_piece_of_warp(plan, plan.layers + 1); }
+/// That a warp keeps from tile to tile.
+NARROW_BOTH int kept_pieces_of_warp(const Plan& plan) {
+  return plan.sums_in_memory ? 0 : first_piece_of_warp(plan, plan.layers + 1);
+}
 
 /// Fours of floats that each thread block adds up of all blocks' sums, and trains.
 NARROW_BOTH int owned_fours(const Plan& plan) { return divide_up(sum_pieces(plan) * 32, plan.blocks); }
@@ -208,7 +212,7 @@ NARROW_BOTH Places places(const Plan& plan) {
 NARROW_BOTH int shared_bytes(const Plan& plan) { return places(plan).end; }
 
 /// Registers of a thread that its sums take.
-NARROW_BOTH int sum_registers(const Plan& plan) { return 4 * all_pieces_of_warp(plan); }
+NARROW_BOTH int sum_registers(const Plan& plan) { return 4 * kept_pieces_of_warp(plan); }
 /// What a thread may have for sums and for the largest product at once; the rest is for addresses and factors.
 NARROW_BOTH int most_sum_registers(const Plan& plan) {
   const int of_thread = smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
@@ -218,9 +222,10 @@ NARROW_BOTH int product_registers(const Plan& plan) {
   int most = 0;
   for (int layer = 0; layer <= plan.layers; ++layer) {
     const int pieces = divide_up(plan.widths[layer], kColumns);
-    most = larger(most, layer == plan.layers ? pieces : divide_up(pieces, plan.team));
+    most = larger(most, plan.tall * (layer == plan.layers ? pieces : divide_up(pieces, plan.team)));
+    if (plan.sums_in_memory && layer > 0) most = larger(most, pieces_of_warp(plan, layer));
   }
-  return 4 * plan.tall * most;
+  return 4 * most;
 }
 NARROW_BOTH bool fits(const Plan& plan, int shared_limit) {
   for (int layer = 1; layer <= plan.layers; ++layer)
@@ -253,16 +258,18 @@ NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits, int warps_at_most = 
   for (int most_warps = warps_at_most; most_warps >= kMinWarps; most_warps /= 2)
     for (int tall = 1; tall <= (is_fp32 ? 2 : 1); ++tall)
       for (int strips = 1; strips <= 8; ++strips)
-        for (int clustered = 0; clustered <= 1; ++clustered) {
-          plan.tall = tall, plan.strips = strips, plan.is_clustered = clustered;
+        for (int choice = 0; choice < 4; ++choice) {
+          plan.tall = tall, plan.strips = strips, plan.is_clustered = choice % 2, plan.sums_in_memory = choice / 2;
           plan.team = team_for(plan, strips, most_warps);
           if (warps(plan) < kMinWarps) continue;
-          plan.blocks = smaller(tiles(plan), clustered ? kMaxCluster : limits.sm_count);
+          plan.blocks = smaller(tiles(plan), plan.is_clustered ? kMaxCluster : limits.sm_count);
           if (!fits(plan, limits.shared_bytes)) continue;
-          // In hundreds of cycles: of a tile, what its latencies are and what its rows take; of a step, its two exchanges.
-          const long tile = plan.layers * (6L + strips * tall * (is_fp32 ? 4 : 1));
-          const long cost = divide_up(tiles(plan), plan.blocks) * tile +
-                            (plan.blocks == 1 ? 0 : clustered ? 20 : 60) + sum_floats(plan) / plan.blocks / 64;
+          // In hundreds of cycles: of a tile, what its latencies are and what its rows take, and adding to sums in memory; of a step,
+          // its two exchanges.
+          const long of_tile = plan.layers * (6L + strips * tall * (is_fp32 ? 4 : 1)), tiles_of_block = divide_up(tiles(plan), plan.blocks);
+          const long cost = tiles_of_block * of_tile +
+                            (plan.sums_in_memory ? (tiles_of_block - 1) * (4 + sum_floats(plan) / 440) + 1 : 0) +
+                            (plan.blocks == 1 ? 0 : plan.is_clustered ? 20 : 60) + sum_floats(plan) / plan.blocks / 64;
           if (best.blocks == 0 || cost < best_cost) best = plan, best_cost = cost;
         }
   return best;

@@ -57,7 +57,7 @@ class Step {
   unsigned char* const memory_;
   const int thread_, block_, lane_, warp_;
   const int strip_, member_;  ///< of the team
-  float sums_[all_pieces_of_warp(P)][4];
+  float sums_[larger(1, kept_pieces_of_warp(P))][4];
   float loss_ = 0;                ///< of this lane's rows
   std::uint32_t meetings_ = 0;
 #ifdef NARROW_TRACE
@@ -98,7 +98,7 @@ class Step {
         const bool is_last = tile + P.blocks >= kTiles;
         if (!is_last || step + 1 < steps)
           fetch_samples(is_last ? next_batch : batch, is_last ? block_ : tile + P.blocks, buffer ^ 1);
-        take(tile, buffer);
+        take(tile, buffer, tile == block_);
         buffer ^= 1;
       }
       store_sums();
@@ -171,11 +171,11 @@ class Step {
 
   // ---- a tile
 
-  MACHINE_DEVICE void take(int tile, int buffer) {
+  MACHINE_DEVICE void take(int tile, int buffer, bool is_first) {
     const Value* inputs = values(buffer == 0 ? kInputs0 : kInputs1);
     forward<1>(inputs);
     loss(tile, inputs, floats(buffer == 0 ? kTargets0 : kTargets1));
-    backward<P.layers>(inputs);
+    backward<P.layers>(inputs, is_first);
   }
   template <int kLayer>
   MACHINE_DEVICE const Value* activations(const Value* inputs) const {
@@ -327,14 +327,14 @@ class Step {
   }
 
   template <int kLayer>
-  MACHINE_DEVICE void backward(const Value* inputs) {
+  MACHINE_DEVICE void backward(const Value* inputs, bool is_first) {
     if constexpr (kLayer > 0) {
       trace();
       machine::block_sync();  // all rows' gradients of this layer are there
       if constexpr (kLayer > 1) pass_back<kLayer>();
       trace();
-      add_weight_gradients<kLayer>(inputs);
-      backward<kLayer - 1>(inputs);
+      add_weight_gradients<kLayer>(inputs, is_first);
+      backward<kLayer - 1>(inputs, is_first);
     }
   }
   /// Gradients of the layer before, of the strip's rows.
@@ -367,15 +367,35 @@ class Step {
                              passed_back<Format>(kActivation, of.y, sums[i][j][2 * half + 1]));
         }
   }
-  /// Over all rows of the tile.
+  /// Over all rows of the tile. is_first: of this block's tiles in a step.
   template <int kLayer>
-  MACHINE_DEVICE void add_weight_gradients(const Value* inputs) {
-    constexpr int kPieces = pieces_of_warp(P, kLayer), kFirst = first_piece_of_warp(P, kLayer);
-    constexpr int kOut = gradient_stride(P, kLayer), kIn = activation_stride(P, kLayer - 1);
+  MACHINE_DEVICE void add_weight_gradients(const Value* inputs, bool is_first) {
+    constexpr int kPieces = pieces_of_warp(P, kLayer);
     if (!has_sums<kLayer>()) return;
-    auto& sums = *reinterpret_cast<float(*)[1][kPieces][4]>(sums_[kFirst]);
-    const int first = 8 * first_input_piece<kLayer>();
+    if constexpr (P.sums_in_memory != 0) {
+      float sums[1][kPieces][4] = {};
+      multiply_gradients<kLayer>(inputs, sums);
+      float4* to = stored_sums<kLayer>();
+      if (!is_first)
+        each_stored<kLayer>([&](int j) {
+          const float4 before = __ldcg(to + 32 * j);
+          float(&of)[4] = sums[0][j];
+          of[0] += before.x, of[1] += before.y, of[2] += before.z, of[3] += before.w;
+        });
+      each_stored<kLayer>([&](int j) {
+        const float(&of)[4] = sums[0][j];
+        to[32 * j] = make_float4(of[0], of[1], of[2], of[3]);
+      });
+    } else {
+      constexpr int kFirst = first_piece_of_warp(P, kLayer);
+      multiply_gradients<kLayer>(inputs, *reinterpret_cast<float(*)[1][kPieces][4]>(sums_[kFirst]));
+    }
+  }
+  template <int kLayer, int kPieces>
+  MACHINE_DEVICE void multiply_gradients(const Value* inputs, float (&sums)[1][kPieces][4]) {
+    constexpr int kOut = gradient_stride(P, kLayer), kIn = activation_stride(P, kLayer - 1);
     constexpr int kOnes = P.widths[kLayer - 1];
+    const int first = 8 * first_input_piece<kLayer>();
     Product<Format>::template add_gradients<kRowsOfTile>(
         sums, values(kGradients<kLayer>) + kRows * output_piece<kLayer>(), kOut,
         activations<kLayer - 1>(inputs) + first, kIn, lane_, kOnes - first);
@@ -398,27 +418,37 @@ class Step {
 
   // ---- the end of a step
 
+  /// Where this lane's four sums of the warp's first piece of a layer go; those of the next lie 32 further.
+  template <int kLayer>
+  MACHINE_DEVICE float4* stored_sums() const {
+    constexpr int kAll = input_pieces(P, kLayer), kFirst = first_piece(P, kLayer);
+    return reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * kSumFours +
+           32 * (kFirst + output_piece<kLayer>() * kAll + first_input_piece<kLayer>()) + lane_;
+  }
+  /// take(j) for the pieces that this warp has of a layer.
+  template <int kLayer, class Take>
+  MACHINE_DEVICE void each_stored(const Take& take) {
+    constexpr int kAll = input_pieces(P, kLayer), kPieces = pieces_of_warp(P, kLayer);
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j)
+      if (!is_behind<kColumns * kAll, kPieces>(first_input_piece<kLayer>() + j)) take(j);
+  }
   template <int kLayer = 1>
   MACHINE_DEVICE void store_sums_of() {
     if constexpr (kLayer <= P.layers) {
-      constexpr int kAll = input_pieces(P, kLayer), kPieces = pieces_of_warp(P, kLayer);
-      constexpr int kFirst = first_piece(P, kLayer), kFirstOfWarp = first_piece_of_warp(P, kLayer);
+      constexpr int kFirst = first_piece_of_warp(P, kLayer);
       if (has_sums<kLayer>()) {
-        const int first = kFirst + output_piece<kLayer>() * kAll + first_input_piece<kLayer>();
-        float4* to = reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * kSumFours +
-                     32 * first + lane_;
-#pragma unroll
-        for (int j = 0; j < kPieces; ++j) {
-          if (is_behind<kColumns * kAll, kPieces>(first_input_piece<kLayer>() + j)) continue;
-          const float(&of)[4] = sums_[kFirstOfWarp + j];
+        float4* to = stored_sums<kLayer>();
+        each_stored<kLayer>([&](int j) {
+          const float(&of)[4] = sums_[kFirst + j];
           to[32 * j] = make_float4(of[0], of[1], of[2], of[3]);
-        }
+        });
       }
       store_sums_of<kLayer + 1>();
     }
   }
   MACHINE_DEVICE void store_sums() {
-    store_sums_of();
+    if constexpr (P.sums_in_memory == 0) store_sums_of();
     float loss = loss_;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);

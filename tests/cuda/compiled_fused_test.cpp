@@ -109,7 +109,7 @@ TEST(CompiledFused, IsCompiledForADeviceThatIsNotThereAndFoundAgain) {
     std::filesystem::remove_all(folder);
     GTEST_SKIP() << error.what();
   }
-  EXPECT_THROW(compile_fused(parse_workload_name("mlp-20x9x3-b30"), Precision::kFp16, kH200, folder),
+  EXPECT_THROW(compile_fused(parse_workload_name("mlp-20x900x3-b30"), Precision::kFp16, kH200, folder),
                UnsupportedError);
   std::filesystem::remove_all(folder);
 }
