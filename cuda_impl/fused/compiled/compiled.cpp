@@ -48,6 +48,12 @@ class CompiledPlanKernel : public PlanKernel {
   std::string note_;
 };
 
+/// Whether this workload is one for the kernel of narrow/.
+bool goes_to_narrow(const Workload& workload, Precision precision, const Limits& limits) {
+  const bool trained = beyond_plain_training(workload).empty() || pipeline_trains_rules(workload, precision, limits);
+  return !trained || fused_refusal(workload, precision, limits).has_value();
+}
+
 }  // namespace
 
 namespace fused {
@@ -101,7 +107,7 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
   if (const auto reason = fused_unavailable(device))
     throw UnsupportedError("cuda-fused-compiled: " + *reason);
   const narrow::Limits device_limits = narrow::limits_of(device);
-  if (fused_refusal(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
+  if (goes_to_narrow(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
     return make_compiled_narrow_trainer(workload, precision, data, initial, device, jit::found_compiler(),
                                         cache_in(cache_folder));
   const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
@@ -118,7 +124,7 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
 jit::Cubin compile_fused(const Workload& workload, Precision precision, const Limits& limits,
                          const std::string& cache_folder) {
   validate(workload);
-  if (fused_refusal(workload, precision, limits))
+  if (goes_to_narrow(workload, precision, limits))
     return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
                           cache_in(cache_folder));
   return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
