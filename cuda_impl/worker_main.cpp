@@ -147,15 +147,15 @@ WorkerDescription describe(int device) {
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
        .repeats = true},
       {.name = "cuda-fused-compiled",
-       .precisions =
-           sixteen_bits_only(fused_unavailable(device), "cuda-fused-compiled trains in fp16 and bf16"),
+       .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_compiled_fused_trainer(request.workload, request.precision, request.data,
                                                 request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "cuda-fused with its kernel compiled for the network; not in 'all'",
+       .description = "our kernels for narrow networks, compiled for the network at hand; not in 'all'",
        .compiles = true,
        .repeats = true,
        .compile =
