@@ -10,12 +10,17 @@
 
 namespace headroom::tiled {
 
+// Constants of their own: device code may not ask an array of the standard library.
+inline constexpr std::size_t kActivations = kAllActivations.size();
+template <std::size_t kPlace>
+inline constexpr Activation kActivationAt = kAllActivations[kPlace];
+
 /// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values. Not with ReLU,
 /// which has a kernel of its own.
 template <std::size_t kPlace = 0, class Work>
 MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
-  if constexpr (kPlace < kAllActivations.size()) {
-    constexpr Activation kOne = kAllActivations[kPlace];
+  if constexpr (kPlace < kActivations) {
+    constexpr Activation kOne = kActivationAt<kPlace>;
     if constexpr (kOne != Activation::kRelu)
       if (activation == kOne) return work(Constant<kOne>{});
     with_activation<kPlace + 1>(activation, work);
