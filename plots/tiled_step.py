@@ -2,8 +2,8 @@
 
     python plots/tiled_step.py TRACE.json -o FOLDER
 
-TRACE.json comes from tests/cuda/tiled_task_times.cpp, `--trace`. A row is a multiprocessor; a bar is a task, from
-its first slab until its tile is stored, and darker while it multiplies.
+TRACE.json comes from tests/cuda/tiled_task_times.cpp, `--trace`. A row is a multiprocessor; a bar is a task,
+from its first slab until its tile is stored, and darker while it multiplies.
 """
 
 from __future__ import annotations
