@@ -78,12 +78,14 @@ MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>&
   using Format = typename S::Format;
   constexpr int kSteps = kInner / Format::kInnerOfStep;
   const unsigned char* stage = worker.memory.stage(worker.ring.stage);
+  const int lane =
+      machine::thread_index_here() % 32;  // so that addresses are no registers from one stage to the next
 #pragma unroll 2
   for (int i = 0; i < (kSteps + T::kGroups - 1) / T::kGroups; ++i) {
     if (kSteps % T::kGroups != 0 && part.group + T::kGroups * i >= kSteps) break;
     const unsigned char* slab = stage + T::kGroups * i / S::kSteps * S::template kSlabBytes<T>;
     sums.template multiply<Format, kRowsTurned, kColumnsTurned, kSumsRows>(
-        slab, slab + 128 * T::kRows, part.row, part.column, worker.lane,
+        slab, slab + S::template kRowsBytes<T>, part.row, part.column, lane,
         part.group + T::kGroups * i % S::kSteps);
   }
 }

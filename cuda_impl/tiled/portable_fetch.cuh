@@ -29,9 +29,12 @@ struct PortableShape {
   static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
-  static constexpr int kStageBytes = 128 * larger(kRows + kColumns, kWeightRows + kWeightColumns);
   template <class T>
-  static constexpr int kSlabBytes = 128 * (T::kRows + T::kColumns);
+  static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
+  template <class T>
+  static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
+  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
   template <class T>
@@ -100,9 +103,10 @@ class Fetcher {
   template <class T, bool kOfRows, bool kTurned>
   MACHINE_DEVICE void fill(const Lines& from, int stages) {
     constexpr int kTileLines = kOfRows ? T::kRows : T::kColumns;
-    constexpr int kPart = kOfRows ? 0 : 128 * T::kRows;
+    constexpr int kPart = kOfRows ? 0 : S::template kRowsBytes<T>;
     constexpr int kPieces = kTurned ? kTileLines * S::kValueBytes / 16 : 8;
     constexpr int kLines = kTurned ? S::kDepth : kTileLines, kAtOnce = 32 / kPieces;
+    constexpr int kLineBytes = 16 * kPieces + (kTurned ? S::Format::kApart : 0);
     static_assert(kPieces <= 32 && kLines % kAtOnce == 0);
     const int piece = lane_ % kPieces, line = lane_ / kPieces;
     const unsigned char* source = from.values + 16 * piece;
@@ -124,7 +128,7 @@ class Fetcher {
         for (int i = 0; i < kLines / kAtOnce; ++i, of_line += next_lines) {
           const int at = line + kAtOnce * i;
           const int place = S::Format::template place_of_piece<kTurned, kPieces>(at, piece);
-          machine::copy_async16_zero_rest(to + (at * kPieces + place) * 16, of_line, at < lines ? bytes : 0);
+          machine::copy_async16_zero_rest(to + at * kLineBytes + place * 16, of_line, at < lines ? bytes : 0);
         }
         source += next_slab, inner_left -= S::kDepth, to += S::template kSlabBytes<T>;
       }

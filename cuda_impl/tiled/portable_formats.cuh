@@ -2,8 +2,8 @@
 // the ring.
 //
 // A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
-// tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines so that whoever reads them together
-// finds them in different banks: place_of_piece().
+// tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
+// reads them together finds them in different banks: place_of_piece() and kApart.
 //
 // A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
 #pragma once
@@ -44,6 +44,7 @@ struct Split {
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
+  static constexpr int kApart = 0;  // bytes between turned lines
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -123,10 +124,10 @@ struct MultiplyAdds {
           }
       } else {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
+        for (int i = 0; i < kCount; ++i) {  // `first` without the lane's part is a multiple of 32
           const int line = first + i % 4 + kLanes * (i - i % 4);
           const float4 four = machine::load_shared_floats(
-              lines + line * 128 + place_of_piece<false, 8>(first + kLanes * (i - i % 4), step) * 16);
+              lines + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16);
           values[0][i] = four.x, values[1][i] = four.y, values[2][i] = four.z, values[3][i] = four.w;
         }
       }
@@ -148,13 +149,15 @@ template <class Kind>
 struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
+  static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
     if constexpr (!kTurned)
       return piece ^ line % 8;
     else if constexpr (Kind::kBytes == 4)
-      return piece ^ line % 4 * 2;
+      return piece;
+
     else
       return piece ^ (kPieces < 8 ? line / 2 % 4 : line % 8);
   }
@@ -241,21 +244,20 @@ struct TensorProducts {
                 inner = (kRowsFirst ? matrix / 2 : matrix % 2);
       if constexpr (!kTurned) {
         const int line = first + 8 * outer + lane % 8;
-        machine::load_matrices(lines + line * 128 + place_of_piece<false, 8>(line, 2 * step + inner) * 16,
+        machine::load_matrices(lines + line * 128 + place_of_piece<false, 8>(lane, 2 * step + inner) * 16,
                                words);
       } else if constexpr (Kind::kBytes == 2) {
         const int line = kInnerOfStep * step + 8 * inner + lane % 8;
         machine::load_matrices_transposed(
             lines + (line * kPieces + place_of_piece<true, kPieces>(line, first / 8 + outer)) * 16, words);
       } else {
+        constexpr int kLine = 4 * kTile + kApart;
+        const unsigned char* of_lane =
+            lines + (kInnerOfStep * step + lane % 4) * kLine + (first + lane / 4) * 4;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int line = kInnerOfStep * step + 4 * (kRowsFirst ? i / 2 : i % 2) + lane % 4;
-          const int of_tile = first + 8 * (kRowsFirst ? i % 2 : i / 2) + lane / 4;
+        for (int i = 0; i < 4; ++i)
           words[i] = *reinterpret_cast<const std::uint32_t*>(
-              lines + (line * kPieces + place_of_piece<true, kPieces>(line, of_tile / 4)) * 16 +
-              of_tile % 4 * 4);
-        }
+              of_lane + 4 * kLine * (kRowsFirst ? i / 2 : i % 2) + 32 * (kRowsFirst ? i % 2 : i / 2));
       }
     }
   };
