@@ -11,6 +11,7 @@
 #include "choice/sources.h"
 #include "core/error.h"
 #include "device/check.h"
+#include "device/memory.h"
 
 namespace headroom {
 namespace {
@@ -112,6 +113,7 @@ std::unique_ptr<Trainer> make_chosen_trainer(const ChoiceRequest& request,
   try {
     choice::Measured measured = choice::measure(without_lost(candidates, kept), rule, surroundings);
     measured.trainer->set_state(State::initial(request.initial, request.workload.optimizer.slots()));
+    DeviceMemory::reset_peak();  // of what the others held
     (void)choices.keep(key, measured.choice, unix_seconds());
     return std::make_unique<ChosenTrainer>(std::move(measured.trainer), std::move(measured.choice));
   } catch (const choice::DeviceLostError& lost) {

@@ -5,6 +5,7 @@
 
 #include "choice/choice.h"
 #include "device/check.h"
+#include "device/memory.h"
 #include "layered/trainer.h"
 #include "resident/trainer.h"
 #include "trainer_contract.h"
@@ -40,6 +41,7 @@ TEST(ChosenTrainer, TrainsAsOneThatWasNotTimed) {
   const auto trainer =
       chosen(problem, Precision::kFp16, {layered(problem, Precision::kFp16), resident(problem, Precision::kFp16)});
   ASSERT_EQ(trainer->choice()->taken, "cuda-resident") << trainer->note();
+  EXPECT_EQ(trainer->peak_device_bytes(), DeviceMemory::held_bytes());
   const auto direct =
       make_resident_trainer(problem.workload, Precision::kFp16, problem.data.train(), problem.initial, 0);
   trainer->train(0, 20);
