@@ -39,7 +39,7 @@ class ChosenTrainer : public Trainer {
   std::optional<SetupCache> setup_cache() override { return trainer_->setup_cache(); }
   std::optional<Choice> choice() override { return choice_; }
 
-  /// "takes cuda-tiled: its note; timed 18.4 us, cuda-layered 33 us; left out: cuda-fused (why)".
+  /// "takes cuda-tiled: its note; timed 18.4 us, cuda-layered 33 us; left out: cuda-fused: why".
   std::string note() override {
     const std::string inner = trainer_->note();
     std::string text = "takes " + choice_.taken + (inner.empty() ? "" : ": " + inner);
@@ -51,8 +51,10 @@ class ChosenTrainer : public Trainer {
         std::snprintf(time, sizeof time, "%.3g us", 1e6 * *one.step_seconds);
         timed += (timed.empty() ? "" : ", ") + one.backend + " " + time;
       }
-      if (!one.left_out.empty())
-        left_out += (left_out.empty() ? "" : ", ") + one.backend + " (" + one.left_out + ")";
+      if (one.left_out.empty()) continue;
+      // Most say themselves who speaks.
+      const bool is_named = one.left_out.starts_with(one.backend + ": ");
+      left_out += (left_out.empty() ? "" : ", ") + (is_named ? "" : one.backend + ": ") + one.left_out;
     }
     if (!timed.empty()) text += "; timed: " + timed;
     if (!left_out.empty()) text += "; left out: " + left_out;
