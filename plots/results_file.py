@@ -158,6 +158,11 @@ class Row:
         return self.workload.taken.get(self.precision, {}).get(self.backend, "")
 
     @property
+    def named(self) -> str:
+        """'cuda (cuda-tiled)' of a backend that has taken another."""
+        return f"{self.backend} ({self.taken})" if self.taken else self.backend
+
+    @property
     def is_pytorch(self) -> bool:
         """From Python or from C++."""
         return self.family in ("pytorch", "libtorch")

@@ -11,6 +11,7 @@
 #include "choice/sources.h"
 #include "core/error.h"
 #include "device/check.h"
+#include "device/memory.h"
 
 namespace headroom {
 namespace {
@@ -38,7 +39,7 @@ class ChosenTrainer : public Trainer {
   std::optional<SetupCache> setup_cache() override { return trainer_->setup_cache(); }
   std::optional<Choice> choice() override { return choice_; }
 
-  /// "takes cuda-tiled: its note; timed 18.4 us, cuda-layered 33 us; left out: cuda-fused (why)".
+  /// "takes cuda-tiled: its note; timed 18.4 us, cuda-layered 33 us; left out: cuda-fused: why".
   std::string note() override {
     const std::string inner = trainer_->note();
     std::string text = "takes " + choice_.taken + (inner.empty() ? "" : ": " + inner);
@@ -50,8 +51,10 @@ class ChosenTrainer : public Trainer {
         std::snprintf(time, sizeof time, "%.3g us", 1e6 * *one.step_seconds);
         timed += (timed.empty() ? "" : ", ") + one.backend + " " + time;
       }
-      if (!one.left_out.empty())
-        left_out += (left_out.empty() ? "" : ", ") + one.backend + " (" + one.left_out + ")";
+      if (one.left_out.empty()) continue;
+      // Most say themselves who speaks.
+      const bool is_named = one.left_out.starts_with(one.backend + ": ");
+      left_out += (left_out.empty() ? "" : ", ") + (is_named ? "" : one.backend + ": ") + one.left_out;
     }
     if (!timed.empty()) text += "; timed: " + timed;
     if (!left_out.empty()) text += "; left out: " + left_out;
@@ -112,6 +115,7 @@ std::unique_ptr<Trainer> make_chosen_trainer(const ChoiceRequest& request,
   try {
     choice::Measured measured = choice::measure(without_lost(candidates, kept), rule, surroundings);
     measured.trainer->set_state(State::initial(request.initial, request.workload.optimizer.slots()));
+    DeviceMemory::reset_peak();  // of what the others held
     (void)choices.keep(key, measured.choice, unix_seconds());
     return std::make_unique<ChosenTrainer>(std::move(measured.trainer), std::move(measured.choice));
   } catch (const choice::DeviceLostError& lost) {

@@ -257,6 +257,13 @@ TEST_F(ChoiceTest, TheTrainerThatStaysBeginsAtTheInitialState) {
   EXPECT_THAT(trainer->note(), AllOf(StartsWith("takes b: made up; timed: a 20 us, b 10 us")));
 }
 
+TEST_F(ChoiceTest, TheNoteSaysWhoWasLeftOutAndWhyOnce) {
+  const Candidate named{
+      .backend = "c", .set_up = []() -> std::unique_ptr<Trainer> { throw UnsupportedError("c: too wide"); }};
+  EXPECT_EQ(chosen({refusing("a"), candidate("b", {}), named})->note(),
+            "takes b: made up; left out: a: at most 8 layers, c: too wide");
+}
+
 TEST_F(ChoiceTest, TheNextRunTakesTheSameAndTimesNothing) {
   chosen({candidate("a", {.step = 2e-5}), candidate("b", {.step = 1e-5})});
   world.trained.clear();

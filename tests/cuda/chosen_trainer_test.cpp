@@ -5,6 +5,7 @@
 
 #include "choice/choice.h"
 #include "device/check.h"
+#include "device/memory.h"
 #include "layered/trainer.h"
 #include "resident/trainer.h"
 #include "trainer_contract.h"
@@ -14,12 +15,14 @@ namespace {
 
 choice::Candidate layered(const Problem& problem, Precision precision) {
   return {.backend = "cuda-layered", .set_up = [&problem, precision] {
-            return make_layered_trainer(problem.workload, precision, problem.data.train(), problem.initial, 0);
+            return make_layered_trainer(problem.workload, precision, problem.data.train(), problem.initial,
+                                        0);
           }};
 }
 choice::Candidate resident(const Problem& problem, Precision precision) {
   return {.backend = "cuda-resident", .set_up = [&problem, precision] {
-            return make_resident_trainer(problem.workload, precision, problem.data.train(), problem.initial, 0);
+            return make_resident_trainer(problem.workload, precision, problem.data.train(), problem.initial,
+                                         0);
           }};
 }
 std::unique_ptr<Trainer> chosen(const Problem& problem, Precision precision,
@@ -37,9 +40,10 @@ TEST(ChosenTrainer, TrainsAsOneThatWasNotTimed) {
   HEADROOM_NEEDS_DEVICE();
   if (resident_unavailable(0)) GTEST_SKIP() << *resident_unavailable(0);
   const Problem problem({20, 24, 24, 10}, 8);
-  const auto trainer =
-      chosen(problem, Precision::kFp16, {layered(problem, Precision::kFp16), resident(problem, Precision::kFp16)});
+  const auto trainer = chosen(problem, Precision::kFp16,
+                              {layered(problem, Precision::kFp16), resident(problem, Precision::kFp16)});
   ASSERT_EQ(trainer->choice()->taken, "cuda-resident") << trainer->note();
+  EXPECT_EQ(trainer->peak_device_bytes(), DeviceMemory::held_bytes());
   const auto direct =
       make_resident_trainer(problem.workload, Precision::kFp16, problem.data.train(), problem.initial, 0);
   trainer->train(0, 20);
@@ -62,11 +66,11 @@ TEST(ChosenTrainer, BeginsWithSlotsOfZeros) {
 TEST(ChosenTrainer, ALaunchThatIsRefusedLeavesTheDeviceToTheOthers) {
   HEADROOM_NEEDS_DEVICE();
   const Problem problem({20, 24, 10}, 8);
-  const choice::Candidate refused{.backend = "refused", .set_up = []() -> std::unique_ptr<Trainer> {
-                                    CUDA_CHECK(cudaFuncSetAttribute(
-                                        nullptr, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20));
-                                    return nullptr;
-                                  }};
+  const choice::Candidate refused{
+      .backend = "refused", .set_up = []() -> std::unique_ptr<Trainer> {
+        CUDA_CHECK(cudaFuncSetAttribute(nullptr, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20));
+        return nullptr;
+      }};
   const auto trainer = chosen(problem, Precision::kFp32, {refused, layered(problem, Precision::kFp32)});
   EXPECT_EQ(trainer->choice()->taken, "cuda-layered");
   EXPECT_THAT(trainer->choice()->candidates[0].left_out, testing::StartsWith("failed: "));

@@ -549,6 +549,7 @@ def test_a_plane_is_a_map_its_close_cells_and_its_cliffs_and_every_cell_is_in_th
     assert "bf16 784x64x64x64x10-b32 (cuda-resident) to 784x64x64x64x10-b64 (cuda-streamed)" in html.text
     for entry in document["workloads"]:
         assert f"| {entry['name']} |" in markdown
+    assert "| cuda (cuda-tiled) |" in markdown
     # A report without a plane says nothing of one.
     assert "Cells below" not in reported(tmp_path, small())[0].text
 
