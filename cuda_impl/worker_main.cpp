@@ -35,6 +35,50 @@ std::vector<BackendPrecision> sixteen_bits_only(const std::optional<std::string>
   return precisions;
 }
 
+/// Why `backend` cannot be asked to train this; nullopt if it can.
+std::optional<std::string> not_offered(const Backend& backend, const Workload& workload,
+                                       Precision precision) {
+  if (!backend.trains_everything)
+    if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) return beyond;
+  for (const BackendPrecision& one : backend.precisions)
+    if (one.precision == precision) return one.unavailable;
+  return "has no " + std::string(to_string(precision));
+}
+
+/// `cuda`: takes the fastest of those of `backends` that compete, as measured when it is set up.
+Backend fastest_of(const std::vector<Backend>& backends, int device) {
+  std::vector<Backend> strategies;
+  for (const Backend& backend : backends)
+    if (backend.family == Family::kOurs && !backend.repeats) strategies.push_back(backend);
+  return {.name = "cuda",
+          .precisions = all_precisions(layered_unavailable(device)),
+          .make_trainer =
+              [strategies](const TrainerRequest& request) {
+                std::vector<choice::Candidate> candidates;
+                for (const Backend& strategy : strategies)
+                  candidates.push_back(
+                      {.backend = strategy.name,
+                       .set_up = [&] { return strategy.make_trainer(request); },
+                       .out_of_reach = [&]() -> std::optional<std::string> {
+                         if (auto why = not_offered(strategy, request.workload, request.precision))
+                           return why;
+                         return lacks_memory(request.workload, request.precision, request.data.samples);
+                       }});
+                return make_chosen_trainer({.workload = request.workload,
+                                            .precision = request.precision,
+                                            .initial = request.initial,
+                                            .samples = request.data.samples,
+                                            .gpu = device_info(request.device).name,
+                                            .cache_folder = request.cache_folder,
+                                            .since = choices_since()},
+                                           candidates, {}, on_this_device());
+              },
+          .trains_everything = true,
+          .family = Family::kOurs,
+          .description = "the fastest of ours for the workload, as timed when it is set up; not in 'all'",
+          .repeats = true};
+}
+
 WorkerDescription describe(int device) {
   const auto missing = device_missing(device);
   WorkerDescription description;
@@ -81,7 +125,7 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
       {.name = "cuda-tiled",
-       .precisions = sixteen_bits_only(tiled_unavailable(device), "cuda-tiled trains in fp16 and bf16"),
+       .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
@@ -91,16 +135,27 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description =
            "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+      {.name = "cuda-tiled-portable",
+       .precisions = all_precisions(tiled_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
+                                       request.device, {.portable = true});
+           },
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
+       .repeats = true},
       {.name = "cuda-fused-compiled",
-       .precisions =
-           sixteen_bits_only(fused_unavailable(device), "cuda-fused-compiled trains in fp16 and bf16"),
+       .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_compiled_fused_trainer(request.workload, request.precision, request.data,
                                                 request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "cuda-fused with its kernel compiled for the network; not in 'all'",
+       .description = "our kernels for narrow networks, compiled for the network at hand; not in 'all'",
        .compiles = true,
        .repeats = true,
        .compile =
@@ -115,17 +170,6 @@ WorkerDescription describe(int device) {
                              .note = cubin.kernel,
                              .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
            }},
-      {.name = "cuda",
-       .precisions = all_precisions(choice_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_chosen_trainer(request.workload, request.precision, request.data, request.initial,
-                                        request.device);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "the one of ours that is the fastest for the workload; not in 'all'",
-       .repeats = true},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
@@ -145,6 +189,7 @@ WorkerDescription describe(int device) {
        .family = Family::kReference,
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
+  description.backends.push_back(fastest_of(description.backends, device));
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
   return description;
 }

@@ -472,6 +472,43 @@ def shapes_block(data: Published, arguments: list[str]) -> list[str]:
     return times_table(["workload", "precision"], named, cells, None)
 
 
+def fastest(row: Row | None) -> str:
+    return f"{row.median * 1e6:.4g} {row.backend}" if row else ""
+
+
+def users_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step of what people train, from the results files users*.json."""
+    lines = []
+    for cell in data.cells:
+        if not Path(cell.file).name.startswith("users"):
+            continue
+        lines.append(
+            [
+                titled(cell.workload),
+                cell.precision,
+                f"{cell.eager.median * 1e6:.4g}" if cell.eager else "",
+                fastest(cell.best),
+                fastest(cell.rival),
+                fastest(cell.ours),
+                claim(cell, cell.against_rival) or "",
+                Path(cell.file).name,
+            ]
+        )
+    if not lines:
+        return ["No file of this suite is published yet."]
+    titles = [
+        "workload",
+        "precision",
+        "as written",
+        "best PyTorch",
+        "best rival",
+        "ours",
+        "best rival / ours",
+        "file",
+    ]
+    return table(titles, lines)
+
+
 def weights_of_layers(workload: Workload) -> list[int]:
     return [a * b for a, b in zip(workload.widths, workload.widths[1:], strict=False)]
 
@@ -536,6 +573,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "message": message_block,
     "setup": setup_block,
     "shapes": shapes_block,
+    "users": users_block,
     "traffic": traffic_block,
 }
 

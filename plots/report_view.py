@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import findings
+import plane
 from findings import Cell, Number, Sentence
 from notes import kind_of
 from results_file import PRECISIONS, Check, Results, Row, Source, refuted_text
@@ -81,6 +82,7 @@ def view_of(results: Results) -> dict:
             for one in findings.extremes(results, cells)
         ],
         "warnings": findings.warnings(results, cells),
+        "plane": plane.section(results),
         "missing": findings.missing(results, cells),
         "networks": networks_table(results),
         "summary": summary_table(results, cells),

@@ -123,6 +123,7 @@ Roundings copy_roundings(const Workload& workload, Precision precision, Contract
     roundings.before_slope = pattern % 3 != 0;
     roundings.weight_gradient = pattern % 2 != 0;
     roundings.bias_gradient = pattern % 5 != 0 && pattern % 2 != 0;
+    roundings.log_probabilities = pattern % 8 == 1 || pattern % 8 == 2 || pattern % 8 == 3;
   }
   return roundings;
 }

@@ -63,11 +63,13 @@ double DeviceGradient::operator()(const double* parameters, std::int64_t step, c
   for (int layer = 0; layer < layers(); ++layer) forward(parameters, layer, stream);
   const std::int64_t outputs = widths_.back();
   const oracle::Signs loss_signs = signs(kLossGradient, 0);
-  if (loss_ == Loss::kCrossEntropy)
+  if (loss_ == Loss::kCrossEntropy) {
+    const Rounding rounding = roundings_.log_probabilities ? roundings_.input : Rounding::kNone;
+    double scale = roundings_.loss_scale / static_cast<double>(batch_);
+    round_values(rounding, &scale, &scale, 1);
     oracle::loss(values_.back().data(), labels_.data() + first_row, gradients_.back().data(),
-                 row_losses_.data(), batch_, outputs, roundings_.loss_scale / static_cast<double>(batch_),
-                 loss_signs, stream);
-  else
+                 row_losses_.data(), batch_, outputs, scale, rounding, loss_signs, stream);
+  } else
     oracle::loss_of_targets(loss_, values_.back().data(), targets_.data() + first_row * outputs,
                             gradients_.back().data(), row_losses_.data(), batch_, outputs,
                             roundings_.loss_scale / static_cast<double>(batch_ * outputs), loss_signs,

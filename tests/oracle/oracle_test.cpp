@@ -96,7 +96,7 @@ TEST(TrainingRules, BinaryCrossEntropyStaysFiniteWithHugeOutputs) {
 TEST(TrainingRules, TheFirstAdamStepIsTheLearningRate) {
   Optimizer optimizer{.kind = Optimizer::Kind::kAdam, .learning_rate = 0.25};
   rules::Parameter one{.value = 3};
-  rules::update(optimizer, 0, -1e-3, one);
+  rules::update(rules::at_step(optimizer, 0), -1e-3, one);
   EXPECT_NEAR(one.value, 3.25, 1e-5);
   EXPECT_NEAR(one.slots[0], -1e-4, 1e-12);
   EXPECT_NEAR(one.slots[1], 1e-9, 1e-15);

@@ -19,6 +19,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+constexpr std::ptrdiff_t kMostListed = 20;  // workloads of a suite
+
 struct PrecisionState {
   Precision precision;
   Availability availability;
@@ -113,6 +115,11 @@ std::string list_text(const ListOptions& options, std::size_t width) {
   for (const Suite& suite : suites) {
     text += fmt::format("  {:<21} {}\n", suite.name, suite.description);
     for (const SuiteWorkload& entry : suite.workloads) {
+      if (const auto shown = &entry - suite.workloads.data();
+          shown == kMostListed && suite.workloads.size() > kMostListed) {
+        text += fmt::format("    and {} more, which list --json has\n", suite.workloads.size() - kMostListed);
+        break;
+      }
       const std::string trained = default_name(entry.workload);
       text += fmt::format("    {}\n", entry.workload.name == trained
                                           ? trained
