@@ -15,8 +15,8 @@ void require(bool fits, const std::string& what) {
   if (!fits) throw UnsupportedError("cuda-resident, columns: " + what);
 }
 
-/// Of masters that are not split a thread has registers for so many matrices; more would spill.
-constexpr int kFewestRegisterMasters = 3, kMostRegisterMasters = 4;
+/// Of masters that are not split a thread has registers for so many matrices of 256 columns; more would spill.
+constexpr int kRegisterMasters = 3;
 
 }  // namespace
 
@@ -58,11 +58,8 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   require(shape.members * shape.clusters <= limits.sm_count, std::to_string(shape.members * shape.clusters) +
                                                                  " thread blocks, the device holds " +
                                                                  std::to_string(limits.sm_count));
-  shape.register_masters = std::min(shape.hidden, kFewestRegisterMasters);
-  if (split || shape.members == 8) shape.register_masters = shape.hidden;
-  while (column_shared_bytes(shape, split) > limits.shared_bytes &&
-         shape.register_masters < std::min(shape.hidden, kMostRegisterMasters))
-    ++shape.register_masters;
+  shape.register_masters =
+      split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
   plan.shared_bytes = column_shared_bytes(shape, split);
   require(plan.shared_bytes <= limits.shared_bytes,
           "'" + workload.name + "' in " + std::string(to_string(precision)) + " needs " +

@@ -117,17 +117,18 @@ class ColumnStep {
       : warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index() % kMembers)),
-        cluster_(static_cast<int>(block_index() / kMembers)),
-        input_first_(part_begin(kShape.input_pairs, kClusters, cluster_)),
-        input_count_(part_begin(kShape.input_pairs, kClusters, cluster_ + 1) - input_first_),
-        input_begin_(part_begin(input_count_, kWarps, warp_)),
-        input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
+        input_begin_(part_begin(input_count(), kWarps, warp_)),
+        input_pairs_(part_begin(input_count(), kWarps, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index()},
         next_batch_(static_cast<int>(a.first_step % a.batches)) {}
 
   MACHINE_DEVICE void run(const Arguments& a) {
     clear();
-    begin_barriers();
+    if (warp_ < kWarps) {
+      load(a);
+      keep_first_weights<kInputs>();
+    }
+    begin_barriers();  // nobody sends before
     if (warp_ < kWarps)
       update(a);
     else if (warp_ < kWarps + kChainWarps)
@@ -155,13 +156,20 @@ class ColumnStep {
 
   // Exchanges, numbered: h(1) to h(L), d(L - 1) to d(2). Behind them, for tests that lose them, the first layer's sums over clusters,
   // and the rows of W(2) to W(L).
-  static constexpr int hidden_exchange(int layer) { return layer - 1; }
-  static constexpr int gradient_exchange(int layer) { return kHidden + (kHidden - 1 - layer); }
+  MACHINE_DEVICE static constexpr int hidden_exchange(int layer) { return layer - 1; }
+  MACHINE_DEVICE static constexpr int gradient_exchange(int layer) { return kHidden + (kHidden - 1 - layer); }
   static constexpr int kFirstSum = kShape.exchanges();
-  static constexpr int rows_exchange(int layer) { return kFirstSum + layer - 1; }
+  MACHINE_DEVICE static constexpr int rows_exchange(int layer) { return kFirstSum + layer - 1; }
 
   using Fragments = typename Format::Fragments;
   using Master = ColumnMaster;
+
+  // Pairs of inputs of this cluster. These are worked out where they are used: nobody has a register for them.
+  MACHINE_DEVICE static int cluster() { return static_cast<int>(block_index() / kMembers); }
+  MACHINE_DEVICE static int input_first() { return part_begin(kShape.input_pairs, kClusters, cluster()); }
+  MACHINE_DEVICE static int input_count() {
+    return part_begin(kShape.input_pairs, kClusters, cluster() + 1) - input_first();
+  }
 
   MACHINE_DEVICE static void step_sync() { named_barrier<kStepThreads>(kStepBarrier); }
   MACHINE_DEVICE void begin_step(int step) {
@@ -274,8 +282,6 @@ class ColumnStep {
 
   MACHINE_DEVICE void update(const Arguments& a) {
     registers_increase<kUpdatingRegisters>();
-    load(a);
-    keep_first_weights<kInputs>();
 #pragma unroll
     for (int layer = 3; layer <= kHidden; ++layer) hand_on(a, layer);
 #pragma unroll 1
@@ -501,7 +507,7 @@ class ColumnStep {
     registers_decrease<kServingRegisters>();
     if (warp_ > kWarps + kChainWarps) return;
     stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
-    const bool first_of_all = member_ == 0 && cluster_ == 0;
+    const bool first_of_all = member_ == 0 && cluster() == 0;
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
       begin_step(step);
@@ -543,11 +549,11 @@ class ColumnStep {
   MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
                             int batch) const {
     if (lane_ != 0) return;
-    const auto bytes = static_cast<std::uint32_t>(input_count_ * Places::kPairBytes);
+    const auto bytes = static_cast<std::uint32_t>(input_count() * Places::kPairBytes);
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes == 0) return;
-    bulk_load(at(offset), memory + batch * plan_of(a).x_batch_bytes + input_first_ * Places::kPairBytes,
+    bulk_load(at(offset), memory + batch * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes,
               bytes, staging_barrier(which));
   }
 
@@ -699,11 +705,10 @@ class ColumnStep {
       step_sync();  // 1
       float sum[4];
       make_first(a, x, sum);
-      Two hidden[kHidden];
-      hidden[0] = activated(sum);
+      Two hidden = activated(sum);
       if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
-      publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden[0]);
-      if (kHidden > 1) keep_two(own_hidden(1), hidden[0]);
+      publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden);
+      if (kHidden > 1) keep_two(own_hidden(1), hidden);
 
       Columns columns;
 #pragma unroll
@@ -714,15 +719,15 @@ class ColumnStep {
         if (layer == kHidden) await_own(read_barrier(2), parity_);
         take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), columns);
         multiply(sum, product, columns, bias);
-        hidden[layer - 1] = activated(sum);
-        publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden[layer - 1]);
-        if (layer < kHidden) keep_two(own_hidden(layer), hidden[layer - 1]);
+        hidden = activated(sum);
+        publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden);
+        if (layer < kHidden) keep_two(own_hidden(layer), hidden);
         expect_next(hidden_exchange(layer - 1));
         expect_next_rows(layer);
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
-      loss(a, lane, label, hidden[kHidden > 1 ? kHidden - 2 : 0]);
+      loss(a, lane, label, hidden);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
         if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
@@ -731,6 +736,7 @@ class ColumnStep {
 #pragma unroll
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
+        const Two below = kept_two(own_hidden(layer - 1));
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
@@ -739,7 +745,7 @@ class ColumnStep {
         take(a, gradient_exchange(layer), gradient_tiles(layer), columns);
         if (layer == 2) say_taken(layer);
         multiply(sum, product, columns);
-        const Two gradient = masked(sum, hidden[layer - 2]);
+        const Two gradient = masked(sum, below);
         if (layer > 2) {
           publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), gradient);
           say_taken(layer);
@@ -762,6 +768,11 @@ class ColumnStep {
     auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
     place[0] = two.first;
     place[kBlock / 4] = two.second;
+  }
+  /// What this lane has left there.
+  MACHINE_DEVICE Two kept_two(const unsigned char* blocks) const {
+    const auto* place = reinterpret_cast<const std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
+    return {place[0], place[kBlock / 4]};
   }
   /// Of this group's 8 rows, this cluster's inputs.
   struct InputRows {
@@ -791,14 +802,14 @@ class ColumnStep {
     const float2 bias = load_bias(1);
     float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
     if constexpr (kClusters > 1)
-      total =
-          cluster_sum_.sum(a, waiter_, cluster_, member_, group(), true, total, a.lost_exchange == kFirstSum);
+      total = cluster_sum_.sum(a, waiter_, cluster(), member_, group(), true, total,
+                               a.lost_exchange == kFirstSum);
     sum[0] = total.x + bias.x, sum[1] = total.y + bias.x;
     sum[2] = total.z + bias.y, sum[3] = total.w + bias.y;
   }
 
-  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `below`: h(L - 1), or h(1) if it is the only one.
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& below) {
+  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `hidden`: this member's of h(L).
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& hidden) {
     const int g = lane_ >> 2;
     const Product last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
@@ -846,11 +857,12 @@ class ColumnStep {
     if constexpr (kHidden == 1) {
       float sum[4] = {};
       Format::product(sum, as_uint4(own_across), first_classes, others);
-      keep_two(first_gradient(), masked(sum, below));
+      keep_two(first_gradient(), masked(sum, hidden));
     } else {
       // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
       // once what the next product takes.
       const uint4 rows = make_uint4(first_classes, 0, others, 0);
+      const Two below = kept_two(own_hidden(kHidden - 1));
       Chains chains = begin_chains(0, 0);
 #pragma unroll
       for (int i = 0; i < kMembers; ++i) {
@@ -892,38 +904,70 @@ class ColumnStep {
 
   // ---- start and end of a launch, by the eight
 
-  /// visit(own value, whether it exists, its place in the flat parameters) for the masters [16, 8] of W(layer), of which the rows
-  /// are outputs, or columns of the weight.
+  /// Where a warp's masters of one matrix stand on their way from and to the flat parameters, fp32 [slices] [32 lanes] [4]: in place of
+  /// tiles, before others send any and when all have been taken. So this is a loop that takes few registers.
+  static constexpr int kPassageSlices = kSlices > 2 * kInputs ? kSlices : 2 * kInputs;
+  MACHINE_DEVICE float4* passage() const {
+    const int thread = thread_index_here();  // nobody has a register for it until the end
+    return reinterpret_cast<float4*>(at(Places::kLower)) + thread / 32 * (kPassageSlices * 32) + thread % 32;
+  }
+  /// visit(value, whether it exists, its place in the flat parameters) for `slices` masters [16, 8] of W(layer), of which the rows
+  /// are outputs, or columns of the weight. `column`: the first of the others.
   template <class Visit>
-  MACHINE_DEVICE void for_master(const Arguments& a, int layer, Master& master, int row, int column,
-                                 bool rows_are_outputs, bool exists, Visit&& visit) const {
+  MACHINE_DEVICE void for_passage(const Arguments& a, int layer, int slices, int row, int column,
+                                  bool rows_are_outputs, Visit&& visit) const {
     const int in = plan_of(a).widths[layer - 1], out = plan_of(a).widths[layer];
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int x = row + (c >> 1) * 8 + (lane_ >> 2), y = column + 2 * (lane_ & 3) + (c & 1);
+#pragma unroll 1
+    for (int i = 0; i < 4 * slices; ++i) {
+      const int c = i % 4, x = row + (c >> 1) * 8 + (lane_ >> 2),
+                y = column + i / 4 * 8 + 2 * (lane_ & 3) + (c & 1);
       const int output = rows_are_outputs ? x : y, place = rows_are_outputs ? y : x;
-      visit(master[c], exists && output < out && place < in,
+      visit(reinterpret_cast<float*>(passage() + i / 4 * 32)[c], output < out && place < in,
             plan_of(a).weight_begin[layer - 1] + std::int64_t{output} * in + place);
     }
   }
-  template <int kMatrix, class Visit>
-  MACHINE_DEVICE void for_masters_from(const Arguments& a, Visit&& visit) {
-    constexpr bool kIsLast = kMatrix == kLastMatrix;
-    for_slices<kMatrix>([&](int i, Master& master) {
-      for_master(a, kMatrix + 2, master, kIsLast ? 0 : kColumnOwn * member_, (warp_ * kSlices + i) * 8,
-                 kIsLast, true, visit);
-    });
-    if constexpr (!kIsLast) for_masters_from<kMatrix + 1>(a, visit);
+  MACHINE_DEVICE static void load_master(Master& master, const float4* from) {
+    const float4 four = *from;
+    master[0] = four.x, master[1] = four.y, master[2] = four.z, master[3] = four.w;
   }
-  template <class Visit>
+  /// This warp's masters of all layers. With kLoads into the masters what visit() leaves in the passage, else it sees them there.
+  template <bool kLoads, class Visit>
   MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit) {
+    const auto store = [&](int slice, const Master& master) {
+      passage()[slice * 32] = make_float4(master[0], master[1], master[2], master[3]);
+    };
+    const auto visit_first = [&] {
+      for_passage(a, 1, 2 * input_pairs_, kColumnOwn * member_, (input_first() + input_begin_) * 16, true,
+                  visit);
+    };
+    if (kLoads) visit_first();
 #pragma unroll
     for (int i = 0; i < kInputs; ++i)
 #pragma unroll
       for (int slice = 0; slice < 2; ++slice)
-        for_master(a, 1, first_[i][slice], kColumnOwn * member_,
-                   (input_first_ + input_begin_ + i) * 16 + 8 * slice, true, i < input_pairs_, visit);
-    for_masters_from<0>(a, visit);
+        if (kLoads)
+          load_master(first_[i][slice], passage() + (2 * i + slice) * 32);
+        else
+          store(2 * i + slice, first_[i][slice]);
+    if (!kLoads) visit_first();
+    for_masters_from<0, kLoads>(a, visit, store);
+  }
+  template <int kMatrix, bool kLoads, class Visit, class Store>
+  MACHINE_DEVICE void for_masters_from(const Arguments& a, Visit& visit, const Store& store) {
+    constexpr bool kIsLast = kMatrix == kLastMatrix;
+    const auto visit_all = [&] {
+      for_passage(a, kMatrix + 2, kSlices, kIsLast ? 0 : kColumnOwn * member_, warp_ * (kSlices * 8), kIsLast,
+                  visit);
+    };
+    if (kLoads) visit_all();
+    for_slices<kMatrix>([&](int i, Master& master) {
+      if (kLoads)
+        load_master(master, passage() + i * 32);
+      else
+        store(i, master);
+    });
+    if (!kLoads) visit_all();
+    if constexpr (!kIsLast) for_masters_from<kMatrix + 1, kLoads>(a, visit, store);
   }
   template <class Visit>
   MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
@@ -935,21 +979,23 @@ class ColumnStep {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
-    for_masters(a, take);
+    for_masters<true>(a, take);
     for_biases(a, take);
+#pragma unroll 1
+    for (int slice = 0; slice < kPassageSlices; ++slice) passage()[slice * 32] = make_float4(0, 0, 0, 0);
   }
   /// What clusters do not divide comes from the first, and the mirror from the last; the last layer from the first member, and
   /// its mirror from the last.
   MACHINE_DEVICE void store(const Arguments& a) {
     const std::int64_t last_begin = plan_of(a).weight_begin[kHidden], divided_end = plan_of(a).bias_begin[0];
-    for_masters(a, [&](const float& own, bool exists, std::int64_t place) {
+    for_masters<false>(a, [&](const float& own, bool exists, std::int64_t place) {
       if (!exists) return;
       const bool divided = place < divided_end, last = place >= last_begin;
-      if ((divided || cluster_ == 0) && (!last || member_ == 0)) a.parameters[place] = own;
-      if (cluster_ == kClusters - 1 && (!last || member_ == kMembers - 1)) a.mirror[place] = own;
+      if ((divided || cluster() == 0) && (!last || member_ == 0)) a.parameters[place] = own;
+      if (cluster() == kClusters - 1 && (!last || member_ == kMembers - 1)) a.mirror[place] = own;
     });
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
-      if (exists && cluster_ == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
+      if (exists && cluster() == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
     });
   }
 
@@ -958,9 +1004,8 @@ class ColumnStep {
     return part * (count / parts) + max(0, part - (parts - count % parts));
   }
 
-  const int warp_, lane_, member_, cluster_;
-  const int input_first_, input_count_;  // pairs of inputs: this cluster's
-  const int input_begin_, input_pairs_;  // of them this warp's
+  const int warp_, lane_, member_;
+  const int input_begin_, input_pairs_;  // pairs of inputs: of this cluster's, this warp's
   SliceWaiter waiter_;
   ClusterSum<kClusters == 1 ? 2 : kClusters, kGroups> cluster_sum_;  // unused by one
   int batch_ = 0, next_batch_;                                       // of this step and the next

@@ -40,44 +40,42 @@ void check(const char* name, Precision precision, const std::vector<std::int64_t
 }
 const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9};
 
+/// By its depth.
 TEST_P(ResidentColumns, SmallStepsOfTwoLayersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-33x136x5-b17", GetParam(), kFewSteps);
+  check(kSmallColumns[0], GetParam(), kFewSteps);
 }
 TEST_P(ResidentColumns, SmallStepsOfThreeLayersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-33x136x17x5-b17", GetParam(), kFewSteps);
+  check(kSmallColumns[1], GetParam(), kFewSteps);
 }
 TEST_P(ResidentColumns, SmallStepsOfFourLayersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-33x24x17x128x5-b17", GetParam(), kFewSteps);
+  check(kSmallColumns[2], GetParam(), kFewSteps);
 }
 TEST_P(ResidentColumns, SmallStepsOfFiveLayersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-33x24x17x120x9x5-b17", GetParam(), kFewSteps);
+  check(kSmallColumns[3], GetParam(), kFewSteps);
 }
 TEST_P(ResidentColumns, SmallStepsOfEightLayersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-20x16x40x9x33x16x24x12x16-b32", GetParam(), kFewSteps);
+  check(kSmallColumns[4], GetParam(), kFewSteps);
 }
 TEST_P(ResidentColumns, SmallStepsOfFourClustersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-231x136x17x9x200x5-b17", GetParam(), kFewSteps);
+  check(kSmallColumns[5], GetParam(), kFewSteps);
 }
 TEST(ResidentColumnsDeep, SmallStepsOfSevenLayersInFourClustersMatchTheOracle) {
   NEEDS_GPU();
-  check("mlp-231x136x17x200x9x40x256x16-b32", Precision::kBf16, kFewSteps);
+  check(kDeepColumns[0], Precision::kBf16, kFewSteps);
 }
 TEST_P(ResidentColumns, StepsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-784x256x10-b32", "mlp-784x256x256x10-b32", "mlp-784x256x256x256x10-b32",
-        "mlp-784x256x256x256x256x10-b32", "mlp-784x128x128x128x10-b32", "mlp-896x256x200x9x16-b31",
-        "mlp-784x128x128x128x128x128x128x10-b32", "mlp-16x129x120x256x2-b1"})
-    check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
-  if (GetParam() == Precision::kBf16)
-    for (const char* name : {"mlp-784x256x256x256x256x256x10-b32", "mlp-784x256x256x256x256x256x256x10-b32"})
-      check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+  for (const char* name : kColumns) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+TEST(ResidentColumnsDeep, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kDeepColumns) check(name, Precision::kBf16, {0, 1, 7, 29, 71}, 2);
 }
 
 std::vector<float> bits_after(const NamedProblem& problem, Precision precision, std::int64_t cut,
@@ -92,7 +90,7 @@ std::vector<float> bits_after(const NamedProblem& problem, Precision precision, 
 }
 TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x136x5-b17", "mlp-33x24x17x120x9x5-b17"}) {
+  for (const char* name : {kSmallColumns[0], kSmallColumns[3]}) {
     const NamedProblem problem(name, fresh_seed());
     const std::int64_t steps = is_shortened() ? 5 : 700;
     const auto whole = bits_after(problem, GetParam(), steps - 1, steps);
@@ -102,7 +100,7 @@ TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x136x17x5-b17", "mlp-33x24x17x120x9x5-b17"}) {
+  for (const char* name : {kSmallColumns[1], kSmallColumns[3]}) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
       return trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
@@ -115,7 +113,7 @@ TEST(ResidentColumnsWaits, SmallLostExchangeFailsInsteadOfHanging) {
   const std::vector<int> exchanges =
       is_shortened() ? std::vector{0, 4, 7, 8} : std::vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   for (const int exchange : exchanges) {
-    NamedProblem problem("mlp-231x136x17x9x200x5-b17", fresh_seed());
+    NamedProblem problem(kSmallColumns[5], fresh_seed());
     const auto trainer =
         trainer_of(problem, Precision::kBf16, {.wait_seconds = 0.05, .lost_exchange = exchange});
     EXPECT_THROW(trainer->train(0, 4), std::runtime_error) << exchange;
@@ -136,7 +134,7 @@ TEST(ResidentColumnPlan, FitsTheDepthsThatItsBytesAllow) {
     wide += "x256", narrow += "x128";
     for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
       EXPECT_TRUE(fits(narrow + "x10-b32", precision)) << hidden;
-      EXPECT_EQ(fits(wide + "x10-b32", precision), hidden <= (precision == Precision::kBf16 ? 6 : 5))
+      EXPECT_EQ(fits(wide + "x10-b32", precision), hidden <= (precision == Precision::kBf16 ? 6 : 4))
           << hidden;
     }
   }

@@ -55,6 +55,21 @@ class CompiledKernel : public PlanKernel {
   std::string note_;
 };
 
+/// The kernel compiled ahead, where the one with constants was refused.
+class AheadKernel : public PlanKernel {
+ public:
+  AheadKernel(const SliceKernel& kernel, const std::string& why)
+      : kernel_(kernel), note_("its kernel is the one compiled ahead, as with constants: " + why) {}
+  const void* function() const override { return kernel_.function; }
+  int threads() const override { return kernel_.threads; }
+  bool was_kept() const override { return true; }
+  std::string note() const override { return note_; }
+
+ private:
+  SliceKernel kernel_;
+  std::string note_;
+};
+
 int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
 int threads_of(const ColumnPlan& plan, Precision) { return plan.threads; }
 
@@ -63,7 +78,11 @@ class Maker : public KernelMaker {
   Maker(const jit::Architecture& architecture, const std::string& cache_folder)
       : architecture_(architecture), cache_folder_(cache_folder) {}
   std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const override {
-    return made(plan, precision);
+    try {
+      return made(plan, precision);
+    } catch (const jit::CompileError& error) {
+      return std::make_shared<AheadKernel>(slice_kernel(precision, plan), error.what());
+    }
   }
   std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
     return made(plan, precision);

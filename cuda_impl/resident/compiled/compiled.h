@@ -21,7 +21,8 @@ jit::Request compiled_request(const SlicePlan& plan, Precision precision);
 jit::Request compiled_request(const ColumnPlan& plan, Precision precision);
 }  // namespace resident
 
-/// Throws what make_resident_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler.
+/// Throws what make_resident_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler. A kernel of slices that is
+/// refused when it is compiled for the network, because it spills, is taken as it was compiled ahead.
 /// `cache_folder`: where compiled code is kept; empty for nowhere.
 std::unique_ptr<Trainer> make_compiled_resident_trainer(const Workload& workload, Precision precision,
                                                         const DatasetView& data, const Parameters& initial,
