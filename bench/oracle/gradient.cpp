@@ -102,6 +102,7 @@ Roundings roundings_of(Precision precision, Contract contract, int batch_size) {
   roundings.weight = roundings.input;
   roundings.bias = roundings.sums = roundings.before_slope = true;
   roundings.weight_gradient = roundings.bias_gradient = roundings.log_probabilities = true;
+  roundings.product_of_one_output = true;
   roundings.loss_scale = std::min(roundings.loss_scale, 32768.0);  // torch_impl/libtorch/autograd_step.h
   return roundings;
 }
@@ -228,6 +229,9 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
     round_values(roundings_.input, bias, bias_.data(), sums.columns);
     bias = bias_.data();
   }
+  const double none = 0, *own_bias = bias;
+  const bool bias_follows = roundings_.product_of_one_output && sums.columns == 1;
+  if (bias_follows) bias = &none;
   forward_product(entering(values_[layer], Product::kForward, layer, left_),
                   entering(weights_[layer], Product::kForward, layer, right_), bias, sums);
   if (perturbation_ != nullptr) {
@@ -238,6 +242,10 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
       move(seed_of(kSums * kMaxLayers + static_cast<std::uint64_t>(layer), row), sums.row(row), sums.columns,
            [&](std::int64_t i) { return input * norms.weight_rows[i] + 2 * kUnit * std::abs(bias[i]); });
     });
+  }
+  if (bias_follows) {
+    round_all(roundings_.input, sums);
+    for_rows(batch_, 1, [&](std::int64_t row) { *sums.row(row) += *own_bias; });
   }
   if (roundings_.sums) round_all(roundings_.input, sums);
 }

@@ -22,9 +22,10 @@ struct Roundings {
   /// What PyTorch's autocast rounds besides: the bias, a layer's sums with it (the outputs too), the input gradient before it meets
   /// the slope, and the gradients of weights and biases. With `sums` the slope of elu comes from the sum. On a GPU its cross-entropy
   /// takes a log-softmax in 16 bits and then a mean in fp32: the log-probabilities are rounded, and what the mean multiplies each by
-  /// on the way back. (On a CPU autocast widens the outputs first.)
+  /// on the way back. (On a CPU autocast widens the outputs first.) And there a layer of one output is a product of matrix and vector,
+  /// which is rounded before the bias is added.
   bool bias = false, sums = false, before_slope = false, weight_gradient = false, bias_gradient = false,
-       log_probabilities = false;
+       log_probabilities = false, product_of_one_output = false;
   double loss_scale = 1;
 };
 Roundings roundings_of(Precision precision, Contract contract, int batch_size);

@@ -145,12 +145,19 @@ void DeviceGradient::forward(const double* parameters, int layer, Stream& stream
     oracle::round_values(bias, bias_.data(), out, roundings_.input, stream);
     bias = bias_.data();
   }
+  const bool bias_follows = roundings_.product_of_one_output && out == 1;
+  const double* own_bias = bias;
+  if (bias_follows) bias = nullptr;
   oracle::product({entering(values_[layer], batch_ * in, Product::kForward, layer, stream), in, 1},
                   {product_weights(parameters, layer, Product::kForward, stream), in, 1}, sums, batch_, out,
                   in, bias, 1, partial_, stream);
   if (perturbation_ != nullptr)
     oracle::move_sums(sums, batch_, out, norms_[layer].input_rows.data(), norms_[layer].weight_rows.data(),
                       sum_error(*perturbation_, in), bias, 2 * kUnit, seed_of(kSums, layer), stream);
+  if (bias_follows) {
+    oracle::round_and_scale(sums, batch_, roundings_.input, 1, stream);
+    oracle::add_bias(sums, batch_, 1, own_bias, stream);
+  }
   if (roundings_.sums) oracle::round_and_scale(sums, batch_ * out, roundings_.input, 1, stream);
   if (layer + 1 < layers())
     oracle::activate(activation_, sums, slopes_[layer].data(), batch_ * out, roundings_.input,

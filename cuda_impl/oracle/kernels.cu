@@ -197,6 +197,12 @@ __global__ void round_and_scale_kernel(double* values, std::int64_t count, Round
   if (i < count) values[i] = rounded(values[i], rounding) * factor;
 }
 
+__global__ void add_bias_kernel(double* values, std::int64_t count, std::int64_t columns,
+                                const double* bias) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] += bias[i % columns];
+}
+
 /// partial[blockIdx.x]: the sums of every gridDim.x-th piece.
 __global__ void compare_kernel(Increment increment, const double* first, const double* gradient,
                                const double* expected, std::int64_t count, double* partial) {
@@ -395,6 +401,9 @@ void norms(const double* values, std::int64_t rows, std::int64_t columns, double
 }
 void round_and_scale(double* values, std::int64_t count, Rounding rounding, double factor, Stream& stream) {
   launch_elementwise(round_and_scale_kernel, count, stream, values, count, rounding, factor);
+}
+void add_bias(double* values, std::int64_t rows, std::int64_t columns, const double* bias, Stream& stream) {
+  launch_elementwise(add_bias_kernel, rows * columns, stream, values, rows * columns, columns, bias);
 }
 ComparedSums compare(Increment increment, const double* first, const double* gradient, const double* expected,
                      std::int64_t count, PartialSums& partial, Stream& stream) {

@@ -60,6 +60,8 @@ void norms(const double* values, std::int64_t rows, std::int64_t columns, double
            double* column_norms, Stream& stream);
 /// values = round(values) * factor.
 void round_and_scale(double* values, std::int64_t count, Rounding rounding, double factor, Stream& stream);
+/// values[row, column] += bias[column].
+void add_bias(double* values, std::int64_t rows, std::int64_t columns, const double* bias, Stream& stream);
 /// gradient *= slopes; a slope of 0 passes nothing on.
 void multiply_by_slopes(double* gradient, const double* slopes, std::int64_t count, Stream& stream);
 /// gradient = (softmax(logits) - one-hot) * scale; row_losses [batch]. The softmax is that of rounded logarithms if they are rounded.

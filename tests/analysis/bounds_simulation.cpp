@@ -113,6 +113,8 @@ Arithmetic drawn_arithmetic(const SimulatedClass& simulated, Draw& draw) {
   arithmetic.seed = draw.bits();
   if (simulated.precision != Precision::kFp32 && draw.chance(0.75))
     arithmetic.cut_every = 4 << draw.integer(0, 3);
+  // Which products of a matrix and a vector a library makes by a kernel of their own is its choice.
+  if (simulated.contract == Contract::kAutocast) arithmetic.leaves_product_of_one = draw.chance(0.25);
   if (simulated.contract == Contract::kAutocast && draw.chance(0.25)) {  // as compiled
     arithmetic.leaves_before_slope = draw.chance(0.5);
     arithmetic.leaves_weight_gradient = draw.chance(0.5);

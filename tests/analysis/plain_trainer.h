@@ -47,7 +47,7 @@ struct Arithmetic {
   std::uint64_t seed = 0;  ///< of the shuffling, and of which products of a library's tf32 cut off
   /// What autocast as compiled leaves unrounded.
   bool leaves_sums = false, leaves_bias = false, leaves_before_slope = false, leaves_weight_gradient = false,
-       leaves_bias_gradient = false, leaves_log_probabilities = false;
+       leaves_bias_gradient = false, leaves_log_probabilities = false, leaves_product_of_one = false;
 };
 
 /// Loss and gradient of a batch.
@@ -181,6 +181,8 @@ class PlainGradient {
     sums.resize(out.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
       const float own = bias[i % width];
+      if (is_autocast() && width == 1 && !arithmetic_.leaves_product_of_one && !arithmetic_.leaves_sums)
+        out[i] = rounded(out[i]);
       float sum = out[i] + (is_autocast() && !arithmetic_.leaves_bias ? rounded(own) : own);
       if (is_autocast() && !arithmetic_.leaves_sums) sum = rounded(sum);
       out[i] = hidden ? activated(sum) : sum;

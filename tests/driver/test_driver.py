@@ -397,7 +397,7 @@ def test_the_suite_of_what_people_train_says_of_each_what_and_whence():
     assert len(users["workloads"]) == 12
     entries = json.loads((ROOT / "bench/suites/users.json").read_text())["workloads"]
     assert all(entry["about"].endswith(".") for entry in entries)
-    assert "ppo                 mlp-17x64x64x6-b64-tanh-mse-adam" in headroom("list").stdout
+    assert re.search(r"^    ppo +mlp-17x64x64x6-b64-tanh-mse-adam$", headroom("list").stdout, re.M)
 
 
 def test_a_workload_of_that_suite_is_verified_with_its_numbers_and_its_source(tmp_path):
