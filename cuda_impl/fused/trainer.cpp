@@ -302,7 +302,9 @@ class FusedTrainer : public GraphTrainer {
     for (const Segment& segment : segments)
       if (plan_.form != Form::kGeneral || segment.kind == Kind::kQuads)
         most_splits = std::max(most_splits, segment.splits);
-    const UpdateShare share = update_share(most_splits);
+    // With slots there are two forms of the update only, for few and for many partial sums.
+    const UpdateShare share =
+        update_share(plan_.slots > 0 && most_splits > kFewSplits ? kPairSplits + 1 : most_splits);
     std::vector<UpdateRows> rows;
     std::vector<UpdatePlaces> places;
     const auto add = [&](const Segment& segment, int begin, int end) {

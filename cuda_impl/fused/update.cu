@@ -215,10 +215,8 @@ template <class Format, int kSlots>
 void launch_update_of_slots(const UpdateArguments& arguments, cudaStream_t stream) {
   if (arguments.share.rows > 1)
     launch_form<FewPartials>(update_slots_kernel<Format, FewPartials, kSlots>, arguments, stream);
-  else if (arguments.share.parts > 1)
-    launch_form<ManyPartials>(update_slots_kernel<Format, ManyPartials, kSlots>, arguments, stream);
   else
-    launch_form<SomePartials>(update_slots_kernel<Format, SomePartials, kSlots>, arguments, stream);
+    launch_form<ManyPartials>(update_slots_kernel<Format, ManyPartials, kSlots>, arguments, stream);
 }
 
 template <class Format>

@@ -14,7 +14,7 @@ inline constexpr int kTraceMarks = 64;
 struct Arguments {
   const unsigned char* inputs;   ///< [batches][tiles] of activation_bytes(plan, 0)
   const unsigned char* targets;  ///< [batches][tiles] of target_bytes(plan)
-  float* partials;               ///< [blocks][sum_floats(plan)]
+  float* partials;               ///< [sum_sets(plan)][sum_floats(plan)]; none where blocks are local
   float* block_losses;           ///< [blocks]
   float* masters;                ///< [sum_floats(plan)], in the order of sums
   float* slots[2];               ///< the optimizer's, likewise

@@ -26,7 +26,7 @@ namespace headroom::narrow {
 
 inline constexpr int kMaxLayers = 10, kMaxWidth = 128;
 inline constexpr int kRows = 16, kColumns = 8;  ///< of a product's smallest piece: mma's, in all precisions
-inline constexpr int kMaxWarps = 16, kMinWarps = 8, kMaxCluster = 8;
+inline constexpr int kMaxWarps = 16, kMinWarps = 4, kMaxCluster = 8;
 
 struct Plan {
   std::int32_t layers, widths[kMaxLayers + 1];  ///< inputs, hidden layers, outputs
@@ -35,7 +35,9 @@ struct Plan {
   std::int32_t is_clustered;                        ///< the thread blocks are one cluster
   std::int32_t blocks, strips, team;                ///< team: warps of one
   std::int32_t tall;                                ///< a strip has so many times kRows rows
-  std::int32_t sums_in_memory;  ///< sums are added up in device memory, tile by tile, as they are too many for registers
+  std::int32_t sums_in_memory;  ///< sums are added up outside of registers, tile by tile, as they are too many for these
+  std::int32_t row_parts;       ///< so many parts of a tile's rows have sums of their own: a warp then has larger products
+  std::int32_t sum_tall;        ///< of a layer's sums a warp has so many times kRows outputs at most
 };
 
 NARROW_BOTH int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -120,28 +122,41 @@ NARROW_BOTH int first_piece(const Plan& plan, int layer) {
   return pieces;
 }
 NARROW_BOTH int sum_pieces(const Plan& plan) { return first_piece(plan, plan.layers + 1); }
-/// Warps share a layer out so that one has pieces of the same outputs.
-NARROW_BOTH int sum_groups(const Plan& plan, int layer) { return warps(plan) / output_pieces(plan, layer); }
-NARROW_BOTH int pieces_of_warp(const Plan& plan, int layer) {
-  return divide_up(input_pieces(plan, layer), sum_groups(plan, layer));
+/// Warps of a part of the rows share a layer out: each has so many pieces of outputs by so many of inputs.
+NARROW_BOTH int sum_warps(const Plan& plan) { return warps(plan) / plan.row_parts; }
+NARROW_BOTH int output_pieces_of_warp(const Plan& plan, int layer) {
+  return smaller(plan.sum_tall, output_pieces(plan, layer));
+}
+NARROW_BOTH int output_groups(const Plan& plan, int layer) {
+  return divide_up(output_pieces(plan, layer), output_pieces_of_warp(plan, layer));
+}
+NARROW_BOTH int input_groups(const Plan& plan, int layer) {
+  return sum_warps(plan) / output_groups(plan, layer);
+}
+NARROW_BOTH int input_pieces_of_warp(const Plan& plan, int layer) {
+  return divide_up(input_pieces(plan, layer), input_groups(plan, layer));
 }
 NARROW_BOTH int first_piece_of_warp(const Plan& plan, int layer) {
   int pieces = 0;
-  for (int l = 1; l < layer; ++l) pieces += pieces_of_warp(plan, l);
+  for (int l = 1; l < layer; ++l) pieces += output_pieces_of_warp(plan, l) * input_pieces_of_warp(plan, l);
   return pieces;
 }
 /// That a warp keeps from tile to tile.
 NARROW_BOTH int kept_pieces_of_warp(const Plan& plan) {
   return plan.sums_in_memory ? 0 : first_piece_of_warp(plan, plan.layers + 1);
 }
+/// Sets of sums that are added up at the end of a step.
+NARROW_BOTH int sum_sets(const Plan& plan) { return plan.blocks * plan.row_parts; }
+/// Whether blocks see each other's shared memory, so that sums and new weights need no other way.
+NARROW_BOTH bool is_local(const Plan& plan) { return plan.blocks == 1 || plan.is_clustered != 0; }
 
 /// Fours of floats that each thread block adds up of all blocks' sums, and trains.
 NARROW_BOTH int owned_fours(const Plan& plan) { return divide_up(sum_pieces(plan) * 32, plan.blocks); }
 /// Floats of the sums, and of masters and slots: all blocks own as many.
 NARROW_BOTH int sum_floats(const Plan& plan) { return 4 * owned_fours(plan) * plan.blocks; }
-/// Parts of the blocks that different threads add up.
+/// Parts of the sets that different threads add up.
 NARROW_BOTH int sum_parts(const Plan& plan) {
-  return larger(1, smaller(plan.blocks, threads(plan) / owned_fours(plan)));
+  return larger(1, smaller(sum_sets(plan), threads(plan) / owned_fours(plan)));
 }
 
 /// The parameter of a sum by its place among them; in == inputs: a bias; layer == 0: none.
@@ -184,6 +199,8 @@ NARROW_BOTH int place_of(const Plan& plan, const Target& target) {
 struct Places {
   int inputs[2], targets[2], activations[kMaxLayers], kept[kMaxLayers], gradients[2];
   int kept_begin;  ///< from here on nothing is brought by copies
+  int partials;    ///< this block's sums, where blocks are local
+  int own_values, own_slots[2];  ///< of the parameters that this block trains; none with sums_in_memory
   int own_places;  ///< of the parameters that this block trains, in the image
   int scratch, losses, end;
 };
@@ -203,6 +220,11 @@ NARROW_BOTH Places places(const Plan& plan) {
     if (keeps_sums(plan)) at.kept[layer] = take(activation_bytes(plan, layer));
   }
   for (int i = 0; i < 2; ++i) at.gradients[i] = take(gradient_bytes(plan));
+  if (is_local(plan)) at.partials = take(4 * sum_floats(plan) * plan.row_parts);
+  if (!plan.sums_in_memory) {
+    at.own_values = take(16 * owned_fours(plan));
+    for (int slot = 0; slot < plan.slots; ++slot) at.own_slots[slot] = take(16 * owned_fours(plan));
+  }
   at.own_places = take(16 * owned_fours(plan));
   at.scratch = take(16 * owned_fours(plan) * sum_parts(plan));
   at.losses = take(4 * kMaxWarps);
@@ -223,13 +245,17 @@ NARROW_BOTH int product_registers(const Plan& plan) {
   for (int layer = 0; layer <= plan.layers; ++layer) {
     const int pieces = divide_up(plan.widths[layer], kColumns);
     most = larger(most, plan.tall * (layer == plan.layers ? pieces : divide_up(pieces, plan.team)));
-    if (plan.sums_in_memory && layer > 0) most = larger(most, pieces_of_warp(plan, layer));
+    if (plan.sums_in_memory && layer > 0)
+      most = larger(most, output_pieces_of_warp(plan, layer) * input_pieces_of_warp(plan, layer));
   }
   return 4 * most;
 }
 NARROW_BOTH bool fits(const Plan& plan, int shared_limit) {
+  if (warps(plan) < kMinWarps || warps(plan) > kMaxWarps || warps(plan) % plan.row_parts != 0 ||
+      tile_rows(plan) % (plan.row_parts * depth(plan)) != 0)
+    return false;
   for (int layer = 1; layer <= plan.layers; ++layer)
-    if (sum_groups(plan, layer) == 0) return false;
+    if (input_groups(plan, layer) == 0) return false;
   return shared_bytes(plan) <= shared_limit &&
          sum_registers(plan) + product_registers(plan) <= most_sum_registers(plan);
 }
@@ -238,40 +264,71 @@ struct Limits {
   int sm_count, shared_bytes;
 };
 
-/// Teams of a thread block with so many strips: as many warps as there are places for, but none without columns.
-NARROW_BOTH int team_for(const Plan& plan, int strips, int most_warps) {
-  int widest = 1;
-  for (int layer = 1; layer <= plan.layers; ++layer) widest = larger(widest, divide_up(plan.widths[layer], kColumns));
-  int team = larger(1, most_warps / strips);
-  while (team > 1 && strips * (team - 1) >= kMinWarps &&
-         divide_up(widest, team - 1) == divide_up(widest, team))
-    --team;
-  return team;
+/// Cycles of a multiprocessor for a product of all warps that have `tall` by `pieces` sums, over so many terms: what shared memory
+/// brings, 128 bytes a cycle to the lanes, or what is multiplied, and what a warp waits.
+NARROW_BOTH long product_cycles(const Plan& plan, int active_warps, int tall, int pieces, int terms) {
+  const long steps = divide_up(terms, depth(plan));
+  const bool is_fp32 = is(plan, Precision::kFp32);
+  const long brought = value_bytes(plan) == 2 ? 4 * tall + 4 * divide_up(pieces, 2)
+                       : is_fp32              ? 4 * (2 * tall + 2 * pieces)
+                                              : 4 * tall + 2 * pieces;
+  const long multiplied = tall * pieces * (is_fp32 ? 4 : 2);
+  return active_warps * steps * larger(static_cast<int>(brought), static_cast<int>(multiplied)) + 300;
+}
+/// Of a tile.
+NARROW_BOTH long tile_cycles(const Plan& plan) {
+  long cycles = 400;
+  for (int layer = 1; layer <= plan.layers; ++layer) {
+    const int pieces = divide_up(plan.widths[layer], kColumns), of_warp = divide_up(pieces, plan.team),
+              before = divide_up(plan.widths[layer - 1], kColumns), of_warp_before = divide_up(before, plan.team);
+    const bool is_last = layer == plan.layers;
+    cycles += product_cycles(plan, is_last ? plan.strips : plan.strips * divide_up(pieces, of_warp), plan.tall,
+                             is_last ? pieces : of_warp, plan.widths[layer - 1]);
+    if (layer > 1)
+      cycles += product_cycles(plan, plan.strips * divide_up(before, of_warp_before), plan.tall, of_warp_before,
+                               plan.widths[layer]);
+    const int across = input_pieces_of_warp(plan, layer);
+    cycles += product_cycles(
+        plan, plan.row_parts * output_groups(plan, layer) * divide_up(input_pieces(plan, layer), across),
+        output_pieces_of_warp(plan, layer), across, tile_rows(plan) / plan.row_parts);
+    // Activations and slopes: some 30 instructions a value, of four schedulers; and of one of a warp's, while others wait.
+    if (!is_last) cycles += tile_rows(plan) * plan.widths[layer] * 30L / 128 + 16L * plan.tall * of_warp * 4;
+  }
+  return cycles;
+}
+/// Of a step, roughly.
+NARROW_BOTH long step_cycles(const Plan& plan) {
+  const long tiles_of_block = divide_up(tiles(plan), plan.blocks), floats = sum_floats(plan);
+  const long owned = 4L * owned_fours(plan);
+  long cycles = tiles_of_block * tile_cycles(plan) + owned * 60 / threads(plan) * 4;
+  if (plan.sums_in_memory) cycles += tiles_of_block * (400 + floats * 8 / 35);
+  if (plan.blocks > 1)
+    cycles += is_local(plan) ? 1500 + floats * plan.row_parts / 32 : 6000 + floats * plan.row_parts / 16;
+  return cycles;
 }
 
-/// The best of the plans that fit, by a rough count of the time of a step; blocks == 0: none does. `plan` says what is trained.
+/// The best of the plans that fit, by their cycles; blocks == 0: none does. `plan` says what is trained.
 NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits, int warps_at_most = kMaxWarps) {
   Plan best = plan;
   best.blocks = 0;
-  long best_cost = 0;
-  const bool is_fp32 = is(plan, Precision::kFp32);
-  for (int most_warps = warps_at_most; most_warps >= kMinWarps; most_warps /= 2)
-    for (int tall = 1; tall <= (is_fp32 ? 2 : 1); ++tall)
-      for (int strips = 1; strips <= 8; ++strips)
-        for (int choice = 0; choice < 4; ++choice) {
-          plan.tall = tall, plan.strips = strips, plan.is_clustered = choice % 2, plan.sums_in_memory = choice / 2;
-          plan.team = team_for(plan, strips, most_warps);
-          if (warps(plan) < kMinWarps) continue;
-          plan.blocks = smaller(tiles(plan), plan.is_clustered ? kMaxCluster : limits.sm_count);
-          if (!fits(plan, limits.shared_bytes)) continue;
-          // In hundreds of cycles: of a tile, what its latencies are and what its rows take, and adding to sums in memory; of a step,
-          // its two exchanges.
-          const long of_tile = plan.layers * (6L + strips * tall * (is_fp32 ? 4 : 1)), tiles_of_block = divide_up(tiles(plan), plan.blocks);
-          const long cost = tiles_of_block * of_tile +
-                            (plan.sums_in_memory ? (tiles_of_block - 1) * (4 + sum_floats(plan) / 440) + 1 : 0) +
-                            (plan.blocks == 1 ? 0 : plan.is_clustered ? 20 : 60) + sum_floats(plan) / plan.blocks / 64;
-          if (best.blocks == 0 || cost < best_cost) best = plan, best_cost = cost;
-        }
+  long best_cycles = 0;
+  const auto try_this = [&] {
+    plan.blocks = smaller(tiles(plan), plan.is_clustered ? kMaxCluster : limits.sm_count);
+    if (!fits(plan, limits.shared_bytes)) return;
+    const long cycles = step_cycles(plan);
+    if (best.blocks == 0 || cycles < best_cycles) best = plan, best_cycles = cycles;
+  };
+  for (plan.tall = 1; plan.tall <= (is(plan, Precision::kFp32) ? 4 : 2); plan.tall *= 2)
+    for (plan.strips = 1; plan.strips <= 8; ++plan.strips)
+      for (plan.team = 1; plan.team * plan.strips <= warps_at_most; ++plan.team)
+        for (plan.row_parts = 1; plan.row_parts <= 2; ++plan.row_parts)
+          for (plan.sum_tall = 1; plan.sum_tall <= 4; plan.sum_tall *= 2)
+            for (plan.is_clustered = 0; plan.is_clustered <= 1; ++plan.is_clustered) {
+              plan.sums_in_memory = 0;
+              try_this();
+              plan.sums_in_memory = 1;
+              if (plan.row_parts == 1) try_this();
+            }
   return best;
 }
 

@@ -69,8 +69,8 @@ using FormatOf = std::conditional_t<
 /// Where a product takes factors as they are.
 template <class Format>
 struct ExactGradients {
-  template <int kTerms, int kPieces>
-  MACHINE_DEVICE static void add_gradients(float (&sums)[1][kPieces][4], const typename Format::Value* x,
+  template <int kTerms, int kTall, int kPieces>
+  MACHINE_DEVICE static void add_gradients(float (&sums)[kTall][kPieces][4], const typename Format::Value* x,
                                            int x_stride, const typename Format::Value* y, int y_stride,
                                            int lane, int) {
     Product<Format>::template add<Lies::kByColumns, Lies::kByRows, kTerms>(sums, x, x_stride, y, y_stride,
@@ -133,20 +133,22 @@ struct Product<Tf32> {
     float lost[kTall][2];
     multiply<kX, kY, kTerms, false>(sums, x, x_stride, y, y_stride, lane, lost);
   }
-  template <int kTerms, int kPieces>
-  MACHINE_DEVICE static void add_gradients(float (&sums)[1][kPieces][4], const float* x, int x_stride,
+  template <int kTerms, int kTall, int kPieces>
+  MACHINE_DEVICE static void add_gradients(float (&sums)[kTall][kPieces][4], const float* x, int x_stride,
                                            const float* y, int y_stride, int lane, int ones) {
-    float lost[1][2] = {};
+    float lost[kTall][2] = {};
     multiply<Lies::kByColumns, Lies::kByRows, kTerms, true>(sums, x, x_stride, y, y_stride, lane, lost);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float all = machine::quad_sum(lost[0][half]);
+    for (int i = 0; i < kTall; ++i)
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j)
+      for (int half = 0; half < 2; ++half) {
+        const float all = machine::quad_sum(lost[i][half]);
 #pragma unroll
-        for (int c = 0; c < 2; ++c)
-          if (8 * j + 2 * (lane % 4) + c == ones) sums[0][j][2 * half + c] += all;
-    }
+        for (int j = 0; j < kPieces; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            if (8 * j + 2 * (lane % 4) + c == ones) sums[i][j][2 * half + c] += all;
+      }
   }
 
  private:

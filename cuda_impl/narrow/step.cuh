@@ -16,6 +16,7 @@
 #include "machine/copy.cuh"
 #include "machine/memory.cuh"
 #include "machine/reductions.cuh"
+#include "machine/remote.cuh"
 #include "machine/thread.cuh"
 #include "machine/wait.cuh"
 #include "narrow/arguments.h"
@@ -42,6 +43,8 @@ class Step {
   static constexpr int kOwned = owned_fours(P), kParts = sum_parts(P);
   static constexpr int kParametersOfThread = divide_up(4 * kOwned, kThreads);
   static constexpr int kAtOnce = smaller(kParametersOfThread, 8);
+  static constexpr bool kIsLocal = is_local(P), kKeepsOwn = P.sums_in_memory == 0;
+  static constexpr int kSumWarps = sum_warps(P), kRowsOfPart = kRowsOfTile / P.row_parts, kSets = sum_sets(P);
 
   // Of `kAt`, as numbers: device code may not ask a constant for an element.
   static constexpr int kInputs0 = kAt.inputs[0], kInputs1 = kAt.inputs[1];
@@ -63,7 +66,6 @@ class Step {
 #ifdef NARROW_TRACE
   int marks_ = 0;
 #endif
-  float value_[kAtOnce], slot_[2][kAtOnce];  ///< parameters that this thread trains next
 
  public:
   MACHINE_DEVICE explicit Step(const Arguments& arguments)
@@ -102,7 +104,6 @@ class Step {
         buffer ^= 1;
       }
       store_sums();
-      load_parameters(0);
       trace();
       if (meet()) return;
       trace();
@@ -110,9 +111,10 @@ class Step {
       trace();
       if (meet()) return;
       trace();
-      if (step + 1 < steps) fetch_image();
+      if (!kIsLocal && step + 1 < steps) fetch_image();
       batch = next_batch;
     }
+    finish();
   }
 
  private:
@@ -135,14 +137,43 @@ class Step {
 
   // ---- before the first step
 
-  /// All shared memory but what copies bring; padding stays as it is here. And where the own parameters lie.
+  /// All shared memory but what copies bring; padding stays as it is here. And what is known of the own parameters.
   MACHINE_DEVICE void clear() {
     for (int at = kAt.kept_begin + 16 * thread_; at < kAt.end; at += 16 * kThreads)
       *reinterpret_cast<uint4*>(memory_ + at) = make_uint4(0, 0, 0, 0);
     machine::block_sync();
     write_ones<1>();
-    int* own = reinterpret_cast<int*>(memory_ + kAt.own_places);
-    for (int i = thread_; i < 4 * kOwned; i += kThreads) own[i] = a_.places[4 * kOwned * block_ + i];
+    int* places = reinterpret_cast<int*>(memory_ + kAt.own_places);
+    for (int i = thread_; i < 4 * kOwned; i += kThreads) {
+      places[i] = a_.places[4 * kOwned * block_ + i];
+      if constexpr (kKeepsOwn) {
+        own<0>()[i] = in_memory<0>()[i];
+        if constexpr (P.slots > 0) own<1>()[i] = in_memory<1>()[i];
+        if constexpr (P.slots > 1) own<2>()[i] = in_memory<2>()[i];
+      }
+    }
+  }
+  /// Behind the last step: everything to device memory that is not there.
+  MACHINE_DEVICE void finish() {
+    if constexpr (kKeepsOwn)
+      for (int i = thread_; i < 4 * kOwned; i += kThreads) {
+        in_memory<0>()[i] = own<0>()[i];
+        if constexpr (P.slots > 0) in_memory<1>()[i] = own<1>()[i];
+        if constexpr (P.slots > 1) in_memory<2>()[i] = own<2>()[i];
+      }
+    if (kIsLocal && block_ == 0)
+      for (int at = 16 * thread_; at < kImageBytes; at += 16 * kThreads)
+        *reinterpret_cast<uint4*>(a_.image + at) = *reinterpret_cast<const uint4*>(memory_ + at);
+  }
+  /// This block's parameters (0) or a slot of them, in device memory; and where they are meanwhile.
+  template <int kWhich>
+  MACHINE_DEVICE float* in_memory() const {
+    return (kWhich == 0 ? a_.masters : a_.slots[kWhich == 0 ? 0 : kWhich - 1]) + 4 * kOwned * block_;
+  }
+  template <int kWhich>
+  MACHINE_DEVICE float* own() const {
+    constexpr int kPlace = kWhich == 0 ? kAt.own_values : kAt.own_slots[kWhich == 0 ? 0 : kWhich - 1];
+    return kKeepsOwn ? floats(kPlace) : in_memory<kWhich>();
   }
   template <int kLayer>
   MACHINE_DEVICE void write_ones() {
@@ -367,83 +398,89 @@ class Step {
                              passed_back<Format>(kActivation, of.y, sums[i][j][2 * half + 1]));
         }
   }
-  /// Over all rows of the tile. is_first: of this block's tiles in a step.
+  /// Over the rows of this warp's part. is_first: of this block's tiles in a step.
   template <int kLayer>
   MACHINE_DEVICE void add_weight_gradients(const Value* inputs, bool is_first) {
-    constexpr int kPieces = pieces_of_warp(P, kLayer);
+    constexpr int kOutputs = output_pieces_of_warp(P, kLayer), kInputs = input_pieces_of_warp(P, kLayer);
     if (!has_sums<kLayer>()) return;
     if constexpr (P.sums_in_memory != 0) {
-      float sums[1][kPieces][4] = {};
+      float sums[kOutputs][kInputs][4] = {};
       multiply_gradients<kLayer>(inputs, sums);
-      float4* to = stored_sums<kLayer>();
       if (!is_first)
-        each_stored<kLayer>([&](int j) {
-          const float4 before = __ldcg(to + 32 * j);
-          float(&of)[4] = sums[0][j];
+        each_stored<kLayer>([&](int i, int j, float4* to) {
+          const float4 before = kIsLocal ? *to : __ldcg(to);
+          float(&of)[4] = sums[i][j];
           of[0] += before.x, of[1] += before.y, of[2] += before.z, of[3] += before.w;
         });
-      each_stored<kLayer>([&](int j) {
-        const float(&of)[4] = sums[0][j];
-        to[32 * j] = make_float4(of[0], of[1], of[2], of[3]);
+      each_stored<kLayer>([&](int i, int j, float4* to) {
+        const float(&of)[4] = sums[i][j];
+        *to = make_float4(of[0], of[1], of[2], of[3]);
       });
     } else {
       constexpr int kFirst = first_piece_of_warp(P, kLayer);
-      multiply_gradients<kLayer>(inputs, *reinterpret_cast<float(*)[1][kPieces][4]>(sums_[kFirst]));
+      multiply_gradients<kLayer>(inputs, *reinterpret_cast<float(*)[kOutputs][kInputs][4]>(sums_[kFirst]));
     }
   }
-  template <int kLayer, int kPieces>
-  MACHINE_DEVICE void multiply_gradients(const Value* inputs, float (&sums)[1][kPieces][4]) {
+  template <int kLayer, int kOutputPieces, int kInputPieces>
+  MACHINE_DEVICE void multiply_gradients(const Value* inputs,
+                                         float (&sums)[kOutputPieces][kInputPieces][4]) {
     constexpr int kOut = gradient_stride(P, kLayer), kIn = activation_stride(P, kLayer - 1);
     constexpr int kOnes = P.widths[kLayer - 1];
-    const int first = 8 * first_input_piece<kLayer>();
-    Product<Format>::template add_gradients<kRowsOfTile>(
-        sums, values(kGradients<kLayer>) + kRows * output_piece<kLayer>(), kOut,
-        activations<kLayer - 1>(inputs) + first, kIn, lane_, kOnes - first);
+    const int first = 8 * first_input<kLayer>(), row = warp_ / kSumWarps * kRowsOfPart;
+    Product<Format>::template add_gradients<kRowsOfPart>(
+        sums, values(kGradients<kLayer>) + row * kOut + kRows * first_output<kLayer>(), kOut,
+        activations<kLayer - 1>(inputs) + row * kIn + first, kIn, lane_, kOnes - first);
+  }
+  /// The first of this warp's pieces, and whether it has any.
+  template <int kLayer>
+  MACHINE_DEVICE int first_output() const {
+    constexpr int kGroups = output_groups(P, kLayer), kOfWarp = output_pieces_of_warp(P, kLayer);
+    return warp_ % kSumWarps % kGroups * kOfWarp;
   }
   template <int kLayer>
-  MACHINE_DEVICE int output_piece() const {
-    constexpr int kPieces = output_pieces(P, kLayer);
-    return warp_ % kPieces;
-  }
-  template <int kLayer>
-  MACHINE_DEVICE int first_input_piece() const {
-    constexpr int kPieces = output_pieces(P, kLayer), kOfWarp = pieces_of_warp(P, kLayer);
-    return warp_ / kPieces * kOfWarp;
+  MACHINE_DEVICE int first_input() const {
+    constexpr int kGroups = output_groups(P, kLayer), kOfWarp = input_pieces_of_warp(P, kLayer);
+    return warp_ % kSumWarps / kGroups * kOfWarp;
   }
   template <int kLayer>
   MACHINE_DEVICE bool has_sums() const {
     constexpr int kPieces = input_pieces(P, kLayer);
-    return first_input_piece<kLayer>() < kPieces;
+    return first_input<kLayer>() < kPieces;
   }
 
   // ---- the end of a step
 
-  /// Where this lane's four sums of the warp's first piece of a layer go; those of the next lie 32 further.
-  template <int kLayer>
+  /// Sums of this block: of one part of the rows behind the other.
   MACHINE_DEVICE float4* stored_sums() const {
-    constexpr int kAll = input_pieces(P, kLayer), kFirst = first_piece(P, kLayer);
-    return reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * kSumFours +
-           32 * (kFirst + output_piece<kLayer>() * kAll + first_input_piece<kLayer>()) + lane_;
+    if constexpr (kIsLocal) return reinterpret_cast<float4*>(memory_ + kAt.partials);
+    return reinterpret_cast<float4*>(a_.partials) + std::int64_t{block_} * (P.row_parts * kSumFours);
   }
-  /// take(j) for the pieces that this warp has of a layer.
+  /// take(i, j, where this lane's four sums go) for the pieces that this warp has of a layer.
   template <int kLayer, class Take>
   MACHINE_DEVICE void each_stored(const Take& take) {
-    constexpr int kAll = input_pieces(P, kLayer), kPieces = pieces_of_warp(P, kLayer);
+    constexpr int kAll = input_pieces(P, kLayer), kInputs = input_pieces_of_warp(P, kLayer),
+                  kFirst = first_piece(P, kLayer), kOutputPieces = output_pieces_of_warp(P, kLayer),
+                  kAllOutputs = output_pieces(P, kLayer);
+    const int output = first_output<kLayer>(), input = first_input<kLayer>();
+    float4* to = stored_sums() + warp_ / kSumWarps * kSumFours + 32 * (kFirst + output * kAll + input) + lane_;
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j)
-      if (!is_behind<kColumns * kAll, kPieces>(first_input_piece<kLayer>() + j)) take(j);
+    for (int i = 0; i < kOutputPieces; ++i)
+#pragma unroll
+      for (int j = 0; j < kInputs; ++j) {
+        if (kAllOutputs % kOutputPieces != 0 && output + i >= kAllOutputs) continue;
+        if (is_behind<kColumns * kAll, kInputs>(input + j)) continue;
+        take(i, j, to + 32 * (i * kAll + j));
+      }
   }
   template <int kLayer = 1>
   MACHINE_DEVICE void store_sums_of() {
     if constexpr (kLayer <= P.layers) {
-      constexpr int kFirst = first_piece_of_warp(P, kLayer);
-      if (has_sums<kLayer>()) {
-        float4* to = stored_sums<kLayer>();
-        each_stored<kLayer>([&](int j) {
-          const float(&of)[4] = sums_[kFirst + j];
-          to[32 * j] = make_float4(of[0], of[1], of[2], of[3]);
+      constexpr int kFirst = first_piece_of_warp(P, kLayer), kInputs = input_pieces_of_warp(P, kLayer);
+      if (has_sums<kLayer>())
+        each_stored<kLayer>([&](int i, int j, float4* to) {
+          const float(&of)[4] = sums_[kFirst + i * kInputs + j];
+          *to = make_float4(of[0], of[1], of[2], of[3]);
         });
-      }
       store_sums_of<kLayer + 1>();
     }
   }
@@ -453,11 +490,14 @@ class Step {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
     if (lane_ == 0) floats(kAt.losses)[warp_] = loss;
-    machine::block_sync();
-    if (thread_ != 0) return;
-    float sum = 0;
-    for (int warp = 0; warp < kWarps; ++warp) sum += floats(kAt.losses)[warp];
-    a_.block_losses[block_] = sum;
+    if constexpr (!kIsLocal) {
+      machine::block_sync();
+      if (thread_ != 0) return;
+      float sum = 0;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) sum += floats(kAt.losses)[warp];
+      a_.block_losses[block_] = sum;
+    }
   }
 
   /// All thread blocks; behind it a thread sees what all have stored. Whether the launch is given up.
@@ -486,68 +526,102 @@ class Step {
     }
   }
 
-  /// Parameters `first` on of those that this thread trains, kAtOnce of them.
-  MACHINE_DEVICE void load_parameters(int first) {
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int own = thread_ + (first + i) * kThreads, at = 4 * kOwned * block_ + own;
-      if (own >= 4 * kOwned) continue;
-      value_[i] = a_.masters[at];
-      if constexpr (P.slots > 0) slot_[0][i] = a_.slots[0][at];
-      if constexpr (P.slots > 1) slot_[1][i] = a_.slots[1][at];
-    }
+  /// Four floats of what block `block` has at `place` of its shared memory.
+  MACHINE_DEVICE float4 floats_of(int block, int place) const {
+    if constexpr (P.blocks == 1) return *reinterpret_cast<const float4*>(memory_ + place);
+    const std::uint32_t address = machine::shared_address(memory_ + place);
+    return machine::load_remote_floats(machine::remote_address(address, static_cast<std::uint32_t>(block)));
+  }
+  MACHINE_DEVICE float4 sums_of(int set, int four) const {
+    if constexpr (kIsLocal)
+      return floats_of(set / P.row_parts, kAt.partials + 16 * (set % P.row_parts * kSumFours + four));
+    return __ldcg(reinterpret_cast<const float4*>(a_.partials) + std::int64_t{set} * kSumFours + four);
   }
   MACHINE_DEVICE void add_up_and_update(int step) {
+    const rules::UpdateFactors factors = a_.factors[step];
     float4* scratch = reinterpret_cast<float4*>(memory_ + kAt.scratch);  // [part][four]
-    const float4* partials = reinterpret_cast<const float4*>(a_.partials) + std::int64_t{kOwned} * block_;
+    constexpr int kLoads = divide_up(kSets, kParts), kUnrolled = kLoads <= 16 ? kLoads : 8;
     for (int item = thread_; item < kParts * kOwned; item += kThreads) {
       const int four = item % kOwned, part = item / kOwned;
       float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-      for (int of = part; of < P.blocks; of += kParts) {
-        const float4 more = __ldcg(partials + std::int64_t{of} * kSumFours + four);
+#pragma unroll kUnrolled
+      for (int i = 0; i < kLoads; ++i) {
+        const int set = part + i * kParts;
+        if (kSets % kParts != 0 && set >= kSets) continue;
+        const float4 more = sums_of(set, kOwned * block_ + four);
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
       scratch[item] = sum;
     }
-    const rules::UpdateFactors factors = a_.factors[step];
     machine::block_sync();
 #pragma unroll 1
-    for (int first = 0; first < kParametersOfThread; first += kAtOnce) {
-      if (first > 0) load_parameters(first);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) update(factors, thread_ + (first + i) * kThreads, i);
-    }
+    for (int first = 0; first < kParametersOfThread; first += kAtOnce) update(factors, thread_ + first * kThreads);
     if (block_ == 0 && warp_ == kWarps - 1) store_loss(step);
   }
-  MACHINE_DEVICE void update(const rules::UpdateFactors& factors, int own, int i) {
-    if (own >= 4 * kOwned) return;
-    const int place = reinterpret_cast<const int*>(memory_ + kAt.own_places)[own];
-    if (place < 0) return;
-    float gradient = 0;
+  /// The own parameters `first`, `first` + kThreads and so on, kAtOnce of them.
+  MACHINE_DEVICE void update(const rules::UpdateFactors& factors, int first) {
+    int place[kAtOnce];
+    float value[kAtOnce], gradient[kAtOnce], slot[2][kAtOnce];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) gradient += floats(kAt.scratch)[4 * kOwned * part + own];
-    gradient *= a_.inverse_loss_scale;
-    const int at = 4 * kOwned * block_ + own;
-    if constexpr (P.slots == 0) value_[i] = fmaf(-factors.rate, gradient, value_[i]);
-    if constexpr (P.slots == 1) {
-      rules::update_with_momentum(factors, gradient, value_[i], slot_[0][i]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kThreads;
+      place[i] = -1;
+      if (at >= 4 * kOwned) continue;
+      place[i] = reinterpret_cast<const int*>(memory_ + kAt.own_places)[at];
+      value[i] = own<0>()[at];
+      if constexpr (P.slots > 0) slot[0][i] = own<1>()[at];
+      if constexpr (P.slots > 1) slot[1][i] = own<2>()[at];
+      gradient[i] = 0;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) gradient[i] += floats(kAt.scratch)[4 * kOwned * part + at];
     }
-    if constexpr (P.slots == 2) {
-      rules::update_adam(factors, gradient, value_[i], slot_[0][i], slot_[1][i]);
-      a_.slots[1][at] = slot_[1][i];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (place[i] < 0) continue;
+      gradient[i] *= a_.inverse_loss_scale;
+      if constexpr (P.slots == 0) value[i] = fmaf(-factors.rate, gradient[i], value[i]);
+      if constexpr (P.slots == 1) rules::update_with_momentum(factors, gradient[i], value[i], slot[0][i]);
+      if constexpr (P.slots == 2) rules::update_adam(factors, gradient[i], value[i], slot[0][i], slot[1][i]);
     }
-    if constexpr (P.slots > 0) a_.slots[0][at] = slot_[0][i];
-    a_.masters[at] = value_[i];
-    if (place >= kBiases)
-      *reinterpret_cast<float*>(a_.image + place) = value_[i];
-    else
-      *reinterpret_cast<Value*>(a_.image + place) = Format::weight(value_[i]);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kThreads;
+      if (place[i] < 0) continue;
+      own<0>()[at] = value[i];
+      if constexpr (P.slots > 0) own<1>()[at] = slot[0][i];
+      if constexpr (P.slots > 1) own<2>()[at] = slot[1][i];
+      if (place[i] >= kBiases)
+        hand_out(place[i], value[i]);
+      else
+        hand_out(place[i], Format::weight(value[i]));
+    }
+  }
+  /// A new weight or bias to all blocks.
+  template <class Kind>
+  MACHINE_DEVICE void hand_out(int place, Kind value) {
+    if constexpr (P.blocks == 1) {
+      *reinterpret_cast<Kind*>(memory_ + place) = value;
+    } else if constexpr (kIsLocal) {
+      const std::uint32_t address = machine::shared_address(memory_ + place);
+#pragma unroll
+      for (int block = 0; block < P.blocks; ++block)
+        machine::store_remote(machine::remote_address(address, static_cast<std::uint32_t>(block)), value);
+    } else {
+      *reinterpret_cast<Kind*>(a_.image + place) = value;
+    }
   }
   /// By one warp.
   MACHINE_DEVICE void store_loss(int step) {
     float sum = 0;
-    for (int block = lane_; block < P.blocks; block += 32) sum += __ldcg(a_.block_losses + block);
+    if constexpr (!kIsLocal) {
+      for (int block = lane_; block < P.blocks; block += 32) sum += __ldcg(a_.block_losses + block);
+    } else {
+      // Four warps' at a time; of warps that there are not they are 0.
+      for (int i = lane_; i < P.blocks * (kMaxWarps / 4); i += 32) {
+        const float4 of = floats_of(i / (kMaxWarps / 4), kAt.losses + 16 * (i % (kMaxWarps / 4)));
+        sum += (of.x + of.y) + (of.z + of.w);
+      }
+    }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
     constexpr float kMeanOf =

@@ -33,7 +33,7 @@ class NarrowTrainer : public PersistentTrainer {
         masters_(sum_floats(plan_)),
         image_(zeros<unsigned char>(image_bytes(plan_))),
         places_(sum_floats(plan_)),
-        partials_(std::int64_t{plan_.blocks} * sum_floats(plan_)),
+        partials_(is_local(plan_) ? 0 : std::int64_t{sum_sets(plan_)} * sum_floats(plan_)),
         block_losses_(plan_.blocks),
         factors_(kMostSteps),
         counter_(zeros<std::uint32_t>(1)) {

@@ -14,16 +14,17 @@ inline constexpr Limits kH200{.sm_count = 132, .shared_bytes = 232448};
 struct Case {
   std::string_view name;
   int blocks = 0, strips = 1, team = 8, is_clustered = 0, tall = 1, sums_in_memory = 0;
+  int row_parts = 1, sum_tall = 1;
 };
 inline constexpr Case kCases[] = {
     {"mlp-17x64x64x6-b64-tanh-mse-adam"},
-    {"mlp-3x50x50x1-b100-silu-mse-adamw", 3, 2, 4},
+    {"mlp-3x50x50x1-b100-silu-mse-adamw", 3, 2, 4, 0, 1, 0, 2, 2},
     {"mlp-20x33x7-b70", 1, 2, 5},
     {"mlp-10x20x33x7-b70-tanh-momentum0.9", 2, 1, 8, 0, 1, 1},
     {"mlp-9x5-b31-bce-momentum0.9"},
-    {"mlp-8x24x16x40x9x5-b70-elu-adam", 2, 2, 4, 1},
+    {"mlp-8x24x16x40x9x5-b70-elu-adam", 2, 2, 4, 1, 1, 0, 1, 2},
     {"mlp-12x70x128x10-b48-gelu-bce"},
-    {"mlp-5x6x7x8x9x10x11x12x13x14x3-b130-mse-adam", 2, 4, 2, 0, 2},
+    {"mlp-5x6x7x8x9x10x11x12x13x14x3-b130-mse-adam", 2, 4, 2, 0, 2, 0, 2, 1},
 };
 
 /// What such a name says is trained; of the optimizer only its slots count.
@@ -61,6 +62,7 @@ constexpr Plan plan_of_case(const Case& of, Precision precision) {
   if (of.blocks == 0) return make_plan(plan, kH200);
   plan.blocks = of.blocks, plan.strips = of.strips, plan.team = of.team;
   plan.is_clustered = of.is_clustered, plan.sums_in_memory = of.sums_in_memory;
+  plan.row_parts = of.row_parts, plan.sum_tall = of.sum_tall;
   plan.tall = precision == Precision::kFp32 ? of.tall : 1;
   return plan;
 }

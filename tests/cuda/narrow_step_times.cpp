@@ -1,5 +1,5 @@
 // Prints step times of the kernel for narrow networks, in microseconds: `narrow_step_times [--trace] [PRECISION|all] NETWORK...`, where a
-// network is a workload, or one with a division of the work: WORKLOAD:blocks,strips,team,clustered,tall. With --trace also when the
+// network is a workload, or one with a division of the work: WORKLOAD:blocks,strips,team,clustered,tall,row_parts,sum_tall. With --trace also when the
 // first thread has come where, in cycles (narrow/arguments.h).
 //
 // For work on the kernels only; what is reported comes from `headroom run`.
@@ -24,9 +24,9 @@ void print_times(const std::string& network, Precision precision, bool traces) {
   narrow::Options options;
   if (colon != network.npos) {
     narrow::Plan plan = narrow::plan_of(workload, precision);
-    if (std::sscanf(network.c_str() + colon + 1, "%d,%d,%d,%d,%d", &plan.blocks, &plan.strips, &plan.team,
-                    &plan.is_clustered, &plan.tall) != 5)
-      throw InputError("'" + network + "': expected WORKLOAD:blocks,strips,team,clustered,tall");
+    if (std::sscanf(network.c_str() + colon + 1, "%d,%d,%d,%d,%d,%d,%d", &plan.blocks, &plan.strips, &plan.team,
+                    &plan.is_clustered, &plan.tall, &plan.row_parts, &plan.sum_tall) != 7)
+      throw InputError("'" + network + "': expected WORKLOAD:blocks,strips,team,clustered,tall,row_parts,sum_tall");
     options.plan = plan;
   }
   const Dataset data = make_dataset(workload, std::int64_t{1} << 26);
