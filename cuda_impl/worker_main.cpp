@@ -10,6 +10,7 @@
 #include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
+#include "resident/compiled/compiled.h"
 #include "resident/trainer.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
@@ -163,6 +164,29 @@ WorkerDescription describe(int device) {
              if (request.target.compute_major != 9 || request.target.compute_minor != 0)
                throw UnsupportedError("cuda-fused-compiled: needs compute capability 9.0");
              const jit::Cubin cubin = compile_fused(
+                 request.workload, request.precision,
+                 {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
+                 request.cache_folder);
+             return Prepared{.setup_seconds = cubin.seconds,
+                             .note = cubin.kernel,
+                             .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+           }},
+      {.name = "cuda-resident-compiled",
+       .precisions = all_precisions(resident_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_compiled_resident_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
+           },
+       .family = Family::kOurs,
+       .description = "cuda-resident with its kernel compiled for the network, at more depths; not in 'all'",
+       .compiles = true,
+       .repeats = true,
+       .compile =
+           [](const CompileRequest& request) {
+             if (request.target.compute_major != 9 || request.target.compute_minor != 0)
+               throw UnsupportedError("cuda-resident-compiled: needs compute capability 9.0");
+             const jit::Cubin cubin = compile_resident(
                  request.workload, request.precision,
                  {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
                  request.cache_folder);
