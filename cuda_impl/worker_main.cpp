@@ -46,11 +46,13 @@ std::optional<std::string> not_offered(const Backend& backend, const Workload& w
   return "has no " + std::string(to_string(precision));
 }
 
-/// `cuda`: takes the fastest of those of `backends` that compete, as measured when it is set up.
+/// `cuda`: takes the fastest of ours in `backends`, as measured when it is set up. Of the rows that repeat another one, those that
+/// compile their kernel may be faster than it; the others are no candidates.
 Backend fastest_of(const std::vector<Backend>& backends, int device) {
   std::vector<Backend> strategies;
   for (const Backend& backend : backends)
-    if (backend.family == Family::kOurs && !backend.repeats) strategies.push_back(backend);
+    if (backend.family == Family::kOurs && (!backend.repeats || backend.compiles))
+      strategies.push_back(backend);
   return {.name = "cuda",
           .precisions = all_precisions(layered_unavailable(device)),
           .make_trainer =
