@@ -361,8 +361,9 @@ TEST(TiledSchedule, PartsCoverTheBatch) {
     std::map<std::tuple<int, int, int>, std::map<int, const Task*>> tiles;  // parts of each
     for (const auto& list : schedule.lists)
       for (const Task& task : list)
-        if (task.form == Form::kWeightGradientPart)
+        if (task.form == Form::kWeightGradientPart) {
           EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
+        }
     for (const auto& list : schedule.lists)
       for (const Task& update : list) {
         if (update.form != Form::kUpdate) continue;
