@@ -274,10 +274,15 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
             if fault in one["faults"]
         ]
         lines.append(simulated_line(f"caught: {fault}", counts))
+    free_steps = [
+        (one["class"], one["free_steps"]["passed"], one["free_steps"]["failed"], 0, 0) for one in classes
+    ]
+    lines.insert(1, simulated_line("correct code passes ten free steps", free_steps))
     short = sorted({name for _, misses in lines for name in misses})
+    seeds = sorted({part["seed"] for one in classes for part in one["ranges"]})
     text = (
-        f"{len(classes)} classes of {record['networks']} networks each, seed {record['seed']},"
-        f" {record['copies']} copies."
+        f"{len(classes)} classes of at least {record['networks']:,} networks each,"
+        f" seed {', '.join(map(str, seeds))}, {record['copies']} copies."
     )
     if short:
         text += f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes: {', '.join(short)}."

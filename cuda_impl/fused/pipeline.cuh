@@ -360,19 +360,34 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
                     shared + Map::barriers_into(0) + tile * 16);
   };
   if (thread == 32) load_first_inputs(0, Map::kFirstInputs);
-  // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none.
+  // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none. With targets
+  // in their place a label says only whether there is a sample.
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
   int label[2], sample = tiles.first * kTileRows + at.first_row();
   const auto load_labels = [&] {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      label[half] = sample + 8 * half < plan.batch ? __ldg(labels + sample + 8 * half) : -1;
+      label[half] = sample + 8 * half >= plan.batch ? -1
+                    : has_targets(plan)             ? 0
+                                                    : __ldg(labels + sample + 8 * half);
     sample += tiles.stride * kTileRows;
   };
   load_labels();
+  // A tile's targets are 32 lines. Of the one behind the next they are fetched into the L2, and loaded beside the logits' product.
+  const auto targets_of = [&](int tile) {
+    return arguments.targets +
+           (batch * plan.batch + std::int64_t{tiles.first + tile * tiles.stride} * kTileRows) * kTargetStride;
+  };
+  const auto fetch_targets = [&](int tile) {
+    const int rows_left = plan.batch - (tiles.first + tile * tiles.stride) * kTileRows;
+    if (has_targets(plan) && at.warp == 0 && 2 * lane < rows_left) prefetch_line(targets_of(tile) + 32 * lane);
+  };
+  fetch_targets(0);
+  fetch_targets(1);
 
   wait_for_kernel_before();
   let_next_kernel_start();
+  if (thread == 32 && blockIdx.x == 0) *arguments.trained_step = __ldcg(&arguments.state->step);
   if (thread == 0) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
     constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
@@ -383,10 +398,12 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   }
   const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
   spread_biases<Format>(biases, memory + Map::kLogitGradients, Map::kBiasColumn, 1 + kOwner, thread);
-  float output_biases[4];  // of the thread's columns, as exponents of 2
+  // Of logits and their biases as exponents of 2, as softmax takes them.
+  const float exponent = has_targets(plan) ? 1.0f : kLog2E;
+  float output_biases[4];  // of the thread's columns
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    output_biases[i] = kLog2E * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
+    output_biases[i] = exponent * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
   if (thread == 32) {
     barrier_wait_unbounded(shared + Map::kWeightsBarrier, 0);
     load_first_inputs(Map::kFirstInputs, Map::input_depth());
@@ -438,6 +455,16 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
       wgmma_held<Format, Factor::kPlain>(logits, activations + 4 * k,
                                          describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
     wgmma_commit();
+    [[maybe_unused]] float2 targets[4];
+    if (has_targets(plan)) {
+      const float* first = targets_of(tile) + at.first_row() * kTargetStride + at.first_column();
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair)
+        targets[pair] = label[pair % 2] < 0 ? float2{0, 0}
+                                            : __ldg(reinterpret_cast<const float2*>(
+                                                  first + pair % 2 * 8 * kTargetStride + pair / 2 * 8));
+      fetch_targets(tile + 2);
+    }
     // Where all warps have read the tile before.
     barrier_wait_unbounded(shared + Map::kReadBarrier, parity ^ 1);
     store_rows<4>(shared + Map::kLastActivations, activations, at);
@@ -453,9 +480,13 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
     std::uint32_t logit_gradient[4];
     float totals[2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], kLog2E, output_biases[(i & 1) + 2 * (i >> 2)]);
-    narrow_gradient<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
-                            totals);
+    for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], exponent, output_biases[(i & 1) + 2 * (i >> 2)]);
+    if (has_targets(plan))
+      target_gradient<Format>(static_cast<Loss>(plan.loss), logits, targets, label, plan.classes,
+                              arguments.gradient_scale, at.first_column(), logit_gradient);
+    else
+      narrow_gradient<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
+                              totals);
     if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kFirst) __syncwarp();
     store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
@@ -475,9 +506,13 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
     wgmma_commit();
     // Beside these products what nobody waits for, which the compiler must not put before them.
     wgmma_sums_are_final(logits);
-    wgmma_sums_are_final(totals);
+    if (!has_targets(plan)) wgmma_sums_are_final(totals);
     wgmma_words_are_final(logit_gradient);
-    loss += losses_of_rows(logits, totals, label, at.first_column());
+    if (has_targets(plan))
+#pragma unroll
+      for (const float of_output : logits) loss += of_output;
+    else
+      loss += losses_of_rows(logits, totals, label, at.first_column());
     add_bias_gradient<Format>(logit_gradient, output_bias_gradient);
     wgmma_sums_are_final(output_bias_gradient);
     load_labels();

@@ -7,8 +7,8 @@
 //   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
 //   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
 //   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned
-//   on chip: the ring, a.stages of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
-//   bytes:   (rows + columns) * 128 of the L2 a stage
+//   on chip: the ring, a.stages of one or two slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
+//   bytes:   (rows + columns) * 128 of the L2 a slab
 //   waits:   counters in the L2 (fetching warps, and the loss of many outputs), full and free stages
 // A tile whose rows or columns end inside of it is padded here and nowhere else: what is fetched from outside of a matrix becomes zero.
 //
@@ -77,25 +77,30 @@ template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRow
 MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, Sums& sums) {
   using Format = typename S::Format;
   constexpr int kSteps = kInner / Format::kInnerOfStep;
-  const unsigned char* rows = worker.memory.stage(worker.ring.stage);
+  const unsigned char* stage = worker.memory.stage(worker.ring.stage);
+  const int lane =
+      machine::thread_index_here() % 32;  // so that addresses are no registers from one stage to the next
 #pragma unroll 2
   for (int i = 0; i < (kSteps + T::kGroups - 1) / T::kGroups; ++i) {
-    const int step = part.group + T::kGroups * i;
-    if (kSteps % T::kGroups != 0 && step >= kSteps) break;
+    if (kSteps % T::kGroups != 0 && part.group + T::kGroups * i >= kSteps) break;
+    const unsigned char* slab = stage + T::kGroups * i / S::kSteps * S::template kSlabBytes<T>;
     sums.template multiply<Format, kRowsTurned, kColumnsTurned, kSumsRows>(
-        rows, rows + S::kRowsBytes, part.row, part.column, worker.lane, step);
+        slab, slab + S::template kRowsBytes<T>, part.row, part.column, lane,
+        part.group + T::kGroups * i % S::kSteps);
   }
 }
 
 template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, class Sums>
-MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int stages, Sums& sums) {
+MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& sums) {
   const WarpPart<T> part(worker.warp);
+  const int stages = S::template stages<T>(inner);
   sums.clear();
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
     worker.wait_for_stage();
     if (stage == 0) worker.mark(&TaskTimes::first_slab);
-    multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::kDepth>(worker, part, sums);
+    multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
+        worker, part, sums);
     worker.release_stage();
   }
 }
@@ -176,7 +181,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
   const LayerArguments& layer = a.layer[task.layer];
   const Rows& to = a.layer[task.layer + 1].input_rows;
   typename Format::template Sums<T> sums;
-  multiply_stages<S, T, false, false, false>(worker, stages_of<S>(a, task), sums);
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
   worker.mark(&TaskTimes::products);
   const float4 bias = biases_of(layer, task, worker);
   finish_tile<S, T>(
@@ -189,13 +194,16 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
         if (a.activation == Activation::kRelu) {
           z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
         } else {
-          if (!keeps_outputs(a.activation))
-            Format::store(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+          const auto keep = [&] {
+            Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+          };
+          if (!keeps_outputs(a.activation)) keep();
           with_activation(a.activation, [&](auto activation) {
             constexpr Activation kActivation = decltype(activation)::value;
             z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
                             rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
           });
+          if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
         }
         Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
       });
@@ -209,7 +217,8 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
   using Format = typename S::Format;
   using Value = typename S::Value;
   const LayerArguments& layer = a.layer[task.layer];
-  const bool from_outputs = a.activation == Activation::kRelu || keeps_outputs(a.activation);
+  const bool from_outputs =
+      a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded);
   const Rows& kept = from_outputs ? a.layer[task.layer + 1].input_rows : layer.kept_rows;
   const int slice = from_outputs ? step.parity : 0;
   const auto inside = [&](int row, int column) {
@@ -235,7 +244,7 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
           pass_back(Constant<Activation::kRelu>{});
         else
           with_activation(a.activation, pass_back);
-        Format::store(place(layer.gradient_rows, 0, row, column), sum);
+        Format::store_unrounded(place(layer.gradient_rows, 0, row, column), sum);
       });
 }
 
@@ -243,7 +252,7 @@ template <class S>
 MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                         const StepPlace& step) {
   typename S::Format::template Sums<typename S::Chain> sums;
-  multiply_stages<S, typename S::Chain, false, true, false>(worker, stages_of<S>(a, task), sums);
+  multiply_stages<S, typename S::Chain, false, true, false>(worker, inner_of(a, task), sums);
   worker.mark(&TaskTimes::products);
   finish_input_gradient<S>(a, task, worker, step, sums);
   worker.tell(task, 0, 1);
@@ -275,7 +284,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   {
     using T = typename S::Outputs;
     typename Format::template Sums<T> sums;
-    multiply_stages<S, T, false, false, false>(worker, stages_of<S>(a, task), sums);
+    multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
     finish_tile<S, T>(
         worker, sums, [](int, int) { return Nothing{}; },
         [&](int row, int column, float4 sum, Nothing) {
@@ -307,12 +316,12 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
       if (goes_on) {
         const int piece = column * S::kValueBytes / 16;
         const int place = Format::template place_of_piece<false, 8>(of_tile, piece);
-        Format::store_shared(
+        Format::store_two(
             reinterpret_cast<Value*>(stage + of_tile * 128 + place * 16) + column % (16 / S::kValueBytes),
             z[j].x, z[j].y);
       }
       if ((!goes_on || stores_loss) && row.inside && column < last.gradient_rows.pitch)
-        Format::store_shared(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
+        Format::store_two(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
     }
   }
 #pragma unroll
@@ -341,7 +350,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, PortableW
   using T = typename S::Chain;
   const LayerArguments& layer = a.layer[task.layer];
   typename S::Format::template Sums<T> sums;
-  multiply_stages<S, T, false, false, false>(worker, stages_of<S>(a, task), sums);
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
   worker.mark(&TaskTimes::products);
   const float4 bias = biases_of(layer, task, worker);
   finish_tile<S, T>(
@@ -371,8 +380,8 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableW
   if (row.inside)
     loss =
         loss_of_outputs(a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
-          S::Format::store(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
-                           make_float4(x, y, z, w));
+          S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
+                                     make_float4(x, y, z, w));
         });
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
@@ -481,14 +490,14 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, P
   typename S::Format::template Sums<T> sums;
   const bool with_bias = machine::uniform(task.column) == 0;
   if (with_bias) {
-    multiply_stages<S, T, true, true, true>(worker, stages_of<S>(a, task), sums);
+    multiply_stages<S, T, true, true, true>(worker, inner_of(a, task), sums);
     const WarpPart<T> part(worker.warp);
     if (part.column == 0)
       sums.for_row_sums(part.row, worker.lane, [&](int row, float sum) {
         worker.memory.row_sums[part.group * S::kWeightRows + row] = sum;
       });
   } else {
-    multiply_stages<S, T, true, true, false>(worker, stages_of<S>(a, task), sums);
+    multiply_stages<S, T, true, true, false>(worker, inner_of(a, task), sums);
   }
   worker.mark(&TaskTimes::products);
   with_slots(a.slots, [&](auto slots) {

@@ -26,10 +26,22 @@ struct PortableShape {
 
   static constexpr int kWorkers = 256, kThreads = kWorkers + 64;
   static constexpr int kValueBytes = sizeof(Value);
-  static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a stage
+  static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
-  static constexpr int kRowsBytes = 128 * larger(kRows, kWeightRows);
-  static constexpr int kStageBytes = kRowsBytes + 128 * larger(kColumns, kWeightColumns);
+  // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
+  template <class T>
+  static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
+  template <class T>
+  static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
+  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+
+  template <class T>
+  static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
+  template <class T>
+  MACHINE_DEVICE static int stages(int inner) {
+    return (inner + kSlabs<T> * kDepth - 1) / (kSlabs<T> * kDepth);
+  }
+
   static constexpr int kStagedFloats =
       larger(Outputs::kStagedFloats, larger(Chain::kStagedFloats, Weights::kStagedFloats));
   static constexpr int kOutputsPitch = kOutputsOfTile + 4;
@@ -44,7 +56,7 @@ struct PortableMemory {
   float row_sums[S::Weights::kGroups * S::kWeightRows];
   float sums[8];  // of warps
   alignas(8) std::uint64_t full[kMostStages], free[kMostStages];
-  alignas(128) unsigned char ring[1];  // a.stages stages: lines of the rows' factor, then of the columns'
+  alignas(128) unsigned char ring[1];  // a.stages stages
   MACHINE_DEVICE unsigned char* stage(int which) { return ring + which * S::kStageBytes; }
 };
 
@@ -70,10 +82,6 @@ MACHINE_DEVICE int inner_of(const Arguments& a, const Task& task) {
   if (task.form == Form::kInputGradient) return a.layer[task.layer + 1].out;
   return a.layer[task.form == Form::kLossGradient ? task.layer + 1 : task.layer].in;
 }
-template <class S>
-MACHINE_DEVICE int stages_of(const Arguments& a, const Task& task) {
-  return (inner_of(a, task) + S::kDepth - 1) / S::kDepth;
-}
 
 /// What one warp fetches of a task: lines of the factor into its part of the ring's stages.
 template <class S>
@@ -82,7 +90,7 @@ class Fetcher {
   MACHINE_DEVICE Fetcher(const Arguments& a, PortableMemory<S>& memory, bool rows)
       : waiter_{a},
         memory_(memory),
-        part_(rows ? 0 : S::kRowsBytes),
+
         what_(rows ? WaitFor::kRows : WaitFor::kColumns),
         lane_(machine::thread_index() % 32) {}
 
@@ -91,31 +99,38 @@ class Fetcher {
     if (lane_ == 0) wait_for_counter(waiter_, what_, waiter_.arguments, wait, step_of_launch);
     machine::warp_sync();
   }
-  /// kTileLines: rows, or columns, of the tile.
-  template <int kTileLines, bool kTurned>
+  /// The rows' factor of a product in tiles of T, or the columns'.
+  template <class T, bool kOfRows, bool kTurned>
   MACHINE_DEVICE void fill(const Lines& from, int stages) {
+    constexpr int kTileLines = kOfRows ? T::kRows : T::kColumns;
+    constexpr int kPart = kOfRows ? 0 : S::template kRowsBytes<T>;
     constexpr int kPieces = kTurned ? kTileLines * S::kValueBytes / 16 : 8;
     constexpr int kLines = kTurned ? S::kDepth : kTileLines, kAtOnce = 32 / kPieces;
+    constexpr int kLineBytes = 16 * kPieces + (kTurned ? S::Format::kApart : 0);
     static_assert(kPieces <= 32 && kLines % kAtOnce == 0);
     const int piece = lane_ % kPieces, line = lane_ / kPieces;
     const unsigned char* source = from.values + 16 * piece;
     source += kTurned ? line * from.pitch + std::int64_t{from.first} * S::kValueBytes
                       : (from.first + line) * from.pitch;
-    const std::int64_t next_stage = kTurned ? S::kDepth * from.pitch : 128, next_lines = kAtOnce * from.pitch;
+    const std::int64_t next_slab = kTurned ? S::kDepth * from.pitch : 128, next_lines = kAtOnce * from.pitch;
+    int inner_left = from.inner;
 #pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage, source += next_stage) {
-      const int inner_left = from.inner - S::kDepth * stage;
-      // Bytes of this lane's pieces that are inside of the matrix, and how many of its lines.
-      int bytes = (kTurned ? from.across : inner_left) * S::kValueBytes - 16 * piece;
-      bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
-      const int lines = kTurned ? inner_left : from.across;
-      unsigned char* to = begin_stage() + part_;
-      const unsigned char* of_line = source;
+    for (int stage = 0; stage < stages; ++stage) {
+      unsigned char* to = begin_stage() + kPart;
+#pragma unroll 1
+      for (int slab = 0; slab < S::template kSlabs<T>; ++slab) {
+        // Bytes of this lane's pieces that are inside of the matrix, and how many of its lines.
+        int bytes = (kTurned ? from.across : inner_left) * S::kValueBytes - 16 * piece;
+        bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
+        const int lines = kTurned ? inner_left : from.across;
+        const unsigned char* of_line = source;
 #pragma unroll 8
-      for (int i = 0; i < kLines / kAtOnce; ++i, of_line += next_lines) {
-        const int at = line + kAtOnce * i;
-        const int place = S::Format::template place_of_piece<kTurned, kPieces>(at, piece);
-        machine::copy_async16_zero_rest(to + (at * kPieces + place) * 16, of_line, at < lines ? bytes : 0);
+        for (int i = 0; i < kLines / kAtOnce; ++i, of_line += next_lines) {
+          const int at = line + kAtOnce * i;
+          const int place = S::Format::template place_of_piece<kTurned, kPieces>(at, piece);
+          machine::copy_async16_zero_rest(to + at * kLineBytes + place * 16, of_line, at < lines ? bytes : 0);
+        }
+        source += next_slab, inner_left -= S::kDepth, to += S::template kSlabBytes<T>;
       }
       end_stage();
     }
@@ -144,7 +159,7 @@ class Fetcher {
 
   Waiter waiter_;
   PortableMemory<S>& memory_;
-  const int part_;
+
   const WaitFor what_;
   const int lane_;
   machine::RingPlace ring_;
@@ -152,74 +167,92 @@ class Fetcher {
 
 template <class S>
 MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory) {
+  using Chain = typename S::Chain;
+  using Outputs = typename S::Outputs;
+  using Weights = typename S::Weights;
   Fetcher<S> fetcher(a, memory, true);
   List<false> list(a, 0, 1);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
-      const int stages = stages_of<S>(a, task);
+      const int inner = inner_of(a, task), first = S::kRows * task.row;
       fetcher.begin(task, task.rows, step.of_launch);
-      if (task.form == Form::kWeightGradient) {
-        const LayerArguments& layer = a.layer[task.layer];
-        fetcher.template fill<S::kWeightRows, true>(
-            Lines(layer.gradient_rows, 0, S::kValueBytes, S::kWeightRows * task.row, layer.out, a.batch),
-            stages);
-        continue;
+      const auto activations = [&](int layer) {
+        return Lines(a.layer[layer].input_rows, layer == 0 ? step.batch : step.parity, S::kValueBytes, first,
+                     a.batch, inner);
+      };
+      switch (task.form) {
+        case Form::kWeightGradient:
+          fetcher.template fill<Weights, true, true>(
+              Lines(a.layer[task.layer].gradient_rows, 0, S::kValueBytes, S::kWeightRows * task.row,
+                    a.layer[task.layer].out, inner),
+              S::template stages<Weights>(inner));
+          break;
+        case Form::kInputGradient:
+          fetcher.template fill<Chain, true, false>(
+              Lines(a.layer[task.layer + 1].gradient_rows, 0, S::kValueBytes, first, a.batch, inner),
+              S::template stages<Chain>(inner));
+          break;
+        case Form::kOutputLoss:
+        case Form::kLossGradient:
+          fetcher.template fill<Outputs, true, false>(activations(a.layers - 1),
+                                                      S::template stages<Outputs>(inner));
+          if (task.form == Form::kLossGradient) fetcher.pass();
+          break;
+        default:
+          fetcher.template fill<Chain, true, false>(activations(task.layer),
+                                                    S::template stages<Chain>(inner));
+          break;
       }
-      const LayerArguments& of =
-          a.layer[task.form == Form::kInputGradient || task.form == Form::kLossGradient ? task.layer + 1
-                                                                                        : task.layer];
-      const bool gradient = task.form == Form::kInputGradient;
-      const bool data_set = !gradient && &of == &a.layer[0];
-      fetcher.template fill<S::kRows, false>(
-          Lines(gradient ? of.gradient_rows : of.input_rows,
-                gradient   ? 0
-                : data_set ? step.batch
-                           : step.parity,
-                S::kValueBytes, S::kRows * task.row, a.batch, gradient ? of.out : of.in),
-          stages);
-      if (task.form == Form::kLossGradient) fetcher.pass();
     } while (!list.step_ends());
   }
 }
 
 template <class S>
 MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory) {
+  using Chain = typename S::Chain;
+  using Outputs = typename S::Outputs;
+  using Weights = typename S::Weights;
   Fetcher<S> fetcher(a, memory, false);
   List<false> list(a, 0, 1);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
-      const int stages = stages_of<S>(a, task);
+      const int inner = inner_of(a, task), first = S::kColumns * task.column;
       fetcher.begin(task, task.columns, step.of_launch);
-      const LayerArguments& layer = a.layer[task.layer];
-      const auto weights = [&](const LayerArguments& of, int first, bool turned) {
-        return Lines(of.weight_rows, step.parity, S::kValueBytes, first, turned ? of.in : of.out,
-                     turned ? of.out : of.in);
+      const auto weights = [&](int layer, int first_row) {
+        const LayerArguments& of = a.layer[layer];
+        return Lines(of.weight_rows, step.parity, S::kValueBytes, first_row, of.out, of.in);
+      };
+      const auto turned_weights = [&](int layer) {
+        const LayerArguments& of = a.layer[layer];
+        return Lines(of.weight_rows, step.parity, S::kValueBytes, first, of.in, of.out);
       };
       switch (task.form) {
-        case Form::kWeightGradient:
-          fetcher.template fill<S::kWeightColumns, true>(
+        case Form::kWeightGradient: {
+          const LayerArguments& layer = a.layer[task.layer];
+          fetcher.template fill<Weights, false, true>(
               Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity, S::kValueBytes,
-                    S::kWeightColumns * task.column, layer.in, a.batch),
-              stages);
+                    S::kWeightColumns * task.column, layer.in, inner),
+              S::template stages<Weights>(inner));
           break;
+        }
         case Form::kInputGradient:
-          fetcher.template fill<S::kColumns, true>(
-              weights(a.layer[task.layer + 1], S::kColumns * task.column, true), stages);
+          fetcher.template fill<Chain, false, true>(turned_weights(task.layer + 1),
+                                                    S::template stages<Chain>(inner));
           break;
         case Form::kOutputLoss:
-          fetcher.template fill<kOutputsOfTile, false>(weights(layer, 0, false), stages);
-          break;
         case Form::kLossGradient:  // all outputs' weights, then as inner indices those of the tile's columns
-          fetcher.template fill<kOutputsOfTile, false>(weights(a.layer[task.layer + 1], 0, false), stages);
-          fetcher.template fill<S::kColumns, true>(
-              weights(a.layer[task.layer + 1], S::kColumns * task.column, true), 1);
+          fetcher.template fill<Outputs, false, false>(weights(a.layers - 1, 0),
+                                                       S::template stages<Outputs>(inner));
+          if (task.form == Form::kLossGradient)
+            fetcher.template fill<Chain, false, true>(turned_weights(a.layers - 1), 1);
           break;
         default:
-          fetcher.template fill<S::kColumns, false>(weights(layer, S::kColumns * task.column, false), stages);
+          fetcher.template fill<Chain, false, false>(weights(task.layer, first),
+                                                     S::template stages<Chain>(inner));
           break;
       }
     } while (!list.step_ends());

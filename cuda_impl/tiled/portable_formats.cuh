@@ -2,8 +2,8 @@
 // the ring.
 //
 // A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
-// tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines so that whoever reads them together
-// finds them in different banks: place_of_piece().
+// tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
+// reads them together finds them in different banks: place_of_piece() and kApart.
 //
 // A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
 #pragma once
@@ -15,6 +15,7 @@
 #include "machine/memory.cuh"
 #include "machine/mma.cuh"
 #include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
 #include "machine/thread.cuh"
 
 namespace headroom::tiled {
@@ -43,6 +44,7 @@ struct Split {
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
+  static constexpr int kApart = 0;  // bytes between turned lines
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -122,10 +124,10 @@ struct MultiplyAdds {
           }
       } else {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
+        for (int i = 0; i < kCount; ++i) {  // `first` without the lane's part is a multiple of 32
           const int line = first + i % 4 + kLanes * (i - i % 4);
           const float4 four = machine::load_shared_floats(
-              lines + line * 128 + place_of_piece<false, 8>(first + kLanes * (i - i % 4), step) * 16);
+              lines + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16);
           values[0][i] = four.x, values[1][i] = four.y, values[2][i] = four.z, values[3][i] = four.w;
         }
       }
@@ -141,18 +143,21 @@ struct MultiplyAdds {
 
 // ---- the tensor cores, by mma.sync
 
-/// `Kind` has product(), and kBytes of a value.
+/// `Kind` has product(), and kBytes of a value. With kRounds gradients lie in memory as they are, since a bias's gradient is their sum, and
+/// are rounded on their way into a product; a product with turned columns is one whose rows are gradients.
 template <class Kind>
 struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
+  static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
     if constexpr (!kTurned)
       return piece ^ line % 8;
     else if constexpr (Kind::kBytes == 4)
-      return piece ^ line % 4 * 2;
+      return piece;
+
     else
       return piece ^ (kPieces < 8 ? line / 2 % 4 : line % 8);
   }
@@ -187,9 +192,18 @@ struct TensorProducts {
       for (int i = 0; i < kRows; ++i) {
         std::uint32_t a[4];
         load<kRowsTurned, Split::kRows, true>(rows, row + 16 * i, lane, step, a);
+        if constexpr (kSumsRows && Kind::kRounds) {
+          of_rows[i][0] += machine::bits_to_float(a[0]) + machine::bits_to_float(a[2]);
+          of_rows[i][2] += machine::bits_to_float(a[1]) + machine::bits_to_float(a[3]);
+        }
+        if constexpr (kColumnsTurned && Kind::kRounds)
+#pragma unroll
+          for (std::uint32_t& word : a)
+            word = machine::float_to_bits(machine::round_tf32(machine::bits_to_float(word)));
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) Kind::product(of[i][j], a[0], a[1], a[2], a[3], b[j][0], b[j][1]);
-        if constexpr (kSumsRows) Kind::product(of_rows[i], a[0], a[1], a[2], a[3], Kind::kOnes, Kind::kOnes);
+        if constexpr (kSumsRows && !Kind::kRounds)
+          Kind::product(of_rows[i], a[0], a[1], a[2], a[3], Kind::kOnes, Kind::kOnes);
       }
     }
 
@@ -208,11 +222,14 @@ struct TensorProducts {
     }
     template <class Work>
     MACHINE_DEVICE void for_row_sums(int row, int lane, const Work& work) const {
-      if (lane % 4 != 0) return;
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) work(row + 16 * i + 8 * half + lane / 4, of_rows[i][2 * half]);
+        for (int half = 0; half < 2; ++half) {
+          const float sum = Kind::kRounds ? machine::quad_sum(of_rows[i][2 * half])
+                                          : of_rows[i][2 * half];  // of every fourth inner index
+          if (lane % 4 == 0) work(row + 16 * i + 8 * half + lane / 4, sum);
+        }
     }
 
    private:
@@ -227,21 +244,20 @@ struct TensorProducts {
                 inner = (kRowsFirst ? matrix / 2 : matrix % 2);
       if constexpr (!kTurned) {
         const int line = first + 8 * outer + lane % 8;
-        machine::load_matrices(lines + line * 128 + place_of_piece<false, 8>(line, 2 * step + inner) * 16,
+        machine::load_matrices(lines + line * 128 + place_of_piece<false, 8>(lane, 2 * step + inner) * 16,
                                words);
       } else if constexpr (Kind::kBytes == 2) {
         const int line = kInnerOfStep * step + 8 * inner + lane % 8;
         machine::load_matrices_transposed(
             lines + (line * kPieces + place_of_piece<true, kPieces>(line, first / 8 + outer)) * 16, words);
       } else {
+        constexpr int kLine = 4 * kTile + kApart;
+        const unsigned char* of_lane =
+            lines + (kInnerOfStep * step + lane % 4) * kLine + (first + lane / 4) * 4;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int line = kInnerOfStep * step + 4 * (kRowsFirst ? i / 2 : i % 2) + lane % 4;
-          const int of_tile = first + 8 * (kRowsFirst ? i % 2 : i / 2) + lane / 4;
+        for (int i = 0; i < 4; ++i)
           words[i] = *reinterpret_cast<const std::uint32_t*>(
-              lines + (line * kPieces + place_of_piece<true, kPieces>(line, of_tile / 4)) * 16 +
-              of_tile % 4 * 4);
-        }
+              of_lane + 4 * kLine * (kRowsFirst ? i / 2 : i % 2) + 32 * (kRowsFirst ? i % 2 : i / 2));
       }
     }
   };
@@ -254,7 +270,8 @@ struct TensorProducts {
 
 struct Tf32Kind {
   static constexpr int kBytes = 4;
-  static constexpr std::uint32_t kOnes = 0x3f800000;
+  static constexpr bool kRounds = true;
+  static constexpr std::uint32_t kOnes = 0;  // not asked for
   template <class Sums>
   MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                      std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
@@ -263,6 +280,7 @@ struct Tf32Kind {
 };
 struct Fp16Kind {
   static constexpr int kBytes = 2;
+  static constexpr bool kRounds = false;
   static constexpr std::uint32_t kOnes = 0x3c003c00;
   template <class Sums>
   MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
@@ -272,6 +290,7 @@ struct Fp16Kind {
 };
 struct Bf16Kind {
   static constexpr int kBytes = 2;
+  static constexpr bool kRounds = false;
   static constexpr std::uint32_t kOnes = 0x3f803f80;
   template <class Sums>
   MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
@@ -282,31 +301,34 @@ struct Bf16Kind {
 
 // ---- formats
 
-/// 32-bit values. kRounds: to tf32 where they are stored for products.
+/// 32-bit values. kRounds: to tf32 where they are stored for products, but for gradients and what slopes are taken from.
 template <bool kRounds, class Products>
 struct ThirtyTwoBits : Products {
   using Value = float;
   static constexpr bool kMastersAreFactors = !kRounds;  // fp32 weights enter products as they are
-  MACHINE_DEVICE static float round(float value) { return kRounds ? machine::round_tf32(value) : value; }
-  MACHINE_DEVICE static float round_weight(float value) { return round(value); }
+  static constexpr bool kKeepsRounded = !kRounds;  // slopes may be taken from what is stored for products
+  MACHINE_DEVICE static float rounded(float value) { return kRounds ? machine::round_tf32(value) : value; }
   MACHINE_DEVICE static float4 load(const float* values) {
     return __ldcg(reinterpret_cast<const float4*>(values));
   }
+  MACHINE_DEVICE static void store_unrounded(float* values, float4 v) {
+    __stcg(reinterpret_cast<float4*>(values), v);
+  }
   MACHINE_DEVICE static void store(float* values, float4 v) {
-    __stcg(reinterpret_cast<float4*>(values), make_float4(round(v.x), round(v.y), round(v.z), round(v.w)));
+    store_unrounded(values, make_float4(rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w)));
   }
   MACHINE_DEVICE static void store_weights(float* values, float4 v) { store(values, v); }
-  /// Two values, at a multiple of two.
-  MACHINE_DEVICE static void store_shared(float* values, float x, float y) {
-    *reinterpret_cast<float2*>(values) = make_float2(round(x), round(y));
+  /// Two values of a gradient, at a multiple of two.
+  MACHINE_DEVICE static void store_two(float* values, float x, float y) {
+    *reinterpret_cast<float2*>(values) = make_float2(x, y);
   }
 };
+/// Rounded to 16 bits wherever they are stored.
 template <class Format, class Products>
 struct SixteenBits : Products {
   using Value = std::uint16_t;
   static constexpr bool kMastersAreFactors = false;
-  MACHINE_DEVICE static std::uint16_t round(float value) { return Format::round(value); }
-  MACHINE_DEVICE static std::uint16_t round_weight(float value) { return Format::round_weight(value); }
+  static constexpr bool kKeepsRounded = true;
   MACHINE_DEVICE static float4 load(const std::uint16_t* values) {
     const uint2 words = __ldcg(reinterpret_cast<const uint2*>(values));
     const float2 low = Format::unpack(words.x), high = Format::unpack(words.y);
@@ -315,6 +337,7 @@ struct SixteenBits : Products {
   MACHINE_DEVICE static void store(std::uint16_t* values, float4 v) {
     __stcg(reinterpret_cast<uint2*>(values), make_uint2(Format::pack(v.x, v.y), Format::pack(v.z, v.w)));
   }
+  MACHINE_DEVICE static void store_unrounded(std::uint16_t* values, float4 v) { store(values, v); }
   MACHINE_DEVICE static void store_weights(std::uint16_t* values, float4 v) {
     if constexpr (Format::kIsBf16)
       __stcg(reinterpret_cast<uint2*>(values),
@@ -322,7 +345,7 @@ struct SixteenBits : Products {
     else
       store(values, v);
   }
-  MACHINE_DEVICE static void store_shared(std::uint16_t* values, float x, float y) {
+  MACHINE_DEVICE static void store_two(std::uint16_t* values, float x, float y) {
     *reinterpret_cast<std::uint32_t*>(values) = Format::pack(x, y);
   }
 };

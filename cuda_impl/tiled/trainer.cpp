@@ -199,6 +199,12 @@ class Tiled : public TiledTrainer {
     return {network_.out(layer), network_.in(layer), tiling_, pitch_of(network_.in(layer))};
   }
   std::int64_t value_bytes() const { return is_sixteen_bits(precision_) ? 2 : 4; }  // of factors
+  /// Of the portable kernel: whether slopes are taken from something else than the activations that products read.
+  bool keeps_apart() const {
+    const Activation activation = workload_.model.activation;
+    return !rules::slope_is_of_output(activation) ||
+           (precision_ == Precision::kTf32 && activation != Activation::kRelu);
+  }
   bool masters_are_factors() const { return precision_ == Precision::kFp32; }
   /// Of the parity at hand.
   float* masters_of(LayerMemory& layer) const {
@@ -249,7 +255,7 @@ class Tiled : public TiledTrainer {
         memory.bias_slots.push_back(zeros<float>(biases));
       }
       if (tiling_.portable) {
-        if (layer + 1 < network_.layers() && !rules::slope_is_of_output(workload_.model.activation))
+        if (layer + 1 < network_.layers() && keeps_apart())
           memory.kept = DeviceBuffer<std::uint32_t>(network_.batch * pitch_of(out) * value_bytes() / 4);
       } else if (layer + 1 < network_.layers()) {
         const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;

@@ -360,10 +360,10 @@ TEST(TiledSchedule, PartsCoverTheBatch) {
   for_random_networks(100, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
     std::map<std::tuple<int, int, int>, std::map<int, const Task*>> tiles;  // parts of each
     for (const auto& list : schedule.lists)
-      for (const Task& task : list)
-        if (task.form == Form::kWeightGradientPart) {
-          EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
-        }
+      for (const Task& task : list) {
+        if (task.form != Form::kWeightGradientPart) continue;
+        EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
+      }
     for (const auto& list : schedule.lists)
       for (const Task& update : list) {
         if (update.form != Form::kUpdate) continue;
