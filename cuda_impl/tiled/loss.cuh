@@ -31,38 +31,49 @@ struct OutputRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) labels[half] = a.labels[of[half].sample];
   }
-  /// held = the loss's gradient, rounded, zero behind the last output. Returns the loss of the warp's rows.
+  /// held = the loss's gradient, rounded, zero behind the last output. Returns the loss of the lane's rows, in the first lane of a row.
   template <class Format>
   MACHINE_DEVICE float finish(const Arguments& a, const LayerArguments& last,
                               const float (&sums)[4 * kPieces], std::uint32_t (&held)[2 * kPieces]) const {
+    float2 z[2][kPieces];
+    float of_row[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j)
+        z[half][j] =
+            make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
+    // Both rows side by side: each is a chain of shuffles and functions.
+    if (a.loss == Loss::kCrossEntropy) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        of_row[half] = cross_entropy_of_row(z[half], last.out, first, labels[half], a.gradient_scale);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        of_row[half] = loss_of_row(z[half], a.loss, last.out, first, a.targets + of[half].sample * last.out,
+                                   a.gradient_scale);
+    }
     float loss = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float2 z[kPieces];
+      if (of[half].inside && first == 0) loss += of_row[half];
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j)
-        z[j] = make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
-      const float of_row = a.loss == Loss::kCrossEntropy
-                               ? cross_entropy_of_row(z, last.out, first, labels[half], a.gradient_scale)
-                               : loss_of_row(z, a.loss, last.out, first,
-                                             a.targets + of[half].sample * last.out, a.gradient_scale);
-      if (of[half].inside && first == 0) loss += of_row;
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[j].x, z[j].y);
+      for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[half][j].x, z[half][j].y);
     }
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) loss += machine::shuffle_xor(loss, distance);
     return loss;
   }
 };
 
-/// The loss of a warpgroup's rows, from each warp's, to where the step's is added up: that of `rows` rows from `first_row` on.
+/// The loss of a warpgroup's rows, from each lane's, to where the step's is added up: that of `rows` rows from `first_row` on.
 template <class S>
 MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step,
-                              int first_row, int rows, float of_warp) {
+                              int first_row, int rows, float loss) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
   float* of_warps = worker.memory.sums[worker.warpgroup()];
   worker.meet();  // whoever read them before has
-  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = of_warp;
+  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = loss;
   worker.meet();
   if (worker.leads() && first_row < a.batch)
     a.loss_sums[std::int64_t{step.parity} * a.loss_parts + first_row / rows] =
@@ -108,8 +119,6 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
       to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
     });
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
   mark(worker, &TaskTimes::products);
   keep_loss<S>(a, worker, step, first_row, kRowsOfLoss, loss);
   worker.meet();

@@ -23,6 +23,8 @@ inline constexpr int kPanel = 64;
 inline constexpr int kSlab = 64;
 /// Outputs of the last layer up to which the loss is made in the registers that hold them.
 inline constexpr int kOutputsOfTile = 16;
+/// Columns of a task that updates weights from parts: few, so that many multiprocessors share them.
+inline constexpr int kColumnsOfUpdate = 16;
 /// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
 inline constexpr int kRowsOfLoss = 8;
 
@@ -104,7 +106,7 @@ struct alignas(16) Task {
   std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
   std::uint16_t row = 0, column = 0;  ///< of the tile, counted in tiles
   std::uint16_t first_slab = 0;       ///< of a part; otherwise 0
-  std::uint16_t part = 0;
+  std::uint16_t part = 0;             ///< of a weight gradient; of an update, which kColumnsOfUpdate of the tile
   std::uint16_t slabs = 0;            ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;

@@ -95,7 +95,9 @@ double product_cycles(const Costs& costs, double rows, double columns, double sl
 double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling, int parts) {
   const bool updates = task.form == Form::kWeightGradient || task.form == Form::kUpdate;
   const double rows = updates ? tiling.weight_rows() : tiling.rows(),
-               columns = updates ? tiling.weight_columns() : tiling.columns;
+               columns = task.form == Form::kUpdate ? kColumnsOfUpdate
+                         : updates                  ? tiling.weight_columns()
+                                                    : tiling.columns;
   double cycles = costs.task;
   if (tiling.portable && task.form == Form::kOutputLoss)
     cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs);
@@ -263,17 +265,26 @@ class Step {
     Group group;
     for (int row = 0; row < rows_of_weights(layer); ++row)
       for (int column = 0; column < columns_of_weights(layer); ++column) {
-        Task task;
         if (parts > 1) {
-          task = blank(Form::kUpdate, layer, row, column, 0);
-          task.rows = now(counters_.parts(layer));
-        } else {
-          task = whole_gradient(Form::kWeightGradient, layer, row, column);
+          add_updates(group, layer, row, column);
+          continue;
         }
+        Task task = whole_gradient(Form::kWeightGradient, layer, row, column);
         task.signals[0] = counters_.weights(layer);
         group.tasks.push_back(task);
       }
     return group;
+  }
+  /// Of a tile, as far as the layer's columns go.
+  void add_updates(Group& group, int layer, int row, int column) const {
+    const int columns = std::min(tiling_.columns, network_.in(layer) - column * tiling_.columns);
+    for (int part = 0; part < divide_up(columns, kColumnsOfUpdate); ++part) {
+      Task task = blank(Form::kUpdate, layer, row, column, 0);
+      task.rows = now(counters_.parts(layer));
+      task.signals[0] = counters_.weights(layer);
+      task.part = static_cast<std::uint16_t>(part);
+      group.tasks.push_back(task);
+    }
   }
 
   /// Of the tiles that weight_gradients() updates.
@@ -505,9 +516,9 @@ std::string describe(const Task& task) {
     case Form::kWeightGradient:
       return "weight gradient of " + layer + place;
     case Form::kWeightGradientPart:
-      return "weight gradient of " + layer + " from slab " + std::to_string(task.first_slab) + " on" + place;
+      return "part of the weight gradient of " + layer + place + ", part " + std::to_string(task.part);
     case Form::kUpdate:
-      return "update of " + layer + place;
+      return "update of " + layer + place + ", part " + std::to_string(task.part);
     case Form::kPause:
       return "pause";
   }

@@ -19,6 +19,7 @@
 // fences between it and the copy engine's reads; whoever multiplies is behind the barrier that the copies count down.
 #pragma once
 
+#include "machine/compiler.cuh"
 #include "machine/masks.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
@@ -66,14 +67,17 @@ MACHINE_DEVICE Source columns_of(const Arguments& a, const Task& task, const Ste
   return {&a.layer[task.layer].weights, step.parity, first, false};
 }
 
-/// The thread that fetches the rows' factors, or the columns', of all tasks.
+/// The thread that fetches the rows' factors, or the columns', of all tasks. A slab of a small tile is multiplied in 128 cycles, and this
+/// loop has to be as quick: the address of shared memory is kept, since the compiler would make it anew from the thread block's rank.
 template <class S, bool kRowsFactor>
 MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
   constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
-  const std::uint32_t begin =
-      shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
-  const std::uint32_t full = shared_address(memory.full), free = shared_address(memory.free);
+  const auto base =
+      static_cast<std::uint32_t>(machine::kept_whole(static_cast<int>(shared_address(&memory))));
+  const std::uint32_t begin = base + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
+  const std::uint32_t full = base + offsetof(SharedMemory<S>, full),
+                      free = base + offsetof(SharedMemory<S>, free);
   List<false> list(a, 0, 1);
   machine::RingPlace ring;
   Waiter waiter{a};
@@ -87,7 +91,8 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
         machine::barrier_arrive(barrier);
       } else {
         machine::barrier_arrive_expect(barrier, kCount * kTilePanelBytes);
-        source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
+        if (machine::first_lane_alone())
+          source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
       }
     }
   };
@@ -98,7 +103,7 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
       waiter.step = step.of_launch, waiter.order = task.order;
       const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
       wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
-      machine::fence_proxy_async();  // between what the counter has shown and what the copy engine reads
+      machine::fence_proxy_async_global();  // between the counter and what the copy engine reads
       if (task.form != Form::kLossGradient) {
         fill(Constant<kPanels>{}, source, task.slabs, task.first_slab);
       } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
@@ -288,16 +293,18 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
 
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
 /// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
-template <class S>
+template <class S, int kColumns = S::kColumns>
 struct Weights {
-  static constexpr int kQuads = S::kColumns / 8, kPart = 2;
-  static constexpr bool kAllEarly = S::kColumns <= 64;
+  static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
+  static constexpr bool kAllEarly = kColumns <= 64;
   float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
   std::int64_t begin;
 
+  /// From column `first_column` of the tile on.
   MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
-                           const Worker<S>& worker) {
-    begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread();
+                           const Worker<S>& worker, int first_column = 0) {
+    const std::int64_t tile = std::int64_t{task.row} * layer.in_tiles + task.column;
+    begin = (tile * (S::kColumns / 8) + first_column / 8) * S::kTeam + worker.thread();
     if constexpr (!kAllEarly) {
 #pragma unroll
       for (float4& quad : masters) quad = make_float4(0, 0, 0, 0);
@@ -316,8 +323,8 @@ struct Weights {
   /// held: the new weights as they enter products.
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
-                                 const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
-                                 std::uint32_t (&held)[S::kPairs]) {
+                                 const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
+                                 std::uint32_t (&held)[2 * kQuads]) {
     if constexpr (kAllEarly || kSlots == 0) {
 #pragma unroll
       for (int j = 0; j < kQuads; ++j)
@@ -354,8 +361,8 @@ struct Weights {
   }
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
-                                  const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
-                                  std::uint32_t (&held)[S::kPairs], int j, float4& weight, float4& first,
+                                  const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
+                                  std::uint32_t (&held)[2 * kQuads], int j, float4& weight, float4& first,
                                   float4& second) const {
     const auto pack = [](float low, float high) {
       if constexpr (Format::kIsBf16)
@@ -454,66 +461,79 @@ MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, W
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
-/// The sums of all parts, in their order, whichever came first.
-template <class S>
-MACHINE_DEVICE void add_parts(const Arguments& a, const Task& task, Worker<S>& worker, const StepPlace& step,
-                              float (&sums)[S::kSums], float (&row_sums)[4]) {
+/// Columns of a tile's weights from `first_column` on, and the biases of its rows, by their gradients' sums.
+template <class S, class Format, int kColumns>
+MACHINE_DEVICE void update_columns(const Arguments& a, const Task& task, const Worker<S>& worker,
+                                   const StepPlace& step, Weights<S, kColumns>& weights,
+                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4],
+                                   int first_column) {
   const LayerArguments& layer = a.layer[task.layer];
+  const rules::UpdateFactors factors = factors_of(a, step);
+  std::uint32_t held[kColumns / 4];
+  with_slots(a.slots, [&](auto slots) {
+    constexpr int kSlots = decltype(slots)::value;
+    weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
+    if (has_biases(task) && first_column == 0)
+      update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
+  });
+  store_tile(worker, held,
+             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
+                   S::kColumns * task.column + first_column, layer.out, layer.in});
+  if (worker.leads()) signal(a, task, 0, 1);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && first_column == 0 &&
+      worker.group() == 0)
+    finish_loss<S>(a, worker, step);
+}
+
+template <class S, class Format>
+MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                         const StepPlace& step) {
+  float sums[S::kSums], row_sums[4];
+  Weights<S> weights;
+  weights.load(a, a.layer[task.layer], task, worker);
+  multiply_for_weights<S, Format>(task, worker, sums, row_sums);
+  update_columns<S, Format, S::kColumns>(a, task, worker, step, weights, sums, row_sums, 0);
+}
+
+/// The update of a few columns of a tile from the sums of its parts, which are added in their order, whichever came first.
+template <class S, class Format>
+MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Worker<S>& worker,
+                                      const StepPlace& step) {
+  constexpr int kQuads = kColumnsOfUpdate / 8, kAtOnce = 4;
+  const LayerArguments& layer = a.layer[task.layer];
+  const int first_column = kColumnsOfUpdate * task.part;
   worker.take_turn();
   worker.pass_turn();
   wait_together(a, worker, WaitFor::kParts, task.rows, step);
   mark(worker, &TaskTimes::first_slab);
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-#pragma unroll
-  for (float& sum : row_sums) sum = 0;
+  Weights<S, kColumnsOfUpdate> weights;
+  weights.load(a, layer, task, worker, first_column);
+  float sums[4 * kQuads] = {}, row_sums[4] = {};
   const auto add = [](float* to, const float4& part) {
     to[0] += part.x, to[1] += part.y, to[2] += part.z, to[3] += part.w;
   };
+  const int parts = layer.parts;
 #pragma unroll 1
-  for (int part = 0; part < layer.parts; ++part) {
-    const float4* from = part_sums(layer, task, worker, part);
-    constexpr int kAtOnce = 8;
+  for (int first = 0; first < parts; first += kAtOnce) {
+    float4 quads[kAtOnce][kQuads];
 #pragma unroll
-    for (int first = 0; first < S::kColumns / 8; first += kAtOnce) {
-      float4 quads[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) quads[j] = __ldcg(from + (first + j) * S::kTeam);
+      for (int j = 0; j < kQuads; ++j)
+        quads[i][j] =
+            first + i < parts
+                ? __ldcg(part_sums(layer, task, worker, first + i) + (first_column / 8 + j) * S::kTeam)
+                : make_float4(0, 0, 0, 0);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) add(sums + 4 * (first + j), quads[j]);
-    }
-    if (has_biases(task)) add(row_sums, __ldcg(from + S::kColumns / 8 * S::kTeam));
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) add(sums + 4 * j, quads[i][j]);
   }
+  if (has_biases(task) && first_column == 0)
+    for (int part = 0; part < parts; ++part)
+      add(row_sums, __ldcg(part_sums(layer, task, worker, part) + S::kColumns / 8 * S::kTeam));
   mark(worker, &TaskTimes::products);
-}
-
-/// The tile's weights, and biases, updated: by a product, or by the sums of its parts.
-template <class S, class Format>
-MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
-                                         const StepPlace& step) {
-  const LayerArguments& layer = a.layer[task.layer];
-  float sums[S::kSums], row_sums[4];
-  Weights<S> weights;
-  if (machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kUpdate)) {
-    add_parts(a, task, worker, step, sums, row_sums);
-    weights.load(a, layer, task, worker);
-  } else {
-    weights.load(a, layer, task, worker);
-    multiply_for_weights<S, Format>(task, worker, sums, row_sums);
-  }
-  const rules::UpdateFactors factors = factors_of(a, step);
-  std::uint32_t held[S::kPairs];
-  with_slots(a.slots, [&](auto slots) {
-    constexpr int kSlots = decltype(slots)::value;
-    weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
-    if (has_biases(task)) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
-  });
-  store_tile(worker, held,
-             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column,
-                   layer.out, layer.in});
-  if (worker.leads()) signal(a, task, 0, 1);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group() == 0)
-    finish_loss<S>(a, worker, step);
+  update_columns<S, Format, kColumnsOfUpdate>(a, task, worker, step, weights, sums, row_sums, first_column);
 }
 
 // ---- the kernel
@@ -550,11 +570,13 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
           input_gradient_tile<S, Format, kRelu>(a, task, worker);
           break;
         case Form::kWeightGradient:
-        case Form::kUpdate:
           weight_gradient_tile<S, Format>(a, task, worker, step);
           break;
         case Form::kWeightGradientPart:
           weight_gradient_part<S, Format>(a, task, worker);
+          break;
+        case Form::kUpdate:
+          update_from_parts<S, Format>(a, task, worker, step);
           break;
         case Form::kPause:
           worker.take_turn();

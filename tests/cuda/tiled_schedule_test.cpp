@@ -16,8 +16,8 @@
 namespace headroom::tiled {
 namespace {
 
-using Tile = std::tuple<Form, int, int, int, int>;  // form, layer, row, column, first slab
-Tile tile_of(const Task& task) { return {task.form, task.layer, task.row, task.column, task.first_slab}; }
+using Tile = std::tuple<Form, int, int, int, int>;  // form, layer, row, column, part
+Tile tile_of(const Task& task) { return {task.form, task.layer, task.row, task.column, task.part}; }
 
 std::string described(const Network& network, const Tiling& tiling, int multiprocessors) {
   std::string text = "widths";
@@ -86,18 +86,21 @@ struct Work {
     std::set<Tile> tiles;
     for (int row = 0; row < divide_up(network.out(layer), tiling.weight_rows()); ++row)
       for (int column = 0; column < divide_up(network.in(layer), tiling.weight_columns()); ++column)
-        tiles.insert({parts_of(layer) > 1 ? Form::kUpdate : Form::kWeightGradient, layer, row, column, 0});
+        if (parts_of(layer) == 1)
+          tiles.insert({Form::kWeightGradient, layer, row, column, 0});
+        else
+          for (int first = 0; first < tiling.columns; first += kColumnsOfUpdate)
+            if (column * tiling.columns + first < network.in(layer))
+              tiles.insert({Form::kUpdate, layer, row, column, first / kColumnsOfUpdate});
     return tiles;
   }
   /// The tasks that make the sums of parts, none where there is one part.
   std::set<Tile> parts(int layer) const {
     std::set<Tile> tiles;
-    const int slabs = divide_up(network.batch, kSlab);
     if (const int count = parts_of(layer); count > 1)
       for (const Tile& tile : weights(layer))
         for (int part = 0; part < count; ++part)
-          tiles.insert(
-              {Form::kWeightGradientPart, layer, std::get<2>(tile), std::get<3>(tile), slabs * part / count});
+          tiles.insert({Form::kWeightGradientPart, layer, std::get<2>(tile), std::get<3>(tile), part});
     return tiles;
   }
   std::set<Tile> forward(int layer, int row) const {
