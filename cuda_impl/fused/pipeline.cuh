@@ -380,14 +380,16 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   };
   const auto fetch_targets = [&](int tile) {
     const int rows_left = plan.batch - (tiles.first + tile * tiles.stride) * kTileRows;
-    if (has_targets(plan) && at.warp == 0 && 2 * lane < rows_left) prefetch_line(targets_of(tile) + 32 * lane);
+    if (has_targets(plan) && at.warp == 0 && 2 * lane < rows_left)
+      prefetch_line(targets_of(tile) + 32 * lane);
   };
   fetch_targets(0);
   fetch_targets(1);
 
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (thread == 32 && blockIdx.x == 0) *arguments.trained_step = __ldcg(&arguments.state->step);
+  if (has_slots(plan) && thread == 32 && blockIdx.x == 0)
+    *arguments.trained_step = __ldcg(&arguments.state->step);
   if (thread == 0) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
     constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
@@ -460,9 +462,10 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
       const float* first = targets_of(tile) + at.first_row() * kTargetStride + at.first_column();
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair)
-        targets[pair] = label[pair % 2] < 0 ? float2{0, 0}
-                                            : __ldg(reinterpret_cast<const float2*>(
-                                                  first + pair % 2 * 8 * kTargetStride + pair / 2 * 8));
+        targets[pair] =
+            label[pair % 2] < 0
+                ? float2{0, 0}
+                : __ldg(reinterpret_cast<const float2*>(first + pair % 2 * 8 * kTargetStride + pair / 2 * 8));
       fetch_targets(tile + 2);
     }
     // Where all warps have read the tile before.

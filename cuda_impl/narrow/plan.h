@@ -35,9 +35,11 @@ struct Plan {
   std::int32_t is_clustered;                        ///< the thread blocks are one cluster
   std::int32_t blocks, strips, team;                ///< team: warps of one
   std::int32_t tall;                                ///< a strip has so many times kRows rows
-  std::int32_t sums_in_memory;  ///< sums are added up outside of registers, tile by tile, as they are too many for these
-  std::int32_t row_parts;       ///< so many parts of a tile's rows have sums of their own: a warp then has larger products
-  std::int32_t sum_tall;        ///< of a layer's sums a warp has so many times kRows outputs at most
+  std::int32_t
+      sums_in_memory;  ///< sums are added up outside of registers, tile by tile, as they are too many for these
+  std::int32_t
+      row_parts;  ///< so many parts of a tile's rows have sums of their own: a warp then has larger products
+  std::int32_t sum_tall;  ///< of a layer's sums a warp has so many times kRows outputs at most
 };
 
 NARROW_BOTH int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -188,8 +190,7 @@ NARROW_BOTH int parameter_of(const Plan& plan, const Target& target) {
 }
 /// Where it lies in the image, in bytes.
 NARROW_BOTH int place_of(const Plan& plan, const Target& target) {
-  if (target.in == plan.widths[target.layer - 1])
-    return bias_begin(plan, target.layer) + 4 * target.out;
+  if (target.in == plan.widths[target.layer - 1]) return bias_begin(plan, target.layer) + 4 * target.out;
   return weight_begin(plan, target.layer) +
          (target.out * weight_stride(plan, target.layer) + target.in) * value_bytes(plan);
 }
@@ -198,10 +199,10 @@ NARROW_BOTH int place_of(const Plan& plan, const Target& target) {
 
 struct Places {
   int inputs[2], targets[2], activations[kMaxLayers], kept[kMaxLayers], gradients[2];
-  int kept_begin;  ///< from here on nothing is brought by copies
-  int partials;    ///< this block's sums, where blocks are local
+  int kept_begin;                ///< from here on nothing is brought by copies
+  int partials;                  ///< this block's sums, where blocks are local
   int own_values, own_slots[2];  ///< of the parameters that this block trains; none with sums_in_memory
-  int own_places;  ///< of the parameters that this block trains, in the image
+  int own_places;                ///< of the parameters that this block trains, in the image
   int scratch, losses, end;
 };
 NARROW_BOTH Places places(const Plan& plan) {
@@ -237,7 +238,8 @@ NARROW_BOTH int shared_bytes(const Plan& plan) { return places(plan).end; }
 NARROW_BOTH int sum_registers(const Plan& plan) { return 4 * kept_pieces_of_warp(plan); }
 /// What a thread may have for sums and for the largest product at once; the rest is for addresses and factors.
 NARROW_BOTH int most_sum_registers(const Plan& plan) {
-  const int of_thread = smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
+  const int of_thread =
+      smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
   return of_thread - (value_bytes(plan) == 2 ? 60 : is(plan, Precision::kTf32) ? 88 : 76);
 }
 NARROW_BOTH int product_registers(const Plan& plan) {
@@ -282,13 +284,14 @@ NARROW_BOTH long tile_cycles(const Plan& plan) {
   const int instructions = is_short ? 5 : is(plan, Precision::kFp32) ? 30 : 12;
   for (int layer = 1; layer <= plan.layers; ++layer) {
     const int pieces = divide_up(plan.widths[layer], kColumns), of_warp = divide_up(pieces, plan.team),
-              before = divide_up(plan.widths[layer - 1], kColumns), of_warp_before = divide_up(before, plan.team);
+              before = divide_up(plan.widths[layer - 1], kColumns),
+              of_warp_before = divide_up(before, plan.team);
     const bool is_last = layer == plan.layers;
     const int active = is_last ? plan.strips : plan.strips * divide_up(pieces, of_warp);
     cycles += product_cycles(plan, active, plan.tall, is_last ? pieces : of_warp, plan.widths[layer - 1]);
     if (layer > 1)
-      cycles += product_cycles(plan, plan.strips * divide_up(before, of_warp_before), plan.tall, of_warp_before,
-                               plan.widths[layer]);
+      cycles += product_cycles(plan, plan.strips * divide_up(before, of_warp_before), plan.tall,
+                               of_warp_before, plan.widths[layer]);
     const int across = input_pieces_of_warp(plan, layer);
     cycles += product_cycles(
         plan, plan.row_parts * output_groups(plan, layer) * divide_up(input_pieces(plan, layer), across),
