@@ -379,7 +379,8 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   // logits' gradient. There are no registers for them.
   const std::uint32_t own_targets =
       shared + Map::kLogitGradients +
-      static_cast<std::uint32_t>(thread / 2 * kPanelRowBytes + kPanelRowBytes / 2 + thread % 2 * 32);
+      static_cast<std::uint32_t>(panel_offset(thread / 2, kPanelColumns / 2 + thread % 2 * 16));
+  const std::uint32_t own_further_targets = own_targets ^ 16;
   const float* next_targets = arguments.targets;
   if (has_targets(plan))
     next_targets += (batch * plan.batch + tiles.first * kTileRows + at.first_row()) * kTargetStride +
@@ -389,7 +390,7 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (is_sample(i / 2 % 2))
-          copy_async4(own_targets + 4 * static_cast<std::uint32_t>(i),
+          copy_async4((i < 4 ? own_targets : own_further_targets) + 4 * static_cast<std::uint32_t>(i % 4),
                       next_targets + i / 2 % 2 * 8 * kTargetStride + i / 4 * 8 + i % 2);
       next_targets += tiles.stride * kTileRows * kTargetStride;
     }
@@ -494,7 +495,7 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
     for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], exponent, output_bias(i));
     if (has_targets(plan)) {
       copy_async_wait_all();
-      const float4 low = load_shared_floats(own_targets), high = load_shared_floats(own_targets + 16);
+      const float4 low = load_shared_floats(own_targets), high = load_shared_floats(own_further_targets);
       const float2 targets[4] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
       const int there[2] = {is_sample(0) ? 0 : -1, is_sample(1) ? 0 : -1};
       target_gradient<Format>(static_cast<Loss>(plan.loss), logits, targets, there, plan.classes,
