@@ -167,6 +167,24 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   expect(refusal("mlp-784x256x10-b32", Precision::kBf16, {.sm_count = 48, .shared_bytes = 232448}),
          "64 thread blocks, the device holds 48");
 }
+TEST(ResidentColumnPlan, FitsEveryDeviceOrSaysWhatThatLacks) {
+  for (const int sm_count : {132, 114, 108, 84, 48})
+    for (const int shared_bytes : {232448, 166912, 101376})
+      for (const char* name : kColumns)
+        for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+          const resident::Limits limits{.sm_count = sm_count, .shared_bytes = shared_bytes};
+          try {
+            const auto plan = resident::make_column_plan(parse_workload_name(name), precision, limits);
+            EXPECT_LE(plan.shape.members * plan.shape.clusters, sm_count) << name;
+            EXPECT_LE(plan.shared_bytes, shared_bytes) << name;
+          } catch (const UnsupportedError& error) {
+            const std::string text = error.what();
+            EXPECT_TRUE(text.find(std::to_string(sm_count)) != text.npos ||
+                        text.find(std::to_string(shared_bytes)) != text.npos)
+                << text;
+          }
+        }
+}
 TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
   using resident::ColumnPlaces;
   using resident::ColumnShape;
