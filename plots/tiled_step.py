@@ -15,7 +15,8 @@ from pathlib import Path
 
 from json_file import InputError, parsed
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path as Line
 from program import BAD_INPUT, end_with, show
 from style import Page, shortened
 from svg import save
@@ -75,16 +76,19 @@ def draw_step(trace: dict) -> Page:
 
 
 def draw_tasks(axes: Axes, tasks: list[dict], rows: int) -> None:
-    kinds = {}
-    for task in tasks:
-        name, color = kind_of(task)
-        kinds[name] = color
-        first, products, end = (1e6 * task[time] for time in TIMES[1:])
-        bar = {"color": color, "height": 0.9, "linewidth": 0}
-        axes.barh(task["multiprocessor"], products - first, left=first, **bar)
-        axes.barh(task["multiprocessor"], end - products, left=products, alpha=0.4, **bar)
+    kinds = dict(kind_of(task) for task in tasks)
+    for kind, color in kinds.items():
+        chosen = [task for task in tasks if kind_of(task)[0] == kind]
+        for begin, end, strength in ((TIMES[1], TIMES[2], 1.0), (TIMES[2], TIMES[3], 0.4)):
+            corners = [
+                (1e6 * task[time], task["multiprocessor"] + side)
+                for task in chosen
+                for time, side in ((begin, -0.45), (end, -0.45), (end, 0.45), (begin, 0.45), (begin, -0.45))
+            ]
+            codes = [Line.MOVETO, Line.LINETO, Line.LINETO, Line.LINETO, Line.CLOSEPOLY] * len(chosen)
+            axes.add_patch(PathPatch(Line(corners, codes), facecolor=color, alpha=strength, linewidth=0))
+    axes.set_xlim(0, 1.02e6 * max(task["end_seconds"] for task in tasks))
     axes.set_ylim(rows - 0.4, -0.6)
-    axes.set_xlim(left=0)
     axes.set_ylabel("multiprocessor")
     axes.set_xlabel("microseconds")
     # Names that a task's description gives layers stand where the first of theirs begins.

@@ -35,8 +35,8 @@ inline constexpr int kNoParts = 0;
 /// The one with which the scheduler thinks that the step is the shortest.
 int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors);
 
-/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
-/// H200, though its steps are a third too short: docs/kernels/log/tiled.md.)
+/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was, or within 2 %, in all cells that were
+/// measured on an H200, though its steps are a fifth too short: docs/kernels/log/tiled.md.)
 Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
                      std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
 

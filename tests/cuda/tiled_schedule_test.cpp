@@ -385,6 +385,8 @@ TEST(TiledSchedule, PartsCoverTheBatch) {
 
 TEST(TiledSchedule, DividesTheBatchWhereThatIsShorter) {
   EXPECT_EQ(choose_parts({{784, 256, 256, 256, 10}, 64}, kTilings[0], 132), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 512, 512, 512, 10}, 4096}, kTilings[1], 132), kNoParts);
+  EXPECT_NE(choose_parts({{784, 256, 256, 256, 10}, 4096}, kTilings[1], 132), kNoParts);
   EXPECT_NE(choose_parts({{48, 512, 256, 128, 12}, 24576}, kTilings[2], 132), kNoParts);
 }
 
@@ -420,7 +422,11 @@ TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
   EXPECT_EQ(chosen(256, 1024), kTilings[0]);
   EXPECT_EQ(chosen(1024, 1024), kTilings[1]);
   EXPECT_EQ(chosen(4096, 1024), kTilings[2]);
-  EXPECT_EQ(choose_tiling({{784, 1024, 10}, 256}, false, 132), kTilings[0]);
+  EXPECT_EQ(chosen(4096, 256), kTilings[1]);
+  EXPECT_EQ(chosen(4096, 512), kTilings[1]);
+  EXPECT_EQ(chosen(16384, 512), kTilings[2]);
+  EXPECT_EQ(choose_tiling({{64, 1024, 512, 256, 101}, 32768}, true, 132), kTilings[2]);
+  EXPECT_EQ(choose_tiling({{48, 512, 256, 128, 12}, 24576}, false, 132), kTilings[2]);
 }
 
 TEST(TiledSchedule, ThePortableKernelHasSmallTilesForSmallBatchesOnEveryGpu) {
