@@ -15,8 +15,29 @@
 
 #include "fused/plan.h"
 #include "machine/panels.h"
+#include "rules/optimizer.cuh"
 
 namespace headroom::fused {
+
+/// Whether outputs are compared with fp32 targets. The kernels compiled ahead know labels alone; those that are compiled for a network,
+/// and those that the CPU plays, take both.
+MACHINE_BOTH constexpr bool has_targets([[maybe_unused]] const Plan& plan) {
+#if defined(FUSED_PLAN) || defined(HEADROOM_FUSED_TARGETS)
+  return plan.loss != static_cast<std::int32_t>(Loss::kCrossEntropy);
+#else
+  return false;
+#endif
+}
+/// Whether the optimizer has slots; likewise.
+MACHINE_BOTH constexpr bool has_slots([[maybe_unused]] const Plan& plan) {
+#if defined(FUSED_PLAN) || defined(HEADROOM_FUSED_TARGETS)
+  return plan.slots > 0;
+#else
+  return false;
+#endif
+}
+/// Floats of a sample's targets.
+inline constexpr int kTargetStride = 16;
 
 /// Which step is trained next; lives on the device, so that a captured step finds its batch.
 struct StepState {
@@ -61,7 +82,9 @@ struct PipelineArguments {
   float* partials;  ///< [blocks][rows][128]: kOwnerRows an owner, then those of the output layer; see Segment
   float* block_losses;  ///< [blocks]
   float gradient_scale;
-  std::int32_t all_tiles;  ///< of all batches
+  std::int32_t all_tiles;      ///< of all batches
+  const float* targets;        ///< [batches * batch][kTargetStride], of the pipeline with a loss over targets
+  std::int64_t* trained_step;  ///< the step's number, for its update
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
 /// The plan that a kernel goes by: its argument's. A kernel that is compiled for one network has it as a constant instead,
@@ -220,7 +243,14 @@ struct UpdateArguments {
   const float* partials;
   float* parameters;  ///< flat
   unsigned char* image;
-  float update_factor;  ///< -learning rate / loss scale
+  float update_factor;  ///< -learning rate / loss scale; of plain SGD
+  // Of the others: slots [parameters], and factors of the first steps, of which the last hold for all steps behind.
+  float* slots[2];
+  const rules::UpdateFactors* factors;
+  std::int64_t factor_count;
+  const std::int64_t* trained_step;
+  float inverse_loss_scale;
+  float mean_of;  ///< what the sum of losses is divided by
   const float* block_losses;
   std::int32_t loss_blocks;
   float* losses;
@@ -276,6 +306,8 @@ void launch_update(Precision precision, const UpdateArguments& arguments, cudaSt
 /// rows [batches * batch, inputs] fp32 into the panels that `inputs` of ChainArguments describes.
 void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::int64_t batches,
                  unsigned char* panels, cudaStream_t stream);
+/// rows [samples, outputs] into `targets` of PipelineArguments.
+void pack_targets(const float* rows, int outputs, std::int64_t samples, float* targets, cudaStream_t stream);
 /// Flat parameters into the image, padding included.
 void make_image(Precision precision, const Plan& plan, const float* parameters, unsigned char* image,
                 cudaStream_t stream);

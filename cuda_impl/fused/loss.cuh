@@ -9,6 +9,7 @@
 #include "machine/panels.cuh"
 #include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "rules/loss.cuh"
 
 namespace headroom::fused {
 
@@ -196,6 +197,27 @@ MACHINE_DEVICE float losses_of_rows(const float (&exponents)[8], const float (&t
         loss -= exponents[2 * half + (i & 1) + 4 * (i >> 1)];
   }
   return loss * kLn2;
+}
+
+/// The same with a loss over targets: outputs become the losses of each, and the gradient is (derivative) * scale, packed; both 0
+/// behind the last output, and in rows with label -1.
+template <class Format>
+MACHINE_DEVICE void target_gradient(Loss loss, float (&outputs)[8], const float2 (&targets)[4],
+                                    const int (&labels)[2], int output_count, float scale, int first_column,
+                                    std::uint32_t (&gradient)[4]) {
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    float derivative[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float& output = outputs[2 * pair + c];
+      const rules::LossTerm term = rules::loss_term(loss, output, c == 0 ? targets[pair].x : targets[pair].y);
+      const bool there = labels[pair % 2] >= 0 && first_column + c + 8 * (pair / 2) < output_count;
+      output = there ? term.loss : 0.0f;
+      derivative[c] = there ? term.gradient * scale : 0.0f;
+    }
+    gradient[pair] = Format::pack(derivative[0], derivative[1]);
+  }
 }
 
 /// sums: of the rounded gradient, the thread's columns.

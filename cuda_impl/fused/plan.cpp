@@ -52,6 +52,14 @@ std::optional<std::string> shape_refusal(const Workload& workload, Precision pre
   return std::nullopt;
 }
 
+bool pipeline_trains_rules(const Workload& workload, Precision precision, const Limits& limits) {
+  constexpr int kTilesOfFullPipeline = 4;
+  return !shape_refusal(workload, precision) && workload.model.activation == Activation::kRelu &&
+         workload.layers() <= kMaxOwners + 1 && workload.outputs() <= 16 &&
+         std::max(widest_hidden(workload), workload.inputs()) <= kPanelColumns &&
+         workload.batch_size >= kTilesOfFullPipeline * kTileRows * limits.sm_count;
+}
+
 Plan make_plan(const Workload& workload, Precision precision, const Limits& limits) {
   if (const auto refusal = shape_refusal(workload, precision))
     throw UnsupportedError("cuda-fused: " + *refusal);
@@ -71,6 +79,9 @@ Plan make_plan(const Workload& workload, Precision precision, const Limits& limi
     plan.form = Form::kPair;
   if (plan.form == Form::kPipeline && is_faster_apart(workload.batch_size, limits.sm_count))
     plan.form = Form::kApart;
+  plan.loss = static_cast<std::int32_t>(workload.loss);
+  plan.slots = workload.optimizer.slots();
+  if (!beyond_plain_training(workload).empty()) plan.form = Form::kPipeline;
   plan.pack = plan.form == Form::kWarps ? 2 : 1;
   plan.width = in_clusters(plan.form)                                      ? 128
                : plan.form == Form::kPipeline || plan.form == Form::kApart ? 64

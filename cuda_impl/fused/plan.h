@@ -38,6 +38,9 @@ struct Limits {
   int sm_count, shared_bytes;
 };
 
+/// What every form but kGeneral is built to stay within.
+inline constexpr int kFormBytes = 227 * 1024;
+
 /// Rows for each of a device's multiprocessors from which on pairs are faster than clusters, as measured: 32768 on 132 of them.
 /// More pairs fit the device, but a tile's way is longer.
 inline constexpr int kPairBatch = 32768, kPairBatchSms = 132;
@@ -59,6 +62,8 @@ struct Plan {
   // The image: 16-bit weights as products read them, then fp32 biases. Each layer in panels of its inputs, and the
   // last layer's outputs in groups. Or, see in_fragments(): fragments instead, see below.
   std::int32_t hidden_begin, output_begin, bias_begin, image_bytes;
+
+  std::int32_t loss, slots;  // core/workload.h's Loss by its number; of the optimizer
 
   std::int64_t
       parameter_begin[kMaxHidden + 1];  // of each layer's weight in the flat parameters; its bias follows
@@ -141,10 +146,13 @@ MACHINE_BOTH int bias_place(const Plan& plan, int layer, int out) {
 MACHINE_BOTH int padded_classes(const Plan& plan) { return plan.class_rows * plan.class_groups; }
 
 #ifndef HEADROOM_COMPILED_ALONE
-/// Why cuda-fused cannot train this workload in this precision on any device; nullopt if it can.
+/// Why cuda-fused cannot train this workload in this precision on any device, whatever its rules; nullopt if it can.
 std::optional<std::string> shape_refusal(const Workload& workload, Precision precision);
 
-/// Throws UnsupportedError with shape_refusal()'s reason.
+/// Whether the pipeline, compiled for the network, trains these rules: ReLU with any loss and optimizer, where the batch keeps it full.
+bool pipeline_trains_rules(const Workload& workload, Precision precision, const Limits& limits);
+
+/// Throws UnsupportedError with shape_refusal()'s reason. With other rules than ReLU, cross-entropy and plain SGD it is the pipeline.
 Plan make_plan(const Workload& workload, Precision precision, const Limits& limits);
 #endif
 

@@ -2,6 +2,7 @@
 #include "fused/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/error.h"
@@ -146,6 +147,14 @@ std::vector<int> split_tiles(const std::vector<GradientItem>& items, const std::
   }
 }
 
+/// So many steps have factors of their own: 1 - beta^t is 1 behind them, to the last bit of fp32.
+constexpr std::int64_t kMostFactors = std::int64_t{1} << 20;
+std::int64_t steps_with_factors(const Optimizer& optimizer) {
+  if (optimizer.kind == Optimizer::Kind::kSgd) return 1;
+  const double largest = std::max(optimizer.beta1, optimizer.beta2);
+  return largest == 0 ? 1 : static_cast<std::int64_t>(std::min(1e9, std::log(0x1p-30) / std::log(largest))) + 1;
+}
+
 class FusedTrainer : public GraphTrainer {
  public:
   FusedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
@@ -159,7 +168,7 @@ class FusedTrainer : public GraphTrainer {
     allocate(limits.sm_count);
     upload(data);
     set_arguments(workload, limits, device_attribute(cudaDevAttrL2CacheSize, device));
-    set_parameters(initial);
+    set_state(State::initial(initial, plan_.slots));
     std::vector<int> steps_of_a_graph;
     for (int steps = kMostStepsOfGraph; steps > 0; steps /= 2) steps_of_a_graph.push_back(steps);
     capture_steps(steps_of_a_graph);
@@ -170,6 +179,16 @@ class FusedTrainer : public GraphTrainer {
     Parameters result(widths_);
     parameters_.copy_to(result.flat());
     return result;
+  }
+
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (const DeviceBuffer<float>& slot : slots_) slot.copy_to(result.emplace_back(widths_).flat());
+    return result;
+  }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, plan_.slots);
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) slots_[slot].copy_from(slots[slot].flat());
   }
 
   void set_parameters(const Parameters& parameters) override {
@@ -205,6 +224,8 @@ class FusedTrainer : public GraphTrainer {
 
   void allocate(int sm_count) {
     parameters_ = DeviceBuffer<float>(plan_.parameters);
+    for (int slot = 0; slot < plan_.slots; ++slot) slots_.push_back(zeros<float>(plan_.parameters));
+    trained_step_ = zeros<std::int64_t>(1);
     image_ = zeros<unsigned char>(plan_.image_bytes);
     block_losses_ = zeros<float>(blocks_);
     state_ = zeros<StepState>(1);
@@ -281,7 +302,9 @@ class FusedTrainer : public GraphTrainer {
     for (const Segment& segment : segments)
       if (plan_.form != Form::kGeneral || segment.kind == Kind::kQuads)
         most_splits = std::max(most_splits, segment.splits);
-    const UpdateShare share = update_share(most_splits);
+    // With slots there are two forms of the update only, for few and for many partial sums.
+    const UpdateShare share =
+        update_share(plan_.slots > 0 && most_splits > kFewSplits ? kPairSplits + 1 : most_splits);
     std::vector<UpdateRows> rows;
     std::vector<UpdatePlaces> places;
     const auto add = [&](const Segment& segment, int begin, int end) {
@@ -451,7 +474,16 @@ class FusedTrainer : public GraphTrainer {
   }
 
   void upload(const DatasetView& data) {
-    labels_ = labels_of(data, batches_ * plan_.batch);
+    const std::int64_t samples = batches_ * plan_.batch;
+    if (plan_.loss == static_cast<std::int32_t>(Loss::kCrossEntropy)) {
+      labels_ = labels_of(data, samples);
+    } else {
+      DeviceBuffer<float> targets(samples * plan_.classes);
+      targets.copy_from({data.targets, static_cast<std::size_t>(targets.size())});
+      targets_ = DeviceBuffer<float>(samples * kTargetStride);
+      pack_targets(targets.data(), plan_.classes, samples, targets_.data(), stream_.get());
+      stream_.synchronize();
+    }
     for_each_staged_batches(data, plan_.batch, batches_, stream_,
                             [&](const float* features, std::int64_t count, std::int64_t first) {
                               pack_inputs(precision_, plan_, features, count,
@@ -475,7 +507,9 @@ class FusedTrainer : public GraphTrainer {
     chain_.block_losses = block_losses_.data();
     chain_.passing_panels = static_cast<std::int32_t>(std::max<std::int64_t>(
         0, plan_.input_panels - l2_bytes / kKeptInputsShare / (std::int64_t{plan_.tiles} * kTilePanelBytes)));
-    chain_.gradient_scale = static_cast<float>(scale) / static_cast<float>(plan_.batch);
+    const double mean_of =
+        plan_.batch * (workload.loss == Loss::kCrossEntropy ? 1.0 : static_cast<double>(plan_.classes));
+    chain_.gradient_scale = static_cast<float>(scale / mean_of);
     pipeline_ = {.plan = plan_,
                  .image = image_.data(),
                  .inputs = inputs_.data(),
@@ -485,6 +519,8 @@ class FusedTrainer : public GraphTrainer {
                  .block_losses = block_losses_.data(),
                  .gradient_scale = chain_.gradient_scale,
                  .all_tiles = static_cast<std::int32_t>(batches_ * plan_.tiles),
+                 .targets = targets_.data(),
+                 .trained_step = trained_step_.data(),
                  .kept = kept_.data()};
     update_.plan = plan_;
     update_.rows = update_rows_.data();
@@ -494,6 +530,18 @@ class FusedTrainer : public GraphTrainer {
     update_.parameters = parameters_.data();
     update_.image = image_.data();
     update_.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / static_cast<float>(scale);
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) update_.slots[slot] = slots_[slot].data();
+    if (plan_.slots > 0) {
+      std::vector<rules::UpdateFactors> factors;
+      for (std::int64_t step = 0; step < steps_with_factors(workload.optimizer); ++step)
+        factors.push_back(rules::update_factors(workload.optimizer, step));
+      factors_ = copied(factors);
+      update_.factors = factors_.data();
+      update_.factor_count = factors_.size();
+    }
+    update_.trained_step = trained_step_.data();
+    update_.inverse_loss_scale = static_cast<float>(1 / scale);
+    update_.mean_of = static_cast<float>(mean_of);
     update_.block_losses = block_losses_.data();
     update_.loss_blocks = blocks_;
     update_.losses = losses_.data();
@@ -537,6 +585,10 @@ class FusedTrainer : public GraphTrainer {
   DeviceBuffer<unsigned char> inputs_, activations_, gradients_, output_gradients_;  // in panels; kernels.h
   DeviceBuffer<unsigned char> kept_;
   DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<float> targets_;
+  std::vector<DeviceBuffer<float>> slots_;
+  DeviceBuffer<rules::UpdateFactors> factors_;
+  DeviceBuffer<std::int64_t> trained_step_;
   DeviceBuffer<GradientBlock> gradient_blocks_;
   DeviceBuffer<UpdateRows> update_rows_;
   DeviceBuffer<UpdatePlaces> update_places_;
@@ -564,8 +616,14 @@ std::optional<std::string> fused_unavailable(int device) {
 std::optional<std::string> fused_refusal(const Workload& workload, Precision precision,
                                          const Limits& limits) {
   if (auto refusal = shape_refusal(workload, precision)) return refusal;
+  if (steps_with_factors(workload.optimizer) > kMostFactors)
+    return "a beta whose corrections do not end within " + std::to_string(kMostFactors) + " steps";
   const Plan plan = make_plan(workload, precision, limits);
-  if (plan.form != Form::kGeneral) return std::nullopt;
+  if (plan.form != Form::kGeneral) {
+    if (limits.shared_bytes >= kFormBytes) return std::nullopt;
+    return "up to " + std::to_string(kFormBytes) +
+           " bytes of shared memory in a thread block; the device has " + std::to_string(limits.shared_bytes);
+  }
   const ChainLayout layout = chain_layout(plan, limits.shared_bytes);
   if (layout.stages < 2)
     return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +
@@ -580,6 +638,10 @@ std::unique_ptr<Trainer> make_fused_trainer(const Workload& workload, Precision 
   validate(workload);
   if (const auto reason = fused_unavailable(device)) throw UnsupportedError("cuda-fused: " + *reason);
   const Limits limits = limits_of(device);
+#ifndef HEADROOM_FUSED_TARGETS
+  if (const std::string reason = beyond_plain_training(workload); !reason.empty() && !compile)
+    throw UnsupportedError("cuda-fused: " + reason);
+#endif
   if (const auto refusal = fused_refusal(workload, precision, limits))
     throw UnsupportedError("cuda-fused: " + *refusal);
   require_data_for(workload, data, "cuda-fused");

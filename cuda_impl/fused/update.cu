@@ -15,6 +15,7 @@
 #include "machine/launch_config.h"
 #include "machine/panels.h"
 #include "machine/thread.cuh"
+#include "rules/optimizer.cuh"
 
 namespace headroom::fused {
 namespace {
@@ -63,10 +64,11 @@ __device__ void finish_step(const UpdateArguments& arguments) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
   if (threadIdx.x == 0)
-    arguments.losses[step % arguments.loss_slots] = sum / static_cast<float>(arguments.plan.batch);
+    arguments.losses[step % arguments.loss_slots] = sum / arguments.mean_of;
 }
 
-template <class Format, class Form>
+/// kSlots: of the optimizer.
+template <class Format, class Form, int kSlots = 0>
 __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   constexpr int kRows = Form::kRows, kAtOnce = Form::kAtOnce, kGroups = Form::kGroups, kLanes = Form::kLanes;
   constexpr int kOwnRange = kWarpgroup / Form::kParts;
@@ -78,14 +80,18 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   // The parameter that this thread trains at the end; the update of the step before has long ended.
   UpdatePlaces places;
   places.parameter = -1;
-  float parameter = 0;
+  float parameter = 0, slot[kSlots + 1] = {};
   if (thread < kRows * kOwnRange) {
     const int4 four = __ldg(reinterpret_cast<const int4*>(arguments.places) +
                             static_cast<int>(blockIdx.x) * kRows * kOwnRange + thread);
     places = {four.x, {four.y, four.z}};
   }
   const auto load_parameter = [&] {
-    if (places.parameter >= 0) parameter = __ldcg(arguments.parameters + (places.parameter & ~kBiasFlag));
+    if (places.parameter < 0) return;
+    const int at = places.parameter & ~kBiasFlag;
+    parameter = __ldcg(arguments.parameters + at);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) slot[i] = __ldcg(arguments.slots[i] + at);
   };
   if constexpr (!Form::kParametersLast) load_parameter();
   const int lane = thread % kLanes, group = thread / kLanes;
@@ -94,6 +100,9 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   const std::int64_t split_stride = own.split_stride;
   wait_for_kernel_before();
   let_next_kernel_start();
+  rules::UpdateFactors factors{};
+  if constexpr (kSlots > 0)
+    factors = arguments.factors[min(__ldcg(arguments.trained_step), arguments.factor_count - 1)];
   // Loads that are under way together are of several partials of one row, or of one partial's rows; then there are no further ones.
   constexpr int kLoads = kRows * kAtOnce;
   static_assert(kRows == 1 || kAtOnce == 1);
@@ -143,7 +152,14 @@ __device__ __forceinline__ void update(const UpdateArguments& arguments) {
   float gradient = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) gradient += reinterpret_cast<const float*>(sums[own_row][g])[column];
-  parameter = fmaf(arguments.update_factor, gradient, parameter);
+  if constexpr (kSlots == 0)
+    parameter = fmaf(arguments.update_factor, gradient, parameter);
+  else if constexpr (kSlots == 1)
+    rules::update_with_momentum(factors, gradient * arguments.inverse_loss_scale, parameter, slot[0]);
+  else
+    rules::update_adam(factors, gradient * arguments.inverse_loss_scale, parameter, slot[0], slot[1]);
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) arguments.slots[i][places.parameter & ~kBiasFlag] = slot[i];
   arguments.parameters[places.parameter & ~kBiasFlag] = parameter;
   if ((places.parameter & kBiasFlag) != 0) {
     *reinterpret_cast<float*>(arguments.image + places.bytes[0]) = parameter;
@@ -165,6 +181,12 @@ template <class Format>
 __global__ void __launch_bounds__(FewPartials::kThreads, 2)
     update_few_kernel(const __grid_constant__ UpdateArguments arguments) {
   update<Format, FewPartials>(arguments);
+}
+
+template <class Format, class Form, int kSlots>
+__global__ void __launch_bounds__(Form::kThreads)
+    update_slots_kernel(const __grid_constant__ UpdateArguments arguments) {
+  update<Format, Form, kSlots>(arguments);
 }
 
 /// Shared memory that a thread block asks for, unused, so that an SM takes no more blocks than its share: the SMs that
@@ -189,8 +211,18 @@ void launch_form(void (*kernel)(UpdateArguments), const UpdateArguments& argumen
   CUDA_CHECK(cudaLaunchKernelEx(&launch.config, kernel, arguments));
 }
 
+template <class Format, int kSlots>
+void launch_update_of_slots(const UpdateArguments& arguments, cudaStream_t stream) {
+  if (arguments.share.rows > 1)
+    launch_form<FewPartials>(update_slots_kernel<Format, FewPartials, kSlots>, arguments, stream);
+  else
+    launch_form<ManyPartials>(update_slots_kernel<Format, ManyPartials, kSlots>, arguments, stream);
+}
+
 template <class Format>
 void launch_update_of(const UpdateArguments& arguments, cudaStream_t stream) {
+  if (arguments.plan.slots == 1) return launch_update_of_slots<Format, 1>(arguments, stream);
+  if (arguments.plan.slots == 2) return launch_update_of_slots<Format, 2>(arguments, stream);
   if (arguments.share.rows > 1)
     launch_form<FewPartials>(update_few_kernel<Format>, arguments, stream);
   else if (arguments.share.threads == PairPartials::kThreads)
@@ -262,6 +294,15 @@ __global__ void make_image_kernel(const Plan plan, const float* parameters, unsi
     place<Format>(plan, image, layer, of_layer - ins * outs, -1, parameters[index]);
 }
 
+/// A thread owns one of a sample's kTargetStride values.
+__global__ void pack_targets_kernel(const float* rows /* [samples, outputs] */, int outputs,
+                                    std::int64_t samples, float* targets) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int column = static_cast<int>(index % kTargetStride);
+  if (index < samples * kTargetStride)
+    targets[index] = column < outputs ? rows[index / kTargetStride * outputs + column] : 0.0f;
+}
+
 __global__ void set_step_kernel(StepState* state, std::int64_t step, std::int64_t batches) {
   *state = {step, step % batches};
 }
@@ -285,6 +326,13 @@ void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::
     pack_inputs_kernel<Bf16><<<blocks_for(pieces), 256, 0, stream>>>(plan, rows, batches, pieces_at);
   else
     pack_inputs_kernel<Fp16><<<blocks_for(pieces), 256, 0, stream>>>(plan, rows, batches, pieces_at);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+void pack_targets(const float* rows, int outputs, std::int64_t samples, float* targets,
+                  cudaStream_t stream) {
+  pack_targets_kernel<<<blocks_for(samples * kTargetStride), 256, 0, stream>>>(rows, outputs, samples,
+                                                                               targets);
   CUDA_CHECK(cudaGetLastError());
 }
 

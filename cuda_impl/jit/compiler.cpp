@@ -64,6 +64,17 @@ std::unique_ptr<Compiler> find_compiler() {
       "(HEADROOM_NVRTC)");
 }
 
+const Compiler* found_compiler() {
+  static const std::unique_ptr<Compiler> found = [] {
+    try {
+      return find_compiler();
+    } catch (const UnsupportedError&) {
+      return std::unique_ptr<Compiler>();
+    }
+  }();
+  return found.get();
+}
+
 std::string program_text(const Request& request) {
   std::string text = "#define HEADROOM_COMPILED_ALONE\n";
   for (const auto& [name, value] : request.constants) text += "#define " + name + " " + value + "\n";
@@ -101,8 +112,9 @@ void read_log(const Request& request, const std::string& log, Cubin& cubin) {
   }
   if (kernels != 1) refuse("expected one kernel in the compiler's log, found " + std::to_string(kernels));
   for (std::sregex_iterator found(log.begin(), log.end(), frame), end; found != end; ++found)
-    if (number((*found)[1]) + number((*found)[2]) + number((*found)[3]) > 0)
-      refuse("must not be used, as it keeps values in local memory: " + found->str());
+    for (std::size_t i = 1; i <= 3; ++i)
+      if (number((*found)[i]) > request.most_local_bytes)
+        refuse("must not be used, as it keeps values in local memory: " + found->str());
   std::smatch match;
   if (!std::regex_search(log, match, used))
     refuse("the compiler's log does not say how many registers it has");

@@ -33,6 +33,9 @@ std::unique_ptr<Compiler> make_nvrtc(const std::filesystem::path& library);
 /// A variable that is set and empty leaves that compiler out. Throws UnsupportedError that says what is missing.
 std::unique_ptr<Compiler> find_compiler();
 
+/// The same, looked for once, as that takes a tenth of a second. Null: there is none, and what was kept has to do.
+const Compiler* found_compiler();
+
 /// The source text of a request, as both compilers get it. It defines HEADROOM_COMPILED_ALONE, where headers that host code shares
 /// leave out what is the host's.
 std::string program_text(const Request& request);

@@ -28,6 +28,8 @@ struct Request {
   /// Macros, name and value, that are defined before the first header.
   std::vector<std::pair<std::string, std::string>> constants;
   std::vector<std::string> options;  ///< of the compiler, beside those that every kernel has
+  /// Bytes of a thread that may lie in local memory. A few that are stored once a step cost nothing.
+  int most_local_bytes = 0;
   /// The kernel's argument and its size here. A kernel that sees another size is not compiled.
   std::string argument_type;
   std::size_t argument_bytes = 0;
@@ -45,7 +47,8 @@ struct Cubin {
   double seconds = 0;     ///< that it took to compile or to find it
 };
 
-/// A kernel that cannot be compiled, or must not be used: it spills registers, or its products are serialised. The
+/// A kernel that cannot be compiled, or must not be used: it spills more registers than its request allows, or its products are
+/// serialised. The
 /// message names the kernel and shows the first lines that say why, on one line.
 class CompileError : public std::runtime_error {
  public:

@@ -17,7 +17,7 @@ struct TaskTimes {
   std::uint64_t begin, first_slab, products, end;
 };
 
-/// A matrix by its address, for the kernel that does without the copy engine: [slices][rows][pitch] values of the factors' type.
+/// A matrix by its address, for what the copy engine does not do: [slices][rows][pitch] values of the factors' type.
 struct Rows {
   void* values;
   std::int64_t slice;  ///< values from one to the next
@@ -36,7 +36,10 @@ struct LayerArguments {
   /// fp32 weights by place_of_weight(); of the portable kernel as weight_rows, and null where those are the masters.
   float4* masters;
   float4* slots[2];  ///< the optimizer's, likewise; null where there are none
-  float* bias;       ///< [all rows of tiles], zeros behind the last
+  /// Of parts of the weight gradient: [tile][parts][quads of a thread, and one of its bias's sums][thread of a team].
+  float4* part_sums;
+  std::int32_t parts;
+  float* bias;  ///< [all rows of tiles], zeros behind the last
   float* bias_slots[2];
   /// What the slope of the layer's activation is taken from, for each tile as threads hold it: with ReLU a bit a value,
   /// [tile][columns / 64][thread] words, else the 16-bit values themselves, [tile][columns / 16][thread] of four words.

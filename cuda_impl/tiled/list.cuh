@@ -5,17 +5,11 @@
 #include <cstring>
 
 #include "machine/memory.cuh"
+#include "machine/release.cuh"
 #include "machine/thread.cuh"
 #include "tiled/arguments.h"
 
 namespace headroom::tiled {
-
-// Without the order that step.cuh describes, to measure what it costs: a launch may then compute anything.
-#ifdef HEADROOM_TILED_UNORDERED
-inline constexpr bool kOrdered = false;
-#else
-inline constexpr bool kOrdered = true;
-#endif
 
 /// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
 template <bool kAhead>
@@ -68,7 +62,7 @@ struct StepPlace {
 /// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
 /// and what the copy engine has, is there for all who see the counters.
 MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
-  if constexpr (kOrdered) machine::fence_acq_rel_gpu();
+  machine::fence_release_gpu();
 #pragma unroll
   for (int i = 0; i < 3; ++i)
     if (i >= first && i <= last && task.signals[i] >= 0)

@@ -31,38 +31,49 @@ struct OutputRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) labels[half] = a.labels[of[half].sample];
   }
-  /// held = the loss's gradient, rounded, zero behind the last output. Returns the loss of the warp's rows.
+  /// held = the loss's gradient, rounded, zero behind the last output. Returns the loss of the lane's rows, in the first lane of a row.
   template <class Format>
   MACHINE_DEVICE float finish(const Arguments& a, const LayerArguments& last,
                               const float (&sums)[4 * kPieces], std::uint32_t (&held)[2 * kPieces]) const {
+    float2 z[2][kPieces];
+    float of_row[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j)
+        z[half][j] =
+            make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
+    // Both rows side by side: each is a chain of shuffles and functions.
+    if (a.loss == Loss::kCrossEntropy) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        of_row[half] = cross_entropy_of_row(z[half], last.out, first, labels[half], a.gradient_scale);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        of_row[half] = loss_of_row(z[half], a.loss, last.out, first, a.targets + of[half].sample * last.out,
+                                   a.gradient_scale);
+    }
     float loss = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float2 z[kPieces];
+      if (of[half].inside && first == 0) loss += of_row[half];
 #pragma unroll
-      for (int j = 0; j < kPieces; ++j)
-        z[j] = make_float2(sums[4 * j + 2 * half] + biases[j].x, sums[4 * j + 2 * half + 1] + biases[j].y);
-      const float of_row = a.loss == Loss::kCrossEntropy
-                               ? cross_entropy_of_row(z, last.out, first, labels[half], a.gradient_scale)
-                               : loss_of_row(z, a.loss, last.out, first,
-                                             a.targets + of[half].sample * last.out, a.gradient_scale);
-      if (of[half].inside && first == 0) loss += of_row;
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[j].x, z[j].y);
+      for (int j = 0; j < kPieces; ++j) held[2 * j + half] = Format::pack(z[half][j].x, z[half][j].y);
     }
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) loss += machine::shuffle_xor(loss, distance);
     return loss;
   }
 };
 
-/// The loss of a warpgroup's rows, from each warp's, to where the step's is added up: that of `rows` rows from `first_row` on.
+/// The loss of a warpgroup's rows, from each lane's, to where the step's is added up: that of `rows` rows from `first_row` on.
 template <class S>
 MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const StepPlace& step,
-                              int first_row, int rows, float of_warp) {
+                              int first_row, int rows, float loss) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
   float* of_warps = worker.memory.sums[worker.warpgroup()];
   worker.meet();  // whoever read them before has
-  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = of_warp;
+  if (worker.lane().lane == 0) of_warps[worker.lane().warp] = loss;
   worker.meet();
   if (worker.leads() && first_row < a.batch)
     a.loss_sums[std::int64_t{step.parity} * a.loss_parts + first_row / rows] =
@@ -73,16 +84,8 @@ MACHINE_DEVICE void keep_loss(const Arguments& a, const Worker<S>& worker, const
 template <class S, class Format>
 MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>& worker) {
   const LayerArguments& layer = a.layer[task.layer];
-  float sums[S::kSums], none[4];
-  Biases<S> biases;
-  worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
-                                                                   none, [&] {
-                                                                     mark(worker, &TaskTimes::first_slab);
-                                                                     biases.load(layer, task, worker);
-                                                                   });
-  worker.pass_turn();
-  mark(worker, &TaskTimes::products);
+  float sums[S::kSums];
+  forward_sums<S, Format>(layer, task, worker, sums);
   const int row = S::kRows * task.row + worker.row_of_tile();
 #pragma unroll
   for (int j = 0; j < S::kColumns / 8; ++j) {
@@ -91,8 +94,7 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, Worker<S>
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float* to = a.outputs + std::int64_t{row + 8 * half} * a.outputs_pitch + column;
-      *reinterpret_cast<float2*>(to) =
-          make_float2(sums[4 * j + 2 * half] + biases.of[j].x, sums[4 * j + 2 * half + 1] + biases.of[j].y);
+      *reinterpret_cast<float2*>(to) = make_float2(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
     }
   }
   worker.meet();
@@ -106,8 +108,7 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
                                  const StepPlace& step) {
   const int outputs = a.layer[task.layer].out, pitch = a.outputs_pitch, lane = worker.lane().lane;
   const int first_row = S::kRows * task.row + machine::kTileRows * worker.group() + kRowsOfLoss * task.column;
-  if (lane == 0) wait_for_counter(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
-  worker.meet();
+  wait_together(a, worker, WaitFor::kOutputs, task.rows, step);
   mark(worker, &TaskTimes::first_slab);
   float loss = 0;
   for (int of_part = worker.lane().warp; of_part < kRowsOfLoss; of_part += 4) {
@@ -118,8 +119,6 @@ MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, Worker<S>
       to[column / 4] = make_uint2(Format::pack(x, y), Format::pack(z, w));
     });
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
   mark(worker, &TaskTimes::products);
   keep_loss<S>(a, worker, step, first_row, kRowsOfLoss, loss);
   worker.meet();

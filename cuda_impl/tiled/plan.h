@@ -23,6 +23,8 @@ inline constexpr int kPanel = 64;
 inline constexpr int kSlab = 64;
 /// Outputs of the last layer up to which the loss is made in the registers that hold them.
 inline constexpr int kOutputsOfTile = 16;
+/// Columns of a task that updates weights from parts: few, so that many multiprocessors share them.
+inline constexpr int kColumnsOfUpdate = 16;
 /// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
 inline constexpr int kRowsOfLoss = 8;
 
@@ -63,9 +65,9 @@ inline constexpr Tiling kPortableTilings[] = {
 inline constexpr int kMostStages = 8;
 
 /// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
-/// has to do, so they have the smallest tile alone.
+/// has to do, so they have the smallest tile and the largest one alone.
 constexpr bool has_kernel(const Tiling& tiling, bool relu) {
-  return relu || tiling.portable || tiling == kTilings[0];
+  return relu || tiling.portable || tiling != kTilings[1];
 }
 
 /// The network whose step is planned.
@@ -84,9 +86,11 @@ enum class Form : std::int16_t {
   kOutputs,       ///< of the last layer: outputs
   kLossGradient,  ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
   kLoss,  ///< of kRowsOfLoss rows of outputs for each group, `column` counts them: the loss and its gradient
-  kInputGradient,   ///< of a hidden layer: the gradient of its sums
-  kWeightGradient,  ///< of a layer: its weights, updated
-  kPause,           ///< nothing
+  kInputGradient,       ///< of a hidden layer: the gradient of its sums
+  kWeightGradient,      ///< of a layer: its weights, updated
+  kWeightGradientPart,  ///< of a layer: sums over a part of the batch; not of the portable kernel
+  kUpdate,  ///< of a layer: its weights, updated, from the sums of all parts; not of the portable kernel
+  kPause,   ///< nothing
 };
 
 /// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.
@@ -100,7 +104,9 @@ struct Wait {
 struct alignas(16) Task {
   Form form = Form::kPause;
   std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
-  std::int32_t row = 0, column = 0;   ///< of the tile, counted in tiles
+  std::uint16_t row = 0, column = 0;  ///< of the tile, counted in tiles
+  std::uint16_t first_slab = 0;       ///< of a part; otherwise 0
+  std::uint16_t part = 0;             ///< of a weight gradient; of an update, which kColumnsOfUpdate of the tile
   std::uint16_t slabs = 0;            ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;

@@ -643,6 +643,8 @@ MACHINE_DEVICE void work(const Arguments& a, PortableMemory<S>& memory) {
         case Form::kWeightGradient:
           weight_gradient_tile<S>(a, task, worker, step);
           break;
+        case Form::kWeightGradientPart:  // these two are not in its lists
+        case Form::kUpdate:
         case Form::kPause:
           break;
       }

@@ -9,8 +9,8 @@
 namespace headroom::tiled {
 namespace {
 
-/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights;
-/// and of each row of tiles of the outputs where the loss is a task of its own.
+/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights, and
+/// of the parts of their gradients; and of each row of tiles of the outputs where the loss is a task of its own.
 class Counters {
  public:
   Counters(int layers, int row_tiles) : layers_(layers), rows_(row_tiles) {}
@@ -20,7 +20,8 @@ class Counters {
   int hidden(int layer) const { return (2 * layers_ + 1) * rows_ + layer; }
   int gradient(int layer) const { return hidden(layers_) + layer; }
   int weights(int layer) const { return gradient(layers_) + layer; }
-  int count() const { return weights(layers_); }
+  int parts(int layer) const { return weights(layers_) + layer; }
+  int count() const { return parts(layers_); }
 
  private:
   int layers_, rows_;
@@ -91,10 +92,12 @@ double product_cycles(const Costs& costs, double rows, double columns, double sl
                           (rows + columns) * costs.value_bytes * kSlab / costs.bytes_per_cycle);
 }
 
-double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling) {
-  const bool updates = task.form == Form::kWeightGradient;
+double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling, int parts) {
+  const bool updates = task.form == Form::kWeightGradient || task.form == Form::kUpdate;
   const double rows = updates ? tiling.weight_rows() : tiling.rows(),
-               columns = updates ? tiling.weight_columns() : tiling.columns;
+               columns = task.form == Form::kUpdate ? kColumnsOfUpdate
+                         : updates                  ? tiling.weight_columns()
+                                                    : tiling.columns;
   double cycles = costs.task;
   if (tiling.portable && task.form == Form::kOutputLoss)
     cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs);
@@ -105,17 +108,23 @@ double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling) {
     cycles += product_cycles(costs, rows, columns, task.slabs);
   if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
     cycles += costs.loss;
-  if (updates) cycles += rows * columns * costs.update_bytes / costs.update_bytes_per_cycle;
+  double bytes = updates ? costs.update_bytes : 0;  // of a weight
+  if (task.form == Form::kUpdate) bytes += 4 * parts;
+  if (task.form == Form::kWeightGradientPart) bytes += 4;
+  cycles += rows * columns * bytes / costs.update_bytes_per_cycle;
   return cycles;
 }
 
 /// All tasks of a step, in groups, with what each waits for.
 class Step {
  public:
-  Step(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision)
+  Step(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+       int slabs_of_part)
       : network_(network),
         tiling_(tiling),
         costs_(costs_of(tiling, precision)),
+        multiprocessors_(multiprocessors),
+        slabs_of_part_(slabs_of_part),
         row_tiles_(divide_up(network.batch, tiling.rows())),
         counters_(network.layers(), row_tiles_),
         needs_(static_cast<std::size_t>(counters_.count()), 0),
@@ -138,6 +147,14 @@ class Step {
   std::vector<Group>& groups() { return groups_; }
   const std::vector<std::uint32_t>& needs() const { return needs_; }
   int counters() const { return counters_.count(); }
+  int layers() const { return network_.layers(); }
+  /// Of a layer's weight gradients: so many that there is a task for every multiprocessor.
+  int parts_of(int layer) const {
+    if (slabs_of_part_ == kNoParts || tiling_.portable) return 1;
+    const std::int64_t tiles = std::int64_t{rows_of_weights(layer)} * columns_of_weights(layer);
+    return static_cast<int>(std::clamp<std::int64_t>(
+        multiprocessors_ / tiles, 1, std::max(1, divide_up(network_.batch, kSlab) / slabs_of_part_)));
+  }
   double link() const { return costs_.link; }
 
  private:
@@ -145,8 +162,8 @@ class Step {
     Task task;
     task.form = form;
     task.layer = static_cast<std::int16_t>(layer);
-    task.row = row;
-    task.column = column;
+    task.row = static_cast<std::uint16_t>(row);
+    task.column = static_cast<std::uint16_t>(column);
     task.slabs = static_cast<std::uint16_t>(divide_up(inner, kSlab));
     return task;
   }
@@ -155,9 +172,9 @@ class Step {
 
   /// Urgent is what the chain of the step goes through: forward, loss and back; weight gradients fill the gaps, those of the first
   /// layers first, which the next step begins with.
-  void add(Group group, int urgency) {
+  void add(Group group, int urgency, int parts = 1) {
     group.urgency = urgency;
-    group.cost = cycles_of(costs_, group.tasks.front(), tiling_);
+    group.cost = cycles_of(costs_, group.tasks.front(), tiling_, parts);
     groups_.push_back(std::move(group));
   }
 
@@ -172,7 +189,11 @@ class Step {
       for (int layer = one_link_less_ ? last - 2 : last - 1; layer >= 0; --layer)
         add(gradient_row(layer, row), layers + last - layer);
     }
-    for (int layer = 0; layer < layers; ++layer) add(weight_gradients(layer), gradient_urgency + layer);
+    for (int layer = 0; layer < layers; ++layer) {
+      const int parts = parts_of(layer);
+      if (parts > 1) add(weight_gradient_parts(layer, parts), gradient_urgency + layer);
+      add(weight_gradients(layer, parts), gradient_urgency + layer, parts);
+    }
   }
 
   Group forward_row(int layer, int row) const {
@@ -236,22 +257,63 @@ class Step {
     return group;
   }
 
-  Group weight_gradients(int layer) const {
+  int rows_of_weights(int layer) const { return divide_up(network_.out(layer), tiling_.weight_rows()); }
+  int columns_of_weights(int layer) const { return divide_up(network_.in(layer), tiling_.weight_columns()); }
+
+  /// The gradients of whole weights, with their update, or the update from the sums of parts.
+  Group weight_gradients(int layer, int parts) const {
     Group group;
-    for (int row = 0; row < divide_up(network_.out(layer), tiling_.weight_rows()); ++row)
-      for (int column = 0; column < divide_up(network_.in(layer), tiling_.weight_columns()); ++column) {
-        Task task = blank(Form::kWeightGradient, layer, row, column, network_.batch);
-        task.rows = now(counters_.gradient(layer));
-        if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
+    for (int row = 0; row < rows_of_weights(layer); ++row)
+      for (int column = 0; column < columns_of_weights(layer); ++column) {
+        if (parts > 1) {
+          add_updates(group, layer, row, column);
+          continue;
+        }
+        Task task = whole_gradient(Form::kWeightGradient, layer, row, column);
         task.signals[0] = counters_.weights(layer);
         group.tasks.push_back(task);
       }
     return group;
   }
+  /// Of a tile, as far as the layer's columns go.
+  void add_updates(Group& group, int layer, int row, int column) const {
+    const int columns = std::min(tiling_.columns, network_.in(layer) - column * tiling_.columns);
+    for (int part = 0; part < divide_up(columns, kColumnsOfUpdate); ++part) {
+      Task task = blank(Form::kUpdate, layer, row, column, 0);
+      task.rows = now(counters_.parts(layer));
+      task.signals[0] = counters_.weights(layer);
+      task.part = static_cast<std::uint16_t>(part);
+      group.tasks.push_back(task);
+    }
+  }
+
+  /// Of the tiles that weight_gradients() updates.
+  Group weight_gradient_parts(int layer, int parts) const {
+    Group group;
+    for (int row = 0; row < rows_of_weights(layer); ++row)
+      for (int column = 0; column < columns_of_weights(layer); ++column)
+        for (int part = 0; part < parts; ++part) {
+          Task task = whole_gradient(Form::kWeightGradientPart, layer, row, column);
+          const int slabs = task.slabs, first = slabs * part / parts;
+          task.first_slab = static_cast<std::uint16_t>(first);
+          task.slabs = static_cast<std::uint16_t>(slabs * (part + 1) / parts - first);
+          task.signals[0] = counters_.parts(layer);
+          task.part = static_cast<std::uint16_t>(part);
+          group.tasks.push_back(task);
+        }
+    return group;
+  }
+  Task whole_gradient(Form form, int layer, int row, int column) const {
+    Task task = blank(form, layer, row, column, network_.batch);
+    task.rows = now(counters_.gradient(layer));
+    if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
+    return task;
+  }
 
   const Network& network_;
   Tiling tiling_;
   Costs costs_;
+  int multiprocessors_, slabs_of_part_;
   int row_tiles_;
   Counters counters_;
   std::vector<std::uint32_t> needs_;
@@ -374,11 +436,27 @@ Tiling choose_tiling(const Network& network, bool relu, int multiprocessors, std
   double least = 0;
   for (const Tiling& tiling : tilings) {
     if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
-    const double cycles = make_schedule(network, tiling, multiprocessors, precision).cycles;
+    const double cycles = make_schedule(network, tiling, multiprocessors, precision,
+                                        choose_parts(network, tiling, multiprocessors))
+                              .cycles;
     if (best != nullptr && cycles >= least) continue;
     best = &tiling, least = cycles;
   }
   return best != nullptr ? *best : tilings.front();
+}
+
+int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors) {
+  int best = kNoParts;
+  if (tiling.portable || divide_up(network.batch, kSlab) < 2 * kSlabsOfPart[0]) return best;
+  const auto cycles_with = [&](int parts) {
+    return make_schedule(network, tiling, multiprocessors, Precision::kBf16, parts).cycles;
+  };
+  double least = cycles_with(kNoParts);
+  for (const int parts : kSlabsOfPart) {
+    const double cycles = cycles_with(parts);
+    if (cycles < least) best = parts, least = cycles;
+  }
+  return best;
 }
 
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling) {
@@ -400,14 +478,15 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
   return std::nullopt;
 }
 
-Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
-                       Precision precision) {
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+                       int slabs_of_part) {
   if (const auto refusal = schedule_refusal(network, tiling))
     throw std::invalid_argument("schedule: " + *refusal);
-  Step step(network, tiling, multiprocessors, precision);
+  Step step(network, tiling, multiprocessors, precision, slabs_of_part);
   Walk walk(step, tiling, multiprocessors);
   Schedule schedule;
   schedule.counters = step.counters();
+  for (int layer = 0; layer < step.layers(); ++layer) schedule.parts.push_back(step.parts_of(layer));
   schedule.cycles = walk.end();
   for (std::vector<Task>& list : walk.lists()) {
     if (list.empty()) continue;
@@ -436,6 +515,10 @@ std::string describe(const Task& task) {
       return "input gradient of " + layer + place;
     case Form::kWeightGradient:
       return "weight gradient of " + layer + place;
+    case Form::kWeightGradientPart:
+      return "part of the weight gradient of " + layer + place + ", part " + std::to_string(task.part);
+    case Form::kUpdate:
+      return "update of " + layer + place + ", part " + std::to_string(task.part);
     case Form::kPause:
       return "pause";
   }

@@ -77,6 +77,8 @@ std::string to_string(WaitFor what) {
       return "its team's turn";
     case WaitFor::kOutputs:
       return "the outputs of its rows";
+    case WaitFor::kParts:
+      return "the sums of its parts";
   }
   return "";
 }
@@ -87,6 +89,7 @@ struct LayerMemory {
   DeviceBuffer<float> masters, bias;                     // masters: none where the weights are the masters
   std::vector<DeviceBuffer<float>> slots, bias_slots;
   DeviceBuffer<std::uint32_t> kept;
+  DeviceBuffer<float4> part_sums;
 };
 
 class Tiled : public TiledTrainer {
@@ -98,7 +101,9 @@ class Tiled : public TiledTrainer {
         network_(network),
         tiling_(tiling),
         batches_(data.batches(workload.batch_size)),
-        schedule_(make_schedule(network, tiling, multiprocessors, precision)),
+        schedule_(make_schedule(
+            network, tiling, multiprocessors, precision,
+            options.slabs_of_part ? *options.slabs_of_part : choose_parts(network, tiling, multiprocessors))),
         kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
     DeviceMemory::reset_peak();
     choose_stages(options);
@@ -155,6 +160,7 @@ class Tiled : public TiledTrainer {
   std::string note() override {
     return "tiles of " + std::to_string(tiling_.rows()) + "x" + std::to_string(tiling_.columns) +
            (tiling_.teams == 2 ? ", two teams" : "") +
+           (std::ranges::max(schedule_.parts) > 1 ? ", weight gradients in parts" : "") +
            (!tiling_.portable                ? ""
             : precision_ == Precision::kFp32 ? ", plain multiply-adds"
                                              : ", mma.sync") +
@@ -255,6 +261,9 @@ class Tiled : public TiledTrainer {
         const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;
         memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
       }
+      if (const int parts = schedule_.parts[static_cast<std::size_t>(layer)]; parts > 1)
+        memory.part_sums = DeviceBuffer<float4>(places(layer).size() / tile * parts *
+                                                (tiling_.columns / 8 + 1) * tiling_.team_threads());
       layers_.push_back(std::move(memory));
     }
   }
@@ -326,6 +335,8 @@ class Tiled : public TiledTrainer {
         to.bias_slots[slot] = memory.bias_slots[slot].data();
       }
       to.kept = memory.kept.data();
+      to.part_sums = memory.part_sums.data();
+      to.parts = schedule_.parts[static_cast<std::size_t>(layer)];
       to.out = out, to.in = in;
       to.out_tiles = divide_up(out, tiling_.columns), to.in_tiles = divide_up(in, tiling_.columns);
     }
@@ -357,9 +368,8 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest = std::getenv("HR_LONG")     ? 1e9
-                           : options.wait_seconds > 0 ? options.wait_seconds
-                                                      : StepWatch::seconds_of_a_step(workload_);
+    const double longest =
+        options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
     least_report_.fill_bytes(0xff);

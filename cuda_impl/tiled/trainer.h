@@ -18,6 +18,7 @@ namespace headroom {
 struct TiledOptions {
   bool portable = false;                  ///< the kernel for every GPU, also where there is a faster one
   std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
+  std::optional<int> slabs_of_part{};     ///< instead of choose_parts()'s
   int shared_bytes = 0;     ///< of a thread block of the portable kernel, at most; 0: what the device has
   double wait_seconds = 0;  ///< how long a wait may take; 0: far longer than a step does
   int lost_task = -1;       ///< this task of the first multiprocessor waits for more than comes

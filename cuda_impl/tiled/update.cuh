@@ -1,6 +1,7 @@
 // The rules of what is trained, as every kernel of cuda-tiled applies them: activation and slots as constants, and a parameter's update.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 
 #include "rules/activation.cuh"
@@ -9,20 +10,20 @@
 
 namespace headroom::tiled {
 
-/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
-template <class Work>
+// Constants of their own: device code may not ask an array of the standard library.
+inline constexpr std::size_t kActivations = kAllActivations.size();
+template <std::size_t kPlace>
+inline constexpr Activation kActivationAt = kAllActivations[kPlace];
+
+/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values. Not with ReLU,
+/// which has a kernel of its own.
+template <std::size_t kPlace = 0, class Work>
 MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
-  switch (activation) {
-    case Activation::kTanh:
-      return work(Constant<Activation::kTanh>{});
-    case Activation::kSilu:
-      return work(Constant<Activation::kSilu>{});
-    case Activation::kGelu:
-      return work(Constant<Activation::kGelu>{});
-    case Activation::kElu:
-      return work(Constant<Activation::kElu>{});
-    default:
-      return;  // ReLU has a kernel of its own
+  if constexpr (kPlace < kActivations) {
+    constexpr Activation kOne = kActivationAt<kPlace>;
+    if constexpr (kOne != Activation::kRelu)
+      if (activation == kOne) return work(Constant<kOne>{});
+    with_activation<kPlace + 1>(activation, work);
   }
 }
 TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()

@@ -63,6 +63,17 @@ TEST_P(CompiledFused, EveryFormMatchesTheOracle) {
   }
 }
 
+TEST_P(CompiledFused, OtherRulesOfThePipelineAndOfNarrowNetworksMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {"mlp-32x64x64x64x64x16-b34000-mse-adam", "mlp-40x33x5-b35001-bce-momentum0.9",
+                           "mlp-64x50x64x10-b34001-adamw", "mlp-50x64x1-b34000-mse", "mlp-17x64x64x6-b64-tanh-mse-adam"}) {
+    NamedProblem problem(name, fresh_seed());
+    const auto trainer =
+        make_kept_fused_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0);
+    check_against_oracle(problem, GetParam(), *trainer, {0, 1, 9}, 3);
+  }
+}
+
 TEST(CompiledFused, SaysWhetherItsKernelWasKept) {
   NEEDS_GPU();
   std::string folder = (std::filesystem::temp_directory_path() / "compiled-fused-XXXXXX").string();
@@ -109,7 +120,7 @@ TEST(CompiledFused, IsCompiledForADeviceThatIsNotThereAndFoundAgain) {
     std::filesystem::remove_all(folder);
     GTEST_SKIP() << error.what();
   }
-  EXPECT_THROW(compile_fused(parse_workload_name("mlp-20x9x3-b30"), Precision::kFp16, kH200, folder),
+  EXPECT_THROW(compile_fused(parse_workload_name("mlp-20x900x3-b30"), Precision::kFp16, kH200, folder),
                UnsupportedError);
   std::filesystem::remove_all(folder);
 }

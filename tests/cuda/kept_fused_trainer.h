@@ -1,20 +1,13 @@
-// cuda-fused-compiled with a folder for its kernels that a variable names, so that kernels compiled on a machine without a GPU
-// run on one without that compiler: HEADROOM_TEST_CUBINS. Not set: kernels are kept nowhere.
+// cuda-fused-compiled with a folder for its kernels (kept_kernels.h).
 #pragma once
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <string>
 
 #include "fused/compiled/compiled.h"
+#include "kept_kernels.h"
 
 namespace headroom {
-
-inline std::string folder_of_kept_kernels() {
-  const char* folder = std::getenv("HEADROOM_TEST_CUBINS");
-  return folder == nullptr ? "" : folder;
-}
 
 inline std::unique_ptr<Trainer> make_kept_fused_trainer(const Workload& workload, Precision precision,
                                                         const DatasetView& data, const Parameters& initial,

@@ -82,6 +82,15 @@ TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
   }
 }
 
+TEST_P(TiledTrainerTest, SmallWeightGradientsInPartsMatchTheOracle) {
+  NEEDS_GPU();
+  if (GetParam().portable) GTEST_SKIP() << "the portable kernel has no parts";
+  for (const tiled::Tiling& tiling : tilings_of(GetParam()))
+    check_against_oracle("mlp-20x67x130x3-b150-mse-adam", GetParam(), {.tiling = tiling, .slabs_of_part = 1});
+  check_against_oracle("mlp-70x66x9-b200", GetParam(), {.slabs_of_part = 1});
+  check_against_oracle("mlp-20x40x70-b130-tanh-momentum0.9", GetParam(), {.slabs_of_part = 1});
+}
+
 TEST_P(TiledTrainerTest, SmallManyOutputsMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name :
@@ -134,7 +143,9 @@ TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
     const auto tilings = tilings_of(GetParam());
     const tiled::Tiling& drawn = tilings[random() % tilings.size()];
     const bool exists = tiled::has_kernel(drawn, activation == Activation::kRelu);
-    check_against_oracle(name, GetParam(), {.tiling = exists ? drawn : tilings.front()});
+    check_against_oracle(
+        name, GetParam(),
+        {.tiling = exists ? drawn : tilings.front(), .slabs_of_part = static_cast<int>(random() % 3)});
   }
 }
 
@@ -147,9 +158,9 @@ TEST_P(TiledTrainerTest, SixteenLayersMatchTheOracle) {
 
 TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
-        "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100"})
+  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512",
+                           "mlp-784x1024x1024x1024x10-b256", "mlp-784x256x256x256x10-b1024-tanh-adam",
+                           "mlp-100x300x260x10-b4100", "mlp-48x200x130x12-b3000-elu-mse-adam"})
     check_against_oracle(name, GetParam());
 }
 
@@ -177,7 +188,7 @@ TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
 TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
   NEEDS_GPU();
   for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
-                           "mlp-90x70x200x100-b300-gelu-mse"}) {
+                           "mlp-90x70x200x100-b300-gelu-mse", "mlp-48x200x100x12-b3000-elu-mse-adam"}) {
     const Tried problem(name);
     std::vector<float> states[2], losses[2];
     for (int run = 0; run < 2; ++run) {

@@ -9,23 +9,12 @@
 #include "fused/trainer.h"
 #include "jit/cache.h"
 #include "jit/compiler.h"
+#include "narrow/compiled/compiled.h"
 
 namespace headroom {
 namespace {
 
 using namespace fused;
-
-/// Found once: it takes a tenth of a second and stays the same. Null: there is none, and what was kept has to do.
-const jit::Compiler* compiler() {
-  static const std::unique_ptr<jit::Compiler> found = [] {
-    try {
-      return jit::find_compiler();
-    } catch (const UnsupportedError&) {
-      return std::unique_ptr<jit::Compiler>();
-    }
-  }();
-  return found.get();
-}
 
 jit::Cache cache_in(const std::string& folder) {
   return jit::Cache(folder.empty() ? std::filesystem::path() : std::filesystem::path(folder) / "cubins");
@@ -58,6 +47,12 @@ class CompiledPlanKernel : public PlanKernel {
   bool was_kept_;
   std::string note_;
 };
+
+/// Whether this workload is one for the kernel of narrow/.
+bool goes_to_narrow(const Workload& workload, Precision precision, const Limits& limits) {
+  const bool trained = beyond_plain_training(workload).empty() || pipeline_trains_rules(workload, precision, limits);
+  return !trained || fused_refusal(workload, precision, limits).has_value();
+}
 
 }  // namespace
 
@@ -95,6 +90,8 @@ jit::Request compiled_request(const Plan& plan, Precision precision) {
       take("pair.cuh", "pair_kernel", "");
       break;
   }
+  // With targets the last owner of four has a few registers too few.
+  if (plan.loss != static_cast<std::int32_t>(Loss::kCrossEntropy)) request.most_local_bytes = 96;
   const bool is_general = plan.form == Form::kGeneral;
   request.constants = {{"FUSED_PLAN", jit::as_words(plan)}};
   request.argument_type =
@@ -108,12 +105,20 @@ jit::Request compiled_request(const Plan& plan, Precision precision) {
 std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, Precision precision,
                                                      const DatasetView& data, const Parameters& initial,
                                                      int device, const std::string& cache_folder) {
+  validate(workload);
+  if (const auto reason = fused_unavailable(device))
+    throw UnsupportedError("cuda-fused-compiled: " + *reason);
+  const narrow::Limits device_limits = narrow::limits_of(device);
+  if (goes_to_narrow(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
+    return make_compiled_narrow_trainer(workload, precision, data, initial, device, jit::found_compiler(),
+                                        cache_in(cache_folder));
   const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
     const DeviceInfo info = device_info(device);
     const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
     return std::make_unique<CompiledPlanKernel>(
         plan, limits,
-        jit::compile(compiled_request(plan, precision), architecture, compiler(), cache_in(cache_folder)));
+        jit::compile(compiled_request(plan, precision), architecture, jit::found_compiler(),
+                     cache_in(cache_folder)));
   };
   return make_fused_trainer(workload, precision, data, initial, device, compile);
 }
@@ -121,9 +126,11 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
 jit::Cubin compile_fused(const Workload& workload, Precision precision, const Limits& limits,
                          const std::string& cache_folder) {
   validate(workload);
-  if (const auto refusal = fused_refusal(workload, precision, limits))
-    throw UnsupportedError("cuda-fused: " + *refusal);
-  return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {}, compiler(),
+  if (goes_to_narrow(workload, precision, limits))
+    return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
+                          cache_in(cache_folder));
+  return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
+                      jit::found_compiler(),
                       cache_in(cache_folder));
 }
 
