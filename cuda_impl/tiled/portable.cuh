@@ -85,17 +85,15 @@ struct StageProduct {
   // Of a group's step number `before` / groups: its slab's place in the stage, and its number in the slab.
   MACHINE_DEVICE static int slab(int before) { return before / S::kSteps * S::template kSlabBytes<T>; }
   MACHINE_DEVICE static int step(int group, int before) { return group + before % S::kSteps; }
-  MACHINE_DEVICE static bool ends(int before, int slabs) { return before / S::kSteps >= slabs; }
 };
 
 /// Adds the product of the stage at hand, as far as it is this warp's.
 template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, int kInner, class Sums>
-MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, int slabs,
-                                   Sums& sums) {
+MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, Sums& sums) {
   using Stage = StageProduct<S, T, kRowsTurned, kColumnsTurned, kSumsRows, kInner>;
   if (Stage::kSteps < T::kGroups && part.group >= Stage::kSteps) return;
   sums.template multiply<Stage>(worker.memory.stage(worker.ring.stage), part.row, part.column, part.group,
-                                worker.lane, slabs);
+                                worker.lane);
 }
 
 /// ready() is called when the first stage is there.
@@ -109,7 +107,7 @@ MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& 
     worker.wait_for_stage();
     if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
     multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
-        worker, part, S::template slabs_of_stage<T>(inner - stage * S::template kSlabs<T> * S::kDepth), sums);
+        worker, part, sums);
     worker.release_stage();
   }
 }
@@ -413,7 +411,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
     InputGradient<S> gradient(a, task, worker, step);
     gradient.ask_early();
     sums.clear();
-    multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), 1, sums);
+    multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), sums);
     worker.release_stage();
     worker.mark(&TaskTimes::products);
     gradient.finish(sums);

@@ -33,20 +33,13 @@ struct PortableShape {
   static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
   template <class T>
   static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
-  static constexpr int kLargestSlab = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
-  static constexpr int kStageBytes =
-      kLargestSlab * (kLargestSlab < (20 << 10) ? Format::kSlabsOfSmallTiles : 1);
+  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
 
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
   template <class T>
   MACHINE_DEVICE static int stages(int inner) {
     return (inner + kSlabs<T> * kDepth - 1) / (kSlabs<T> * kDepth);
-  }
-  /// Of a product's last stage some slabs may be none of it.
-  template <class T>
-  MACHINE_DEVICE static int slabs_of_stage(int inner_left) {
-    return inner_left >= kSlabs<T> * kDepth ? kSlabs<T> : (inner_left + kDepth - 1) / kDepth;
   }
 
   static constexpr int kStagedFloats =
@@ -127,7 +120,7 @@ class Fetcher {
     for (int stage = 0; stage < stages; ++stage) {
       unsigned char* to = begin_stage() + kPart;
 #pragma unroll 1
-      for (int slabs = S::template slabs_of_stage<T>(inner_left); slabs > 0; --slabs) {
+      for (int slab = 0; slab < S::template kSlabs<T>; ++slab) {
         // Bytes of this lane's pieces that are inside of the matrix, and how many of its lines.
         int bytes = (kTurned ? from.across : inner_left) * S::kValueBytes - 16 * piece;
         bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;

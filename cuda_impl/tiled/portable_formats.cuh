@@ -50,7 +50,6 @@ struct MultiplyAdds {
   static constexpr int kMostGroups = 8;
   static constexpr int kApart = 0;  // bytes between turned lines
   static constexpr int kBandPad = 4;
-  static constexpr int kSlabsOfSmallTiles = 1;  // that a stage has, at least
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -76,8 +75,7 @@ struct MultiplyAdds {
     /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins. What
     /// two inner indices take is read while the two before are multiplied.
     template <class Stage>
-    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
-                                 int slabs) {
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane) {
       constexpr int kHalves = 2 * Stage::template kStepsOfGroup<Split::kGroups>;
       float a[2][2][kRows], b[2][2][kColumns];
       const auto load_half = [&](int half) {
@@ -90,9 +88,7 @@ struct MultiplyAdds {
       load_half(0);
 #pragma unroll 4
       for (int half = 0; half < kHalves; ++half) {
-        if (Stage::ends(Split::kGroups * (half / 2), slabs)) break;
         if (half + 1 < kHalves) load_half(half + 1);
-
 #pragma unroll
         for (int k = 0; k < 2; ++k)
 #pragma unroll
@@ -176,7 +172,6 @@ struct TensorProducts {
   static constexpr int kMostGroups = 4;
   static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
   static constexpr int kBandPad = 8;
-  static constexpr int kSlabsOfSmallTiles = 2;  // else waiting for the stage takes as long as its products
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -206,11 +201,9 @@ struct TensorProducts {
     }
 
     template <class Stage>
-    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
-                                 int slabs) {
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane) {
 #pragma unroll
       for (int step = 0; step < Stage::template kStepsOfGroup<Split::kGroups>; ++step) {
-        if (Stage::ends(Split::kGroups * step, slabs)) break;
         const unsigned char* slab = stage + Stage::slab(Split::kGroups * step);
         multiply_step<Stage>(slab, slab + Stage::kRowsBytes, row, column, lane,
                              Stage::step(group, Split::kGroups * step));

@@ -42,21 +42,22 @@ struct Group {
   bool left() const { return next < tasks.size(); }
 };
 
-/// Rough costs in cycles: of the wgmma kernel from the times of tasks of its fifth version on an H200.
+/// Rough costs in cycles, from the times of tasks on an H200: of the wgmma kernel's fifth version, and of the portable kernel's steps.
 struct Costs {
-  double bytes_per_cycle;          ///< that a multiprocessor takes in
-  double multiply_adds_per_cycle;  ///< of tiles that keep its units busy
-  double smallest_part;            ///< of that rate with tiles of 32x32, and half-way to it with 64x64
-  double value_bytes;              ///< of a factor's value
-  double least_slab;               ///< however small the tile
-  double task, task_value;         ///< epilogue and store, and of them for each value of the tile
+  double bytes_per_cycle;  ///< that a multiprocessor takes in
+  /// Multiply-adds a cycle of tiles up to 32x32, up to 64x64, and larger.
+  double small_rate, middle_rate, large_rate;
+  double value_bytes;       ///< of a factor's value
+  double least_slab;        ///< however small the tile
+  double task, task_value;  ///< epilogue and store, and of them for each value of the tile
   double loss;
   double update_bytes, update_bytes_per_cycle;  ///< of a weight
   double link;                                  ///< from a counter to who waits for it
 };
 constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 60,
-                               .multiply_adds_per_cycle = 1850,
-                               .smallest_part = 1,
+                               .small_rate = 1850,
+                               .middle_rate = 1850,
+                               .large_rate = 1850,
                                .value_bytes = 2,
                                .least_slab = 310,
                                .task = 900,
@@ -65,40 +66,38 @@ constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 60,
                                .update_bytes = 10,
                                .update_bytes_per_cycle = 40,
                                .link = 900};
-// Of the portable kernel, guessed from the machine's rates: 128 plain multiply-adds a cycle, and by mma.sync half of what wgmma does.
-constexpr Costs kPortableFp32 = {.bytes_per_cycle = 56,
-                                 .multiply_adds_per_cycle = 100,
-                                 .smallest_part = 0.65,
-                                 .value_bytes = 4,
-                                 .least_slab = 0,
-                                 .task = 1200,
-                                 .task_value = 0,
-                                 .loss = 1500,
-                                 .update_bytes = 8,
-                                 .update_bytes_per_cycle = 25,
-                                 .link = 1500};
-constexpr Costs portable_costs(double rate, double value_bytes) {
-  Costs costs = kPortableFp32;
-  costs.multiply_adds_per_cycle = rate, costs.smallest_part = 0.4, costs.value_bytes = value_bytes;
-  costs.update_bytes = 8 + value_bytes;
-  return costs;
+constexpr Costs portable_costs(double small_rate, double middle_rate, double large_rate, double value_bytes,
+                               double update_bytes) {
+  return {.bytes_per_cycle = 56,
+          .small_rate = small_rate,
+          .middle_rate = middle_rate,
+          .large_rate = large_rate,
+          .value_bytes = value_bytes,
+          .least_slab = 0,
+          .task = 1600,
+          .task_value = 0,
+          .loss = 1500,
+          .update_bytes = update_bytes,
+          .update_bytes_per_cycle = 20,
+          .link = 1500};
 }
-constexpr Costs kPortableTf32 = portable_costs(450, 4), kPortableSixteen = portable_costs(900, 2);
+constexpr Costs kPortableFp32 = portable_costs(60, 71, 69, 4, 8);
+constexpr Costs kPortableTf32 = portable_costs(112, 215, 245, 4, 12);
+constexpr Costs kPortableSixteen = portable_costs(280, 430, 460, 2, 10);
 
 constexpr Costs costs_of(const Tiling& tiling, Precision precision) {
   if (!tiling.portable) return kWgmmaCosts;
-  return precision == Precision::kFp32   ? kPortableFp32
-         : precision == Precision::kTf32 ? kPortableTf32
-                                         : kPortableSixteen;
+  if (precision == Precision::kFp32) return kPortableFp32;
+  return precision == Precision::kTf32 ? kPortableTf32 : kPortableSixteen;
 }
 
 /// Of `slabs` slabs of a tile's product.
 double product_cycles(const Costs& costs, double rows, double columns, double slabs) {
   const double values = rows * columns;
-  const double part = values <= 32 * 32   ? costs.smallest_part
-                      : values <= 64 * 64 ? (1 + costs.smallest_part) / 2
-                                          : 1;
-  return slabs * std::max({values * kSlab / (costs.multiply_adds_per_cycle * part), costs.least_slab,
+  const double rate = values <= 32 * 32   ? costs.small_rate
+                      : values <= 64 * 64 ? costs.middle_rate
+                                          : costs.large_rate;
+  return slabs * std::max({values * kSlab / rate, costs.least_slab,
                            (rows + columns) * costs.value_bytes * kSlab / costs.bytes_per_cycle});
 }
 
