@@ -969,10 +969,11 @@ class ColumnStep {
     if (!kLoads) visit_all();
     if constexpr (!kIsLast) for_masters_from<kMatrix + 1, kLoads>(a, visit, store);
   }
+  /// Of W(layer), which is another for each warp; at the end not the one of the start, whose place would be kept all the while.
   template <class Visit>
-  MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
-    if (warp_ > kHidden || lane_ >= kColumnOwn) return;
-    const int layer = warp_ + 1, column = layer <= kHidden ? kColumnOwn * member_ + lane_ : lane_;
+  MACHINE_DEVICE void for_biases(const Arguments& a, int layer, Visit&& visit) const {
+    if (layer > kHidden + 1 || lane_ >= kColumnOwn) return;
+    const int column = layer <= kHidden ? kColumnOwn * member_ + lane_ : lane_;
     visit(bias(layer)[lane_], column < plan_of(a).widths[layer], plan_of(a).bias_begin[layer - 1] + column);
   }
   MACHINE_DEVICE void load(const Arguments& a) {
@@ -980,7 +981,7 @@ class ColumnStep {
       own = exists ? a.parameters[place] : 0.0f;
     };
     for_masters<true>(a, take);
-    for_biases(a, take);
+    for_biases(a, warp_ + 1, take);
 #pragma unroll 1
     for (int slice = 0; slice < kPassageSlices; ++slice) passage()[slice * 32] = make_float4(0, 0, 0, 0);
   }
@@ -994,7 +995,7 @@ class ColumnStep {
       if ((divided || cluster() == 0) && (!last || member_ == 0)) a.parameters[place] = own;
       if (cluster() == kClusters - 1 && (!last || member_ == kMembers - 1)) a.mirror[place] = own;
     });
-    for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
+    for_biases(a, kWarps - warp_, [&](const float& own, bool exists, std::int64_t place) {
       if (exists && cluster() == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
     });
   }
