@@ -263,12 +263,18 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   const auto allowed = [&](Kernel kernel) {
     return options.kernel == Kernel::kAny || options.kernel == kernel;
   };
-  const bool is_column_asked = options.form == ResidentOptions::Form::kAny && options.sharing.team == 0;
-  if (maker != nullptr && allowed(Kernel::kColumns) && is_column_asked)
+  const auto consider_columns = [&] {
+    if (maker == nullptr || !allowed(Kernel::kColumns) || options.form != ResidentOptions::Form::kAny ||
+        options.sharing.team != 0)
+      return;
     consider([&] {
       const ColumnPlan plan = make_column_plan(workload, precision, limits);
       return Program(plan, maker->make(plan, precision));
     });
+  };
+  // With four layers there are kernels of slices that were measured to be faster (docs/kernels/log/resident.md, version 50).
+  const bool has_faster_slices = workload.layers() == 4;
+  if (!has_faster_slices) consider_columns();
   if (maker == nullptr && (options.kernel == Kernel::kBlocks ||
                            (options.kernel == Kernel::kAny && worth_blocks(workload, options))))
     consider([&] {
@@ -299,6 +305,7 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider_slices(form, sharing);
   }
+  if (has_faster_slices) consider_columns();
   if (maker == nullptr && allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
     consider([&] {
       return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);

@@ -71,7 +71,7 @@ class AheadKernel : public PlanKernel {
 };
 
 int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
-int threads_of(const ColumnPlan& plan, Precision) { return plan.shape.threads(); }
+int threads_of(const ColumnPlan& plan, Precision) { return plan.threads; }
 
 class Maker : public KernelMaker {
  public:
@@ -196,7 +196,7 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   const ColumnShape& shape = plan.shape;
   const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
                               number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
-                              number(shape.register_masters) + ", " + number(shape.groups) + "}";
+                              number(shape.register_masters) + "}";
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
