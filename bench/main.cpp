@@ -105,6 +105,7 @@ void run_workload(const RunContext& context, const PlannedWorkload& planned, con
     }
     note_floor(results, planned.workload, records, planned_group.precision, context.progress);
     put_records(results, records);
+    note_choices(results, planned.workload, planned_group.precision, group.choices());
     note_ladder(results, planned.workload, planned_group.precision, context.progress);
     output.write(to_json(results));
     write_benchmark_out(context.options.google_benchmark, results, /*at_the_end=*/false);
@@ -129,7 +130,8 @@ int run(const RunOptions& asked) {
   limits.prepare = std::chrono::seconds(options.setup_limit_seconds);
   limits.hello = std::min(limits.hello, limits.other);
   // The workers say which backends there are, and on which device.
-  const std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
+  std::vector<WorkerProgram> programs = worker_programs(installation, options.workers);
+  if (options.choose_again) forget_choices(programs);
   WorkerPool pool(programs, device, limits, logs.folder());
   greet_named_workers(options, pool);
   std::vector<BackendRow> table;

@@ -10,6 +10,7 @@
 #include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
+#include "resident/compiled/compiled.h"
 #include "resident/trainer.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
@@ -33,6 +34,52 @@ std::vector<BackendPrecision> sixteen_bits_only(const std::optional<std::string>
     if (!unavailable && one.precision != Precision::kFp16 && one.precision != Precision::kBf16)
       one.unavailable = reason;
   return precisions;
+}
+
+/// Why `backend` cannot be asked to train this; nullopt if it can.
+std::optional<std::string> not_offered(const Backend& backend, const Workload& workload,
+                                       Precision precision) {
+  if (!backend.trains_everything)
+    if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) return beyond;
+  for (const BackendPrecision& one : backend.precisions)
+    if (one.precision == precision) return one.unavailable;
+  return "has no " + std::string(to_string(precision));
+}
+
+/// `cuda`: takes the fastest of ours in `backends`, as measured when it is set up. Of the rows that repeat another one, those that
+/// compile their kernel may be faster than it; the others are no candidates.
+Backend fastest_of(const std::vector<Backend>& backends, int device) {
+  std::vector<Backend> strategies;
+  for (const Backend& backend : backends)
+    if (backend.family == Family::kOurs && (!backend.repeats || backend.compiles))
+      strategies.push_back(backend);
+  return {.name = "cuda",
+          .precisions = all_precisions(layered_unavailable(device)),
+          .make_trainer =
+              [strategies](const TrainerRequest& request) {
+                std::vector<choice::Candidate> candidates;
+                for (const Backend& strategy : strategies)
+                  candidates.push_back(
+                      {.backend = strategy.name,
+                       .set_up = [&] { return strategy.make_trainer(request); },
+                       .out_of_reach = [&]() -> std::optional<std::string> {
+                         if (auto why = not_offered(strategy, request.workload, request.precision))
+                           return why;
+                         return lacks_memory(request.workload, request.precision, request.data.samples);
+                       }});
+                return make_chosen_trainer({.workload = request.workload,
+                                            .precision = request.precision,
+                                            .initial = request.initial,
+                                            .samples = request.data.samples,
+                                            .gpu = device_info(request.device).name,
+                                            .cache_folder = request.cache_folder,
+                                            .since = choices_since()},
+                                           candidates, {}, on_this_device());
+              },
+          .trains_everything = true,
+          .family = Family::kOurs,
+          .description = "the fastest of ours for the workload, as timed when it is set up; not in 'all'",
+          .repeats = true};
 }
 
 WorkerDescription describe(int device) {
@@ -81,7 +128,7 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
       {.name = "cuda-tiled",
-       .precisions = sixteen_bits_only(tiled_unavailable(device), "cuda-tiled trains in fp16 and bf16"),
+       .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
@@ -91,6 +138,17 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description =
            "our kernel for most networks: the whole step as lists of tiles, one for each multiprocessor"},
+      {.name = "cuda-tiled-portable",
+       .precisions = all_precisions(tiled_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_tiled_trainer(request.workload, request.precision, request.data, request.initial,
+                                       request.device, {.portable = true});
+           },
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
+       .repeats = true},
       {.name = "cuda-fused-compiled",
        .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
@@ -115,17 +173,29 @@ WorkerDescription describe(int device) {
                              .note = cubin.kernel,
                              .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
            }},
-      {.name = "cuda",
-       .precisions = all_precisions(choice_unavailable(device)),
+      {.name = "cuda-resident-compiled",
+       .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_chosen_trainer(request.workload, request.precision, request.data, request.initial,
-                                        request.device);
+             return make_compiled_resident_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
            },
-       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "the one of ours that is the fastest for the workload; not in 'all'",
-       .repeats = true},
+       .description = "cuda-resident with its kernel compiled for the network, at more depths; not in 'all'",
+       .compiles = true,
+       .repeats = true,
+       .compile =
+           [](const CompileRequest& request) {
+             if (request.target.compute_major != 9 || request.target.compute_minor != 0)
+               throw UnsupportedError("cuda-resident-compiled: needs compute capability 9.0");
+             const jit::Cubin cubin = compile_resident(
+                 request.workload, request.precision,
+                 {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
+                 request.cache_folder);
+             return Prepared{.setup_seconds = cubin.seconds,
+                             .note = cubin.kernel,
+                             .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+           }},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
@@ -145,6 +215,7 @@ WorkerDescription describe(int device) {
        .family = Family::kReference,
        .description = "the oracle's arithmetic on the GPU, for large workloads"},
   };
+  description.backends.push_back(fastest_of(description.backends, device));
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
   return description;
 }

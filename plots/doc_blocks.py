@@ -274,13 +274,20 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
             if fault in one["faults"]
         ]
         lines.append(simulated_line(f"caught: {fault}", counts))
+    free_steps = [
+        (one["class"], one["free_steps"]["passed"], one["free_steps"]["failed"], 0, 0) for one in classes
+    ]
+    lines.insert(1, simulated_line("correct code passes ten free steps", free_steps))
     short = sorted({name for _, misses in lines for name in misses})
+    seeds = sorted({part["seed"] for one in classes for part in one["ranges"]})
     text = (
-        f"{len(classes)} classes of {record['networks']} networks each, seed {record['seed']},"
-        f" {record['copies']} copies."
+        f"{len(classes)} classes of at least {record['networks']:,} networks each,"
+        f" seed {', '.join(map(str, seeds))}, {record['copies']} copies."
     )
     if short:
         text += f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes: {', '.join(short)}."
+    elif record["networks"] < 1000:
+        text += " None was judged wrongly; so few networks a class cannot show 999 of 1000."
     else:
         text += " In every class at least 999 of 1000 were judged rightly."
     titles = [
@@ -472,6 +479,43 @@ def shapes_block(data: Published, arguments: list[str]) -> list[str]:
     return times_table(["workload", "precision"], named, cells, None)
 
 
+def fastest(row: Row | None) -> str:
+    return f"{row.median * 1e6:.4g} {row.backend}" if row else ""
+
+
+def users_block(data: Published, arguments: list[str]) -> list[str]:
+    """Microseconds a step of what people train, from the results files users*.json."""
+    lines = []
+    for cell in data.cells:
+        if not Path(cell.file).name.startswith("users"):
+            continue
+        lines.append(
+            [
+                titled(cell.workload),
+                cell.precision,
+                f"{cell.eager.median * 1e6:.4g}" if cell.eager else "",
+                fastest(cell.best),
+                fastest(cell.rival),
+                fastest(cell.ours),
+                claim(cell, cell.against_rival) or "",
+                Path(cell.file).name,
+            ]
+        )
+    if not lines:
+        return ["No file of this suite is published yet."]
+    titles = [
+        "workload",
+        "precision",
+        "as written",
+        "best PyTorch",
+        "best rival",
+        "ours",
+        "best rival / ours",
+        "file",
+    ]
+    return table(titles, lines)
+
+
 def weights_of_layers(workload: Workload) -> list[int]:
     return [a * b for a, b in zip(workload.widths, workload.widths[1:], strict=False)]
 
@@ -536,6 +580,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "message": message_block,
     "setup": setup_block,
     "shapes": shapes_block,
+    "users": users_block,
     "traffic": traffic_block,
 }
 

@@ -42,11 +42,12 @@ def file_name(text: str, taken: set[str]) -> str:
 
 
 def plan(results: Results) -> dict:
-    """Name of each figure and how it is drawn: width series as lines, what is left as bars, then losses."""
+    """Name of each figure and how it is drawn: maps, width series as lines, the rest as bars, losses."""
     import bars
     import in_short
     import ladder
     import loss_curves
+    import plane
     import quantities
     import scaling
     import spread
@@ -61,6 +62,13 @@ def plan(results: Results) -> dict:
         return [row for row in results.rows if row.workload.name in names]
 
     workloads = results.workloads
+    planes = plane.find_planes(workloads)
+    for one in planes:
+        add(f"plane-rival-{one.slug}", plane.draw_against_rival, one)
+        add(f"plane-floor-{one.slug}", plane.draw_floor, one)
+    # A map has so many cells that a figure for each of them would be a book.
+    mapped = {name for one in planes for name in one.places}
+    everything, workloads = workloads, [one for one in workloads if one.name not in mapped]
     series = width_series.find_series(workloads)
     in_series = {name for one in series for name in one.widths}
     alone = [workload for workload in workloads if workload.name not in in_series]
@@ -88,7 +96,7 @@ def plan(results: Results) -> dict:
     for workload in alone:
         if any(row.blocks for row in rows_of(workload.name)):
             add(f"spread-{workload.name}", spread.draw_spread, workload.name, [workload])
-    for workload in workloads:
+    for workload in everything:
         if any(row.losses for row in rows_of(workload.name)):
             add(f"loss-{workload.name}", loss_curves.draw_losses, workload)
     return drawings

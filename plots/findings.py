@@ -31,6 +31,9 @@ EAGER_WITHOUT_OVERHEAD = {
 }
 
 
+MOST_NAMED = 4  # workloads that a sentence names
+
+
 @dataclass(frozen=True)
 class Number:
     """A number in a sentence and the records it was made of."""
@@ -437,6 +440,7 @@ def _gaps(results: Results) -> list[str]:
         rows = [row for row in results.rows if row.file == source.file and not row.is_reference]
         have = {(row.workload.name, row.backend, row.precision) for row in rows}
         pairs = sorted({(row.backend, row.precision) for row in rows})
+        alike: dict[str, list[str]] = {}  # workloads that lack the same
         for name in dict.fromkeys(row.workload.name for row in rows):
             absent = [
                 f"{backend} {precision}"
@@ -444,5 +448,8 @@ def _gaps(results: Results) -> list[str]:
                 if (name, backend, precision) not in have
             ]
             if absent:
-                said.append(f"Not in {Path(source.file).name} for {name}: {', '.join(absent)}.")
+                alike.setdefault(", ".join(absent), []).append(name)
+        for absent, names in alike.items():
+            for_whom = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} workloads"
+            said.append(f"Not in {Path(source.file).name} for {for_whom}: {absent}.")
     return said

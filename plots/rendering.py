@@ -12,6 +12,7 @@ from results_file import Results
 TEMPLATES = Path(__file__).parent / "templates"
 TRUSTED = ("report.css", "report.js")  # ours, inserted as they are
 SECTIONS = {  # by the beginning of a figure's name
+    "plane": "The map over width and batch",
     "step-time": "Time of a step",
     "speedup": "Speed-up",
     "ladder": "Where the time goes",

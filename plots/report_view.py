@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import findings
+import plane
 from findings import Cell, Number, Sentence
 from notes import kind_of
 from results_file import PRECISIONS, Check, Results, Row, Source, refuted_text
@@ -81,6 +82,7 @@ def view_of(results: Results) -> dict:
             for one in findings.extremes(results, cells)
         ],
         "warnings": findings.warnings(results, cells),
+        "plane": plane.section(results),
         "missing": findings.missing(results, cells),
         "networks": networks_table(results),
         "summary": summary_table(results, cells),
@@ -265,7 +267,7 @@ def _named_time(results: Results, row: Row | None, named: bool = True) -> list[F
         return [Field("–")] * (2 if named else 1)
     time = microseconds(row.median)
     linked = Field(time.text, time.key, link=f"#{anchor_of(results, row)}", hint=trace_of(row))
-    return [Field(row.backend, row.backend), linked] if named else [linked]
+    return [Field(row.named, row.backend), linked] if named else [linked]
 
 
 STATES = {"ok": "verified", "unverified": "not verified", "failed": "FAILED", "skipped": "skipped"}
@@ -297,7 +299,7 @@ def records_table(results: Results, cells: list[Cell]) -> Table:
             [
                 workload_field(results, row),
                 precision_field(row.precision),
-                Field(row.backend, row.backend),
+                Field(row.named, row.backend),
                 Field(row.contract, row.contract),
                 _state_field(row, listed),
                 microseconds(row.median if row.counts else None),

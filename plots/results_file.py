@@ -69,6 +69,8 @@ class Workload:
     floors: dict[str, Floor] = field(compare=False)  # by precision; measured anew in every run
     ladders: dict[str, tuple[Term, ...]] = field(compare=False)  # by precision; empty in older files
     about: str = field(compare=False)  # where it comes from; may be empty
+    # By precision and the backend that chose: the backend that it took. Empty in older files.
+    taken: dict[str, dict[str, str]] = field(compare=False)
 
     @property
     def trained(self) -> str:
@@ -149,6 +151,16 @@ class Row:
     setup_cache: str  # cold, warm, or empty
     peak_device_bytes: int | None
     refuted: bool  # its verification failed
+
+    @property
+    def taken(self) -> str:
+        """The backend that it took, of one that takes one of several; else empty."""
+        return self.workload.taken.get(self.precision, {}).get(self.backend, "")
+
+    @property
+    def named(self) -> str:
+        """'cuda (cuda-tiled)' of a backend that has taken another."""
+        return f"{self.backend} ({self.taken})" if self.taken else self.backend
 
     @property
     def is_pytorch(self) -> bool:
@@ -295,6 +307,10 @@ def _workload(workload: dict) -> Workload:
             for name, terms in workload.get("ladders", {}).items()  # files of earlier versions have none
         },
         about=_one_line(workload["about"]),
+        taken={
+            precision: {_one_line(name): _one_line(choice["taken"]) for name, choice in choices.items()}
+            for precision, choices in workload.get("choices", {}).items()
+        },
     )
 
 

@@ -25,28 +25,40 @@ class Series:
     widths: dict[str, int]  # workload name to H
 
 
+@dataclass(frozen=True)
+class Alike:
+    """What workloads share that differ in one hidden width, and perhaps in the batch."""
+
+    shape: str  # "784-H-H-H-10"
+    trained: str  # as Workload.trained
+    rest: tuple  # what else has to be equal
+
+
+def alike_but_for_width(workload: Workload) -> Alike | None:
+    """None if the hidden layers are not of one width."""
+    if len(set(workload.widths[1:-1])) != 1:
+        return None
+    shape = "-".join([str(workload.widths[0]), *["H"] * (len(workload.widths) - 2), str(workload.widths[-1])])
+    trained = (workload.activation, workload.loss, workload.optimizer)
+    return Alike(shape, workload.trained, (trained, workload.data, workload.seed))
+
+
 def find_series(workloads: list[Workload]) -> list[Series]:
     """Groups of at least three workloads that are equal but for one hidden width."""
-    groups: dict[tuple, dict[int, str]] = {}
+    groups: dict[tuple[Alike, int], dict[int, str]] = {}
     for workload in workloads:
-        hidden = set(workload.widths[1:-1])
-        if len(hidden) != 1:
-            continue
-        shape = (workload.widths[0], len(workload.widths) - 2, workload.widths[-1])
-        trained = (workload.activation, workload.loss, workload.optimizer)
-        key = (*shape, workload.batch_size, workload.trained, trained, workload.data, workload.seed)
-        groups.setdefault(key, {}).setdefault(hidden.pop(), workload.name)
+        if (key := alike_but_for_width(workload)) is not None:
+            by_width = groups.setdefault((key, workload.batch_size), {})
+            by_width.setdefault(workload.widths[1], workload.name)
     found = []
-    for key, by_width in groups.items():
+    for (key, batch), by_width in groups.items():
         if len(by_width) < LEAST_WIDTHS:
             continue
-        shape = "-".join([str(key[0]), *["H"] * key[1], str(key[2])])
+        trained = key.trained.replace(", ", "-").replace(" ", "")
         found.append(
             Series(
-                title=", ".join(filter(None, (f"{shape}, batch {key[3]}", key[4]))),
-                slug="-".join(
-                    filter(None, (f"{shape}-b{key[3]}", key[4].replace(", ", "-").replace(" ", "")))
-                ),
+                title=", ".join(filter(None, (f"{key.shape}, batch {batch}", key.trained))),
+                slug="-".join(filter(None, (f"{key.shape}-b{batch}", trained))),
                 widths={name: width for width, name in sorted(by_width.items())},
             )
         )

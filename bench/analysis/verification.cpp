@@ -9,6 +9,7 @@
 
 #include "core/parallel.h"
 #include "core/training_rules.h"
+#include "oracle/gradient.h"
 #include "oracle/oracle.h"
 
 namespace headroom {
@@ -78,10 +79,10 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
 
 /// `roundings`: how many values are rounded to fp32 on the way to the one that is stored.
 double error_of(const SquaredNorms& norms, double roundings, double spread) {
+  if (!std::isfinite(norms.difference)) return std::numeric_limits<double>::quiet_NaN();
   const double excess = std::sqrt(norms.difference) - roundings * kStorage * std::sqrt(norms.stored);
-  if (excess <= 0) return 0;  // NaN goes on
+  if (excess <= 0) return 0;
   if (norms.update > 0) return excess / std::sqrt(norms.update);
-  if (std::isnan(excess)) return excess;
   return excess <= spread ? 0 : kInfinity;
 }
 
@@ -123,6 +124,38 @@ double largest_distance(const Copies& copies, std::size_t tensor) {
   return largest;
 }
 
+/// Of each tensor the size of the largest gradient that the oracle's update came from.
+std::vector<double> largest_gradients(const Optimizer& optimizer, const std::vector<TensorRange>& ranges,
+                                      const StateView& start, const StateView& update) {
+  const bool has_slots = optimizer.slots() > 0;
+  const std::span<const float> added = has_slots ? update.slots[0].flat : update.parameters.flat,
+                               before = has_slots ? start.slots[0].flat : start.parameters.flat;
+  // Of the update -rate g, (momentum - 1) v + g, or (1 - beta1) (g - m).
+  const double factor = !has_slots                                ? 1 / optimizer.learning_rate
+                        : optimizer.kind == Optimizer::Kind::kSgd ? 1
+                                                                  : 1 / (1 - optimizer.beta1);
+  const double kept = !has_slots ? 0 : optimizer.kind == Optimizer::Kind::kSgd ? 1 - optimizer.momentum : 1;
+  std::vector<double> largest;
+  for (const TensorRange& range : ranges) {
+    double most = 0;
+    for (std::int64_t i = range.begin; i < range.begin + range.size; ++i)
+      most = std::max(most, std::abs(factor * added[i] + kept * before[i]));
+    largest.push_back(most);
+  }
+  return largest;
+}
+
+/// What becomes of a slot (or of the parameters, where there are none) if a gradient of this size is rounded the other way.
+double switched_rounding(const Optimizer& optimizer, std::size_t slot, double gradient,
+                         const GradientFormat& format) {
+  const double unit =
+      std::max(format.smallest, gradient == 0 ? 0 : std::ldexp(1.0, std::ilogb(gradient) - format.bits));
+  if (optimizer.slots() == 0) return optimizer.learning_rate * unit;
+  if (optimizer.slots() == 1) return unit;
+  if (slot == 0) return (1 - optimizer.beta1) * unit;
+  return (1 - optimizer.beta2) * (2 * gradient + unit) * unit;
+}
+
 void expect_same_network(const ParametersView& a, const ParametersView& b) {
   if (a.widths != b.widths) throw std::invalid_argument("verification: parameters of different networks");
 }
@@ -159,8 +192,16 @@ std::vector<double> update_errors_from_end(const ParametersView& start, const Pa
   });
 }
 
+GradientFormat gradient_format(Precision precision, Contract contract, int batch_size) {
+  if (contract != Contract::kAutocast) return {};
+  if (precision == Precision::kBf16) return {.bits = 7, .smallest = 0x1p-133};
+  if (precision != Precision::kFp16) return {};
+  return {.bits = 10, .smallest = 0x1p-24 / roundings_of(precision, contract, batch_size).loss_scale};
+}
+
 StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const StateView& start,
-                        const StateView& trained, const StateView& oracle_update, Copies copies) {
+                        const StateView& trained, const StateView& oracle_update, Copies copies,
+                        const GradientFormat& format) {
   const std::size_t slots = start.slots.size();
   if (trained.slots.size() != slots || oracle_update.slots.size() != slots ||
       slots != static_cast<std::size_t>(optimizer.slots()))
@@ -168,13 +209,22 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
   expect_same_network(start.parameters, trained.parameters);
   expect_same_network(start.parameters, oracle_update.parameters);
   StepErrors errors{.step = step, .tensors = {}, .copies = std::move(copies), .rule_errors = {}};
+  const std::vector<TensorRange> ranges = tensor_ranges(start.parameters.widths);
+  const std::vector<double> largest =
+      format.bits == 0 ? std::vector<double>{} : largest_gradients(optimizer, ranges, start, oracle_update);
   const auto compare = [&](const ParametersView& before, const ParametersView& after,
                            const ParametersView& reference, double roundings) {
     const std::span<const float> update = reference.flat;
-    for (const SquaredNorms& norms :
-         norms_by_tensor(before, after, [update](std::int64_t i) { return static_cast<double>(update[i]); }))
+    std::size_t tensor = 0;
+    for (const SquaredNorms& norms : norms_by_tensor(
+             before, after, [update](std::int64_t i) { return static_cast<double>(update[i]); })) {
+      const std::size_t place = errors.tensors.size();
+      const double switched =
+          format.bits == 0 ? 0
+                           : switched_rounding(optimizer, place / ranges.size(), largest[tensor++], format);
       errors.tensors.push_back(
-          tensor_step(norms, roundings, largest_distance(errors.copies, errors.tensors.size())));
+          tensor_step(norms, roundings, std::max(switched, largest_distance(errors.copies, place))));
+    }
   };
   if (slots == 0) {
     compare(start.parameters, trained.parameters, oracle_update.parameters, 1);
@@ -186,10 +236,10 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
                                  second = trained.slots.back().flat;
     // AdamW rounds how much of a parameter is kept, what is kept, and the sum.
     const double roundings = optimizer.kind == Optimizer::Kind::kAdamW ? 3 : 2;
-    errors.rule_errors =
-        errors_by_tensor(start.parameters, trained.parameters, roundings, [&](std::int64_t i) {
-          return rules::increment(optimizer, static_cast<double>(step), before[i], first[i], second[i]);
-        });
+    const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
+    errors.rule_errors = errors_by_tensor(
+        start.parameters, trained.parameters, roundings,
+        [&](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
   }
   if (errors.copies.count > 0 && errors.copies.tensors() != errors.tensors.size())
     throw std::invalid_argument("compare_step: copies of another network");
@@ -320,12 +370,6 @@ Check update_check(std::span<const StepErrors> steps, std::size_t tensor, std::s
 
 }  // namespace
 
-BoundRule bound_rule(Contract contract) {
-  BoundRule rule;
-  if (contract == Contract::kAutocast) rule.least_other = 1.5e-2;
-  return rule;
-}
-
 bool is_evidence(const TensorStep& step, Precision precision, const BoundRule& rule) {
   return rule.evident_storage * step.storage <= 1 &&
          distance_bound(step, rule, precision) <= rule.evident_bound;
@@ -432,7 +476,8 @@ Check ten_steps_check(std::span<const double> tensor_errors, double spread, cons
   check.worst = largest_error(tensor_errors);
   check.bound = std::max(
       rule.ten_steps, std::isfinite(spread) ? std::min(rule.ten_steps_spreads * spread, kNoBound) : kNoBound);
-  check.passed = check.error <= check.bound && std::isfinite(check.worst);
+  // Where most of what a copy moves stands still in the oracle, correct code may move it too.
+  check.passed = !std::isnan(check.worst) && (check.error <= check.bound || std::isinf(spread));
   return check;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/choice.h"
 #include "core/error.h"
 #include "core/parameters.h"
 #include "core/record.h"
@@ -49,6 +50,8 @@ class Trainer {
   virtual std::int64_t peak_device_bytes() { return -1; }
   /// Of a trainer that compiled code when it was made: whether it found that code. nullopt: it compiles nothing.
   virtual std::optional<SetupCache> setup_cache() { return std::nullopt; }
+  /// Of a trainer that is one of several that could have been made.
+  virtual std::optional<Choice> choice() { return std::nullopt; }
   /// What a reader of the record should know, such as which strategy was picked; empty for nothing.
   virtual std::string note() { return {}; }
 };

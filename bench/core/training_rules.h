@@ -79,17 +79,30 @@ struct Parameter {
   double value = 0;
   double slots[2] = {};
 };
-/// What the step adds to a parameter of `value`, from its slots behind the step; `first` is the gradient where there are none.
-HEADROOM_RULE double increment(const Optimizer& optimizer, double step, double value, double first,
-                               double second) {
-  const double rate = optimizer.learning_rate;
-  if (optimizer.kind == Optimizer::Kind::kSgd) return -rate * first;
+/// An optimizer at one step: what is the same for all parameters is worked out once.
+struct OptimizerStep {
+  Optimizer optimizer;
+  double rate = 0, root2 = 1;  ///< the learning rate over 1 - beta1^t, and the root of 1 - beta2^t
+};
+HEADROOM_RULE OptimizerStep at_step(const Optimizer& optimizer, double step) {
+  OptimizerStep rule{optimizer, optimizer.learning_rate, 1};
+  if (optimizer.kind == Optimizer::Kind::kSgd) return rule;
   const double t = step + 1;
-  const double bias1 = 1 - std::pow(optimizer.beta1, t), bias2 = 1 - std::pow(optimizer.beta2, t);
-  const double decay = optimizer.kind == Optimizer::Kind::kAdamW ? rate * optimizer.weight_decay * value : 0;
-  return -decay - rate / bias1 * first / (std::sqrt(second) / std::sqrt(bias2) + optimizer.epsilon);
+  rule.rate /= 1 - std::pow(optimizer.beta1, t);
+  rule.root2 = std::sqrt(1 - std::pow(optimizer.beta2, t));
+  return rule;
 }
-HEADROOM_RULE void update(const Optimizer& optimizer, double step, double gradient, Parameter& parameter) {
+/// What the step adds to a parameter of `value`, from its slots behind the step; `first` is the gradient where there are none.
+HEADROOM_RULE double increment(const OptimizerStep& rule, double value, double first, double second) {
+  const Optimizer& optimizer = rule.optimizer;
+  if (optimizer.kind == Optimizer::Kind::kSgd) return -rule.rate * first;
+  const double decay = optimizer.kind == Optimizer::Kind::kAdamW
+                           ? optimizer.learning_rate * optimizer.weight_decay * value
+                           : 0;
+  return -decay - rule.rate * first / (std::sqrt(second) / rule.root2 + optimizer.epsilon);
+}
+HEADROOM_RULE void update(const OptimizerStep& rule, double gradient, Parameter& parameter) {
+  const Optimizer& optimizer = rule.optimizer;
   double &first = parameter.slots[0], &second = parameter.slots[1];
   if (optimizer.kind != Optimizer::Kind::kSgd) {
     first = optimizer.beta1 * first + (1 - optimizer.beta1) * gradient;
@@ -98,7 +111,7 @@ HEADROOM_RULE void update(const Optimizer& optimizer, double step, double gradie
     first = optimizer.momentum * first + gradient;
   }
   const bool has_slots = optimizer.kind != Optimizer::Kind::kSgd || optimizer.momentum != 0;
-  parameter.value += increment(optimizer, step, parameter.value, has_slots ? first : gradient, second);
+  parameter.value += increment(rule, parameter.value, has_slots ? first : gradient, second);
 }
 
 }  // namespace headroom::rules

@@ -98,6 +98,7 @@ std::vector<JsonReader> JsonReader::items_not_empty() const {
 
 bool JsonReader::is_null() const { return value_->is_null(); }
 bool JsonReader::is_string() const { return value_->is_string(); }
+bool JsonReader::is_list() const { return value_->is_array(); }
 bool JsonReader::is_object() const { return value_->is_object(); }
 
 bool JsonReader::boolean() const {

@@ -69,6 +69,7 @@ class JsonReader {
   bool is_null() const;
   bool is_string() const;
   bool is_object() const;
+  bool is_list() const;
   bool boolean() const;
   std::string string() const;
   double number() const;

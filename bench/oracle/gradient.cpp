@@ -101,7 +101,8 @@ Roundings roundings_of(Precision precision, Contract contract, int batch_size) {
   if (contract != Contract::kAutocast) return roundings;
   roundings.weight = roundings.input;
   roundings.bias = roundings.sums = roundings.before_slope = true;
-  roundings.weight_gradient = roundings.bias_gradient = true;
+  roundings.weight_gradient = roundings.bias_gradient = roundings.log_probabilities = true;
+  roundings.product_of_one_output = true;
   roundings.loss_scale = std::min(roundings.loss_scale, 32768.0);  // torch_impl/libtorch/autograd_step.h
   return roundings;
 }
@@ -228,6 +229,9 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
     round_values(roundings_.input, bias, bias_.data(), sums.columns);
     bias = bias_.data();
   }
+  const double none = 0, *own_bias = bias;
+  const bool bias_follows = roundings_.product_of_one_output && sums.columns == 1;
+  if (bias_follows) bias = &none;
   forward_product(entering(values_[layer], Product::kForward, layer, left_),
                   entering(weights_[layer], Product::kForward, layer, right_), bias, sums);
   if (perturbation_ != nullptr) {
@@ -238,6 +242,10 @@ void GradientOfBatch::forward(const Values& parameters, int layer) {
       move(seed_of(kSums * kMaxLayers + static_cast<std::uint64_t>(layer), row), sums.row(row), sums.columns,
            [&](std::int64_t i) { return input * norms.weight_rows[i] + 2 * kUnit * std::abs(bias[i]); });
     });
+  }
+  if (bias_follows) {
+    round_all(roundings_.input, sums);
+    for_rows(batch_, 1, [&](std::int64_t row) { *sums.row(row) += *own_bias; });
   }
   if (roundings_.sums) round_all(roundings_.input, sums);
 }
@@ -280,13 +288,15 @@ void GradientOfBatch::activate(int layer) {
 double GradientOfBatch::loss_and_its_gradient(std::int64_t first_row) {
   const std::int64_t outputs = values_.back().columns;
   // Of the mean's derivative, with what fp16 multiplies it by.
-  const double factor =
+  double factor =
       roundings_.loss_scale / static_cast<double>(loss_ == Loss::kCrossEntropy ? batch_ : batch_ * outputs);
+  if (roundings_.log_probabilities && loss_ == Loss::kCrossEntropy)
+    round_values(roundings_.input, &factor, &factor, 1);
   for_rows(batch_, outputs * 8, [&](std::int64_t row) {
     const double* output = values_.back().row(row);
     double* gradient = gradients_.back().row(row);
     losses_[row] = loss_ == Loss::kCrossEntropy
-                       ? cross_entropy(output, data_.labels[first_row + row], gradient)
+                       ? cross_entropy(row, data_.labels[first_row + row], gradient)
                        : loss_of_targets(output, data_.targets + (first_row + row) * outputs, gradient);
     if (perturbation_ != nullptr) {
       // A probability near 1, less 1, is as far off as the 1.
@@ -313,8 +323,9 @@ double GradientOfBatch::loss_and_its_gradient(std::int64_t first_row) {
   return total / static_cast<double>(batch_);
 }
 
-double GradientOfBatch::cross_entropy(const double* logit, std::int32_t label, double* gradient) const {
+double GradientOfBatch::cross_entropy(std::int64_t row, std::int32_t label, double* gradient) const {
   const std::int64_t classes = values_.back().columns;
+  const double* logit = values_.back().row(row);
   if (label < 0 || label >= classes) {
     throw InputError("oracle: label " + std::to_string(label) + " is outside the " + std::to_string(classes) +
                      " classes");
@@ -325,8 +336,19 @@ double GradientOfBatch::cross_entropy(const double* logit, std::int32_t label, d
     gradient[i] = std::exp(logit[i] - highest);
     sum += gradient[i];
   }
-  for (std::int64_t i = 0; i < classes; ++i) gradient[i] = gradient[i] / sum - (i == label ? 1 : 0);
-  return std::log(sum) - (logit[label] - highest);
+  if (!roundings_.log_probabilities) {
+    for (std::int64_t i = 0; i < classes; ++i) gradient[i] = gradient[i] / sum - (i == label ? 1 : 0);
+    return std::log(sum) - (logit[label] - highest);
+  }
+  const double of_sum = std::log(sum);
+  for (std::int64_t i = 0; i < classes; ++i) gradient[i] = logit[i] - highest - of_sum;
+  if (perturbation_ != nullptr)
+    move(seed_of(kOutputs * kMaxLayers + static_cast<std::uint64_t>(layers_ - 1), row), gradient, classes,
+         [&](std::int64_t i) { return kFunctionError * std::abs(gradient[i]); });
+  round_values(roundings_.input, gradient, gradient, classes);
+  const double loss = -gradient[label];
+  for (std::int64_t i = 0; i < classes; ++i) gradient[i] = std::exp(gradient[i]) - (i == label ? 1 : 0);
+  return loss;
 }
 
 /// The mean over the outputs; `gradient` is that of their sum.

@@ -20,8 +20,12 @@ struct Roundings {
   /// Activations and gradients: slopes and bias sums then see rounded values too.
   bool stores_rounded = false;
   /// What PyTorch's autocast rounds besides: the bias, a layer's sums with it (the outputs too), the input gradient before it meets
-  /// the slope, and the gradients of weights and biases. With `sums` the slope of elu comes from the sum.
-  bool bias = false, sums = false, before_slope = false, weight_gradient = false, bias_gradient = false;
+  /// the slope, and the gradients of weights and biases. With `sums` the slope of elu comes from the sum. On a GPU its cross-entropy
+  /// takes a log-softmax in 16 bits and then a mean in fp32: the log-probabilities are rounded, and what the mean multiplies each by
+  /// on the way back. (On a CPU autocast widens the outputs first.) And there a layer of one output is a product of matrix and vector,
+  /// which is rounded before the bias is added.
+  bool bias = false, sums = false, before_slope = false, weight_gradient = false, bias_gradient = false,
+       log_probabilities = false, product_of_one_output = false;
   double loss_scale = 1;
 };
 Roundings roundings_of(Precision precision, Contract contract, int batch_size);
@@ -84,7 +88,7 @@ class GradientOfBatch {
   void forward(const Values& parameters, int layer);
   void activate(int layer);
   double loss_and_its_gradient(std::int64_t first_row);
-  double cross_entropy(const double* logit, std::int32_t label, double* gradient) const;
+  double cross_entropy(std::int64_t row, std::int32_t label, double* gradient) const;
   double loss_of_targets(const double* output, const float* target, double* gradient) const;
   void backward(int layer, Values& gradient);
   void round_all(ProductRounding rounding, PaddedMatrix<double>& matrix);

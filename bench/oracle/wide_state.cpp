@@ -53,13 +53,14 @@ State rounded(const std::vector<int>& widths, const WideState& wide) {
 }
 
 void update(const Optimizer& optimizer, std::int64_t step, const Values& gradient, WideState& state) {
+  const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
   parallel_for(static_cast<std::int64_t>(gradient.size()), kElementsChunk,
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i) {
                    rules::Parameter one{.value = state.parameters[i]};
                    for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
                      one.slots[slot] = state.slots[slot][i];
-                   rules::update(optimizer, static_cast<double>(step), gradient[i], one);
+                   rules::update(rule, gradient[i], one);
                    state.parameters[i] = one.value;
                    for (std::size_t slot = 0; slot < state.slots.size(); ++slot)
                      state.slots[slot][i] = one.slots[slot];

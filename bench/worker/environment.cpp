@@ -8,7 +8,7 @@
 namespace headroom {
 namespace {
 
-constexpr std::array<std::string_view, 25> kLeftOut = {
+constexpr std::array<std::string_view, 26> kLeftOut = {
     "NVIDIA_TF32_OVERRIDE",
     "CUDA_",
     "CUBLAS",  // and CUBLASLT
@@ -35,6 +35,8 @@ constexpr std::array<std::string_view, 25> kLeftOut = {
     "BENCHMARK_",
     // What `compare --plant` tells the trainers; it sets it itself.
     "HEADROOM_PLANTED_DELAY_PERCENT",
+    // What `run --choose-again` tells the workers.
+    "HEADROOM_CHOICES_SINCE",
 };
 
 constexpr std::array<std::string_view, 17> kKept = {

@@ -309,6 +309,16 @@ Json to_json(const Calibration& calibration) {
   return {{"rates", rates}};
 }
 
+Json to_json(const Choice& choice) {
+  Json candidates = Json::array();
+  for (const Choice::Candidate& one : choice.candidates)
+    candidates.push_back(
+        {{"backend", one.backend},
+         {"step_seconds", one.step_seconds ? Json(finite(*one.step_seconds, "step_seconds")) : Json()},
+         {"left_out", one.left_out}});
+  return {{"taken", choice.taken}, {"kept", choice.was_kept}, {"candidates", candidates}};
+}
+
 Json to_json(const Result& result) {
   return std::visit(
       Overloaded{[](const WorkerHello& hello) { return to_json(hello); },
@@ -317,6 +327,7 @@ Json to_json(const Result& result) {
                        {"setup_seconds", finite(prepared.setup_seconds, "setup_seconds")},
                        {"setup_cache",
                         prepared.setup_cache ? Json(std::string(to_string(*prepared.setup_cache))) : Json()},
+                       {"choice", prepared.choice ? to_json(*prepared.choice) : Json()},
                        {"note", prepared.note}};
                  },
                  [](const Timing& timing) {
@@ -377,10 +388,24 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
   return hello;
 }
 
+Choice read_choice(const JsonReader& fields) {
+  Choice choice{read_checked_name(fields.at("taken")), fields.at("kept").boolean(), {}};
+  for (const JsonReader& one : fields.at("candidates").items()) {
+    Choice::Candidate& candidate = choice.candidates.emplace_back();
+    candidate.backend = read_checked_name(one.at("backend"));
+    if (const JsonReader seconds = one.at("step_seconds"); !seconds.is_null())
+      candidate.step_seconds = read_seconds(seconds);
+    candidate.left_out = read_shown(one.at("left_out"));
+  }
+  return choice;
+}
+
 Prepared read(const JsonReader& fields, const Prepared*) {
   Prepared prepared{read_seconds(fields.at("setup_seconds")), read_shown(fields.at("note"))};
   if (const auto cache = fields.find("setup_cache"))
     prepared.setup_cache = cache->one_of({SetupCache::kCold, SetupCache::kWarm}, /*or_null=*/true);
+  if (const auto choice = fields.find("choice"); choice && !choice->is_null())
+    prepared.choice = read_choice(*choice);
   return prepared;
 }
 

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/choice.h"
 #include "core/record.h"
 #include "core/trainer.h"
 #include "core/workload.h"
@@ -64,6 +65,7 @@ struct Prepared {
   double setup_seconds = 0;
   std::string note;
   std::optional<SetupCache> setup_cache = {};
+  std::optional<Choice> choice = {};  ///< of a backend that takes one of several
 };
 
 /// What code is compiled for where the device itself is not at hand.

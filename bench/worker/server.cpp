@@ -154,6 +154,7 @@ class Server {
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       prepared.note = next->trainer->note();
       prepared.setup_cache = next->trainer->setup_cache();
+      prepared.choice = next->trainer->choice();
     }
     held_ = std::move(next);
     return prepared;

@@ -111,7 +111,7 @@ export_for_programs() {
   export HEADROOM_ROOT=$root HEADROOM_BUILD=$build HEADROOM_PYTHON=$python
   export HEADROOM_TORCH_LIBRARY_PATH=$torch_library_path HEADROOM_JAX_PYTHON=${jax_python:-}
   # What find_compiler() (cuda_impl/jit) looks for by itself where nothing was chosen.
-  [ -z "$toolkit" ] || export HEADROOM_NVCC=$toolkit/bin/nvcc
+  [ -z "${toolkit:-}" ] || export HEADROOM_NVCC=$toolkit/bin/nvcc
   [ -z "${nvrtc:-}" ] || export HEADROOM_NVRTC=$nvrtc
   export HEADROOM_BUILD_GIT_SHA=${build_git_sha:-} HEADROOM_BUILD_GIT_DIRTY=${build_git_dirty:-}
 }

@@ -16,6 +16,7 @@ import argparse
 import importlib.util
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -143,7 +144,8 @@ def pytest_jobs(root):
         file = path.relative_to(root).as_posix()
         # One at a time (tests/driver/conftest.py): a second one would hold a core only to wait.
         shared = "driver" if path.parent.name == "driver" else ""
-        yield Job("tests", "pytest", f"tests.{path.stem}", [*command, *without, file], [file], shared=shared)
+        name = file.removesuffix(".py").replace("/", ".")
+        yield Job("tests", "pytest", name, [*command, *without, file], [file], shared=shared)
 
 
 def gtest_jobs(build, parts, environment, sanitizer):
@@ -208,6 +210,12 @@ def cut_off_counts(job, logs):
     return Counts(len(ended["OK"]), len(set(ended["FAILED"])), len(ended["SKIPPED"]), left)
 
 
+def cpu_seconds_of_children():
+    """Of all that ended and was waited for; the difference over a wait is what that job took."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 class Interrupted(Exception):
     """Ctrl-C, or a time limit from outside that asked first."""
 
@@ -225,6 +233,7 @@ class TestRun:
                 left_over.unlink(missing_ok=True)
         self.begun = {}
         self.running = []
+        self.took = []  # of each job that ended: CPU seconds, seconds, name
 
     def run(self):
         waiting = deque(sorted(self.jobs, key=lambda job: (not job.alone, job.group != LONGEST)))  # stable
@@ -282,9 +291,17 @@ class TestRun:
 
     def reap(self):
         for running in list(self.running):
+            before = cpu_seconds_of_children()
             status = running.process.poll()
             if status is not None:
                 self.running.remove(running)
+                self.took.append(
+                    (
+                        cpu_seconds_of_children() - before,
+                        time.monotonic() - running.started,
+                        running.job.name,
+                    )
+                )
                 counts = finished_counts(running.job, status, self.logs)
                 if counts.failed:
                     self.show_failure(running)
@@ -390,6 +407,10 @@ def main():
     total = Counts()
     for counts in run.parts.values():
         total.add(counts)
+    (options.logs / "took.txt").write_text(
+        "CPU seconds, seconds, job\n"
+        + "".join(f"{cpu:.1f} {wall:.1f} {name}\n" for cpu, wall, name in sorted(run.took, reverse=True))
+    )
     options.totals.write_text(f"{total.passed} {total.failed} {total.skipped} {len(total.not_finished)}\n")
     if record is not None:
         print(f"wrote {record.path}")

@@ -1,35 +1,46 @@
-// `cuda`: the strategy of ours that is the fastest for a workload and precision, by a written rule.
+// `cuda`: the fastest of our backends for a workload and precision, as measured when it is set up.
 //
-// The rule is an order: the first strategy in it that can run the workload is taken, and whether it can is asked of
-// the strategy itself. The figures behind the order are in docs/kernels/choice.md.
+// What was taken is kept in the cache folder, so that the next run takes the same (docs/kernels/choice.md).
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "core/dataset_view.h"
+#include "choice/measure.h"
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
 
 namespace headroom {
 
-enum class Strategy { kResident, kStreamed, kFused, kLayered };
-std::string_view to_string(Strategy strategy);  ///< the backend's name, such as "cuda-resident"
+/// What a choice is made for, and where it is kept.
+struct ChoiceRequest {
+  const Workload& workload;
+  Precision precision;
+  const Parameters& initial;
+  std::int64_t samples;      ///< of the data set
+  std::string gpu;           ///< the device's model
+  std::string cache_folder;  ///< empty: the choice is not kept
+  double since = 0;          ///< choices that were kept before then are made again; seconds since 1970
+};
 
-/// The strategies to try for a workload, the fastest first. The last one takes every workload.
-std::vector<Strategy> strategies_by_speed(const Workload& workload, Precision precision);
+/// The trainer that stays, at step 0 of the workload: what it trained while it was timed is undone. Its note begins with its
+/// backend's name, and its choice() tells what the others took. Throws as choice::measure() does.
+std::unique_ptr<Trainer> make_chosen_trainer(const ChoiceRequest& request,
+                                             std::span<const choice::Candidate> candidates,
+                                             const choice::Rule& rule,
+                                             const choice::Surroundings& surroundings);
 
-/// Why CUDA device `device` can run none of them; nullopt if it can run one.
-std::optional<std::string> choice_unavailable(int device);
+/// Why a workload does not fit beside what the device holds now; nullopt if it may. What is counted is what every trainer has: the
+/// samples, masters and slots in fp32, and the activations of a batch, the rest at the size of the precision.
+std::optional<std::string> lacks_memory(const Workload& workload, Precision precision, std::int64_t samples);
 
-/// The trainer of the first strategy that does not refuse the workload; its note begins with the strategy's name, and
-/// ends with what the ones before it said. Throws what the last strategy throws, and what any throws other than
-/// UnsupportedError.
-std::unique_ptr<Trainer> make_chosen_trainer(const Workload& workload, Precision precision,
-                                             const DatasetView& data, const Parameters& initial, int device);
+/// A steady clock, and whether the device still answers.
+choice::Surroundings on_this_device();
+
+/// The `since` that the driver has set for this process (HEADROOM_CHOICES_SINCE); 0 without one.
+double choices_since();
 
 }  // namespace headroom

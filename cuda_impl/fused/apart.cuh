@@ -59,7 +59,7 @@ struct ApartMap {
   }
   MACHINE_BOTH static constexpr int free(int chain, int layer) { return full(chain, layer) + 8; }
   static constexpr int kSharedBytes = full(kApartChains, 0);
-  static_assert(kBarriers % 16 == 0 && kSharedBytes <= 227 * 1024);
+  static_assert(kBarriers % 16 == 0 && kSharedBytes <= kFormBytes);
 };
 
 /// A block's rounds: in each a chain takes a tile.

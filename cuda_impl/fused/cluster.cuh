@@ -81,7 +81,7 @@ struct ClusterMap {
                        kLastFree = kLastFull + 32, kLogitFull = kLastFree + 32, kLogitFree = kLogitFull + 16,
                        kWeights = kLogitFree + 16;
   static constexpr int kSharedBytes = kWeights + 16;
-  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(kSharedBytes <= kFormBytes);
 };
 
 /// A place in a ring: its slot in the upper bits, the parity of its phase in bit 0.

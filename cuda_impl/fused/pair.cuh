@@ -71,7 +71,7 @@ struct PairMap {
                        kDz3Full = kBarriers + 8 * 33, kDz3Free = kBarriers + 8 * 35,
                        kDz3Room = kBarriers + 8 * 37;
   static constexpr int kSharedBytes = kBarriers + 8 * 39;
-  static_assert(kOutputSums + 2 * 16 * kWarpgroup <= kLabels && kSharedBytes <= 227 * 1024);
+  static_assert(kOutputSums + 2 * 16 * kWarpgroup <= kLabels && kSharedBytes <= kFormBytes);
 };
 
 using PairTiles = ClusterTiles<2>;  // of one of two ranks

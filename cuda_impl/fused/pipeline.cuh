@@ -88,7 +88,7 @@ struct PipelineMap {
   static constexpr int kWeightsBarrier = kBarriers + kBufferCount * 16;
   static constexpr int kReadBarrier = kWeightsBarrier + 8;
   static constexpr int kSharedBytes = kWeightsBarrier + 16;
-  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(kSharedBytes <= kFormBytes);
 };
 
 /// A place in a ring of tiles: the buffer's offset, and in bit 0 the parity of its phase.

@@ -38,6 +38,9 @@ struct Limits {
   int sm_count, shared_bytes;
 };
 
+/// What every form but kGeneral is built to stay within.
+inline constexpr int kFormBytes = 227 * 1024;
+
 /// Rows for each of a device's multiprocessors from which on pairs are faster than clusters, as measured: 32768 on 132 of them.
 /// More pairs fit the device, but a tile's way is longer.
 inline constexpr int kPairBatch = 32768, kPairBatchSms = 132;

@@ -619,7 +619,11 @@ std::optional<std::string> fused_refusal(const Workload& workload, Precision pre
   if (steps_with_factors(workload.optimizer) > kMostFactors)
     return "a beta whose corrections do not end within " + std::to_string(kMostFactors) + " steps";
   const Plan plan = make_plan(workload, precision, limits);
-  if (plan.form != Form::kGeneral) return std::nullopt;
+  if (plan.form != Form::kGeneral) {
+    if (limits.shared_bytes >= kFormBytes) return std::nullopt;
+    return "up to " + std::to_string(kFormBytes) +
+           " bytes of shared memory in a thread block; the device has " + std::to_string(limits.shared_bytes);
+  }
   const ChainLayout layout = chain_layout(plan, limits.shared_bytes);
   if (layout.stages < 2)
     return "'" + workload.name + "' needs " + std::to_string(chain_layout(plan, 1 << 20).ring_begin) +

@@ -57,7 +57,7 @@ struct WarpMap {
   static constexpr int kBiasSums = (kBarriers + 8 * (1 + kWarps * kInputDepth) + 15) / 16 * 16,
                        kLosses = kBiasSums + 16 * kWarpThreads;
   static constexpr int kSharedBytes = kLosses + 4 * kWarpThreads;
-  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(kSharedBytes <= kFormBytes);
 };
 
 /// sums = start + a [16, 16] * b [16, 8]

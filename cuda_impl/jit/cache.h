@@ -1,9 +1,8 @@
 // Cubins on disk, so that the next run of the same network compiles nothing.
 //
-// A cubin is machine code that this user's processes will run, so the folder is the user's alone: it is made with mode 0700,
-// and one that is a link, or that others own or may write to, is not used. A file is written beside its place and renamed, so
-// that readers find a whole one or none; it holds a digest of itself, and what does not fit its digest is made again. Several
-// processes may work in one folder at once. Where nothing can be kept, everything is compiled and nothing fails.
+// A cubin is machine code that this user's processes will run, so it is kept where nobody else may write (kept_files.h). It holds a
+// digest of itself, and what does not fit its digest is made again. Where nothing can be kept, everything is compiled and nothing
+// fails.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "jit/compiler.h"
+#include "jit/kept_files.h"
 #include "jit/request.h"
 
 namespace headroom::jit {
@@ -18,7 +18,7 @@ namespace headroom::jit {
 class Cache {
  public:
   /// `folder` is made when something is kept. Empty: nothing is.
-  explicit Cache(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit Cache(std::filesystem::path folder) : files_(std::move(folder)) {}
 
   /// The cubin that was kept under this key, whole; nullopt if there is none.
   std::optional<Cubin> find(const std::string& key) const;
@@ -28,10 +28,10 @@ class Cache {
   bool keep(const std::string& key, const Cubin& cubin) const;
 
   /// Why an existing folder is not used; nullopt if nothing speaks against it.
-  std::optional<std::string> refusal() const;
+  std::optional<std::string> refusal() const { return files_.refusal(); }
 
  private:
-  std::filesystem::path folder_;
+  KeptFiles files_;
 };
 
 /// Of its text and options, all embedded headers, and the architecture.

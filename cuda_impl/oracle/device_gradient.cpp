@@ -63,11 +63,13 @@ double DeviceGradient::operator()(const double* parameters, std::int64_t step, c
   for (int layer = 0; layer < layers(); ++layer) forward(parameters, layer, stream);
   const std::int64_t outputs = widths_.back();
   const oracle::Signs loss_signs = signs(kLossGradient, 0);
-  if (loss_ == Loss::kCrossEntropy)
+  if (loss_ == Loss::kCrossEntropy) {
+    const Rounding rounding = roundings_.log_probabilities ? roundings_.input : Rounding::kNone;
+    double scale = roundings_.loss_scale / static_cast<double>(batch_);
+    round_values(rounding, &scale, &scale, 1);
     oracle::loss(values_.back().data(), labels_.data() + first_row, gradients_.back().data(),
-                 row_losses_.data(), batch_, outputs, roundings_.loss_scale / static_cast<double>(batch_),
-                 loss_signs, stream);
-  else
+                 row_losses_.data(), batch_, outputs, scale, rounding, loss_signs, stream);
+  } else
     oracle::loss_of_targets(loss_, values_.back().data(), targets_.data() + first_row * outputs,
                             gradients_.back().data(), row_losses_.data(), batch_, outputs,
                             roundings_.loss_scale / static_cast<double>(batch_ * outputs), loss_signs,
@@ -143,12 +145,19 @@ void DeviceGradient::forward(const double* parameters, int layer, Stream& stream
     oracle::round_values(bias, bias_.data(), out, roundings_.input, stream);
     bias = bias_.data();
   }
+  const bool bias_follows = roundings_.product_of_one_output && out == 1;
+  const double* own_bias = bias;
+  if (bias_follows) bias = nullptr;
   oracle::product({entering(values_[layer], batch_ * in, Product::kForward, layer, stream), in, 1},
                   {product_weights(parameters, layer, Product::kForward, stream), in, 1}, sums, batch_, out,
                   in, bias, 1, partial_, stream);
   if (perturbation_ != nullptr)
     oracle::move_sums(sums, batch_, out, norms_[layer].input_rows.data(), norms_[layer].weight_rows.data(),
                       sum_error(*perturbation_, in), bias, 2 * kUnit, seed_of(kSums, layer), stream);
+  if (bias_follows) {
+    oracle::round_and_scale(sums, batch_, roundings_.input, 1, stream);
+    oracle::add_bias(sums, batch_, 1, own_bias, stream);
+  }
   if (roundings_.sums) oracle::round_and_scale(sums, batch_ * out, roundings_.input, 1, stream);
   if (layer + 1 < layers())
     oracle::activate(activation_, sums, slopes_[layer].data(), batch_ * out, roundings_.input,

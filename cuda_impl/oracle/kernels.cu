@@ -197,6 +197,12 @@ __global__ void round_and_scale_kernel(double* values, std::int64_t count, Round
   if (i < count) values[i] = rounded(values[i], rounding) * factor;
 }
 
+__global__ void add_bias_kernel(double* values, std::int64_t count, std::int64_t columns,
+                                const double* bias) {
+  const std::int64_t i = thread_index();
+  if (i < count) values[i] += bias[i % columns];
+}
+
 /// partial[blockIdx.x]: the sums of every gridDim.x-th piece.
 __global__ void compare_kernel(Increment increment, const double* first, const double* gradient,
                                const double* expected, std::int64_t count, double* partial) {
@@ -241,7 +247,7 @@ __global__ void multiply_by_slopes_kernel(double* gradient, const double* slopes
 /// A thread owns a sample.
 __global__ void loss_kernel(const double* logits, const std::int32_t* labels, double* gradient,
                             double* row_losses, std::int64_t batch, std::int64_t classes, double scale,
-                            Signs signs) {
+                            Rounding log_probabilities, Signs signs) {
   const std::int64_t row = thread_index();
   if (row >= batch) return;
   const double* logit = logits + row * classes;
@@ -249,14 +255,22 @@ __global__ void loss_kernel(const double* logits, const std::int32_t* labels, do
   for (std::int64_t i = 1; i < classes; ++i) highest = logit[i] > highest ? logit[i] : highest;
   double sum = 0;
   for (std::int64_t i = 0; i < classes; ++i) sum += exp(logit[i] - highest);
+  const double of_sum = log(sum);
+  const auto log_probability = [&](std::int64_t i) {
+    const double own = logit[i] - highest - of_sum;
+    return rounded(own + signed_size(~signs.seed, row * classes + i, signs.function_error * fabs(own)),
+                   log_probabilities);
+  };
+  const bool is_rounded = log_probabilities != Rounding::kNone;
   for (std::int64_t i = 0; i < classes; ++i) {
-    double own = exp(logit[i] - highest) / sum - (i == labels[row] ? 1.0 : 0.0);
+    double own = (is_rounded ? exp(log_probability(i)) : exp(logit[i] - highest) / sum) -
+                 (i == labels[row] ? 1.0 : 0.0);
     // A probability near 1, less 1, is as far off as the 1.
     own += signed_size(signs.seed, row * classes + i,
                        signs.function_error * (own < 0 ? 1.0 : own * (1 + highest - logit[i])));
     gradient[row * classes + i] = own * scale;
   }
-  row_losses[row] = log(sum) - (logit[labels[row]] - highest);
+  row_losses[row] = is_rounded ? -log_probability(labels[row]) : of_sum - (logit[labels[row]] - highest);
 }
 
 __global__ void loss_of_targets_kernel(Loss loss, const double* values, const float* targets,
@@ -315,7 +329,7 @@ __global__ void update_kernel(Optimizer optimizer, double step, const double* gr
   rules::Parameter one{.value = parameters[i]};
   if (first_slot != nullptr) one.slots[0] = first_slot[i];
   if (second_slot != nullptr) one.slots[1] = second_slot[i];
-  rules::update(optimizer, step, gradient[i], one);
+  rules::update(rules::at_step(optimizer, step), gradient[i], one);
   parameters[i] = one.value;
   if (first_slot != nullptr) first_slot[i] = one.slots[0];
   if (second_slot != nullptr) second_slot[i] = one.slots[1];
@@ -388,6 +402,9 @@ void norms(const double* values, std::int64_t rows, std::int64_t columns, double
 void round_and_scale(double* values, std::int64_t count, Rounding rounding, double factor, Stream& stream) {
   launch_elementwise(round_and_scale_kernel, count, stream, values, count, rounding, factor);
 }
+void add_bias(double* values, std::int64_t rows, std::int64_t columns, const double* bias, Stream& stream) {
+  launch_elementwise(add_bias_kernel, rows * columns, stream, values, rows * columns, columns, bias);
+}
 ComparedSums compare(Increment increment, const double* first, const double* gradient, const double* expected,
                      std::int64_t count, PartialSums& partial, Stream& stream) {
   const std::int64_t blocks = std::min<std::int64_t>(pieces(count, kThreads), 2 * kEnoughBlocks);
@@ -420,9 +437,10 @@ void loss_of_targets(Loss loss, const double* values, const float* targets, doub
                      batch, outputs, scale, signs);
 }
 void loss(const double* logits, const std::int32_t* labels, double* gradient, double* row_losses,
-          std::int64_t batch, std::int64_t classes, double scale, Signs signs, Stream& stream) {
+          std::int64_t batch, std::int64_t classes, double scale, Rounding log_probabilities, Signs signs,
+          Stream& stream) {
   launch_elementwise(loss_kernel, batch, stream, logits, labels, gradient, row_losses, batch, classes, scale,
-                     signs);
+                     log_probabilities, signs);
 }
 void column_sums(const double* values, double* sums, std::int64_t rows, std::int64_t columns, double scale,
                  PartialSums& partial, Stream& stream) {

@@ -60,12 +60,14 @@ void norms(const double* values, std::int64_t rows, std::int64_t columns, double
            double* column_norms, Stream& stream);
 /// values = round(values) * factor.
 void round_and_scale(double* values, std::int64_t count, Rounding rounding, double factor, Stream& stream);
+/// values[row, column] += bias[column].
+void add_bias(double* values, std::int64_t rows, std::int64_t columns, const double* bias, Stream& stream);
 /// gradient *= slopes; a slope of 0 passes nothing on.
 void multiply_by_slopes(double* gradient, const double* slopes, std::int64_t count, Stream& stream);
-/// gradient = (softmax(logits) - one-hot) * scale; row_losses [batch].
+/// gradient = (softmax(logits) - one-hot) * scale; row_losses [batch]. The softmax is that of rounded logarithms if they are rounded.
 void loss(const double* logits /* [batch, classes] */, const std::int32_t* labels, double* gradient,
-          double* row_losses, std::int64_t batch, std::int64_t classes, double scale, Signs signs,
-          Stream& stream);
+          double* row_losses, std::int64_t batch, std::int64_t classes, double scale,
+          Rounding log_probabilities, Signs signs, Stream& stream);
 /// The same for the losses of fp32 targets: gradient is that of the sum over the outputs times `scale`; a row's loss is the mean over
 /// its outputs.
 void loss_of_targets(Loss loss, const double* values /* [batch, outputs] */, const float* targets,

@@ -1,7 +1,9 @@
 // What a launch of the resident kernel is given, and how the host asks for one.
 #pragma once
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <cuda_runtime_api.h>
+#endif
 
 #include <cstdint>
 
@@ -30,6 +32,13 @@ struct Arguments {
 
 static_assert(sizeof(Arguments) <= kArgumentsBytes && sizeof(Arguments) % 16 == 0);
 
+/// The plan that a kernel's arguments hold. A kernel that is compiled for its network has an overload for its own arguments, whose plan
+/// is a constant.
+template <class AnyArguments>
+__host__ __device__ constexpr const auto& plan_of(const AnyArguments& arguments) {
+  return arguments.plan;
+}
+
 /// A wait that ran out: 1 + exchange (or kWaitFree, kWaitTeam), then member, warp.
 inline constexpr std::uint32_t kWaitFree = 62, kWaitTeam = 63;
 __host__ __device__ constexpr std::uint32_t wait_status(std::uint32_t exchange, std::uint32_t member,
@@ -37,6 +46,7 @@ __host__ __device__ constexpr std::uint32_t wait_status(std::uint32_t exchange, 
   return 1 + exchange + (member << 8) + (warp << 24);
 }
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// The kernel for a precision and form; null is never returned.
 const void* resident_kernel(Precision precision, Form form);
 const void* resident_kernel_fp32(Form form);
@@ -47,5 +57,6 @@ const void* resident_kernel_bf16(Form form);
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream);
+#endif
 
 }  // namespace headroom::resident

@@ -13,6 +13,6 @@ MACHINE_DEVICE void store_mean_loss(const Arguments& a, int step, int lane, floa
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
   if (lane == 0)
-    a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(a.plan.batch);
+    a.losses[(a.first_step + step) & (a.loss_slots - 1)] = sum / static_cast<float>(plan_of(a).batch);
 }
 }  // namespace headroom::resident

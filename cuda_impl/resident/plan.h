@@ -6,10 +6,17 @@
 #pragma once
 
 #include <cstdint>
+
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <string>
 #include <vector>
 
 #include "core/workload.h"
+#else
+namespace headroom {
+enum class Precision { kFp32, kTf32, kFp16, kBf16 };  // as core/workload.h has it; no kernel is given one
+}
+#endif
 
 namespace headroom::resident {
 
@@ -27,7 +34,9 @@ inline constexpr int kLogitTileBytes = kGroupRows * kChunkColumns * 4;  // [32 r
 
 /// Exchange through distributed shared memory inside one cluster, or through the L2 over the whole grid.
 enum class Form { kCluster, kGrid };
+#ifndef HEADROOM_COMPILED_ALONE
 std::string_view to_string(Form form);  ///< "cluster", "grid"
+#endif
 
 /// Buffers an exchange takes turns with. Cluster: a member may be one step behind the others. Grid: a buffer is read in
 /// its step and the next, cleared by its writers two steps later, and written again when all have seen that.
@@ -92,10 +101,12 @@ struct Limits {
   std::int32_t shared_bytes = 0;  ///< that one thread block may have
 };
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// Throws UnsupportedError: layers not 2 to 8, batch over 128, or bytes needed and bytes there.
 Plan make_plan(const Workload& workload, Precision precision, Form form, const Limits& limits);
 
 /// The form tried first: a cluster where 16 members with one chunk each are enough and their exchange buffers fit.
 std::vector<Form> forms_to_try(const Workload& workload);
+#endif
 
 }  // namespace headroom::resident

@@ -85,7 +85,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
 
   MACHINE_DEVICE void run(const Arguments& a) {
     if constexpr (kOfTeams > 0)
-      if (member_ >= a.plan.members) return make_grams(a);
+      if (member_ >= plan_of(a).members) return make_grams(a);
     Base::load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -111,7 +111,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
 
   MACHINE_DEVICE static void step_sync() { Base::step_sync(); }
   MACHINE_DEVICE static unsigned char* input_part(const Arguments& a, int part) {
-    return shared_memory() + a.plan.exchange_offset + part * kTile;
+    return shared_memory() + plan_of(a).exchange_offset + part * kTile;
   }
   MACHINE_DEVICE static unsigned char* input_sum(const Arguments& a) {
     return input_part(a, Base::kInputWarps);
@@ -339,11 +339,11 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     return row * 128 + ((chunk ^ ((row & 3) | (row >> 4 & 1) << 2)) * 16);
   }
   MACHINE_DEVICE unsigned char* gram_exchange(const Arguments& a, int step) const {
-    return a.exchange + a.plan.behind_tiles + (step & 1) * kGramBytes;
+    return a.exchange + plan_of(a).behind_tiles + (step & 1) * kGramBytes;
   }
   /// Of each warp that takes x x', the last step whose it has, or -1.
   MACHINE_DEVICE std::uint32_t* taken(const Arguments& a) const {
-    return reinterpret_cast<std::uint32_t*>(a.exchange + a.plan.behind_tiles + 2 * kGramBytes);
+    return reinterpret_cast<std::uint32_t*>(a.exchange + plan_of(a).behind_tiles + 2 * kGramBytes);
   }
   MACHINE_DEVICE bool makes_gram() const { return kOfTeams == 0 && !leads() && block_index() < kGramParts; }
   /// Of rows, 8 apart, of both batches; made by two warps, each with half of the next batch's rows.
@@ -358,7 +358,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   /// By teams behind the members, which have nothing else to do: all parts of all steps.
   MACHINE_DEVICE void make_grams(const Arguments& a) {
     constexpr int kPairs = kThreadCount / 64;  // of warps
-    const int first = ((member_ - a.plan.members) * kTeam + rank_) * kPairs + warp_ / 2;
+    const int first = ((member_ - plan_of(a).members) * kTeam + rank_) * kPairs + warp_ / 2;
     next_batch_ = static_cast<int>(a.first_step % a.batches);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
@@ -379,7 +379,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   MACHINE_DEVICE void await_taken(const Arguments& a, int step) {
     waiter_.wait_while(a, kWaitFree, [&] {
       bool missing = false;
-      for (int warp = lane_; warp < a.plan.members * kTakenWords; warp += 32)
+      for (int warp = lane_; warp < plan_of(a).members * kTakenWords; warp += 32)
         missing |= static_cast<int>(load_relaxed_gpu(taken(a) + warp)) < step;
       return missing;
     });
@@ -387,10 +387,10 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   /// One half of the inputs, in tiles that lanes share.
   MACHINE_DEVICE void add_gram(const Arguments& a, const GramPart& part, int half, float (&sum)[2][4]) const {
     constexpr int kTiles = kInputPairs * kWarps * 2 / 8 / 2;  // of a lane, of half the inputs
-    const int t = lane_ & 3, tiles = 2 * a.plan.input_pairs;
-    const unsigned char* next =
-        a.x_rows + next_batch_ * a.plan.x_batch_bytes + part.half * kHalf + (4 * part.next_row() + t) * 16;
-    const unsigned char* now = a.x_rows + batch_ * a.plan.x_batch_bytes + (4 * part.this_row() + t) * 16;
+    const int t = lane_ & 3, tiles = 2 * plan_of(a).input_pairs;
+    const unsigned char* next = a.x_rows + next_batch_ * plan_of(a).x_batch_bytes + part.half * kHalf +
+                                (4 * part.next_row() + t) * 16;
+    const unsigned char* now = a.x_rows + batch_ * plan_of(a).x_batch_bytes + (4 * part.this_row() + t) * 16;
     uint4 x[kTiles], low[kTiles], high[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -471,7 +471,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     registers_decrease<kFirstLayerRegisters>();
     Base::next_batch(a);
     stage_rows(a, batch_);
-    Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, 0);
+    Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, 0);
     Base::clear_first_sums();
 #pragma unroll 1
     for (int i = 0; i < Base::kInputs; ++i) multiply_pair(a, i);
@@ -483,8 +483,8 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     int step = 0;
     for (bool goes_on = true; step < a.steps && goes_on; ++step) {
       Base::clear_first_sums();
-      Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
-      if (step > 0) Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step - 1);
+      Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
+      if (step > 0) Base::wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step - 1);
       int i = 0;
 #pragma unroll 1
       for (int layer = 1; layer <= last; ++layer) {
@@ -494,7 +494,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
         if (layer == last) store_part(a);
         step_sync();  // the last time the logits' parts, and these
       }
-      Base::stage(a, 1, a.x_rows, a.plan.x_columns_offset, batch_, kStagingThread);
+      Base::stage(a, 1, a.x_rows, plan_of(a).x_columns_offset, batch_, kStagingThread);
       Base::next_batch(a);
       if (step + 1 < a.steps) stage_rows(a, next_batch_);
 #pragma unroll 1
@@ -503,7 +503,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
       if (!goes_on) break;
     }
     if (step == a.steps) {
-      Base::wait_for_inputs(a, 1, a.plan.x_columns_offset, step - 1);
+      Base::wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step - 1);
 #pragma unroll 1
       for (int i = 0; i < Base::kInputs; ++i) update_pair(a, i);
     }
@@ -511,7 +511,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
     if (step == a.steps) Base::store(a);
   }
   MACHINE_DEVICE void stage_rows(const Arguments& a, int batch) const {
-    Base::stage(a, 0, a.x_rows, a.plan.x_rows_offset, batch, kStagingThread);
+    Base::stage(a, 0, a.x_rows, plan_of(a).x_rows_offset, batch, kStagingThread);
   }
   MACHINE_DEVICE Fragments load_inputs(int offset, int i) const {
     const unsigned char* x = inputs(offset, i) + lane_ * 16;
@@ -530,11 +530,12 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
   MACHINE_DEVICE void update_pair(const Arguments& a, int i) {
     if (i >= Base::input_pairs_) return;
     Format::QuarterOwn::load(Base::own_gradient(a, 0), lane_)
-        .update(Base::first_masters(a) + i * 32, inputs(a.plan.x_columns_offset, i), a.update_factor, lane_);
+        .update(Base::first_masters(a) + i * 32, inputs(plan_of(a).x_columns_offset, i), a.update_factor,
+                lane_);
     warp_sync();  // other lanes of this warp read these
   }
   MACHINE_DEVICE void multiply_pair(const Arguments& a, int i) {
-    if (i < Base::input_pairs_) Base::multiply_first_pair(a, i, load_inputs(a.plan.x_rows_offset, i));
+    if (i < Base::input_pairs_) Base::multiply_first_pair(a, i, load_inputs(plan_of(a).x_rows_offset, i));
   }
   MACHINE_DEVICE void store_part(const Arguments& a) const {
     float value[8];

@@ -1,12 +1,13 @@
 // What a launch of the slice kernel is given, and how the host asks for one.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <vector>
 
-#include "resident/arguments.h"
 #include "resident/sharing.h"
+#endif
+
+#include "resident/arguments.h"
 #include "resident/slice_plan.h"
 
 namespace headroom::resident {
@@ -33,8 +34,20 @@ struct SliceArguments {
   bool continues;  // whether they are of this launch's first step
 };
 
+#ifdef SLICE_PLAN
+/// The plan of the one network that this is compiled for, out of the words that SLICE_PLAN holds (compiled/compiled.h). In a constant
+/// bank: some of it is indexed at run time.
+struct SlicePlanWords {
+  std::uint32_t word[sizeof(SlicePlan) / sizeof(std::uint32_t)];
+};
+__constant__ constexpr SlicePlan kSlicePlan = __builtin_bit_cast(SlicePlan, SlicePlanWords{{SLICE_PLAN}});
+__device__ constexpr const SlicePlan& plan_of(const SliceArguments&) { return kSlicePlan; }
+#endif
+
+#ifndef HEADROOM_COMPILED_ALONE
 /// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams of one slice divide rows.
 std::vector<Sharing> slice_sharings(Precision precision);
+#endif
 
 /// A kernel and what it was compiled for, written down where it is instantiated: a plan for anything else would send it
 /// to places that nobody has.
@@ -69,8 +82,10 @@ SliceKernel slice_turned_kernel(Precision precision);
 SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
 SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.
 void pack_slices(const SlicePlan& plan, Precision precision, const float* features, std::int64_t batches,
                  unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream);
+#endif
 
 }  // namespace headroom::resident

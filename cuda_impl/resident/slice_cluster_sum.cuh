@@ -32,7 +32,8 @@ class ClusterSum {
 
   /// Of `own` over all clusters, by a whole warp for one place of the member `member` of cluster `cluster`. Several warps may ask for
   /// the same sum; one of them publishes. With a mark that nobody awaits the sum is lost, for tests.
-  MACHINE_DEVICE float4 sum(const SliceArguments& arguments, SliceWaiter& waiter, int cluster, int member,
+  template <class Arguments>
+  MACHINE_DEVICE float4 sum(const Arguments& arguments, SliceWaiter& waiter, int cluster, int member,
                             int place, bool publishes, float4 own, bool lost) const {
     unsigned char* begin = arguments.exchange +
                            ((buffer_ * kMaxCluster + member) * kPlaces + place) * (kClusters * 512) +

@@ -52,7 +52,7 @@ class SliceGrid {
   MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
   MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
-    const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
+    const int shift = plan_of(arguments).stage_shift, last = (1 << shift) - 1;
     stride_ = arguments.slot_bytes << shift;
     now_ = static_cast<unsigned>(step & last) * arguments.slot_bytes;
     before_ = static_cast<unsigned>((step - 1) & last) * arguments.slot_bytes;
@@ -117,7 +117,7 @@ class SliceGrid {
   /// The same as columns. Nobody has seen these before: ready_columns() looks whether they are there.
   MACHINE_DEVICE void fetch_columns(const SliceArguments& arguments, Share<Format, kPairs>& share,
                                     int exchange) const {
-    const unsigned char* tiles = reader_ + arguments.plan.members * (kTile + 16) + slot(exchange, true);
+    const unsigned char* tiles = reader_ + plan_of(arguments).members * (kTile + 16) + slot(exchange, true);
 #pragma unroll
     for (int i = 0; i < kSlices; ++i)
 #pragma unroll
@@ -152,7 +152,7 @@ class SliceGrid {
     // With the other mark nobody sees it.
     const bool visible = epoch_ != (exchange == arguments.lost_exchange);
     Place place = {begin + member * kTile + publisher.byte<Format::kParts>(),
-                   begin + arguments.plan.members * kTile + member * 16 + (publisher.position >> 4) * 8,
+                   begin + plan_of(arguments).members * kTile + member * 16 + (publisher.position >> 4) * 8,
                    visible ? mark<kGradient>() : 0};
     compute_now(place.tile);
     if (kGradient && !Format::kSpareBit) compute_now(place.displaced);
@@ -163,7 +163,7 @@ class SliceGrid {
   MACHINE_DEVICE void publish_columns(const SliceArguments& arguments, uint4 columns,
                                       const Publisher& publisher, const Place& place) const {
     columns.w = (columns.w & ~mark<false>()) | place.want;
-    store_relaxed_gpu_128(place.tile + arguments.plan.members * (kTile + 16) +
+    store_relaxed_gpu_128(place.tile + plan_of(arguments).members * (kTile + 16) +
                               16 * (publisher.column_lane() - publisher.position),
                           columns);
   }
@@ -192,7 +192,7 @@ class SliceGrid {
   }
   MACHINE_DEVICE static unsigned char* displaced_bits(const SliceArguments& arguments, unsigned slot,
                                                       int slice) {
-    return arguments.exchange + slot + arguments.plan.members * kTile + slice * 16;
+    return arguments.exchange + slot + plan_of(arguments).members * kTile + slice * 16;
   }
   template <bool kGradient, int kTaken>
   MACHINE_DEVICE static void restore(Share<Format, kPairs, kTaken>& share, std::uint32_t displaced,
@@ -239,12 +239,12 @@ class SliceCluster {
   static constexpr int kSlices = 2 * kPairs, kTile = 512 * Format::kParts;
 
   MACHINE_DEVICE SliceCluster(const SliceArguments& arguments, int first_slice, int lane)
-      : reader_(shared_memory() + arguments.plan.exchange_offset + first_slice * kTile + lane * 16) {}
+      : reader_(shared_memory() + plan_of(arguments).exchange_offset + first_slice * kTile + lane * 16) {}
 
   /// After shared memory was cleared and before anybody publishes.
   MACHINE_DEVICE void begin(const SliceArguments& arguments) {
     if (thread_index() == 0) {
-      const int barriers = arguments.plan.exchanges << arguments.plan.stage_shift;
+      const int barriers = plan_of(arguments).exchanges << plan_of(arguments).stage_shift;
       for (int i = 0; i < barriers; ++i)
         barrier_init(first_barrier(arguments) + 8 * static_cast<unsigned>(i), 1);
       barrier_init_fence();
@@ -255,7 +255,7 @@ class SliceCluster {
     cluster_sync();
   }
   MACHINE_DEVICE void begin_step(const SliceArguments& arguments, int step) {
-    const int shift = arguments.plan.stage_shift, last = (1 << shift) - 1;
+    const int shift = plan_of(arguments).stage_shift, last = (1 << shift) - 1;
     now_ = static_cast<std::uint32_t>(step & last);
     before_ = static_cast<std::uint32_t>((step - 1) & last);
     parity_ = static_cast<std::uint32_t>(step >> shift) & 1;
@@ -297,7 +297,7 @@ class SliceCluster {
                              int exchange) const {
     const std::uint32_t which = buffer(arguments, exchange, now_);
     Place place = {shared_address(shared_memory()) +
-                       static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
+                       static_cast<std::uint32_t>(plan_of(arguments).exchange_offset) +
                        which * arguments.slot_bytes +
                        static_cast<std::uint32_t>(member * kTile + publisher.byte<Format::kParts>()),
                    first_barrier(arguments) + 8 * which, static_cast<std::uint32_t>(member)};
@@ -310,7 +310,7 @@ class SliceCluster {
   MACHINE_DEVICE void publish(const SliceArguments& arguments, const uint4& packet,
                               const Publisher& publisher, const Place& place) const {
     if (place.member == kNobody) return;
-    const std::uint32_t members = static_cast<std::uint32_t>(arguments.plan.members);
+    const std::uint32_t members = static_cast<std::uint32_t>(plan_of(arguments).members);
     // Lanes that hold the same send to every other member each. Everybody starts with another member, so that nobody is
     // everybody's first.
     constexpr std::uint32_t kEach = Format::kParts == 1 ? 2 : 1;
@@ -327,14 +327,14 @@ class SliceCluster {
   static constexpr std::uint32_t kNobody = 0xffffffffu;  // publishes, for tests
 
   MACHINE_DEVICE static std::uint32_t first_barrier(const SliceArguments& arguments) {
-    return shared_address(shared_memory()) + static_cast<std::uint32_t>(arguments.plan.barrier_offset);
+    return shared_address(shared_memory()) + static_cast<std::uint32_t>(plan_of(arguments).barrier_offset);
   }
   MACHINE_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange,
                                              std::uint32_t stage) {
-    return (static_cast<std::uint32_t>(exchange) << arguments.plan.stage_shift) + stage;
+    return (static_cast<std::uint32_t>(exchange) << plan_of(arguments).stage_shift) + stage;
   }
   MACHINE_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(arguments.plan.members * kTile));
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(plan_of(arguments).members * kTile));
   }
 
   const unsigned char* reader_;
@@ -360,7 +360,7 @@ class SliceHalves {
   /// After shared memory was cleared and before anybody publishes.
   MACHINE_DEVICE void begin(const SliceArguments& arguments) const {
     if (thread_index() == 0) {
-      const int barriers = arguments.plan.exchanges * kStages * 2;
+      const int barriers = plan_of(arguments).exchanges * kStages * 2;
       for (int i = 0; i < barriers; ++i) barrier_init(place(arguments, i), 1);
       barrier_init_fence();
       for (int i = 0; i < barriers; ++i) expect(arguments, place(arguments, i));
@@ -389,7 +389,7 @@ class SliceHalves {
   /// This step's buffer of an exchange, or the last's, in bytes from the start of shared memory; and its barriers.
   MACHINE_DEVICE std::uint32_t buffer_offset(const SliceArguments& arguments, int exchange,
                                              bool before = false) const {
-    return static_cast<std::uint32_t>(arguments.plan.exchange_offset) +
+    return static_cast<std::uint32_t>(plan_of(arguments).exchange_offset) +
            static_cast<std::uint32_t>(exchange * kStages + (before ? now_ ^ 1 : now_)) * arguments.slot_bytes;
   }
   MACHINE_DEVICE std::uint32_t buffer_barrier(const SliceArguments& arguments, int exchange, int half) const {
@@ -401,11 +401,11 @@ class SliceHalves {
 
   MACHINE_DEVICE static std::uint32_t place(const SliceArguments& arguments, int barrier) {
     return shared_address(shared_memory()) +
-           static_cast<std::uint32_t>(arguments.plan.barrier_offset + 8 * barrier);
+           static_cast<std::uint32_t>(plan_of(arguments).barrier_offset + 8 * barrier);
   }
   MACHINE_DEVICE static void expect(const SliceArguments& arguments, std::uint32_t barrier) {
-    barrier_arrive_expect(barrier,
-                          static_cast<std::uint32_t>(arguments.plan.members * arguments.plan.tile / 2));
+    barrier_arrive_expect(
+        barrier, static_cast<std::uint32_t>(plan_of(arguments).members * plan_of(arguments).tile / 2));
   }
 
   int now_ = 0;  // this step's buffer

@@ -58,7 +58,7 @@ class SlicePackedGrid {
 
   MACHINE_DEVICE SlicePackedGrid(const SliceArguments& arguments, int first_slice, int lane)
       : words_(arguments.exchange + first_slice * 512 + lane * 16),
-        last_(arguments.exchange + arguments.plan.members * 512 + first_slice * 128 + lane * 8) {}
+        last_(arguments.exchange + plan_of(arguments).members * 512 + first_slice * 128 + lane * 8) {}
   MACHINE_DEVICE void begin(const SliceArguments&) { block_sync(); }
   MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
@@ -99,10 +99,10 @@ class SlicePackedGrid {
                              int exchange) const {
     unsigned char* begin = arguments.exchange + slot(exchange);
     // With the other mark nobody sees it.
-    Place place = {
-        begin + slice * 512 + publisher.position * 16,
-        begin + arguments.plan.members * 512 + (slice & ~1) * 128 + publisher.position * 8 + (slice & 1) * 4,
-        mark_ ^ (exchange == arguments.lost_exchange ? 1u : 0u)};
+    Place place = {begin + slice * 512 + publisher.position * 16,
+                   begin + plan_of(arguments).members * 512 + (slice & ~1) * 128 + publisher.position * 8 +
+                       (slice & 1) * 4,
+                   mark_ ^ (exchange == arguments.lost_exchange ? 1u : 0u)};
     compute_now(place.words);
     compute_now(place.last);
     compute_now(place.mark);
@@ -125,7 +125,7 @@ class SlicePackedGrid {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
   MACHINE_DEVICE static unsigned columns(const SliceArguments& arguments) {
-    return static_cast<unsigned>(arguments.plan.members * kPackedTile);
+    return static_cast<unsigned>(plan_of(arguments).members * kPackedTile);
   }
   MACHINE_DEVICE void load(Tiles& tiles, unsigned from) const {
 #pragma unroll
@@ -229,7 +229,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     if (!training) return true;
 
     MatrixWeights back;
-    load_weights(a.plan.columns_offset, 2, back);
+    load_weights(plan_of(a).columns_offset, 2, back);
     logits(a, across, gradient);
     if (warp_ < Base::kLossWarps) Base::gradient_of_loss(a);
     block_sync();  // the logits' gradient is complete
@@ -247,7 +247,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     Inputs columns, rows;
     load_inputs(a, columns, a.x_columns, batch_);
     update_columns(a, 2, step, 0, kPairs, [&](int slice) { return Format::transposed(below[slice]); });
-    load_weights(a.plan.columns_offset, 1, back);
+    load_weights(plan_of(a).columns_offset, 1, back);
     const Addends of_second = addends(a);
     mask = load_mask(a, 0, step);
     exchange_.take(a, gradient, waiter_, Base::gradient_exchange(a, 1));
@@ -325,7 +325,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     Base::store_partial(a, low);
     float value[8];
     high.finish(value, lane_);
-    if ((lane_ & 3) < a.plan.last_lanes) {
+    if ((lane_ & 3) < plan_of(a).last_lanes) {
       float4* place = Base::last_partial(a, warp_);
       place[0] = make_float4(value[0], value[1], value[2], value[3]);
       place[1] = make_float4(value[4], value[5], value[6], value[7]);
@@ -336,7 +336,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   MACHINE_DEVICE void gradient_below_last(const Arguments& a, const Packed& hidden,
                                           const AcrossWeights (&across)[kPairs],
                                           Values (&below)[2 * kPairs]) const {
-    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float result[2][8];
@@ -356,15 +356,16 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   };
   MACHINE_DEVICE Addends addends(const Arguments& a) const {
     const Publisher publisher = Base::publisher();
-    auto sums = static_cast<std::uint32_t>(
-        a.plan.partial_offset + ((Base::partial_ ^ 1) * kOwn + Base::published()) * kWarps * kPartialTile +
-        (publisher.half * 32 + publisher.position) * 16);
+    auto sums =
+        static_cast<std::uint32_t>(plan_of(a).partial_offset +
+                                   ((Base::partial_ ^ 1) * kOwn + Base::published()) * kWarps * kPartialTile +
+                                   (publisher.half * 32 + publisher.position) * 16);
     compute_now(sums);
     return {sums, 0};
   }
   MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
     Addends own = addends(a);
-    own.bias = static_cast<std::uint32_t>(a.plan.bias_offset +
+    own.bias = static_cast<std::uint32_t>(plan_of(a).bias_offset +
                                           ((layer * kOwn + Base::published()) * 4 + (lane_ & 3)) * 8);
     compute_now(own.bias);
     return own;
@@ -449,8 +450,8 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
                                      Columns&& columns) const {
     MatrixWeights unused;
-    update<false>(a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end, columns,
-                  unused);
+    update<false>(a, plan_of(a).columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
+                  columns, unused);
   }
   /// A part of the second layer's, put off until the window of this exchange in the next step.
   MACHINE_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
@@ -461,16 +462,16 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Packed& old, MatrixWeights& w) {
-    if (step == 0) return load_weights(a.plan.rows_offset, layer, w);
+    if (step == 0) return load_weights(plan_of(a).rows_offset, layer, w);
     exchange_.ready_columns(a, old, waiter_, layer - 1);
     update<true>(
-        a, a.plan.rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
+        a, plan_of(a).rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
         [&](int slice) { return PackedTf32::operands(old.tile(slice)); }, w);
     if (layer == 2 && warp_ >= 6) update_bias(a, layer, warp_ - 6);
   }
   MACHINE_DEVICE void update_bias(const Arguments& a, int layer, int own) const {
     Base::update_bias(a, load_tile<Format::kWords>(Base::own_gradient(a, layer, own), lane_),
-                      Base::floats(a.plan.bias_offset) + 8 * (kOwn * layer + own));
+                      Base::floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + own));
   }
   /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
   /// gradients are complete.
@@ -483,14 +484,14 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   /// Both tiles of the last layer, and the weights that their products take.
   MACHINE_DEVICE void update_last(const Arguments& a, int step, Packed& old,
                                   AcrossWeights (&across)[kPairs]) {
-    float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
+    float4* masters = Base::matrix(plan_of(a).last_offset[0], 1) + lane_;
     float4 value[kPairs], high_value[kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       value[i] = masters[i * 32], high_value[i] = Base::second_tile(a, i).load(lane_);
     if (step > 0) {
       exchange_.ready_columns(a, old, waiter_, kLast - 1);
-      const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+      const unsigned char* dlogits = shared_memory() + plan_of(a).dlogits_offset;
       const Own own = Base::load_own(dlogits, 2 * kTile),
                 second_own = Base::load_own(dlogits + kTile, 2 * kTile);
 #pragma unroll
@@ -538,7 +539,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
   /// This warp's pairs of a batch. Beyond its own a warp takes its last pair again, against weights of zero.
   MACHINE_DEVICE void load_inputs(const Arguments& a, Inputs& inputs, const unsigned char* memory,
                                   int batch) const {
-    const unsigned char* x = memory + batch * a.plan.x_batch_bytes + input_begin_ * (2 * kPackedTile);
+    const unsigned char* x = memory + batch * plan_of(a).x_batch_bytes + input_begin_ * (2 * kPackedTile);
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
       const unsigned char* pair = x + max(0, min(i, input_pairs_ - 1)) * (2 * kPackedTile);

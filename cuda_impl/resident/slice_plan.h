@@ -268,9 +268,11 @@ constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
   return std::int64_t{members} * (tile + 16 + (columns ? tile : 0));
 }
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes. gram_teams: 0, or kGramTeams, with
 /// which the first layer's sums are made a step ahead or nothing is.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
                           int team = 1, int own = 1, int gram_teams = 0);
+#endif
 
 }  // namespace headroom::resident

@@ -246,7 +246,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     for (int i = 0; i < kTimes; ++i) named_barrier<32 * (kRowsWarps - kParts)>(kOthersBarrier);
   }
   MACHINE_DEVICE static unsigned char* weights(const Arguments& a, Matrix matrix) {
-    return shared_memory() + a.plan.hidden_offset + kRowsMatrixBytes * matrix;
+    return shared_memory() + plan_of(a).hidden_offset + kRowsMatrixBytes * matrix;
   }
   MACHINE_DEVICE static unsigned char* own_first(const Arguments& a, int step) {
     return weights(a, kSecondRows) + kRowsWeightBytes + (step & 1) * kTile;
@@ -255,13 +255,13 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     return weights(a, kSecondRows) + kRowsWeightBytes + 2 * kTile;
   }
   MACHINE_DEVICE static unsigned char* dlogits(const Arguments& a, int tile) {
-    return shared_memory() + a.plan.dlogits_offset + tile * kTile;
+    return shared_memory() + plan_of(a).dlogits_offset + tile * kTile;
   }
   MACHINE_DEVICE float2* row_losses(const Arguments& a) const {
-    return reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset);
+    return reinterpret_cast<float2*>(shared_memory() + plan_of(a).row_loss_offset);
   }
   MACHINE_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
-    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.barrier_offset + 8 * kRowsBarriers);
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + plan_of(a).barrier_offset + 8 * kRowsBarriers);
   }
   /// All warps leave behind the same step: written before its last barrier, read behind it.
   MACHINE_DEVICE void tell_timed_out(const Arguments& a) const {
@@ -274,7 +274,8 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   // ---- from one member of the team to the other
 
   MACHINE_DEVICE static std::uint32_t barrier(const Arguments& a, int arrival) {
-    return shared_address(shared_memory()) + static_cast<std::uint32_t>(a.plan.barrier_offset + 8 * arrival);
+    return shared_address(shared_memory()) +
+           static_cast<std::uint32_t>(plan_of(a).barrier_offset + 8 * arrival);
   }
   MACHINE_DEVICE static int arrival_of(Matrix matrix) { return kWeights + min(matrix, kLastLow); }
   MACHINE_DEVICE void expect(const Arguments& a, int arrival) const {
@@ -353,7 +354,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
       step_sync();  // 5
       update_third_columns(a, third, step + 1 < a.steps);
       keep_third(a, third);
-      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
       Fragments rows[kEarlyRows];
 #pragma unroll
       for (int i = 0; i < kEarlyRows; ++i) rows[i] = Base::load_row_inputs(a, i);
@@ -435,11 +436,11 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
 #pragma unroll
     for (int layer = 1; layer < 3; ++layer) {
       send(static_cast<Matrix>(kSecondRows + layer - 1),
-           [&](int i) { return Base::matrix(a.plan.rows_offset, layer)[i * 32 + lane_]; });
+           [&](int i) { return Base::matrix(plan_of(a).rows_offset, layer)[i * 32 + lane_]; });
       send(static_cast<Matrix>(kSecondColumns + layer - 1),
-           [&](int i) { return Base::matrix(a.plan.columns_offset, layer)[i * 32 + lane_]; });
+           [&](int i) { return Base::matrix(plan_of(a).columns_offset, layer)[i * 32 + lane_]; });
     }
-    send(kLastLow, [&](int i) { return Base::matrix(a.plan.last_offset[0], 1)[i * 32 + lane_]; });
+    send(kLastLow, [&](int i) { return Base::matrix(plan_of(a).last_offset[0], 1)[i * 32 + lane_]; });
     send(kLastHigh, [&](int i) { return Base::second_tile(a, i).load(lane_); });
   }
 
@@ -459,18 +460,18 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
   }
   // From the step before.
   MACHINE_DEVICE void update_second_rows(const Arguments& a, const Columns& first, bool sends) const {
-    update_matrix(a, a.plan.rows_offset, 1, kSecondRows, first, load_own_gradient(a, 1), sends);
+    update_matrix(a, plan_of(a).rows_offset, 1, kSecondRows, first, load_own_gradient(a, 1), sends);
   }
   MACHINE_DEVICE void update_third_rows(const Arguments& a, const Columns& second, bool sends) const {
-    update_matrix(a, a.plan.rows_offset, 2, kThirdRows, second, load_own_gradient(a, 2), sends);
+    update_matrix(a, plan_of(a).rows_offset, 2, kThirdRows, second, load_own_gradient(a, 2), sends);
   }
   MACHINE_DEVICE void update_second_columns(const Arguments& a, const Columns& gradient, int step,
                                             bool sends) const {
-    update_matrix(a, a.plan.columns_offset, 1, kSecondColumns, gradient, load_rows(own_first(a, step)),
+    update_matrix(a, plan_of(a).columns_offset, 1, kSecondColumns, gradient, load_rows(own_first(a, step)),
                   sends);
   }
   MACHINE_DEVICE void update_last(const Arguments& a, const Columns& third, bool sends) const {
-    float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
+    float4* masters = Base::matrix(plan_of(a).last_offset[0], 1) + lane_;
     const Own low_own = load_rows(dlogits(a, 0)), high_own = load_rows(dlogits(a, 1));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -503,7 +504,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
         gradient.tile[half * kCount + i] =
             below_last(rows, load_across(a, first_slice_ / 2 + i), third.tile[half * kCount + i]);
     }
-    update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, gradient, load_rows(own_second(a)), sends);
+    update_matrix(a, plan_of(a).columns_offset, 2, kThirdColumns, gradient, load_rows(own_second(a)), sends);
   }
 
   /// Pairs of rows of the next step's inputs that are in registers before the first layer's gradient is complete. There is
@@ -555,11 +556,11 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     update_own_bias(a, 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_rows(dlogits(a, i)));
+      update_bias(a, Base::floats(plan_of(a).last_bias_offset) + 8 * i, load_rows(dlogits(a, i)));
     if (Base::is_first()) Base::store_loss(a, step);
   }
   MACHINE_DEVICE void update_own_bias(const Arguments& a, int layer) const {
-    update_bias(a, Base::floats(a.plan.bias_offset) + 8 * layer, load_own_gradient(a, layer));
+    update_bias(a, Base::floats(plan_of(a).bias_offset) + 8 * layer, load_own_gradient(a, layer));
   }
 
   // ---- four warps that are the chain
@@ -598,7 +599,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
 
   // Parts of a sum, two places in turn: who writes one again has met the others behind its last reader.
   MACHINE_DEVICE float4& part_of_sum(const Arguments& a, int from, int tile) const {
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset + kWarps * kPartialTile +
+    return reinterpret_cast<float4*>(shared_memory() + plan_of(a).partial_offset + kWarps * kPartialTile +
                                      place_ * (2 * kParts * 512))[(tile * kParts + from) * 32 + lane_];
   }
   MACHINE_DEVICE void store_part(const Arguments& a, const float (&sum)[4], int tile = 0) const {
@@ -717,7 +718,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first_row() + 8 * i;
-      label[i] = row < a.plan.batch ? a.labels[std::int64_t{next_batch_} * a.plan.batch + row] : -1;
+      label[i] = row < plan_of(a).batch ? a.labels[std::int64_t{next_batch_} * plan_of(a).batch + row] : -1;
     }
   }
   MACHINE_DEVICE int first_row() const { return 16 * rank_ + (lane_ >> 2); }
@@ -734,7 +735,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
              kFirstSums);
   }
   MACHINE_DEVICE unsigned char* others_first(const Arguments& a) const {
-    return shared_memory() + a.plan.team_offset + lane_ * 16;
+    return shared_memory() + plan_of(a).team_offset + lane_ * 16;
   }
   MACHINE_DEVICE void add_others_first(const Arguments& a, float (&sum)[4], int step) {
     const float2 bias = Base::bias_of(a, 0, 0);
@@ -754,7 +755,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     await_weights(a, kThirdColumns, step);
     const Product low_weights = load_product(a, kLastLow), high_weights = load_product(a, kLastHigh);
     const int t = lane_ & 3;
-    auto bias = TwoRowsOfLoss::load_bias(Base::floats(a.plan.last_bias_offset), a.plan.classes, t);
+    auto bias = TwoRowsOfLoss::load_bias(Base::floats(plan_of(a).last_bias_offset), plan_of(a).classes, t);
     if (!leads()) bias = {};
     take<false>(a, kThirdHidden, mine);
     float low[4], high[4];
@@ -772,7 +773,7 @@ class SliceRowsMember : SliceWholeSums<Format, SliceRowHalves, kRowsPairs, 2> {
     const Product product = load_product(a, kThirdColumns);
 
     const int row[2] = {first_row(), first_row() + 8};
-    const auto rows = TwoRowsOfLoss::of(low, high, label, row, a.plan.batch, a.gradient_scale, t);
+    const auto rows = TwoRowsOfLoss::of(low, high, label, row, plan_of(a).batch, a.gradient_scale, t);
     const auto& power = rows.gradient;
     const uint4 gradient_rows =
         make_uint4(Format::pack(power[0][0], power[0][1]), Format::pack(power[1][0], power[1][1]),

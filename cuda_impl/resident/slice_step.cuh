@@ -158,7 +158,7 @@ class SliceMember {
 
  protected:
   /// Known when compiled, if it can be: loops over layers then need no registers moved from one turn to the next.
-  MACHINE_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : a.plan.layers; }
+  MACHINE_DEVICE static int layers(const Arguments& a) { return kLayers > 0 ? kLayers : plan_of(a).layers; }
   static constexpr int kUnroll = kLayers > 0 ? kLayers : 1;
 
   // ---- the warps of a thread block: eight that multiply, and those that serve them, if there are any
@@ -241,7 +241,8 @@ class SliceMember {
     return warp_any(lane_ < kBlock / 32 && timed_out_words(a)[lane_] != 0);
   }
   MACHINE_DEVICE static std::uint32_t* timed_out_words(const Arguments& a) {
-    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_barrier_offset + kTeamBarrierBytes);
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + plan_of(a).team_barrier_offset +
+                                            kTeamBarrierBytes);
   }
   MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
@@ -249,7 +250,7 @@ class SliceMember {
   }
   MACHINE_DEVICE void load_label(const Arguments& a) {
     const int row = serving_warp() * 8 + (lane_ >> 2);
-    label_ = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
+    label_ = row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
   }
 
   // ---- a step
@@ -350,12 +351,12 @@ class SliceMember {
 
   MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     next_batch(a);
-    if constexpr (kLongBodies) wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    if constexpr (kLongBodies) wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step);
     Place place;
     if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
     if constexpr (kLongBodies) {
       typename Format::Sums sums[1] = {};
-      for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch_, [&](int i, const Fragments& x) {
+      for_inputs(a, a.x_rows, plan_of(a).x_rows_offset, batch_, [&](int i, const Fragments& x) {
         Format::multiply_inputs(sums[0], i & 1, x, first_weights(a, i, 0), lane_);
       });
       fetch_early(a, old, 0);
@@ -460,7 +461,7 @@ class SliceMember {
     if constexpr (!kAhead) {
       float value[8];
       Format::finish_second(high, value, lane_);
-      if ((lane_ & 3) < a.plan.last_lanes) {
+      if ((lane_ & 3) < plan_of(a).last_lanes) {
         float4* place = last_partial(a, warp_);
         place[0] = make_float4(value[0], value[1], value[2], value[3]);
         place[1] = make_float4(value[4], value[5], value[6], value[7]);
@@ -483,7 +484,7 @@ class SliceMember {
                                                          lane_)[serving_warp() & 1];
       z.x += low.x, z.y += low.y;
     }
-    if (t < a.plan.last_lanes)
+    if (t < plan_of(a).last_lanes)
 #pragma unroll
       for (int from = kFirstHiddenWarp; from < kWarps; ++from) {
         const float2 high = reinterpret_cast<const float2*>(last_partial(a, from) +
@@ -491,12 +492,12 @@ class SliceMember {
         z.z += high.x, z.w += high.y;
       }
     if constexpr (kTeam > 1) z = team_.sum(a, waiter_, serving_warp(), z);
-    const float* bias = floats(a.plan.last_bias_offset);
+    const float* bias = floats(plan_of(a).last_bias_offset);
     float logit[4] = {z.x + bias[2 * t], z.y + bias[2 * t + 1], z.z + bias[8 + 2 * t], z.w + bias[9 + 2 * t]};
     float highest = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (class_of(i, t) >= a.plan.classes) logit[i] = -INFINITY;
+      if (class_of(i, t) >= plan_of(a).classes) logit[i] = -INFINITY;
       highest = fmaxf(highest, logit[i]);
     }
     highest = quad_maximum(highest);
@@ -508,13 +509,13 @@ class SliceMember {
       if (class_of(i, t) == label_) label_distance = logit[i] - highest;
     }
     sum = quad_sum(sum);
-    const float inverse = row < a.plan.batch ? (kLongBodies ? divide_checked(a.gradient_scale, sum)
-                                                            : divide(a.gradient_scale, sum))
-                                             : 0.0f;
+    const float inverse = row < plan_of(a).batch ? (kLongBodies ? divide_checked(a.gradient_scale, sum)
+                                                                : divide(a.gradient_scale, sum))
+                                                 : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       power[i] = power[i] * inverse - (class_of(i, t) == label_ ? a.gradient_scale : 0.0f);
-    unsigned char* tiles = shared_memory() + a.plan.dlogits_offset;
+    unsigned char* tiles = shared_memory() + plan_of(a).dlogits_offset;
     Format::store_two(tiles, serving_warp(), lane_, power[0], power[1]);
     Format::store_two(tiles + kTile, serving_warp(), lane_, power[2], power[3]);
     if constexpr (kKeepsColumns) {
@@ -527,7 +528,8 @@ class SliceMember {
   MACHINE_DEVICE void keep_row_loss(const Arguments& a) const {
     const float distance = quad_sum(row_distance_);
     if ((lane_ & 3) == 0)
-      reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset)[serving_warp() * 8 + (lane_ >> 2)] =
+      reinterpret_cast<float2*>(shared_memory() +
+                                plan_of(a).row_loss_offset)[serving_warp() * 8 + (lane_ >> 2)] =
           make_float2(row_sum_, distance);
   }
   MACHINE_DEVICE static int class_of(int i, int t) { return 8 * (i >> 1) + 2 * t + (i & 1); }
@@ -546,8 +548,8 @@ class SliceMember {
   }
   MACHINE_DEVICE void update_last_bias(const Arguments& a, int tile) const {
     const Values values =
-        load_tile<Format::kWords>(shared_memory() + a.plan.dlogits_offset + tile * kTile, lane_);
-    update_bias(a, values, floats(a.plan.last_bias_offset) + 8 * tile);
+        load_tile<Format::kWords>(shared_memory() + plan_of(a).dlogits_offset + tile * kTile, lane_);
+    update_bias(a, values, floats(plan_of(a).last_bias_offset) + 8 * tile);
   }
   /// By a warp each that publishes nothing.
   MACHINE_DEVICE void update_biases(const Arguments& a) const {
@@ -569,8 +571,8 @@ class SliceMember {
   }
 
   MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
-    const float2 row = reinterpret_cast<const float2*>(shared_memory() + a.plan.row_loss_offset)[lane_];
-    const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
+    const float2 row = reinterpret_cast<const float2*>(shared_memory() + plan_of(a).row_loss_offset)[lane_];
+    const float loss = lane_ < plan_of(a).batch ? logf(row.x) - row.y : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
 
@@ -644,16 +646,17 @@ class SliceMember {
     }
   }
   MACHINE_DEVICE Weights load_column(const Arguments& a, int layer, int i, int c) const {
-    return Format::load_weights(matrix(a.plan.columns_offset, layer, c) + i * 32, lane_);
+    return Format::load_weights(matrix(plan_of(a).columns_offset, layer, c) + i * 32, lane_);
   }
   MACHINE_DEVICE typename Format::AcrossWeights load_across(const Arguments& a, int i) const {
-    return Format::load_across_weights(matrix(a.plan.last_offset[0], 1) + i * 32, second_tile(a, i), lane_);
+    return Format::load_across_weights(matrix(plan_of(a).last_offset[0], 1) + i * 32, second_tile(a, i),
+                                       lane_);
   }
 
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
   MACHINE_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles, const BackwardWeights& back) {
     if (layers(a) == 2 || idle()) return;
-    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float result[kPairSlices][8];
@@ -678,13 +681,13 @@ class SliceMember {
     }
     const int owner = warp_of(share), pair = its_pair - first_pair(a, share) + owner * kPairs;
     const float4* first =
-        reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
-    const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
-                                pair * 8 * a.plan.last_lanes,
-                            a.plan.last_lanes};
+        reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[0]) + pair * 32;
+    const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[1]) +
+                                pair * 8 * plan_of(a).last_lanes,
+                            plan_of(a).last_lanes};
     Values columns[kOwn];
     float result[kPairSlices][8];
-    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
     Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
@@ -735,7 +738,7 @@ class SliceMember {
         for (int c = 0; c < kOwn; ++c) {
           ReadyWeight& w = back.columns[c * kPairs + i];
           if constexpr (kTurned)
-            w = turned_weights(a.plan.columns_offset, layer, i, c);
+            w = turned_weights(plan_of(a).columns_offset, layer, i, c);
           else if constexpr (!kLoadsAhead)
             w = load_column(a, layer, i, c);
           multiply_tiles(sums[c], i, gradient, w);
@@ -873,18 +876,18 @@ class SliceMember {
   MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, const Tiles& gradient) const {
     Weights unused[kHeld];
     update<false>(
-        a, a.plan.columns_offset, layer, gradient, [&](int c) { return own_hidden(a, layer - 1, step, c); },
-        unused);
+        a, plan_of(a).columns_offset, layer, gradient,
+        [&](int c) { return own_hidden(a, layer - 1, step, c); }, unused);
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
     if (step > 0 && !updates_rows_early(a, layer)) {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
-          a, a.plan.rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
+          a, plan_of(a).rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
       if (!kBiasesInStep && !kAhead && warp_ == 7) update_own_bias(a, layer);
     } else {
-      load_matrix(a.plan.rows_offset, layer, w);
+      load_matrix(plan_of(a).rows_offset, layer, w);
     }
   }
   /// Rows of the second layer in the step itself, while the first layer's gradient is made, if the activations are kept here.
@@ -895,14 +898,14 @@ class SliceMember {
     Tiles old;
     Weights unused[kHeld];
     take_old(a, 0, old);
-    update<false>(a, a.plan.rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
+    update<false>(a, plan_of(a).rows_offset, 1, old, [&](int c) { return own_gradient(a, 1, c); }, unused);
   }
   /// Whether a layer's activations are kept; to keep them, and to take those of the step before.
   MACHINE_DEVICE static bool keeps(const Arguments& a, int layer) {
     return kKeptLayers > 0 && layer >= layers(a) - 1 - kKeptLayers;
   }
   MACHINE_DEVICE unsigned char* kept(const Arguments& a, int layer) const {
-    return shared_memory() + a.plan.dlogits_offset + 2 * kOwnTile +
+    return shared_memory() + plan_of(a).dlogits_offset + 2 * kOwnTile +
            ((layer - (layers(a) - 1 - kKeptLayers)) * kWarps + warp_) * (2 * kPairs * kTile);
   }
   MACHINE_DEVICE void keep(const Arguments& a, int layer, const Tiles& tiles) const {
@@ -938,11 +941,11 @@ class SliceMember {
   MACHINE_DEVICE void update_last(const Arguments& a, int step, Tiles& old, Weights (&w)[kPairs],
                                   SecondWeights (&second)[kPairs]) {
     const int m = Format::master_lane(lane_);
-    float4* masters = matrix(a.plan.last_offset[0], 1);
+    float4* masters = matrix(plan_of(a).last_offset[0], 1);
     if (idle()) return;
     if (step > 0) {
       take_old(a, layers(a) - 2, old);
-      const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+      const unsigned char* dlogits = shared_memory() + plan_of(a).dlogits_offset;
       const typename Format::Own first_own = load_own(dlogits, 2 * kTile),
                                  second_own = load_own(dlogits + kTile, 2 * kTile);
       if constexpr (kOneSlice) {
@@ -1002,9 +1005,9 @@ class SliceMember {
   }
 
   MACHINE_DEVICE void multiply_first(const Arguments& a, int step, int batch) {
-    wait_for_inputs(a, 0, a.plan.x_rows_offset, step);
+    wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step);
     clear_first_sums();
-    for_inputs(a, a.x_rows, a.plan.x_rows_offset, batch,
+    for_inputs(a, a.x_rows, plan_of(a).x_rows_offset, batch,
                [&](int i, const Fragments& x) { multiply_first_pair(a, i, x); });
   }
   MACHINE_DEVICE void clear_first_sums() {
@@ -1037,11 +1040,11 @@ class SliceMember {
   }
   /// And the product of the next step, if there is one.
   MACHINE_DEVICE void update_first_and_multiply(const Arguments& a, int step, const EarlyInputs& columns) {
-    if constexpr (kEarlyInputs < kInputs) wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
-    if (step + 1 < a.steps) wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+    if constexpr (kEarlyInputs < kInputs) wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step);
+    if (step + 1 < a.steps) wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
     const Owns own = load_first_own(a);
     clear_first_sums();
-    for_inputs(a, a.x_rows, a.plan.x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
+    for_inputs(a, a.x_rows, plan_of(a).x_rows_offset, next_batch_, [&](int i, const Fragments& x) {
       if (kBiasesInStep && i == kInputs - 1 && input_pairs_ < kInputs) return;  // most warps, of 784 inputs
       update_first_pair(a, i, i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own);
       multiply_first_pair(a, i, x);
@@ -1049,9 +1052,9 @@ class SliceMember {
     if (warp_ == (kBiasesInStep ? 2 : 7)) update_own_bias(a, 0);  // 7 has more inputs
   }
   MACHINE_DEVICE void update_first(const Arguments& a, int step) {
-    wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step);
     const Owns own = load_first_own(a);
-    for_inputs(a, a.x_columns, a.plan.x_columns_offset, batch_,
+    for_inputs(a, a.x_columns, plan_of(a).x_columns_offset, batch_,
                [&](int i, const Fragments& x) { update_first_pair(a, i, x, own); });
     warp_sync();
     if (warp_ == 7) update_own_bias(a, 0);
@@ -1061,7 +1064,7 @@ class SliceMember {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer, c), lane_),
-                  floats(a.plan.bias_offset) + 8 * (kOwn * layer + c));
+                  floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + c));
   }
   /// bias [8] += factor * the sum of a tile's rows
   MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
@@ -1083,7 +1086,7 @@ class SliceMember {
   // ---- partial sums
 
   MACHINE_DEVICE float4* partial(const Arguments& a, int warp, int c = 0) const {
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.partial_offset) +
+    return reinterpret_cast<float4*>(shared_memory() + plan_of(a).partial_offset) +
            ((partial_ * kOwn + c) * kWarps + warp) * (kPartialTile / 16);
   }
   /// Both halves of this lane's place, or of lane t's of its quad; only the first last_lanes have one.
@@ -1091,9 +1094,9 @@ class SliceMember {
     return last_partial(a, warp, lane_ & 3);
   }
   MACHINE_DEVICE float4* last_partial(const Arguments& a, int warp, int t) const {
-    float4* begin = kOwn == 1 ? reinterpret_cast<float4*>(shared_memory() + a.plan.last_partial_offset)
+    float4* begin = kOwn == 1 ? reinterpret_cast<float4*>(shared_memory() + plan_of(a).last_partial_offset)
                               : partial(a, 0, 1);  // the logits have no sums there
-    return begin + ((warp * 8 + (lane_ >> 2)) * a.plan.last_lanes + t) * 2;
+    return begin + ((warp * 8 + (lane_ >> 2)) * plan_of(a).last_lanes + t) * 2;
   }
   /// Of each of this member's slices, or of the logits.
   template <int kSlices>
@@ -1120,9 +1123,9 @@ class SliceMember {
 
   /// Extra pairs go to the last warps: the first has to publish.
   MACHINE_DEVICE static int input_begin(const Arguments& a, int rank, int warp) {
-    if constexpr (kInputTeam == 1) return part_begin(a.plan.input_pairs, kInputWarps, warp);
-    const int begin = part_begin(a.plan.input_pairs, kTeam, rank);
-    return begin + part_begin(part_begin(a.plan.input_pairs, kTeam, rank + 1) - begin, kInputWarps, warp);
+    if constexpr (kInputTeam == 1) return part_begin(plan_of(a).input_pairs, kInputWarps, warp);
+    const int begin = part_begin(plan_of(a).input_pairs, kTeam, rank);
+    return begin + part_begin(part_begin(plan_of(a).input_pairs, kTeam, rank + 1) - begin, kInputWarps, warp);
   }
   MACHINE_DEVICE static int part_begin(int count, int parts, int part) {
     return part * (count / parts) + max(0, part - (parts - count % parts));
@@ -1148,7 +1151,7 @@ class SliceMember {
         use(i, f);
       }
     };
-    const unsigned char* unstaged = memory + batch * a.plan.x_batch_bytes + begin;
+    const unsigned char* unstaged = memory + batch * plan_of(a).x_batch_bytes + begin;
     if constexpr (kRollsInputs) {
       if (offset >= 0)
         roll_inputs(shared_memory() + offset + begin, use,
@@ -1184,10 +1187,10 @@ class SliceMember {
   }
   /// Pair i of this warp's inputs of this step's batch, as columns.
   MACHINE_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
-    const unsigned char* x = (a.plan.x_columns_offset >= 0 ? shared_memory() + a.plan.x_columns_offset
-                                                           : a.x_columns + batch_ * a.plan.x_batch_bytes) +
-                             input_byte(a.plan.x_columns_offset >= 0) +
-                             2 * max(0, min(i, input_pairs_ - 1)) * kTile;
+    const unsigned char* x =
+        (plan_of(a).x_columns_offset >= 0 ? shared_memory() + plan_of(a).x_columns_offset
+                                          : a.x_columns + batch_ * plan_of(a).x_batch_bytes) +
+        input_byte(plan_of(a).x_columns_offset >= 0) + 2 * max(0, min(i, input_pairs_ - 1)) * kTile;
     Fragments f;
 #pragma unroll
     for (int part = 0; part < 2 * Format::kParts; ++part) assign(f, part, load_generic16(x + part * 512));
@@ -1195,7 +1198,7 @@ class SliceMember {
   }
   /// The same of the next step, as rows, where there is always room to stage them.
   MACHINE_DEVICE Fragments load_row_inputs(const Arguments& a, int i) const {
-    const unsigned char* x = shared_memory() + a.plan.x_rows_offset + input_byte(true) +
+    const unsigned char* x = shared_memory() + plan_of(a).x_rows_offset + input_byte(true) +
                              2 * max(0, min(i, input_pairs_ - 1)) * kTile;
     Fragments f;
 #pragma unroll
@@ -1204,26 +1207,26 @@ class SliceMember {
   }
   MACHINE_DEVICE void load_inputs(const Arguments& a, EarlyInputs& columns, int step) const {
     if (kEarlyInputs == 0) return;
-    wait_for_inputs(a, 1, a.plan.x_columns_offset, step);
+    wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step);
     const auto each = [&](const unsigned char* memory, auto&& load) {
-      const unsigned char* x = memory + input_byte(a.plan.x_columns_offset >= 0);
+      const unsigned char* x = memory + input_byte(plan_of(a).x_columns_offset >= 0);
 #pragma unroll
       for (int i = 0; i < kEarlyInputs; ++i)
 #pragma unroll
         for (int part = 0; part < 2 * Format::kParts; ++part)
           assign(columns[i], part, load(x + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
     };
-    if (a.plan.x_columns_offset >= 0)
-      each(shared_memory() + a.plan.x_columns_offset,
+    if (plan_of(a).x_columns_offset >= 0)
+      each(shared_memory() + plan_of(a).x_columns_offset,
            [](const unsigned char* address) { return load_shared16(address); });
     else
-      each(a.x_columns + batch_ * a.plan.x_batch_bytes,
+      each(a.x_columns + batch_ * plan_of(a).x_batch_bytes,
            [](const unsigned char* address) { return load_constant16(address); });
   }
   // Rows and columns of a batch are staged by one bulk copy each, one thread's work. A buffer is overwritten behind a
   // barrier that all have passed since they read it.
   MACHINE_DEVICE std::uint32_t staging_barrier(const Arguments& a, int which) const {
-    return shared_address(shared_memory()) + static_cast<std::uint32_t>(a.plan.staging_barrier_offset) +
+    return shared_address(shared_memory()) + static_cast<std::uint32_t>(plan_of(a).staging_barrier_offset) +
            8 * static_cast<std::uint32_t>(which);
   }
   MACHINE_DEVICE void begin_staging(const Arguments& a) const {
@@ -1238,21 +1241,21 @@ class SliceMember {
                             int thread) const {
     if (offset < 0 || thread_index() != thread) return;
     const auto bytes = static_cast<std::uint32_t>(
-        kTeam == 1 ? a.plan.x_batch_bytes
+        kTeam == 1 ? plan_of(a).x_batch_bytes
                    : std::int64_t{2} * (input_begin(a, rank_ + 1, 0) - input_first_) * kTile);
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(a, which), bytes);
     if (kTeam > 1 && bytes == 0) return;
     bulk_load(shared_memory() + offset,
-              memory + batch * a.plan.x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
+              memory + batch * plan_of(a).x_batch_bytes + (kTeam == 1 ? 0 : 2 * input_first_ * kTile), bytes,
               staging_barrier(a, which));
   }
   /// Of the next step.
   MACHINE_DEVICE void stage_rows(const Arguments& a, int thread = kThreads - 1) const {
-    stage(a, 0, a.x_rows, a.plan.x_rows_offset, next_batch_, thread);
+    stage(a, 0, a.x_rows, plan_of(a).x_rows_offset, next_batch_, thread);
   }
   MACHINE_DEVICE void stage_columns(const Arguments& a, int thread = kThreads - 1) const {
-    stage(a, 1, a.x_columns, a.plan.x_columns_offset, batch_, thread);
+    stage(a, 1, a.x_columns, plan_of(a).x_columns_offset, batch_, thread);
   }
   /// Nothing but this device's own memory is waited for, so this needs no bound.
   MACHINE_DEVICE void wait_for_inputs(const Arguments& a, int which, int offset, int step) const {
@@ -1283,6 +1286,8 @@ class SliceMember {
   template <int kSlices = 2, class Visit>
   MACHINE_DEVICE void for_pair(const Arguments& a, int layer, float4& pair, int master_lane, int column,
                                int output, bool transposed, bool exists, Visit&& visit) const {
+    // From the arguments, also where the plan is a constant (plan_of()): with constant widths more places are worked out at once than
+    // there are registers for.
     const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
     float* values[4] = {&pair.x, &pair.y, &pair.z, &pair.w};
 #pragma unroll
@@ -1322,8 +1327,8 @@ class SliceMember {
       for (int layer = 1; layer < last; ++layer)
 #pragma unroll 1
         for (int c = 0; c < kOwn; ++c) {
-          float4 &row = matrix(a.plan.rows_offset, layer, c)[i * 32 + m],
-                 &own = matrix(a.plan.columns_offset, layer, c)[i * 32 + m];
+          float4 &row = matrix(plan_of(a).rows_offset, layer, c)[i * 32 + m],
+                 &own = matrix(plan_of(a).columns_offset, layer, c)[i * 32 + m];
           if constexpr (kTurned) {
             for_pair(a, layer, row, m, own_column(0), column + 8 * c, true, exists, visit);
             for_pair(a, layer, own, m, own_column(0), column + 8 * c, false, exists, mirror);
@@ -1332,9 +1337,9 @@ class SliceMember {
             for_pair<kPairSlices>(a, layer, own, m, column, own_column(c), true, exists, mirror);
           }
         }
-      for_pair<kPairSlices>(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false,
+      for_pair<kPairSlices>(a, last, matrix(plan_of(a).last_offset[0], 1)[i * 32 + m], m, column, 0, false,
                             exists, visit);
-      for_pair<kPairSlices>(a, last, matrix(a.plan.last_offset[0], 1)[i * 32 + m], m, column, 0, false,
+      for_pair<kPairSlices>(a, last, matrix(plan_of(a).last_offset[0], 1)[i * 32 + m], m, column, 0, false,
                             exists, mirror);
       const SecondTile tile = second_tile(a, i);
       if (tile.holds(m)) {
@@ -1348,18 +1353,19 @@ class SliceMember {
   MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     const int last = layers(a) - 1;
     if (warp_ < last && lane_ < 8 * kOwn)
-      visit(floats(a.plan.bias_offset)[8 * kOwn * warp_ + lane_],
+      visit(floats(plan_of(a).bias_offset)[8 * kOwn * warp_ + lane_],
             own_column(0) + lane_ < a.plan.widths[warp_ + 1],
             a.plan.bias_begin[warp_] + own_column(0) + lane_);
     if (warp_ == 7 && lane_ < kMostClasses)
-      visit(floats(a.plan.last_bias_offset)[lane_], lane_ < a.plan.classes, a.plan.bias_begin[last] + lane_);
+      visit(floats(plan_of(a).last_bias_offset)[lane_], lane_ < plan_of(a).classes,
+            a.plan.bias_begin[last] + lane_);
   }
 
   /// Masters and biases of this member, by the warps that have them, out of the flat parameters; everything else zero.
   template <int kThreadCount = kBlock>
   MACHINE_DEVICE void load(const Arguments& a, bool owns = true) {
 #pragma unroll 1
-    for (int byte = thread_index() * 16; byte < a.plan.shared_bytes; byte += kThreadCount * 16)
+    for (int byte = thread_index() * 16; byte < plan_of(a).shared_bytes; byte += kThreadCount * 16)
       *reinterpret_cast<uint4*>(shared_memory() + byte) = make_uint4(0, 0, 0, 0);
     block_sync();
     if (owns) load_masters(a);
@@ -1388,7 +1394,8 @@ class SliceMember {
         },
         [&](const float& own, bool exists, std::int64_t place) {
           if (kWhole && !stores_hidden(kTeam - 1)) return;
-          if (exists && (place < last_begin || member_ == a.plan.members / kOwn - 1)) a.mirror[place] = own;
+          if (exists && (place < last_begin || member_ == plan_of(a).members / kOwn - 1))
+            a.mirror[place] = own;
         });
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
       if (exists && rank_ == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
@@ -1399,7 +1406,7 @@ class SliceMember {
 
   /// The first of the pairs that this warp reads. A warp beyond the last pair reads the last ones and skips them.
   MACHINE_DEVICE static int first_pair(const Arguments& a, int share) {
-    return min(share * kPairs, a.plan.members / kPairSlices - kPairs);
+    return min(share * kPairs, plan_of(a).members / kPairSlices - kPairs);
   }
   /// That which has this member's slices.
   MACHINE_DEVICE int own_pair() const { return member_ * kOwn / kPairSlices; }
@@ -1417,30 +1424,30 @@ class SliceMember {
            (((layer - 1) * kOwn + c) * kWarps + warp_) * (kPairs * 32);
   }
   MACHINE_DEVICE SecondTile second_tile(const Arguments& a, int i) const {
-    const int lanes = a.plan.last_lanes;
-    return {reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
+    const int lanes = plan_of(a).last_lanes;
+    return {reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[1]) +
                 (warp_ * kPairs + i) * 8 * lanes,
             lanes};
   }
   MACHINE_DEVICE int own_column(int c) const { return 8 * (member_ * kOwn + c); }
   MACHINE_DEVICE float4* first_masters(const Arguments& a, int c = 0) const {
     const int pair = kOwn == 1 ? (warp_ - kFirstInputWarp) * kInputs
-                               : c * a.plan.member_input_pairs + input_begin_ - input_first_;
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.first_offset) + pair * 32;
+                               : c * plan_of(a).member_input_pairs + input_begin_ - input_first_;
+    return reinterpret_cast<float4*>(shared_memory() + plan_of(a).first_offset) + pair * 32;
   }
   /// Only the first layer's are still needed when the next step makes its own. (With one slice there is room for all.)
   MACHINE_DEVICE static int hidden_place(int layer, int step) {
     return kOwn == 1 ? 2 * layer + (step & 1) : layer > 0 ? layer + 1 : step & 1;
   }
   MACHINE_DEVICE unsigned char* own_hidden(const Arguments& a, int layer, int step, int c = 0) const {
-    return shared_memory() + a.plan.hidden_offset + (hidden_place(layer, step) * kOwn + c) * kOwnTile;
+    return shared_memory() + plan_of(a).hidden_offset + (hidden_place(layer, step) * kOwn + c) * kOwnTile;
   }
   MACHINE_DEVICE unsigned char* own_gradient(const Arguments& a, int layer, int c = 0) const {
-    return shared_memory() + a.plan.gradient_offset + (layer * kOwn + c) * kOwnTile;
+    return shared_memory() + plan_of(a).gradient_offset + (layer * kOwn + c) * kOwnTile;
   }
   MACHINE_DEVICE float2 bias_of(const Arguments& a, int layer, int c) const {
     return reinterpret_cast<const float2*>(shared_memory() +
-                                           a.plan.bias_offset)[(layer * kOwn + c) * 4 + (lane_ & 3)];
+                                           plan_of(a).bias_offset)[(layer * kOwn + c) * 4 + (lane_ & 3)];
   }
   MACHINE_DEVICE static float* floats(int offset) {
     return reinterpret_cast<float*>(shared_memory() + offset);

@@ -73,7 +73,7 @@ class Team {
 
   MACHINE_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int i) {
     return shared_address(shared_memory()) +
-           static_cast<std::uint32_t>(arguments.plan.team_barrier_offset + 8 * i);
+           static_cast<std::uint32_t>(plan_of(arguments).team_barrier_offset + 8 * i);
   }
   /// The i-th other member; in a team of three that which is i behind in a ring.
   MACHINE_DEVICE static int other(int i) { return kTeam == 3 ? (rank() + i) % 3 : rank() ^ i; }
@@ -84,8 +84,8 @@ class Team {
     const int place = static_cast<int>(uses_ & 1) * kTeamWarps + warp;
     const std::uint32_t parity = uses_ >> 1 & 1, here = barrier(arguments, place);
     ++uses_;
-    unsigned char* values =
-        shared_memory() + arguments.plan.team_offset + place * static_cast<int>(kBytes) + waiter.lane * 16;
+    unsigned char* values = shared_memory() + plan_of(arguments).team_offset +
+                            place * static_cast<int>(kBytes) + waiter.lane * 16;
     const uint4 packet =
         make_uint4(float_to_bits(own.x), float_to_bits(own.y), float_to_bits(own.z), float_to_bits(own.w));
 #pragma unroll

@@ -36,7 +36,7 @@ class SliceTurnedGrid {
 
   MACHINE_DEVICE SliceTurnedGrid(const SliceArguments& arguments, int first_slice, int lane)
       : reader_(arguments.exchange + first_slice * kHalf + lane * 16),
-        displaced_(arguments.exchange + arguments.plan.members * kHalf + first_slice * 16 + lane * 8) {}
+        displaced_(arguments.exchange + plan_of(arguments).members * kHalf + first_slice * 16 + lane * 8) {}
   MACHINE_DEVICE void begin(const SliceArguments&) { block_sync(); }
   MACHINE_DEVICE void end() {}
   /// Before anything else of a step.
@@ -102,7 +102,7 @@ class SliceTurnedGrid {
     // With the other mark nobody sees it.
     Place place = {arguments.exchange + begin + half * kHalf +
                        16 * (columns_too ? publisher.column_lane() : publisher.position),
-                   arguments.exchange + begin + arguments.plan.members * kHalf + half * 16 +
+                   arguments.exchange + begin + plan_of(arguments).members * kHalf + half * 16 +
                        (publisher.position >> 4) * 8,
                    mark_ ^ (exchange == arguments.lost_exchange ? 1u : 0u)};
     compute_now(place.tile);
@@ -130,7 +130,7 @@ class SliceTurnedGrid {
     return static_cast<unsigned>(exchange) * stride_ + (before ? before_ : now_);
   }
   MACHINE_DEVICE static unsigned columns(const SliceArguments& arguments) {
-    return static_cast<unsigned>(arguments.plan.members * (kHalf + 16));
+    return static_cast<unsigned>(plan_of(arguments).members * (kHalf + 16));
   }
   MACHINE_DEVICE static void load(Tiles& tiles, const unsigned char* from) {
 #pragma unroll
@@ -234,7 +234,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     if (!training) return true;
 
     MatrixWeights back;
-    load_weights(a.plan.columns_offset, 2, back);
+    load_weights(plan_of(a).columns_offset, 2, back);
     logits(a, across, gradient);
     if (warp_ < Base::kLossWarps) {
       Base::gradient_of_loss(a);
@@ -253,7 +253,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     if (warp_ < Base::kLossWarps && Base::is_first()) Base::keep_row_loss(a);
     if (warp_ == Base::kOwnGradientWarp) own_gradient_below_last(a);
     update_columns(a, 2, step, 0, kPairs, gradient);
-    load_weights(a.plan.columns_offset, 1, back);
+    load_weights(plan_of(a).columns_offset, 1, back);
     EarlyInputs columns;
     Base::load_inputs(a, columns, step);
     own = addends(a);
@@ -340,7 +340,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     float4 *low_place = Base::partial(a, warp_) + lane_, *high_place = Base::last_partial(a, warp_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) low_place[32 * half] = low.of(half);
-    if ((lane_ & 3) < a.plan.last_lanes)
+    if ((lane_ & 3) < plan_of(a).last_lanes)
 #pragma unroll
       for (int half = 0; half < 2; ++half) high_place[half] = high.of(half);
     block_sync();
@@ -356,7 +356,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
   MACHINE_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles,
                                           const AcrossWeights (&across)[kPairs]) const {
-    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+    const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float result[2][8];
@@ -378,11 +378,11 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     }
     const int pair = its_pair - Base::first_pair(a, share) + Base::warp_of(share) * kPairs;
     const float4* first =
-        reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32;
-    const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) +
-                                pair * 8 * a.plan.last_lanes,
-                            a.plan.last_lanes};
-    const auto dlogits = Format::load_across(shared_memory() + a.plan.dlogits_offset, lane_);
+        reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[0]) + pair * 32;
+    const SecondTile second{reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[1]) +
+                                pair * 8 * plan_of(a).last_lanes,
+                            plan_of(a).last_lanes};
+    const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
     float result[2][8];
     Format::multiply_across(result, dlogits, Format::load_across_weights(first, second, lane_), lane_);
 #pragma unroll
@@ -405,14 +405,14 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   MACHINE_DEVICE Addends addends(const Arguments& a) const {
     const Publisher publisher = Base::publisher();
     auto sums = static_cast<std::uint32_t>(
-        a.plan.partial_offset + ((Base::partial_ ^ 1) * kOwn + publisher.half) * kWarps * kPartialTile +
+        plan_of(a).partial_offset + ((Base::partial_ ^ 1) * kOwn + publisher.half) * kWarps * kPartialTile +
         (Base::published() * 32 + publisher.position) * 16);
     compute_now(sums);
     return {sums, 0};
   }
   MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
     Addends own = addends(a);
-    own.bias = static_cast<std::uint32_t>(a.plan.bias_offset +
+    own.bias = static_cast<std::uint32_t>(plan_of(a).bias_offset +
                                           ((layer * kOwn + Base::publisher().half) * 4 + (lane_ & 3)) * 8);
     compute_now(own.bias);
     return own;
@@ -526,7 +526,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
                                      const Tiles& gradient) const {
     MatrixWeights unused;
     update<false>(
-        a, a.plan.columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
+        a, plan_of(a).columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
         [&](int slice) { return transposed(gradient, slice); }, unused);
   }
   /// A part of the second layer's, put off until the window of this exchange in the next step.
@@ -537,10 +537,10 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, MatrixWeights& w) {
-    if (step == 0) return load_weights(a.plan.rows_offset, layer, w);
+    if (step == 0) return load_weights(plan_of(a).rows_offset, layer, w);
     exchange_.ready_columns(a, old, waiter_, layer - 1);
     update<true>(
-        a, a.plan.rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
+        a, plan_of(a).rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
         [&](int slice) { return tile_of(old, slice); }, w);
     if (layer == 2 && warp_ == kWarps - 1) update_bias(a, layer);
   }
@@ -548,7 +548,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   MACHINE_DEVICE void update_bias(const Arguments& a, int layer) const {
     const float2 sum = Format::sums_of_rows(TurnedOwn::load(Base::own_gradient(a, layer), lane_));
     if ((lane_ & 3) != 0) return;
-    float* bias = Base::floats(a.plan.bias_offset) + 8 * kOwn * layer + (lane_ >> 2);
+    float* bias = Base::floats(plan_of(a).bias_offset) + 8 * kOwn * layer + (lane_ >> 2);
     bias[0] = fmaf(a.update_factor, sum.x, bias[0]);
     bias[8] = fmaf(a.update_factor, sum.y, bias[8]);
   }
@@ -562,14 +562,14 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
   }
   /// Both tiles of the last layer, and the weights that their products take.
   MACHINE_DEVICE void update_last(const Arguments& a, int step, Tiles& old, AcrossWeights (&across)[kPairs]) {
-    float4* masters = Base::matrix(a.plan.last_offset[0], 1) + lane_;
+    float4* masters = Base::matrix(plan_of(a).last_offset[0], 1) + lane_;
     float4 value[kPairs], high_value[kPairs];
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
       value[i] = masters[i * 32], high_value[i] = Base::second_tile(a, i).load(lane_);
     if (step > 0) {
       exchange_.ready_columns(a, old, waiter_, kLast - 1);
-      const unsigned char* dlogits = shared_memory() + a.plan.dlogits_offset;
+      const unsigned char* dlogits = shared_memory() + plan_of(a).dlogits_offset;
       const Own own = Format::load_own(dlogits, lane_), second_own = Format::load_own(dlogits + kTile, lane_);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -589,7 +589,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
 
   /// Of the next step's batch. Beyond its own a warp takes its last pair again, against weights of zero.
   MACHINE_DEVICE void load_rows(const Arguments& a, int step, Fragments (&rows)[kInputs]) const {
-    if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+    if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
     const auto each = [&](const unsigned char* memory, auto&& load) {
 #pragma unroll
       for (int i = 0; i < kInputs; ++i)
@@ -597,11 +597,11 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
         for (int part = 0; part < 2; ++part)
           assign(rows[i], part, load(memory + max(0, min(i, input_pairs_ - 1)) * 2 * kTile + part * 512));
     };
-    if (a.plan.x_rows_offset >= 0)
-      each(shared_memory() + a.plan.x_rows_offset + Base::input_byte(true),
+    if (plan_of(a).x_rows_offset >= 0)
+      each(shared_memory() + plan_of(a).x_rows_offset + Base::input_byte(true),
            [](const unsigned char* address) { return load_shared16(address); });
     else
-      each(a.x_rows + next_batch_ * a.plan.x_batch_bytes + Base::input_byte(false),
+      each(a.x_rows + next_batch_ * plan_of(a).x_batch_bytes + Base::input_byte(false),
            [](const unsigned char* address) { return load_constant16(address); });
   }
   /// Pair by pair, and a product of the next step.

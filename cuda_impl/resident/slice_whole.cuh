@@ -92,12 +92,12 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
 
   MACHINE_DEVICE static void step_sync() { named_barrier<kWholeThreads>(kStepBarrier); }
   MACHINE_DEVICE static unsigned char* fragments(const Arguments& a, Matrix matrix) {
-    return shared_memory() + a.plan.hidden_offset + 2048 * matrix;
+    return shared_memory() + plan_of(a).hidden_offset + 2048 * matrix;
   }
   /// The gradient below the last layer, a tile of every member: where others have a second buffer of partial sums.
   MACHINE_DEVICE static std::uint32_t third_gradient(const Arguments& a) {
     static_assert(kMembers * kTile == kWarps * kPartialTile);
-    return static_cast<std::uint32_t>(a.plan.partial_offset + kWarps * kPartialTile);
+    return static_cast<std::uint32_t>(plan_of(a).partial_offset + kWarps * kPartialTile);
   }
   /// Behind the last barrier of a step, one for each of the first lanes; written before it.
   MACHINE_DEVICE std::uint32_t timed_out_word(const Arguments& a) const {
@@ -127,7 +127,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
       if (step > 0) update_second_columns(a);
       step_sync();  // 5
       update_third_columns(a);
-      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
       Fragments rows[kEarlyRows];
 #pragma unroll
       for (int i = 0; i < kEarlyRows; ++i) rows[i] = Base::load_row_inputs(a, i);
@@ -147,11 +147,12 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
 #pragma unroll
     for (int layer = 1; layer < 3; ++layer) {
       keep_matrix(a, static_cast<Matrix>(kSecondRows + layer - 1),
-                  Base::matrix(a.plan.rows_offset, layer)[lane_]);
+                  Base::matrix(plan_of(a).rows_offset, layer)[lane_]);
       keep_matrix(a, static_cast<Matrix>(kSecondColumns + layer - 1),
-                  Base::matrix(a.plan.columns_offset, layer)[lane_]);
+                  Base::matrix(plan_of(a).columns_offset, layer)[lane_]);
     }
-    keep_last_weights(a, Base::matrix(a.plan.last_offset[0], 1)[lane_], Base::second_tile(a, 0).load(lane_));
+    keep_last_weights(a, Base::matrix(plan_of(a).last_offset[0], 1)[lane_],
+                      Base::second_tile(a, 0).load(lane_));
   }
   /// Of this warp's pair: a row of 16 bytes for each of its 16 columns, as load_product() takes them.
   MACHINE_DEVICE void keep_weights(const Arguments& a, Matrix matrix, std::uint32_t first,
@@ -201,24 +202,24 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   }
   // From the step before.
   MACHINE_DEVICE void update_second_rows(const Arguments& a) const {
-    update_matrix(a, a.plan.rows_offset, 1, kSecondRows, exchange_.buffer_offset(a, kFirstHidden, true),
+    update_matrix(a, plan_of(a).rows_offset, 1, kSecondRows, exchange_.buffer_offset(a, kFirstHidden, true),
                   load_own_gradient(a, 1));
   }
   MACHINE_DEVICE void update_third_rows(const Arguments& a) const {
-    update_matrix(a, a.plan.rows_offset, 2, kThirdRows, exchange_.buffer_offset(a, kSecondHidden, true),
+    update_matrix(a, plan_of(a).rows_offset, 2, kThirdRows, exchange_.buffer_offset(a, kSecondHidden, true),
                   load_own_gradient(a, 2));
   }
   MACHINE_DEVICE void update_second_columns(const Arguments& a) const {
-    update_matrix(a, a.plan.columns_offset, 1, kSecondColumns,
+    update_matrix(a, plan_of(a).columns_offset, 1, kSecondColumns,
                   exchange_.buffer_offset(a, kSecondGradient, true),
                   Format::transposed(tile(exchange_.buffer_offset(a, kFirstHidden, true), member_)));
   }
   MACHINE_DEVICE void update_third_columns(const Arguments& a) const {
-    update_matrix(a, a.plan.columns_offset, 2, kThirdColumns, third_gradient(a),
+    update_matrix(a, plan_of(a).columns_offset, 2, kThirdColumns, third_gradient(a),
                   Format::transposed(tile(exchange_.buffer_offset(a, kSecondHidden), member_)));
   }
   MACHINE_DEVICE void update_last(const Arguments& a) const {
-    float4& master = Base::matrix(a.plan.last_offset[0], 1)[lane_];
+    float4& master = Base::matrix(plan_of(a).last_offset[0], 1)[lane_];
     const SecondTile second = Base::second_tile(a, 0);
     const float4 low_before = master, high_before = second.load(lane_);
     const std::uint32_t tiles = exchange_.buffer_offset(a, kThirdHidden, true);
@@ -236,7 +237,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   /// there is always room to stage them.
   static constexpr int kEarlyRows = 4;
   MACHINE_DEVICE Own load_dlogits(const Arguments& a, int tile) const {
-    return load_rows(shared_memory() + a.plan.dlogits_offset + tile * kTile);
+    return load_rows(shared_memory() + plan_of(a).dlogits_offset + tile * kTile);
   }
 
   // ---- a warp for what is small: a warp that did it besides would be waited for
@@ -272,7 +273,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     if (member_ == 0) Base::store_loss(a, a.steps - 1);
   }
   MACHINE_DEVICE static float* own_bias(const Arguments& a, int layer) {
-    return Base::floats(a.plan.bias_offset) + 8 * layer;
+    return Base::floats(plan_of(a).bias_offset) + 8 * layer;
   }
   MACHINE_DEVICE void update_second_bias(const Arguments& a) const {
     update_bias(a, own_bias(a, 1), load_own_gradient(a, 1));
@@ -283,7 +284,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
   MACHINE_DEVICE void update_last_bias(const Arguments& a) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      update_bias(a, Base::floats(a.plan.last_bias_offset) + 8 * i, load_dlogits(a, i));
+      update_bias(a, Base::floats(plan_of(a).last_bias_offset) + 8 * i, load_dlogits(a, i));
   }
 
   // ---- two warps that are the chain
@@ -358,7 +359,8 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = lane.row + 8 * i;
-        label[i] = row < a.plan.batch ? a.labels[std::int64_t{Base::batch_} * a.plan.batch + row] : -1;
+        label[i] =
+            row < plan_of(a).batch ? a.labels[std::int64_t{Base::batch_} * plan_of(a).batch + row] : -1;
       }
       Place to = place(a, lane, kFirstHidden);
       step_sync();  // 1
@@ -420,7 +422,8 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     const Product low_weights = load_product(a, lane, kLastLow),
                   high_weights = load_product(a, lane, kLastHigh);
     const int t = lane_ & 3;
-    const auto bias = TwoRowsOfLoss::load_bias(Base::floats(a.plan.last_bias_offset), a.plan.classes, t);
+    const auto bias =
+        TwoRowsOfLoss::load_bias(Base::floats(plan_of(a).last_bias_offset), plan_of(a).classes, t);
     uint4 tiles[kPairs];
     take(a, lane, kThirdHidden, tiles);
     float low[4], high[4];
@@ -433,7 +436,7 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
     const Product product = load_product(a, lane, kThirdColumns);
 
     const int row[2] = {lane.row, lane.row + 8};
-    const auto rows = TwoRowsOfLoss::of(low, high, label, row, a.plan.batch, a.gradient_scale, t);
+    const auto rows = TwoRowsOfLoss::of(low, high, label, row, plan_of(a).batch, a.gradient_scale, t);
     const auto& power = rows.gradient;
     const uint4 dlogits =
         make_uint4(Format::pack(power[0][0], power[0][1]), Format::pack(power[1][0], power[1][1]),
@@ -465,11 +468,11 @@ class SliceWholeMember : SliceWholeSums<Format, SliceHalves, 1, 1> {
       }
     }
     keep_rows(lane, Base::own_gradient(a, 1), gradient);
-    unsigned char* kept = shared_memory() + a.plan.dlogits_offset;
+    unsigned char* kept = shared_memory() + plan_of(a).dlogits_offset;
     keep_rows(lane, kept, {dlogits.x, dlogits.y});
     keep_rows(lane, kept + kTile, {dlogits.z, dlogits.w});
     if (member_ == 0)
-      rows.keep(reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset), label, row, t);
+      rows.keep(reinterpret_cast<float2*>(shared_memory() + plan_of(a).row_loss_offset), label, row, t);
     step_sync();  // 5
   }
 };

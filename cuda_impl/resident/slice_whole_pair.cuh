@@ -64,8 +64,8 @@ class SliceWholePair {
         lane_(thread_index() % 32),
         member_(static_cast<int>(block_index() % kMembers)),
         cluster_(static_cast<int>(block_index() / kMembers)),
-        input_first_(part_begin(a.plan.input_pairs, kClusters, cluster_)),
-        input_count_(part_begin(a.plan.input_pairs, kClusters, cluster_ + 1) - input_first_),
+        input_first_(part_begin(plan_of(a).input_pairs, kClusters, cluster_)),
+        input_count_(part_begin(plan_of(a).input_pairs, kClusters, cluster_ + 1) - input_first_),
         input_begin_(part_begin(input_count_, kWarps, warp_)),
         input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index()},
@@ -448,7 +448,7 @@ class SliceWholePair {
     own[8] = fmaf(a.update_factor, sum[2], own[8]);
   }
   MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    const float loss = lane_ < a.plan.batch ? logf(row.x) - row.y : 0.0f;
+    const float loss = lane_ < plan_of(a).batch ? logf(row.x) - row.y : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
   /// Of every row the sum of its exponentials and its label's distance to the highest logit.
@@ -463,7 +463,7 @@ class SliceWholePair {
     fence_proxy_async_shared();
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes == 0) return;
-    bulk_load(shared_memory() + offset, memory + batch * a.plan.x_batch_bytes + input_first_ * kInputPair,
+    bulk_load(shared_memory() + offset, memory + batch * plan_of(a).x_batch_bytes + input_first_ * kInputPair,
               bytes, staging_barrier(which));
   }
 
@@ -591,7 +591,7 @@ class SliceWholePair {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = first_row() + i;
-        label[i] = row < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row] : -1;
+        label[i] = row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
       }
       step_sync();  // 1
       float sum[4];
@@ -682,8 +682,8 @@ class SliceWholePair {
     for (int i = 0; i < kMembers; ++i)
       load_matrices_transposed(weights(kLast) + lane_ * 16 + i * 512, across.weight[i]);
     float2 bias = load_bias(3);  // those classes that are not there have no chance
-    if (g >= a.plan.classes) bias.x = -INFINITY;
-    if (g + 8 >= a.plan.classes) bias.y = -INFINITY;
+    if (g >= plan_of(a).classes) bias.x = -INFINITY;
+    if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
     Columns columns;
     take(a, kThirdHidden, columns);
     float logit[4];
@@ -705,7 +705,7 @@ class SliceWholePair {
       row_sum[i] = gradient[i] + gradient[2 + i];
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) row_sum[i] += shuffle_xor(row_sum[i], mask);
-      const float inverse = first_row() + i < a.plan.batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
+      const float inverse = first_row() + i < plan_of(a).batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
 #pragma unroll
       for (int c = i; c < 4; c += 2)
         gradient[c] = gradient[c] * inverse - (g + 8 * (c >> 1) == label[i] ? a.gradient_scale : 0.0f);
@@ -756,13 +756,13 @@ class SliceWholePair {
   template <class Visit>
   MACHINE_DEVICE void for_master(const Arguments& a, int layer, Master& master, int row, int column,
                                  bool rows_are_outputs, bool exists, Visit&& visit) const {
-    const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
+    const int in = plan_of(a).widths[layer], out = plan_of(a).widths[layer + 1];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int x = row + (c >> 1) * 8 + (lane_ >> 2), y = column + 2 * (lane_ & 3) + (c & 1);
       const int output = rows_are_outputs ? x : y, place = rows_are_outputs ? y : x;
       visit(master[c], exists && output < out && place < in,
-            a.plan.weight_begin[layer] + std::int64_t{output} * in + place);
+            plan_of(a).weight_begin[layer] + std::int64_t{output} * in + place);
     }
   }
   /// All masters: of what is held twice, rows are given to visit(), columns to mirror(), and the last layer to both.
@@ -799,7 +799,7 @@ class SliceWholePair {
   MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
     if (warp_ >= 4 || lane_ >= 16) return;
     const int column = warp_ < 3 ? 16 * member_ + lane_ : lane_;
-    visit(bias(warp_)[lane_], column < a.plan.widths[warp_ + 1], a.plan.bias_begin[warp_] + column);
+    visit(bias(warp_)[lane_], column < plan_of(a).widths[warp_ + 1], plan_of(a).bias_begin[warp_] + column);
   }
   MACHINE_DEVICE void load(const Arguments& a) {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
@@ -811,7 +811,7 @@ class SliceWholePair {
   /// What clusters do not divide comes from the first, and the mirror from the last; the last layer from the first member, and
   /// its mirror from the last.
   MACHINE_DEVICE void store(const Arguments& a) {
-    const std::int64_t last_begin = a.plan.weight_begin[3], divided_end = a.plan.bias_begin[0];
+    const std::int64_t last_begin = plan_of(a).weight_begin[3], divided_end = plan_of(a).bias_begin[0];
     for_masters(
         a,
         [&](const float& own, bool exists, std::int64_t place) {

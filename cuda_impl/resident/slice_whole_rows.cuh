@@ -95,11 +95,11 @@ class SliceEightRows {
   }
   /// In bytes from the start of shared memory.
   MACHINE_DEVICE static std::uint32_t buffer(const SliceArguments& arguments, int exchange) {
-    return static_cast<std::uint32_t>(arguments.plan.exchange_offset + exchange * Rows::kExchange);
+    return static_cast<std::uint32_t>(plan_of(arguments).exchange_offset + exchange * Rows::kExchange);
   }
   MACHINE_DEVICE static std::uint32_t barrier(const SliceArguments& arguments, int exchange) {
     return shared_address(shared_memory()) +
-           static_cast<std::uint32_t>(arguments.plan.barrier_offset + 8 * exchange);
+           static_cast<std::uint32_t>(plan_of(arguments).barrier_offset + 8 * exchange);
   }
 
  private:
@@ -183,7 +183,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   MACHINE_DEVICE static std::uint32_t signal_place(const Arguments& a, int signal) {
     return shared_address(shared_memory()) +
-           static_cast<std::uint32_t>(a.plan.team_barrier_offset + 8 * signal);
+           static_cast<std::uint32_t>(plan_of(a).team_barrier_offset + 8 * signal);
   }
   MACHINE_DEVICE static void begin_signals(const Arguments& a) {
     if (thread_index() == 0)
@@ -200,7 +200,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
 
   MACHINE_DEVICE static unsigned char* fragments(const Arguments& a, int matrix) {
-    return shared_memory() + a.plan.hidden_offset + 4096 * matrix;
+    return shared_memory() + plan_of(a).hidden_offset + 4096 * matrix;
   }
 
   // ---- what goes through the L2: 8 or 16 bytes of each lane, with a mark in the last bit
@@ -322,16 +322,16 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
 
   /// Where they are when a launch begins and ends.
   MACHINE_DEVICE float4& hidden_master(const Arguments& a, int matrix, int pair) const {
-    const int offset = matrix < kSecondColumns ? a.plan.rows_offset : a.plan.columns_offset;
+    const int offset = matrix < kSecondColumns ? plan_of(a).rows_offset : plan_of(a).columns_offset;
     return reinterpret_cast<float4*>(shared_memory() + offset)[(matrix % 2 * kWarps + pair) * 32 + lane_];
   }
   MACHINE_DEVICE SecondTile second_tile(const Arguments& a, int pair) const {
-    const int lanes = a.plan.last_lanes;
-    return {reinterpret_cast<const float4*>(shared_memory() + a.plan.last_offset[1]) + pair * 8 * lanes,
+    const int lanes = plan_of(a).last_lanes;
+    return {reinterpret_cast<const float4*>(shared_memory() + plan_of(a).last_offset[1]) + pair * 8 * lanes,
             lanes};
   }
   MACHINE_DEVICE float4* first_tile(const Arguments& a, int pair) const {
-    return reinterpret_cast<float4*>(shared_memory() + a.plan.last_offset[0]) + pair * 32 + lane_;
+    return reinterpret_cast<float4*>(shared_memory() + plan_of(a).last_offset[0]) + pair * 32 + lane_;
   }
   MACHINE_DEVICE float4 last_master(const Arguments& a, int tile, int pair) const {
     return tile == 0 ? *first_tile(a, pair) : second_tile(a, pair).load(lane_);
@@ -384,8 +384,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         store_master(a, matrix, pair, master);
         if (job != kColumns && own == 0)
           update_bias(a, tiles[2],
-                      job == kLastTile ? a.plan.last_bias_offset + 32 * upper
-                                       : a.plan.bias_offset + 32 * (1 + upper));
+                      job == kLastTile ? plan_of(a).last_bias_offset + 32 * upper
+                                       : plan_of(a).bias_offset + 32 * (1 + upper));
         if (job == kRows) tell(a, rows_ready);
       }
       if (step + 1 < a.steps) tell(a, kLastReady);
@@ -440,7 +440,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
       Fragments columns[kEarlyColumns];
 #pragma unroll
       for (int i = 0; i < kEarlyColumns; ++i) columns[i] = load_column_inputs(a, i);
-      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, step + 1);
+      if (step + 1 < a.steps) Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step + 1);
       uint4 rows[kEarlyRows];
 #pragma unroll
       for (int i = 0; i < kEarlyRows; ++i) rows[i] = load_row_inputs(a, i);
@@ -451,7 +451,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// weights of zero.
   MACHINE_DEVICE uint4 load_row_inputs(const Arguments& a, int i) const {
     const int pair = max(0, Base::input_begin_ + min(i, Base::input_pairs_ - 1));
-    return load_shared16(shared_memory() + a.plan.x_rows_offset + pair * Rows::kInputPair + lane_ * 16);
+    return load_shared16(shared_memory() + plan_of(a).x_rows_offset + pair * Rows::kInputPair + lane_ * 16);
   }
   /// They come from all members, so the wait has a bound.
   MACHINE_DEVICE void await_columns(const Arguments& a, int step) {
@@ -459,14 +459,15 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   MACHINE_DEVICE Fragments load_column_inputs(const Arguments& a, int i) const {
     const int pair = max(0, Base::input_begin_ + min(i, Base::input_pairs_ - 1));
-    const unsigned char* x = shared_memory() + a.plan.x_columns_offset + pair * 2 * kAllRowsTile + lane_ * 16;
+    const unsigned char* x =
+        shared_memory() + plan_of(a).x_columns_offset + pair * 2 * kAllRowsTile + lane_ * 16;
     Fragments f;
 #pragma unroll
     for (int part = 0; part < 4; ++part) assign(f, part, load_shared16(x + part * 512));
     return f;
   }
   MACHINE_DEVICE void multiply_first(const Arguments& a) {
-    Base::wait_for_inputs(a, 0, a.plan.x_rows_offset, 0);
+    Base::wait_for_inputs(a, 0, plan_of(a).x_rows_offset, 0);
     clear_sums();
 #pragma unroll
     for (int i = 0; i < Base::kInputs; ++i) multiply_first_pair(a, i, load_row_inputs(a, i));
@@ -483,7 +484,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   /// This warp's part of the first layer's sums; complete when all eight have told.
   MACHINE_DEVICE float2* first_part(const Arguments& a, int warp) const {
-    return reinterpret_cast<float2*>(shared_memory() + a.plan.partial_offset + warp * kTile) + lane_;
+    return reinterpret_cast<float2*>(shared_memory() + plan_of(a).partial_offset + warp * kTile) + lane_;
   }
   MACHINE_DEVICE void store_sum(const Arguments& a) const {
     *first_part(a, warp_) = make_float2(sums_[0][0] + sums_[1][2], sums_[0][1] + sums_[1][3]);
@@ -503,7 +504,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
       Base::update_first_pair(a, i, i < kEarlyColumns ? columns[i] : load_column_inputs(a, i), own);
       multiply_first_pair(a, i, i < kEarlyRows ? rows[i] : load_row_inputs(a, i));
     }
-    if (warp_ == 1) update_bias(a, gradient, a.plan.bias_offset);
+    if (warp_ == 1) update_bias(a, gradient, plan_of(a).bias_offset);
   }
 
   // ---- the warps that are the chain: one leads, three help
@@ -511,7 +512,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   /// How far it is from this member's shared memory to those of others, from itself on. Read anew for every tile, ahead of it:
   /// what can be computed, the compiler would compute when it is waited for.
   MACHINE_DEVICE static std::uint32_t* ways(const Arguments& a) {
-    return reinterpret_cast<std::uint32_t*>(shared_memory() + a.plan.team_offset);
+    return reinterpret_cast<std::uint32_t*>(shared_memory() + plan_of(a).team_offset);
   }
   MACHINE_DEVICE void keep_ways(const Arguments& a) const {
     if (thread_index() >= kSlices) return;
@@ -620,7 +621,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   // Parts of a divided sum; complete behind a barrier.
   enum Divided { kLowLogits, kHighLogits, kSecondGradientSum };
   MACHINE_DEVICE float2& part_of_sum(const Arguments& a, Divided which, int part) const {
-    return reinterpret_cast<float2*>(shared_memory() + a.plan.partial_offset + kWarps * kTile +
+    return reinterpret_cast<float2*>(shared_memory() + plan_of(a).partial_offset + kWarps * kTile +
                                      (which * kParts + part) * kTile)[lane_];
   }
   MACHINE_DEVICE float2 sum_of_parts(const Arguments& a, Divided which) const {
@@ -662,7 +663,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
 
   MACHINE_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
   MACHINE_DEVICE int load_label(const Arguments& a) const {
-    return row() < a.plan.batch ? a.labels[std::int64_t{Base::batch_} * a.plan.batch + row()] : -1;
+    return row() < plan_of(a).batch ? a.labels[std::int64_t{Base::batch_} * plan_of(a).batch + row()] : -1;
   }
 
   /// Of eight rows: the gradient of the logits, unrounded and as operands.
@@ -723,7 +724,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         Two tiles[kSlices];
         take(a, kSecondGradient, tiles);
         gradient = masked(multiply<4>(tiles, product), first);
-        tell(a, a.lost_exchange == a.plan.exchanges ? step ^ 2 : step, tile_of(kBelowFirst, member_),
+        tell(a, a.lost_exchange == plan_of(a).exchanges ? step ^ 2 : step, tile_of(kBelowFirst, member_),
              gradient);
         tell(a, kFirstTold);
         expect_next(a, kSecondGradient);
@@ -743,21 +744,22 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   /// By one thread: rows of the next step, columns of this one.
   MACHINE_DEVICE void stage_rows(const Arguments& a, int thread) const {
-    const int bytes = a.plan.input_pairs * Rows::kInputPair;
+    const int bytes = plan_of(a).input_pairs * Rows::kInputPair;
     if (thread_index() == thread)
-      stage(a, 0, a.plan.x_rows_offset, a.x_rows + next_batch_ * a.plan.x_batch_bytes + rank_ * bytes, bytes);
+      stage(a, 0, plan_of(a).x_rows_offset, a.x_rows + next_batch_ * plan_of(a).x_batch_bytes + rank_ * bytes,
+            bytes);
   }
   /// Which are the same for all members: each brings a share to all.
   MACHINE_DEVICE void stage_columns(const Arguments& a, int thread) const {
     if (thread_index() != thread) return;
     const std::uint32_t barrier = Base::staging_barrier(a, 1);
     fence_proxy_async();
-    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(a.plan.x_batch_bytes));
-    const int begin = a.plan.input_pairs * member_ / kSlices * 2 * kAllRowsTile,
-              end = a.plan.input_pairs * (member_ + 1) / kSlices * 2 * kAllRowsTile;
+    barrier_arrive_expect(barrier, static_cast<std::uint32_t>(plan_of(a).x_batch_bytes));
+    const int begin = plan_of(a).input_pairs * member_ / kSlices * 2 * kAllRowsTile,
+              end = plan_of(a).input_pairs * (member_ + 1) / kSlices * 2 * kAllRowsTile;
     if (begin < end)
-      bulk_load_multicast(0xffff, shared_memory() + a.plan.x_columns_offset + begin,
-                          a.x_columns + Base::batch_ * a.plan.x_batch_bytes + begin,
+      bulk_load_multicast(0xffff, shared_memory() + plan_of(a).x_columns_offset + begin,
+                          a.x_columns + Base::batch_ * plan_of(a).x_batch_bytes + begin,
                           static_cast<std::uint32_t>(end - begin), barrier);
   }
   MACHINE_DEVICE void stage(const Arguments& a, int which, int offset, const unsigned char* from,
@@ -776,7 +778,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
          masked(below_last(of_loss, across[0], across[kLastHighAcross], member_ % 2), {third.x, third.y}));
   }
   MACHINE_DEVICE float2* row_loss(const Arguments& a) const {
-    return reinterpret_cast<float2*>(shared_memory() + a.plan.row_loss_offset);
+    return reinterpret_cast<float2*>(shared_memory() + plan_of(a).row_loss_offset);
   }
   MACHINE_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
                                     const RowsOfLoss<1>& rows) const {
@@ -809,7 +811,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     const int t = lane_ & 3, first = part_ * kMine;
     const auto low_weights = load_product<kMine>(a, kLastLow, first),
                high_weights = load_product<kMine>(a, kLastHigh, first);
-    const auto bias = RowsOfLoss<1>::load_bias(Base::floats(a.plan.last_bias_offset), a.plan.classes, t);
+    const auto bias =
+        RowsOfLoss<1>::load_bias(Base::floats(plan_of(a).last_bias_offset), plan_of(a).classes, t);
     Two tiles[kMine];
     take(a, kThirdHidden, tiles, first);
     part_of_sum(a, kLowLogits, part_) = multiply<1>(tiles, low_weights);
@@ -823,7 +826,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     Loss of_loss;
     of_loss.rows = RowsOfLoss<1>::of({low.x + bias.low.x, low.y + bias.low.y},
                                      {high.x + bias.high.x, high.y + bias.high.y}, {label}, {row()},
-                                     a.plan.batch, a.gradient_scale, t);
+                                     plan_of(a).batch, a.gradient_scale, t);
     const auto& gradient = of_loss.rows.gradient[0];
     of_loss.logits_gradient[0] = without_mark(make_float2(gradient[0], gradient[1]));
     of_loss.logits_gradient[1] = without_mark(make_float2(gradient[2], gradient[3]));

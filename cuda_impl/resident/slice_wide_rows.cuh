@@ -52,8 +52,8 @@ class SliceWideRowsMember {
         member_(static_cast<int>(block_index() % kMaxCluster)),
         rank_(static_cast<int>(block_index() / kMaxCluster)),
         part_(warp_ % kParts),
-        input_first_(part_begin(a.plan.input_pairs, kClusters, rank_)),
-        input_count_(part_begin(a.plan.input_pairs, kClusters, rank_ + 1) - input_first_),
+        input_first_(part_begin(plan_of(a).input_pairs, kClusters, rank_)),
+        input_count_(part_begin(plan_of(a).input_pairs, kClusters, rank_ + 1) - input_first_),
         input_begin_(part_begin(input_count_, kWarps, warp_)),
         input_pairs_(part_begin(input_count_, kWarps, warp_ + 1) - input_begin_),
         waiter_{warp_, lane_, block_index()} {}
@@ -191,7 +191,7 @@ class SliceWideRowsMember {
   /// Words that are one operand come from two tiles. As they are ptxas copies them, once for every product; so they are computed,
   /// with a zero of which it does not know.
   MACHINE_DEVICE static Turned turned_of(const Arguments& a, const Values& first, const Values& second) {
-    const std::uint32_t zero = static_cast<std::uint32_t>(a.plan.batch) / (2 * kGroupRows);
+    const std::uint32_t zero = static_cast<std::uint32_t>(plan_of(a).batch) / (2 * kGroupRows);
     Turned turned = Turned::of(first, second);
 #pragma unroll
     for (uint4& row : turned.rows) row = make_uint4(row.x ^ zero, row.y ^ zero, row.z ^ zero, row.w ^ zero);
@@ -466,7 +466,7 @@ class SliceWideRowsMember {
 #pragma unroll
     for (int from = 0; from < kWarps; ++from) part[from] = partial(warp_, from);
     const float2 sum = added(part);
-    const bool lost = a.lost_exchange == a.plan.exchanges + 1;
+    const bool lost = a.lost_exchange == plan_of(a).exchanges + 1;
     store_marked(told_sums(a, step, warp_ / kOwn, warp_ % kOwn, rank_), float_to_bits(sum.x),
                  float_to_bits(sum.y), mark(lost ? step ^ 2 : step));
   }
@@ -637,7 +637,7 @@ class SliceWideRowsMember {
   }
   MACHINE_DEVICE int row() const { return 8 * rank_ + (lane_ >> 2); }
   MACHINE_DEVICE int load_label(const Arguments& a) const {
-    return row() < a.plan.batch ? a.labels[std::int64_t{batch_} * a.plan.batch + row()] : -1;
+    return row() < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row()] : -1;
   }
   MACHINE_DEVICE void next_batch(const Arguments& a) {
     batch_ = next_batch_;
@@ -724,7 +724,7 @@ class SliceWideRowsMember {
         const Early early = load_early(kSecondColumns);
         tell(kRead);
         unsigned char* place = told_first(a, step, rank_) + part_ * 8;
-        std::uint32_t its_mark = mark(a.lost_exchange == a.plan.exchanges ? step ^ 2 : step);
+        std::uint32_t its_mark = mark(a.lost_exchange == plan_of(a).exchanges ? step ^ 2 : step);
         compute_now(place);
         compute_now(its_mark);
         gradient = masked(whole_sum(a, step, kSecondGradient, kSecondColumns, early), first);
@@ -756,7 +756,7 @@ class SliceWideRowsMember {
     barrier_arrive_expect(staging_barrier(which), bytes);
     if (bytes > 0)
       bulk_load(shared_memory() + offset,
-                from + batch * a.plan.x_batch_bytes + input_first_ * Rows::kInputPair, bytes,
+                from + batch * plan_of(a).x_batch_bytes + input_first_ * Rows::kInputPair, bytes,
                 staging_barrier(which));
   }
   /// This member's own gradient below the last layer, of one slice.
@@ -788,7 +788,8 @@ class SliceWideRowsMember {
       row = load_relaxed_gpu_64(row_loss_told(a, step, lane_));
       return ((row.y ^ mark(step)) & 1) == 0;
     });
-    const float loss = lane_ < a.plan.batch ? logf(bits_to_float(row.x)) - bits_to_float(row.y & ~1u) : 0.0f;
+    const float loss =
+        lane_ < plan_of(a).batch ? logf(bits_to_float(row.x)) - bits_to_float(row.y & ~1u) : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
 
@@ -797,7 +798,7 @@ class SliceWideRowsMember {
     const int t = lane_ & 3, first = part_ * kMine;
     const auto low_weights = load_product<kMine>(weights(kLast, 0, 0), first),
                high_weights = load_product<kMine>(weights(kLast, 1, 0), first);
-    const auto bias = RowsOfLoss<1>::load_bias(biases(3), a.plan.classes, t);
+    const auto bias = RowsOfLoss<1>::load_bias(biases(3), plan_of(a).classes, t);
     Two tiles[kMine];
     await_exchange(a, kThirdHidden, step);
     take(kThirdHidden, tiles, first);
@@ -812,7 +813,7 @@ class SliceWideRowsMember {
     Loss of_loss;
     of_loss.rows = RowsOfLoss<1>::of({low.x + bias.low.x, low.y + bias.low.y},
                                      {high.x + bias.high.x, high.y + bias.high.y}, {label}, {row()},
-                                     a.plan.batch, a.gradient_scale, t);
+                                     plan_of(a).batch, a.gradient_scale, t);
     const auto& gradient = of_loss.rows.gradient[0];
     of_loss.logits_gradient[0] = without_mark(make_float2(gradient[0], gradient[1]));
     of_loss.logits_gradient[1] = without_mark(make_float2(gradient[2], gradient[3]));
@@ -849,14 +850,14 @@ class SliceWideRowsMember {
   template <class Visit>
   MACHINE_DEVICE void for_values(const Arguments& a, int layer, float4& m, int own, int other, bool across,
                                  const Visit& visit) const {
-    const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
+    const int in = plan_of(a).widths[layer], out = plan_of(a).widths[layer + 1];
     float* values[4] = {&m.x, &m.y, &m.z, &m.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int mine = own + 8 * (i / 2) + (lane_ >> 2), others = other + 2 * (lane_ & 3) + i % 2;
       const int row = across ? others : mine, column = across ? mine : others;
       if (row < out && column < in)
-        visit(*values[i], a.plan.weight_begin[layer] + std::int64_t{row} * in + column);
+        visit(*values[i], plan_of(a).weight_begin[layer] + std::int64_t{row} * in + column);
     }
   }
   /// Of one of the matrices, the columns of a tile.
@@ -880,7 +881,8 @@ class SliceWideRowsMember {
   MACHINE_DEVICE void for_biases(const Arguments& a, const Visit& visit) const {
     if (warp_ > 3 || lane_ >= 16) return;
     const int output = (warp_ == 3 ? 0 : 16 * member_) + lane_;
-    if (output < a.plan.widths[warp_ + 1]) visit(biases(warp_)[lane_], a.plan.bias_begin[warp_] + output);
+    if (output < plan_of(a).widths[warp_ + 1])
+      visit(biases(warp_)[lane_], plan_of(a).bias_begin[warp_] + output);
   }
   MACHINE_DEVICE void load(const Arguments& a) {
 #pragma unroll 1
@@ -923,7 +925,7 @@ class SliceWideRowsMember {
       });
     if (warp_ < kFirstUpdater) return;
     for_own_masters(a, put(a.parameters), [&](const float& own, std::int64_t place) {
-      if (place < a.plan.weight_begin[3] || member_ == kMaxCluster - 1) a.mirror[place] = own;
+      if (place < plan_of(a).weight_begin[3] || member_ == kMaxCluster - 1) a.mirror[place] = own;
     });
   }
 

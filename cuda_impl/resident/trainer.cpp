@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "resident/arguments.h"
 #include "resident/block_arguments.h"
+#include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
 #include "trainers/persistent_trainer.h"
@@ -28,11 +29,12 @@ using namespace resident;
 constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 
-/// One of the four kernels with its plan, and what of the plan the host needs whichever it is.
+/// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<BlockPlan, SlicePlan, PatchPlan, Plan> plan;
+  std::variant<BlockPlan, SlicePlan, PatchPlan, ColumnPlan, Plan> plan;
   const void* kernel;
-  int threads;  // of a block
+  std::shared_ptr<const PlanKernel> compiled;  // if it was, for this plan
+  int threads;                                 // of a block
   Form form;
   std::int32_t members, cluster, team, batch, exchanges, shared_bytes;  // cluster: thread blocks of one
   std::int64_t exchange_bytes, x_batch_bytes;
@@ -51,13 +53,20 @@ struct Program {
         shared_bytes(given.shared_bytes),
         exchange_bytes(given.exchange_bytes),
         x_batch_bytes(given.x_batch_bytes) {}
+  template <class AnyPlan>
+  Program(const AnyPlan& given, std::shared_ptr<const PlanKernel> made)
+      : Program(given, made->function(), made->threads()) {
+    compiled = std::move(made);
+  }
 
   static int blocks_of(const SlicePlan& plan) { return thread_blocks(plan); }
+  static int blocks_of(const ColumnPlan& plan) { return plan.shape.members * plan.shape.clusters; }
   template <class OtherPlan>
   static int blocks_of(const OtherPlan& plan) {
     return plan.members;
   }
   static int cluster_of(const BlockPlan&) { return kBlockRanks; }
+  static int cluster_of(const ColumnPlan& plan) { return plan.shape.members; }
   static int cluster_of(const SlicePlan& plan) {
     return plan.form == Form::kCluster ? plan.members / plan.own : plan.team;
   }
@@ -81,12 +90,14 @@ struct Program {
             : std::holds_alternative<PatchPlan>(plan)        ? "a patch of every weight a thread block, "
             : slices != nullptr && in_pair_clusters(*slices) ? "two slices a thread block, "
             : std::holds_alternative<BlockPlan>(plan)        ? "a block of weights a thread block, "
+            : std::holds_alternative<ColumnPlan>(plan)       ? "16 columns a thread block, "
             : team == 1 ? "one slice a thread block, "
                         : "one slice for " + std::to_string(team) + " thread blocks, ") +
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
                                              : std::string(to_string(form))) +
            " of " + std::to_string(in_clusters ? cluster : members) + " thread blocks, " +
-           std::to_string(shared_bytes) + " bytes of shared memory each";
+           std::to_string(shared_bytes) + " bytes of shared memory each" +
+           (compiled ? "; " + compiled->note() : std::string());
   }
 };
 
@@ -227,12 +238,10 @@ void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
                               std::to_string(asked.own) + "}; there are" + there_are);
 }
 
-/// The first kernel and form that fit; throws the last one's reason. The slice kernel is several times faster than
-/// the general one, and than the patch kernel at the widths that both take.
-Program choose_program(const Workload& workload, Precision precision, int device,
-                       const ResidentOptions& options) {
-  const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
-                      .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+/// The first kernel and form that fit; throws the last one's reason. With a maker, of those that it makes. The slice kernel is
+/// several times faster than the general one, and than the patch kernel at the widths that both take.
+Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
+                       const ResidentOptions& options, const KernelMaker* maker) {
   std::vector<Form> forms = forms_to_try(workload);
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
   if (options.form == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
@@ -254,8 +263,14 @@ Program choose_program(const Workload& workload, Precision precision, int device
   const auto allowed = [&](Kernel kernel) {
     return options.kernel == Kernel::kAny || options.kernel == kernel;
   };
-  if (options.kernel == Kernel::kBlocks ||
-      (options.kernel == Kernel::kAny && worth_blocks(workload, options)))
+  const bool is_column_asked = options.form == ResidentOptions::Form::kAny && options.sharing.team == 0;
+  if (maker != nullptr && allowed(Kernel::kColumns) && is_column_asked)
+    consider([&] {
+      const ColumnPlan plan = make_column_plan(workload, precision, limits);
+      return Program(plan, maker->make(plan, precision));
+    });
+  if (maker == nullptr && (options.kernel == Kernel::kBlocks ||
+                           (options.kernel == Kernel::kAny && worth_blocks(workload, options))))
     consider([&] {
       return Program(make_block_plan(workload, precision, limits), block_kernel(), kBlockStepThreads);
     });
@@ -272,6 +287,7 @@ Program choose_program(const Workload& workload, Precision precision, int device
       consider([&] {
         const SlicePlan plan =
             make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own, gram_teams);
+        if (maker != nullptr) return Program(plan, maker->make(plan, precision));
         const SliceKernel kernel = slice_kernel(precision, plan);
         return Program(plan, kernel.function, kernel.threads);
       });
@@ -283,17 +299,18 @@ Program choose_program(const Workload& workload, Precision precision, int device
       for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
         consider_slices(form, sharing);
   }
-  if (allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
+  if (maker == nullptr && allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
     consider([&] {
       return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);
     });
-  if (general_pays(workload, precision) ? allowed(Kernel::kGeneral) : options.kernel == Kernel::kGeneral)
+  if (maker == nullptr &&
+      (general_pays(workload, precision) ? allowed(Kernel::kGeneral) : options.kernel == Kernel::kGeneral))
     for (const Form form : forms)
       consider([&] {
         return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form),
                        kThreads);
       });
-  if (!found) throw UnsupportedError(reason);
+  if (!found) throw UnsupportedError(reason.empty() ? "cuda-resident: no such kernel is compiled" : reason);
   return *found;
 }
 
@@ -369,6 +386,10 @@ class ResidentTrainer : public PersistentTrainer {
   }
 
   std::string note() override { return program_.note(); }
+  std::optional<SetupCache> setup_cache() override {
+    if (!program_.compiled) return std::nullopt;
+    return program_.compiled->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+  }
 
  private:
   void set_arguments(const BlockPlan& plan, const ResidentOptions& options) {
@@ -387,6 +408,12 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.lost_exchange = options.lost_exchange;
     if (sums_ahead(plan)) ahead_ = DeviceBuffer<float>(std::int64_t{plan.members} * 256);
     arguments.ahead = ahead_.data();
+    arguments_ = arguments;
+  }
+  void set_arguments(const ColumnPlan& plan, const ResidentOptions& options) {
+    ColumnArguments arguments{};
+    arguments.plan = plan;
+    arguments.lost_exchange = options.lost_exchange;
     arguments_ = arguments;
   }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
@@ -414,6 +441,8 @@ class ResidentTrainer : public PersistentTrainer {
       pack_blocks(*blocks, features, batches, x_rows, stream_.get());
     else if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
+      pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* patches = std::get_if<PatchPlan>(&program_.plan))
       pack_patches(*patches, precision, features, batches, x_rows, stream_.get());
     else
@@ -462,10 +491,20 @@ class ResidentTrainer : public PersistentTrainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_;
-  std::variant<BlockArguments, SliceArguments, PatchArguments, Arguments> arguments_;
+  std::variant<BlockArguments, SliceArguments, PatchArguments, ColumnArguments, Arguments> arguments_;
 };
 
 }  // namespace
+
+std::string resident::offer_plans(const Workload& workload, Precision precision, const Limits& limits,
+                                  const ResidentOptions& options, const KernelMaker& maker) {
+  try {
+    (void)choose_program(workload, precision, limits, options, &maker);
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return {};
+}
 
 std::optional<std::string> resident_unavailable(int device) {
   if (auto reason = device_missing(device)) return reason;
@@ -478,13 +517,16 @@ std::optional<std::string> resident_unavailable(int device) {
 
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const ResidentOptions& options) {
+                                               const ResidentOptions& options,
+                                               const resident::KernelMaker* maker) {
   validate(workload);
   require_a_sharing_with_kernels(precision, options.sharing);
   if (const auto reason = resident_unavailable(device)) throw UnsupportedError("cuda-resident: " + *reason);
   require_data_for(workload, data, "cuda-resident");
   use_device(device);
-  const Program program = choose_program(workload, precision, device, options);
+  const Limits limits{.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
+                      .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+  const Program program = choose_program(workload, precision, limits, options, maker);
   return std::make_unique<ResidentTrainer>(workload, precision, data, initial, program, options);
 }
 

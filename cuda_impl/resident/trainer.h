@@ -9,9 +9,32 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "resident/column_plan.h"
 #include "resident/sharing.h"
+#include "resident/slice_plan.h"
 
 namespace headroom {
+
+namespace resident {
+
+/// A kernel that was compiled for one plan.
+class PlanKernel {
+ public:
+  virtual ~PlanKernel() = default;
+  virtual const void* function() const = 0;  ///< as the runtime's launches take it
+  virtual int threads() const = 0;           ///< of a thread block
+  virtual bool was_kept() const = 0;         ///< by an earlier compilation
+  virtual std::string note() const = 0;
+};
+/// Compiles the kernels of plans. Both throw UnsupportedError if it has none for such a plan.
+class KernelMaker {
+ public:
+  virtual ~KernelMaker() = default;
+  virtual std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const = 0;
+  virtual std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const = 0;
+};
+
+}  // namespace resident
 
 /// Why CUDA device `device` cannot run cuda-resident; nullopt if it can.
 std::optional<std::string> resident_unavailable(int device);
@@ -19,7 +42,7 @@ std::optional<std::string> resident_unavailable(int device);
 /// For tests: everybody else takes the defaults.
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
-  enum class Kernel { kAny, kBlocks, kSlices, kPatches, kGeneral };
+  enum class Kernel { kAny, kBlocks, kSlices, kPatches, kGeneral, kColumns };
   Form form = Form::kAny;
   Kernel kernel = Kernel::kAny;
   /// Of the slice kernel over the grid, in 16 bits {1, 1} or {2, 2}. A team of 0: any. One that a precision has no
@@ -29,10 +52,19 @@ struct ResidentOptions {
   int lost_exchange = -1;   ///< an exchange that waits for more than is ever sent
 };
 
+namespace resident {
+/// Asks `maker` for the kernels of a workload's plans in the order in which a trainer on a device with these limits would, until
+/// it makes one that can be resident there. What spoke against the last of them, if it makes none.
+std::string offer_plans(const Workload& workload, Precision precision, const Limits& limits,
+                        const ResidentOptions& options, const KernelMaker& maker);
+}  // namespace resident
+
 /// Throws UnsupportedError with resident_unavailable()'s reason or with the bytes that do not fit, InputError if
-/// the data does not fit the workload, OutOfMemoryError.
+/// the data does not fit the workload, OutOfMemoryError. With a `maker`, only kernels that it makes are taken: of columns
+/// (column_step.cuh), which are compiled in no other way, and of slices.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const ResidentOptions& options = {});
+                                               const ResidentOptions& options = {},
+                                               const resident::KernelMaker* maker = nullptr);
 
 }  // namespace headroom

@@ -17,16 +17,29 @@ struct TaskTimes {
   std::uint64_t begin, first_slab, products, end;
 };
 
+/// A matrix by its address, for what the copy engine does not do: [slices][rows][pitch] values of the factors' type.
+struct Rows {
+  void* values;
+  std::int64_t slice;  ///< values from one to the next
+  std::int32_t pitch;  ///< a multiple of 16 bytes
+};
+
 /// A layer with its weights. Matrices that are written in every step while the step before is still read are there twice, and a step
 /// uses one or the other by its parity.
 struct LayerArguments {
   CUtensorMap weights;  ///< [2][out][in], as they enter products
   CUtensorMap
       input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
-  CUtensorMap gradient;  ///< of the layer's sums, [1][batch][out]
-  float4* masters;       ///< fp32 weights by place_of_weight()
-  float4* slots[2];      ///< the optimizer's, likewise; null where there are none
-  float* bias;           ///< [all rows of tiles], zeros behind the last
+  CUtensorMap gradient;                         ///< of the layer's sums, [1][batch][out]
+  Rows weight_rows, input_rows, gradient_rows;  ///< the same
+  Rows kept_rows;  ///< [1][batch][out], what slopes are taken from where that is not the activations
+  /// fp32 weights by place_of_weight(); of the portable kernel as weight_rows, and null where those are the masters.
+  float4* masters;
+  float4* slots[2];  ///< the optimizer's, likewise; null where there are none
+  /// Of parts of the weight gradient: [tile][parts][quads of a thread, and one of its bias's sums][thread of a team].
+  float4* part_sums;
+  std::int32_t parts;
+  float* bias;  ///< [all rows of tiles], zeros behind the last
   float* bias_slots[2];
   /// What the slope of the layer's activation is taken from, for each tile as threads hold it: with ReLU a bit a value,
   /// [tile][columns / 64][thread] words, else the 16-bit values themselves, [tile][columns / 16][thread] of four words.
@@ -47,7 +60,7 @@ struct Arguments {
   float* outputs;              ///< [rows of tiles, outputs_pitch]; where there are more than kOutputsOfTile
   std::uint16_t* output_gradient;  ///< what layer[layers - 1].gradient describes, [batch, outputs_pitch]
   std::int32_t outputs_pitch;
-  float* loss_sums;  ///< [2][loss_parts]: of every 64 rows, by the step's parity
+  float* loss_sums;  ///< [2][loss_parts]: of every group's rows, by the step's parity
   std::int32_t loss_parts;
   float* losses;  ///< [loss_slots], a ring
   std::int64_t loss_slots;
@@ -59,6 +72,7 @@ struct Arguments {
   Loss loss;
   std::int32_t slots;
 
+  std::int32_t stages;  ///< of the portable kernel's ring
   std::int64_t first_step;
   std::int32_t steps;
   std::int32_t parity;  ///< of the first step

@@ -29,8 +29,9 @@ std::optional<Kernel> find_relu_kernel(const Tiling& tiling) {
 /// Of any other activation.
 template <class Format>
 std::optional<Kernel> find_other_kernel(const Tiling& tiling) {
-  if (!has_kernel(tiling, false)) return std::nullopt;
-  return kernel_of<Format, 0, false>();
+  if (tiling == kTilings[0]) return kernel_of<Format, 0, false>();
+  if (tiling == kTilings[2]) return kernel_of<Format, 2, false>();
+  return std::nullopt;
 }
 
 }  // namespace headroom::tiled

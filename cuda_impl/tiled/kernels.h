@@ -15,25 +15,32 @@ namespace headroom::tiled {
 struct Kernel {
   const void* function;
   int threads, shared_bytes;
+  int stage_bytes = 0;  ///< of the portable kernel, whose ring is not among `shared_bytes`
 };
-/// The step with these tiles, one of kTilings. `relu`: with that activation and no other. Precision is kFp16 or kBf16; throws
-/// std::invalid_argument if there is no such kernel.
+/// The step with these tiles, one of kTilings or kPortableTilings. `relu`: with that activation and no other. With kTilings `precision` is
+/// kFp16 or kBf16. Throws std::invalid_argument if there is no such kernel.
 Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu);
 
-/// A layer's weights, [out, in], and how they are kept (plan.h, place_of_weight()).
+/// A layer's weights, [out, in], and how they are kept: by place_of_weight() (plan.h), or in rows.
 struct WeightPlaces {
   std::int32_t out, in;
   Tiling tiling;
-  std::int32_t in_tiles() const { return divide_up(in, tiling.columns); }
-  std::int64_t size() const {
+  std::int64_t pitch;  ///< of rows
+  constexpr std::int32_t in_tiles() const { return divide_up(in, tiling.columns); }
+  constexpr std::int64_t size() const {
+    if (tiling.portable) return out * pitch;
     return std::int64_t{divide_up(out, tiling.rows())} * in_tiles() * tiling.rows() * tiling.columns;
+  }
+  TILED_BOTH std::int64_t place(int row, int column) const {
+    if (tiling.portable) return row * pitch + column;
+    return place_of_weight(tiling.rows(), tiling.columns, divide_up(in, tiling.columns), row, column);
   }
 };
 
 // All are asynchronous on `stream` and check their launch.
 
 /// placed [places.size()] = weights [out, in] at their places; the rest stays as it is. copy [out, pitch] gets them as they enter
-/// products; null for slots.
+/// products; null for slots, and for weights that enter products as they are.
 void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed,
                    void* copy, std::int64_t pitch, cudaStream_t stream);
 /// The way back: weights [out, in].

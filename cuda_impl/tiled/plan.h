@@ -23,25 +23,52 @@ inline constexpr int kPanel = 64;
 inline constexpr int kSlab = 64;
 /// Outputs of the last layer up to which the loss is made in the registers that hold them.
 inline constexpr int kOutputsOfTile = 16;
+/// Columns of a task that updates weights from parts: few, so that many multiprocessors share them.
+inline constexpr int kColumnsOfUpdate = 16;
 /// Rows of a task of the loss where there are more: few, so that many multiprocessors share them.
 inline constexpr int kRowsOfLoss = 8;
 
 /// The tile of every product, and who makes it. One kernel is compiled for each.
 struct Tiling {
-  int groups;   ///< warpgroups of a team, each of which has 64 rows
-  int columns;  ///< 64 or 128
+  int groups;  ///< warpgroups of a team, each of which has `group_rows` rows and tells counters when it is done
+  int columns;  ///< 64 or 128; of the portable kernel also 32
   int teams;    ///< with two, one multiplies while the other stores its tile
+  int group_rows = kPanel;
+  /// Of weight gradients, where their tiles are others: only the portable kernel's, which has one group and one team.
+  int own_weight_rows = 0, own_weight_columns = 0;
+  bool portable = false;
 
-  constexpr int rows() const { return kPanel * groups; }
+  TILED_BOTH int rows() const { return group_rows * groups; }
+  constexpr int weight_rows() const { return own_weight_rows > 0 ? own_weight_rows : rows(); }
+  constexpr int weight_columns() const { return own_weight_columns > 0 ? own_weight_columns : columns; }
   constexpr int team_threads() const { return 128 * groups; }
   constexpr int consumers() const { return team_threads() * teams; }
   bool operator==(const Tiling&) const = default;
 };
 inline constexpr Tiling kTilings[] = {{1, 64, 2}, {1, 128, 2}, {2, 128, 1}};
 
+constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int weight_columns) {
+  return {.groups = 1,
+          .columns = columns,
+          .teams = 1,
+          .group_rows = rows,
+          .own_weight_rows = weight_rows,
+          .own_weight_columns = weight_columns,
+          .portable = true};
+}
+/// Those of the kernel for every GPU and precision. With small tiles a small batch keeps more multiprocessors busy; its weight gradients
+/// have short products, and much to do behind them.
+inline constexpr Tiling kPortableTilings[] = {
+    portable_tiling(32, 32, 64, 64), portable_tiling(64, 32, 64, 64), portable_tiling(64, 64, 64, 64),
+    portable_tiling(128, 64, 128, 64), portable_tiling(128, 128, 128, 128)};
+/// Stages of its ring, at most: as many as fit.
+inline constexpr int kMostStages = 8;
+
 /// Whether there is a kernel: the functions of other activations than ReLU, for every value a thread holds, are most of what a compiler
-/// has to do, so they have the smallest tile alone.
-constexpr bool has_kernel(const Tiling& tiling, bool relu) { return relu || tiling == kTilings[0]; }
+/// has to do, so they have the smallest tile and the largest one alone.
+constexpr bool has_kernel(const Tiling& tiling, bool relu) {
+  return relu || tiling.portable || tiling != kTilings[1];
+}
 
 /// The network whose step is planned.
 struct Network {
@@ -58,10 +85,12 @@ enum class Form : std::int16_t {
   kOutputLoss,    ///< of the last layer, all outputs in one tile: the loss and its gradient
   kOutputs,       ///< of the last layer: outputs
   kLossGradient,  ///< of the last hidden layer: the gradient of its sums, with outputs and loss on the way
-  kLoss,  ///< of kRowsOfLoss rows of outputs for each warpgroup, `column` counts them: the loss and its gradient
-  kInputGradient,   ///< of a hidden layer: the gradient of its sums
-  kWeightGradient,  ///< of a layer: its weights, updated
-  kPause,           ///< nothing
+  kLoss,  ///< of kRowsOfLoss rows of outputs for each group, `column` counts them: the loss and its gradient
+  kInputGradient,       ///< of a hidden layer: the gradient of its sums
+  kWeightGradient,      ///< of a layer: its weights, updated
+  kWeightGradientPart,  ///< of a layer: sums over a part of the batch; not of the portable kernel
+  kUpdate,  ///< of a layer: its weights, updated, from the sums of all parts; not of the portable kernel
+  kPause,   ///< nothing
 };
 
 /// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.
@@ -75,16 +104,18 @@ struct Wait {
 struct alignas(16) Task {
   Form form = Form::kPause;
   std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
-  std::int32_t row = 0, column = 0;   ///< of the tile, counted in tiles
+  std::uint16_t row = 0, column = 0;  ///< of the tile, counted in tiles
+  std::uint16_t first_slab = 0;       ///< of a part; otherwise 0
+  std::uint16_t part = 0;             ///< of a weight gradient; of an update, which kColumnsOfUpdate of the tile
   std::uint16_t slabs = 0;            ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;
-  std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every warpgroup of the team adds 1 to
+  std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every group of the team adds 1 to
   std::int32_t order = 0;  ///< of the step's tasks, each of which comes after what it waits for
 };
 static_assert(sizeof(Task) == 48);
 
-constexpr int divide_up(std::int64_t count, int by) { return static_cast<int>((count + by - 1) / by); }
+TILED_BOTH int divide_up(std::int64_t count, int by) { return static_cast<int>((count + by - 1) / by); }
 
 /// Where in a layer's weights, kept as the registers that sum up their gradients hold them, element (row, column) lies: tile by tile,
 /// of which each thread has four values for every eight columns (machine/wgmma.cuh), a thread's beside the next one's. So a warp

@@ -7,41 +7,44 @@
 namespace headroom::tiled {
 namespace {
 
-using machine::Bf16;
-using machine::Fp16;
-
 constexpr int kThreads = 256;
 
 unsigned blocks_for(std::int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 __device__ std::int64_t thread_of_grid() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 
-template <class Format>
+struct Fp32 {
+  MACHINE_DEVICE static float round(float value) { return value; }
+  MACHINE_DEVICE static float round_weight(float value) { return value; }
+};
+struct Tf32 {
+  MACHINE_DEVICE static float round(float value) { return machine::round_tf32(value); }
+  MACHINE_DEVICE static float round_weight(float value) { return machine::round_tf32(value); }
+};
+
+template <class Format, class Value>
 __global__ void __launch_bounds__(kThreads)
-    place_weights_kernel(const float* weights /* [out, in] */, int out, int in, int tile_rows,
-                         int tile_columns, int in_tiles, float* placed,
-                         std::uint16_t* copy /* [out, pitch], or null */, std::int64_t pitch) {
+    place_weights_kernel(const float* weights /* [out, in] */, WeightPlaces places, float* placed,
+                         Value* copy /* [out, pitch], or null */, std::int64_t pitch) {
   const std::int64_t element = thread_of_grid();
-  if (element >= std::int64_t{out} * in) return;
-  const int row = static_cast<int>(element / in), column = static_cast<int>(element % in);
+  if (element >= std::int64_t{places.out} * places.in) return;
+  const int row = static_cast<int>(element / places.in), column = static_cast<int>(element % places.in);
   const float weight = weights[element];
-  placed[place_of_weight(tile_rows, tile_columns, in_tiles, row, column)] = weight;
+  placed[places.place(row, column)] = weight;
   if (copy != nullptr) copy[row * pitch + column] = Format::round_weight(weight);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    collect_weights_kernel(const float* placed, int out, int in, int tile_rows, int tile_columns,
-                           int in_tiles, float* weights /* [out, in] */) {
+    collect_weights_kernel(const float* placed, WeightPlaces places, float* weights /* [out, in] */) {
   const std::int64_t element = thread_of_grid();
-  if (element >= std::int64_t{out} * in) return;
-  const int row = static_cast<int>(element / in), column = static_cast<int>(element % in);
-  weights[element] = placed[place_of_weight(tile_rows, tile_columns, in_tiles, row, column)];
+  if (element >= std::int64_t{places.out} * places.in) return;
+  const int row = static_cast<int>(element / places.in), column = static_cast<int>(element % places.in);
+  weights[element] = placed[places.place(row, column)];
 }
 
-template <class Format>
+template <class Format, class Value>
 __global__ void __launch_bounds__(kThreads)
     round_features_kernel(const float* features /* [rows, columns] */, std::int64_t rows,
-                          std::int64_t columns, std::uint16_t* rounded /* [rows, pitch] */,
-                          std::int64_t pitch) {
+                          std::int64_t columns, Value* rounded /* [rows, pitch] */, std::int64_t pitch) {
   const std::int64_t element = thread_of_grid();
   if (element >= rows * columns) return;
   rounded[element / columns * pitch + element % columns] = Format::round(features[element]);
@@ -53,38 +56,50 @@ __global__ void __launch_bounds__(kThreads) set_factors_kernel(Optimizer optimiz
   if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
 }
 
+/// Calls work(format, value of its type).
+template <class Work>
+void with_format(Precision precision, const Work& work) {
+  switch (precision) {
+    case Precision::kFp32:
+      return work(Fp32{}, float{});
+    case Precision::kTf32:
+      return work(Tf32{}, float{});
+    case Precision::kFp16:
+      return work(machine::Fp16{}, std::uint16_t{});
+    case Precision::kBf16:
+      return work(machine::Bf16{}, std::uint16_t{});
+  }
+}
+
 }  // namespace
 
 void place_weights(Precision precision, const float* weights, const WeightPlaces& places, float* placed,
                    void* copy, std::int64_t pitch, cudaStream_t stream) {
   const unsigned blocks = blocks_for(std::int64_t{places.out} * places.in);
-  auto* to = static_cast<std::uint16_t*>(copy);
-  if (precision == Precision::kBf16)
-    place_weights_kernel<Bf16><<<blocks, kThreads, 0, stream>>>(weights, places.out, places.in,
-                                                                places.tiling.rows(), places.tiling.columns,
-                                                                places.in_tiles(), placed, to, pitch);
-  else
-    place_weights_kernel<Fp16><<<blocks, kThreads, 0, stream>>>(weights, places.out, places.in,
-                                                                places.tiling.rows(), places.tiling.columns,
-                                                                places.in_tiles(), placed, to, pitch);
+  with_format(precision, [&](auto format, auto value) {
+    using Format = decltype(format);
+    using Value = decltype(value);
+    place_weights_kernel<Format, Value>
+        <<<blocks, kThreads, 0, stream>>>(weights, places, placed, static_cast<Value*>(copy), pitch);
+  });
   CUDA_CHECK(cudaGetLastError());
 }
 
 void collect_weights(const float* placed, const WeightPlaces& places, float* weights, cudaStream_t stream) {
   const unsigned blocks = blocks_for(std::int64_t{places.out} * places.in);
-  collect_weights_kernel<<<blocks, kThreads, 0, stream>>>(placed, places.out, places.in, places.tiling.rows(),
-                                                          places.tiling.columns, places.in_tiles(), weights);
+  collect_weights_kernel<<<blocks, kThreads, 0, stream>>>(placed, places, weights);
   CUDA_CHECK(cudaGetLastError());
 }
 
 void round_features(Precision precision, const float* features, std::int64_t rows, std::int64_t columns,
                     void* rounded, std::int64_t pitch, cudaStream_t stream) {
   const unsigned blocks = blocks_for(rows * columns);
-  auto* to = static_cast<std::uint16_t*>(rounded);
-  if (precision == Precision::kBf16)
-    round_features_kernel<Bf16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
-  else
-    round_features_kernel<Fp16><<<blocks, kThreads, 0, stream>>>(features, rows, columns, to, pitch);
+  with_format(precision, [&](auto format, auto value) {
+    using Format = decltype(format);
+    using Value = decltype(value);
+    round_features_kernel<Format, Value>
+        <<<blocks, kThreads, 0, stream>>>(features, rows, columns, static_cast<Value*>(rounded), pitch);
+  });
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -9,8 +9,8 @@
 namespace headroom::tiled {
 namespace {
 
-/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights;
-/// and of each row of tiles of the outputs where the loss is a task of its own.
+/// Numbers of the counters: of each row of tiles of a layer's activations and gradient, and of all of them; of a layer's weights, and
+/// of the parts of their gradients; and of each row of tiles of the outputs where the loss is a task of its own.
 class Counters {
  public:
   Counters(int layers, int row_tiles) : layers_(layers), rows_(row_tiles) {}
@@ -20,7 +20,8 @@ class Counters {
   int hidden(int layer) const { return (2 * layers_ + 1) * rows_ + layer; }
   int gradient(int layer) const { return hidden(layers_) + layer; }
   int weights(int layer) const { return gradient(layers_) + layer; }
-  int count() const { return weights(layers_); }
+  int parts(int layer) const { return weights(layers_) + layer; }
+  int count() const { return parts(layers_); }
 
  private:
   int layers_, rows_;
@@ -36,32 +37,94 @@ struct Group {
   bool left() const { return next < tasks.size(); }
 };
 
-/// Rough costs in cycles, from the times of units in the prototype on an H200.
+/// Rough costs in cycles: of the wgmma kernel from the times of units in the prototype on an H200.
 struct Costs {
-  static constexpr double kBytesPerCycle = 56;           // that a multiprocessor takes in
-  static constexpr double kMultiplyAddsPerCycle = 2048;  // of 16-bit factors
-  static constexpr double kTask = 900;                   // epilogue and store
-  static constexpr double kLoss = 1200;
-  static constexpr double kUpdateBytesPerCycle = 50;
-  static constexpr double kLink = 1300;  // from a counter to who waits for it
-
-  static double of(const Task& task, const Tiling& tiling) {
-    const double m = tiling.rows(), n = tiling.columns;
-    const double slab = std::max(m * n * kSlab / kMultiplyAddsPerCycle, (m + n) * 2 * kSlab / kBytesPerCycle);
-    double cycles = task.slabs * slab + kTask;
-    if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
-      cycles += kLoss;
-    if (task.form == Form::kWeightGradient) cycles += m * n * 10 / kUpdateBytesPerCycle;
-    return cycles;
-  }
+  double bytes_per_cycle;          ///< that a multiprocessor takes in
+  double multiply_adds_per_cycle;  ///< of tiles that keep its units busy
+  double smallest_part;            ///< of that rate with tiles of 32x32, and half-way to it with 64x64
+  double value_bytes;              ///< of a factor's value
+  double task;                     ///< epilogue and store
+  double loss;
+  double update_bytes, update_bytes_per_cycle;  ///< of a weight
+  double link;                                  ///< from a counter to who waits for it
 };
+constexpr Costs kWgmmaCosts = {.bytes_per_cycle = 56,
+                               .multiply_adds_per_cycle = 2048,
+                               .smallest_part = 1,
+                               .value_bytes = 2,
+                               .task = 900,
+                               .loss = 1200,
+                               .update_bytes = 10,
+                               .update_bytes_per_cycle = 50,
+                               .link = 1300};
+// Of the portable kernel, guessed from the machine's rates: 128 plain multiply-adds a cycle, and by mma.sync half of what wgmma does.
+constexpr Costs kPortableFp32 = {.bytes_per_cycle = 56,
+                                 .multiply_adds_per_cycle = 100,
+                                 .smallest_part = 0.65,
+                                 .value_bytes = 4,
+                                 .task = 1200,
+                                 .loss = 1500,
+                                 .update_bytes = 8,
+                                 .update_bytes_per_cycle = 25,
+                                 .link = 1500};
+constexpr Costs portable_costs(double rate, double value_bytes) {
+  Costs costs = kPortableFp32;
+  costs.multiply_adds_per_cycle = rate, costs.smallest_part = 0.4, costs.value_bytes = value_bytes;
+  costs.update_bytes = 8 + value_bytes;
+  return costs;
+}
+constexpr Costs kPortableTf32 = portable_costs(450, 4), kPortableSixteen = portable_costs(900, 2);
+
+constexpr Costs costs_of(const Tiling& tiling, Precision precision) {
+  if (!tiling.portable) return kWgmmaCosts;
+  return precision == Precision::kFp32   ? kPortableFp32
+         : precision == Precision::kTf32 ? kPortableTf32
+                                         : kPortableSixteen;
+}
+
+/// Of `slabs` slabs of a tile's product.
+double product_cycles(const Costs& costs, double rows, double columns, double slabs) {
+  const double values = rows * columns;
+  const double part = values <= 32 * 32   ? costs.smallest_part
+                      : values <= 64 * 64 ? (1 + costs.smallest_part) / 2
+                                          : 1;
+  return slabs * std::max(values * kSlab / (costs.multiply_adds_per_cycle * part),
+                          (rows + columns) * costs.value_bytes * kSlab / costs.bytes_per_cycle);
+}
+
+double cycles_of(const Costs& costs, const Task& task, const Tiling& tiling, int parts) {
+  const bool updates = task.form == Form::kWeightGradient || task.form == Form::kUpdate;
+  const double rows = updates ? tiling.weight_rows() : tiling.rows(),
+               columns = task.form == Form::kUpdate ? kColumnsOfUpdate
+                         : updates                  ? tiling.weight_columns()
+                                                    : tiling.columns;
+  double cycles = costs.task;
+  if (tiling.portable && task.form == Form::kOutputLoss)
+    cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs);
+  else if (tiling.portable && task.form == Form::kLossGradient)
+    cycles += product_cycles(costs, rows, kOutputsOfTile, task.slabs - 1) +
+              product_cycles(costs, rows, columns, static_cast<double>(kOutputsOfTile) / kSlab);
+  else
+    cycles += product_cycles(costs, rows, columns, task.slabs);
+  if (task.form == Form::kOutputLoss || task.form == Form::kLossGradient || task.form == Form::kLoss)
+    cycles += costs.loss;
+  double bytes = updates ? costs.update_bytes : 0;  // of a weight
+  if (task.form == Form::kUpdate) bytes += 4 * parts;
+  if (task.form == Form::kWeightGradientPart) bytes += 4;
+  cycles += rows * columns * bytes / costs.update_bytes_per_cycle;
+  return cycles;
+}
 
 /// All tasks of a step, in groups, with what each waits for.
 class Step {
  public:
-  Step(const Network& network, const Tiling& tiling, int multiprocessors)
+  Step(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+       int slabs_of_part)
       : network_(network),
         tiling_(tiling),
+        costs_(costs_of(tiling, precision)),
+        multiprocessors_(multiprocessors),
+        slabs_of_part_(slabs_of_part),
         row_tiles_(divide_up(network.batch, tiling.rows())),
         counters_(network.layers(), row_tiles_),
         needs_(static_cast<std::size_t>(counters_.count()), 0),
@@ -84,14 +147,23 @@ class Step {
   std::vector<Group>& groups() { return groups_; }
   const std::vector<std::uint32_t>& needs() const { return needs_; }
   int counters() const { return counters_.count(); }
+  int layers() const { return network_.layers(); }
+  /// Of a layer's weight gradients: so many that there is a task for every multiprocessor.
+  int parts_of(int layer) const {
+    if (slabs_of_part_ == kNoParts || tiling_.portable) return 1;
+    const std::int64_t tiles = std::int64_t{rows_of_weights(layer)} * columns_of_weights(layer);
+    return static_cast<int>(std::clamp<std::int64_t>(
+        multiprocessors_ / tiles, 1, std::max(1, divide_up(network_.batch, kSlab) / slabs_of_part_)));
+  }
+  double link() const { return costs_.link; }
 
  private:
   Task blank(Form form, int layer, int row, int column, int inner) const {
     Task task;
     task.form = form;
     task.layer = static_cast<std::int16_t>(layer);
-    task.row = row;
-    task.column = column;
+    task.row = static_cast<std::uint16_t>(row);
+    task.column = static_cast<std::uint16_t>(column);
     task.slabs = static_cast<std::uint16_t>(divide_up(inner, kSlab));
     return task;
   }
@@ -100,9 +172,9 @@ class Step {
 
   /// Urgent is what the chain of the step goes through: forward, loss and back; weight gradients fill the gaps, those of the first
   /// layers first, which the next step begins with.
-  void add(Group group, int urgency) {
+  void add(Group group, int urgency, int parts = 1) {
     group.urgency = urgency;
-    group.cost = Costs::of(group.tasks.front(), tiling_);
+    group.cost = cycles_of(costs_, group.tasks.front(), tiling_, parts);
     groups_.push_back(std::move(group));
   }
 
@@ -117,7 +189,11 @@ class Step {
       for (int layer = one_link_less_ ? last - 2 : last - 1; layer >= 0; --layer)
         add(gradient_row(layer, row), layers + last - layer);
     }
-    for (int layer = 0; layer < layers; ++layer) add(weight_gradients(layer), gradient_urgency + layer);
+    for (int layer = 0; layer < layers; ++layer) {
+      const int parts = parts_of(layer);
+      if (parts > 1) add(weight_gradient_parts(layer, parts), gradient_urgency + layer);
+      add(weight_gradients(layer, parts), gradient_urgency + layer, parts);
+    }
   }
 
   Group forward_row(int layer, int row) const {
@@ -144,7 +220,7 @@ class Step {
   Group loss_row(int row) const {
     const int last = network_.layers() - 1;
     Group group;
-    for (int part = 0; part < kPanel / kRowsOfLoss; ++part) {
+    for (int part = 0; part < tiling_.group_rows / kRowsOfLoss; ++part) {
       Task task = blank(Form::kLoss, last, row, part, 0);
       task.rows = now(counters_.outputs_row(row));
       task.signals[0] = counters_.gradient_row(last, row), task.signals[1] = counters_.gradient(last);
@@ -181,21 +257,63 @@ class Step {
     return group;
   }
 
-  Group weight_gradients(int layer) const {
+  int rows_of_weights(int layer) const { return divide_up(network_.out(layer), tiling_.weight_rows()); }
+  int columns_of_weights(int layer) const { return divide_up(network_.in(layer), tiling_.weight_columns()); }
+
+  /// The gradients of whole weights, with their update, or the update from the sums of parts.
+  Group weight_gradients(int layer, int parts) const {
     Group group;
-    for (int row = 0; row < divide_up(network_.out(layer), tiling_.rows()); ++row)
-      for (int column = 0; column < divide_up(network_.in(layer), tiling_.columns); ++column) {
-        Task task = blank(Form::kWeightGradient, layer, row, column, network_.batch);
-        task.rows = now(counters_.gradient(layer));
-        if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
+    for (int row = 0; row < rows_of_weights(layer); ++row)
+      for (int column = 0; column < columns_of_weights(layer); ++column) {
+        if (parts > 1) {
+          add_updates(group, layer, row, column);
+          continue;
+        }
+        Task task = whole_gradient(Form::kWeightGradient, layer, row, column);
         task.signals[0] = counters_.weights(layer);
         group.tasks.push_back(task);
       }
     return group;
   }
+  /// Of a tile, as far as the layer's columns go.
+  void add_updates(Group& group, int layer, int row, int column) const {
+    const int columns = std::min(tiling_.columns, network_.in(layer) - column * tiling_.columns);
+    for (int part = 0; part < divide_up(columns, kColumnsOfUpdate); ++part) {
+      Task task = blank(Form::kUpdate, layer, row, column, 0);
+      task.rows = now(counters_.parts(layer));
+      task.signals[0] = counters_.weights(layer);
+      task.part = static_cast<std::uint16_t>(part);
+      group.tasks.push_back(task);
+    }
+  }
+
+  /// Of the tiles that weight_gradients() updates.
+  Group weight_gradient_parts(int layer, int parts) const {
+    Group group;
+    for (int row = 0; row < rows_of_weights(layer); ++row)
+      for (int column = 0; column < columns_of_weights(layer); ++column)
+        for (int part = 0; part < parts; ++part) {
+          Task task = whole_gradient(Form::kWeightGradientPart, layer, row, column);
+          const int slabs = task.slabs, first = slabs * part / parts;
+          task.first_slab = static_cast<std::uint16_t>(first);
+          task.slabs = static_cast<std::uint16_t>(slabs * (part + 1) / parts - first);
+          task.signals[0] = counters_.parts(layer);
+          task.part = static_cast<std::uint16_t>(part);
+          group.tasks.push_back(task);
+        }
+    return group;
+  }
+  Task whole_gradient(Form form, int layer, int row, int column) const {
+    Task task = blank(form, layer, row, column, network_.batch);
+    task.rows = now(counters_.gradient(layer));
+    if (layer > 0) task.columns = now(counters_.hidden(layer - 1));
+    return task;
+  }
 
   const Network& network_;
   Tiling tiling_;
+  Costs costs_;
+  int multiprocessors_, slabs_of_part_;
   int row_tiles_;
   Counters counters_;
   std::vector<std::uint32_t> needs_;
@@ -244,7 +362,7 @@ class Walk {
       if (wait.counter < 0 || wait.of_last_step) continue;
       const auto counter = static_cast<std::size_t>(wait.counter);
       if (missing_[counter] > 0) return;
-      ready = std::max(ready, finished_[counter] + Costs::kLink);
+      ready = std::max(ready, finished_[counter] + step_.link());
     }
     group.ready = ready;
   }
@@ -312,16 +430,33 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
              multiprocessors;
 }
 
-Tiling choose_tiling(const Network& network, bool relu, int multiprocessors) {
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors, std::span<const Tiling> tilings,
+                     Precision precision) {
   const Tiling* best = nullptr;
   double least = 0;
-  for (const Tiling& tiling : kTilings) {
+  for (const Tiling& tiling : tilings) {
     if (!has_kernel(tiling, relu) || schedule_refusal(network, tiling)) continue;
-    const double cycles = make_schedule(network, tiling, multiprocessors).cycles;
+    const double cycles = make_schedule(network, tiling, multiprocessors, precision,
+                                        choose_parts(network, tiling, multiprocessors))
+                              .cycles;
     if (best != nullptr && cycles >= least) continue;
     best = &tiling, least = cycles;
   }
-  return best != nullptr ? *best : kTilings[0];
+  return best != nullptr ? *best : tilings.front();
+}
+
+int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors) {
+  int best = kNoParts;
+  if (tiling.portable || divide_up(network.batch, kSlab) < 2 * kSlabsOfPart[0]) return best;
+  const auto cycles_with = [&](int parts) {
+    return make_schedule(network, tiling, multiprocessors, Precision::kBf16, parts).cycles;
+  };
+  double least = cycles_with(kNoParts);
+  for (const int parts : kSlabsOfPart) {
+    const double cycles = cycles_with(parts);
+    if (cycles < least) best = parts, least = cycles;
+  }
+  return best;
 }
 
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling) {
@@ -334,8 +469,8 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
   const std::int64_t rows = divide_up(network.batch, tiling.rows());
   for (int layer = 0; layer < network.layers(); ++layer) {
     const std::int64_t columns = divide_up(network.out(layer), tiling.columns);
-    tasks += 2 * rows * columns + std::int64_t{divide_up(network.out(layer), tiling.rows())} *
-                                      divide_up(network.in(layer), tiling.columns);
+    tasks += 2 * rows * columns + std::int64_t{divide_up(network.out(layer), tiling.weight_rows())} *
+                                      divide_up(network.in(layer), tiling.weight_columns());
   }
   if (tasks > kMostTasks)
     return "a step is " + std::to_string(tasks) + " tiles, at most " + std::to_string(kMostTasks) +
@@ -343,13 +478,15 @@ std::optional<std::string> schedule_refusal(const Network& network, const Tiling
   return std::nullopt;
 }
 
-Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors) {
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors, Precision precision,
+                       int slabs_of_part) {
   if (const auto refusal = schedule_refusal(network, tiling))
     throw std::invalid_argument("schedule: " + *refusal);
-  Step step(network, tiling, multiprocessors);
+  Step step(network, tiling, multiprocessors, precision, slabs_of_part);
   Walk walk(step, tiling, multiprocessors);
   Schedule schedule;
   schedule.counters = step.counters();
+  for (int layer = 0; layer < step.layers(); ++layer) schedule.parts.push_back(step.parts_of(layer));
   schedule.cycles = walk.end();
   for (std::vector<Task>& list : walk.lists()) {
     if (list.empty()) continue;
@@ -378,6 +515,10 @@ std::string describe(const Task& task) {
       return "input gradient of " + layer + place;
     case Form::kWeightGradient:
       return "weight gradient of " + layer + place;
+    case Form::kWeightGradientPart:
+      return "part of the weight gradient of " + layer + place + ", part " + std::to_string(task.part);
+    case Form::kUpdate:
+      return "update of " + layer + place + ", part " + std::to_string(task.part);
     case Form::kPause:
       return "pause";
   }

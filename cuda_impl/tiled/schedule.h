@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/workload.h"
 #include "tiled/plan.h"
 
 namespace headroom::tiled {
@@ -19,14 +21,24 @@ struct Schedule {
   /// Of each multiprocessor that has work; with two teams tasks are theirs in turn, an even number of them.
   std::vector<std::vector<Task>> lists;
   int counters = 0;
-  double cycles = 0;  ///< what the scheduler thinks a step takes
+  std::vector<int> parts;  ///< of each layer's weight gradients
+  double cycles = 0;       ///< what the scheduler thinks a step takes
 
   std::size_t longest() const;
 };
 
-/// Of those with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
+/// A weight gradient sums over the whole batch. Where a layer has few weights and the batch is large, its tiles are too few for all
+/// multiprocessors, and each takes long. Then the batch is divided: several tasks make the sums of a part each, and another one adds
+/// them up, in the order of the parts, and updates. The fewest slabs of a part: what is tried, and no parts at all.
+inline constexpr int kSlabsOfPart[] = {12, 24};
+inline constexpr int kNoParts = 0;
+/// The one with which the scheduler thinks that the step is the shortest.
+int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors);
+
+/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was in all cells that were measured on an
 /// H200, though its steps are a third too short: docs/kernels/log/tiled.md.)
-Tiling choose_tiling(const Network& network, bool relu, int multiprocessors);
+Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
+                     std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
 
 /// Whether the last hidden layer's gradient is made with the loss (Form::kLossGradient): few outputs, and so few tiles that all can make
 /// them at once.
@@ -35,8 +47,10 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);
 
-/// Throws std::invalid_argument with schedule_refusal()'s reason.
-Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors);
+/// `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; kNoParts,
+/// and with portable tiles: never. Throws std::invalid_argument with schedule_refusal()'s reason.
+Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
+                       Precision precision = Precision::kBf16, int slabs_of_part = kNoParts);
 
 /// "input gradient of layer 2, tile row 0, column 5".
 std::string describe(const Task& task);

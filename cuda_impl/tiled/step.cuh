@@ -19,11 +19,11 @@
 // fences between it and the copy engine's reads; whoever multiplies is behind the barrier that the copies count down.
 #pragma once
 
+#include "machine/compiler.cuh"
 #include "machine/masks.cuh"
-#include "rules/activation.cuh"
-#include "rules/optimizer.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
+#include "tiled/update.cuh"
 
 namespace headroom::tiled {
 
@@ -48,44 +48,51 @@ struct Source {
 MACHINE_DEVICE Source input_of(const Arguments& a, int layer, const StepPlace& step, int first, bool turned) {
   return {&a.layer[layer].input, layer == 0 ? step.batch : step.parity, first, turned};
 }
+MACHINE_DEVICE bool is_weight_gradient(const Task& task) {
+  return task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart;
+}
 template <class S>
 MACHINE_DEVICE Source rows_of(const Arguments& a, const Task& task, const StepPlace& step) {
   const int first = S::kRows * task.row;
-  if (task.form == Form::kWeightGradient) return {&a.layer[task.layer].gradient, 0, first, true};
+  if (is_weight_gradient(task)) return {&a.layer[task.layer].gradient, 0, first, true};
   if (task.form == Form::kInputGradient) return {&a.layer[task.layer + 1].gradient, 0, first, false};
   return input_of(a, task.form == Form::kLossGradient ? task.layer + 1 : task.layer, step, first, false);
 }
 template <class S>
 MACHINE_DEVICE Source columns_of(const Arguments& a, const Task& task, const StepPlace& step) {
   const int first = S::kColumns * task.column;
-  if (task.form == Form::kWeightGradient) return input_of(a, task.layer, step, first, true);
+  if (is_weight_gradient(task)) return input_of(a, task.layer, step, first, true);
   if (task.form == Form::kInputGradient || task.form == Form::kLossGradient)
     return {&a.layer[task.layer + 1].weights, step.parity, first, true};
   return {&a.layer[task.layer].weights, step.parity, first, false};
 }
 
-/// The thread that fetches the rows' factors, or the columns', of all tasks.
+/// The thread that fetches the rows' factors, or the columns', of all tasks. A slab of a small tile is multiplied in 128 cycles, and this
+/// loop has to be as quick: the address of shared memory is kept, since the compiler would make it anew from the thread block's rank.
 template <class S, bool kRowsFactor>
 MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
   constexpr int kPanels = kRowsFactor ? S::kRowPanels : S::kColumnPanels;
   constexpr WaitFor kWhat = kRowsFactor ? WaitFor::kRows : WaitFor::kColumns;
-  const std::uint32_t begin =
-      shared_address(memory.ring) + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
-  const std::uint32_t full = shared_address(memory.full), free = shared_address(memory.free);
+  const auto base =
+      static_cast<std::uint32_t>(machine::kept_whole(static_cast<int>(shared_address(&memory))));
+  const std::uint32_t begin = base + (kRowsFactor ? 0 : S::kRowPanels * kTilePanelBytes);
+  const std::uint32_t full = base + offsetof(SharedMemory<S>, full),
+                      free = base + offsetof(SharedMemory<S>, free);
   List<false> list(a, 0, 1);
   machine::RingPlace ring;
   Waiter waiter{a};
-  const auto fill = [&](auto panels, const Source& source, int slabs) {
+  const auto fill = [&](auto panels, const Source& source, int slabs, int first = 0) {
     constexpr int kCount = decltype(panels)::value;
 #pragma unroll 1
-    for (int slab = 0; slab < slabs; ++slab, ring.advance(S::kStages)) {
+    for (int slab = first; slab < first + slabs; ++slab, ring.advance(S::kStages)) {
       const std::uint32_t barrier = full + 8 * ring.stage;
       wait_for_barrier(waiter, WaitFor::kFreeStage, free + 8 * ring.stage, ring.parity ^ 1);
       if constexpr (kCount == 0) {
         machine::barrier_arrive(barrier);
       } else {
         machine::barrier_arrive_expect(barrier, kCount * kTilePanelBytes);
-        source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
+        if (machine::first_lane_alone())
+          source.template load<kCount>(begin + ring.stage * S::kStageBytes, slab, barrier);
       }
     }
   };
@@ -96,9 +103,9 @@ MACHINE_DEVICE void fetch(const Arguments& a, SharedMemory<S>& memory) {
       waiter.step = step.of_launch, waiter.order = task.order;
       const Source source = kRowsFactor ? rows_of<S>(a, task, step) : columns_of<S>(a, task, step);
       wait_for_counter(waiter, kWhat, a, kRowsFactor ? task.rows : task.columns, step.of_launch);
-      machine::fence_proxy_async();  // between what the counter has shown and what the copy engine reads
+      machine::fence_proxy_async_global();  // between the counter and what the copy engine reads
       if (task.form != Form::kLossGradient) {
-        fill(Constant<kPanels>{}, source, task.slabs);
+        fill(Constant<kPanels>{}, source, task.slabs, task.first_slab);
       } else if constexpr (kRowsFactor) {  // of the outputs; the second product's lies in registers
         fill(Constant<kPanels>{}, source, task.slabs - 1);
         fill(Constant<0>{}, source, 1);
@@ -128,49 +135,16 @@ MACHINE_DEVICE uint4* kept_values(const LayerArguments& layer, const Task& task,
          worker.thread();
 }
 
-/// Calls work(Constant) with the activation as a constant, so that its branches lie outside of the loops over values.
-template <class Work>
-MACHINE_DEVICE void with_activation(Activation activation, const Work& work) {
-  switch (activation) {
-    case Activation::kTanh:
-      return work(Constant<Activation::kTanh>{});
-    case Activation::kSilu:
-      return work(Constant<Activation::kSilu>{});
-    case Activation::kGelu:
-      return work(Constant<Activation::kGelu>{});
-    case Activation::kElu:
-      return work(Constant<Activation::kElu>{});
-    default:
-      return;  // ReLU has a kernel of its own
-  }
-}
-TILED_BOTH bool keeps_outputs(Activation activation) {  // core/training_rules.h, slope_is_of_output()
-  return activation == Activation::kTanh || activation == Activation::kElu;
-}
-
 template <class S, class Format, bool kRelu>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>& worker,
                                  const StepPlace& step) {
   const LayerArguments& layer = a.layer[task.layer];
-  float sums[S::kSums], none[4];
-  Biases<S> biases;
-  worker.take_turn();
-  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
-                                                                   none, [&] {
-                                                                     mark(worker, &TaskTimes::first_slab);
-                                                                     biases.load(layer, task, worker);
-                                                                   });
-  worker.pass_turn();
-  mark(worker, &TaskTimes::products);
+  float sums[S::kSums];
+  forward_sums<S, Format>(layer, task, worker, sums);
   std::uint32_t held[S::kPairs];
-#pragma unroll
-  for (int j = 0; j < S::kColumns / 8; ++j) {
-    float* z = sums + 4 * j;
-    z[0] += biases.of[j].x, z[1] += biases.of[j].y, z[2] += biases.of[j].x, z[3] += biases.of[j].y;
-    if constexpr (kRelu)
-      held[2 * j] = Format::pack_relu(z[0], z[1]), held[2 * j + 1] = Format::pack_relu(z[2], z[3]);
-  }
   if constexpr (kRelu) {
+#pragma unroll
+    for (int i = 0; i < S::kPairs; ++i) held[i] = Format::pack_relu(sums[2 * i], sums[2 * i + 1]);
     const auto mask = machine::positive(held);
 #pragma unroll
     for (int word = 0; word < S::kColumnPanels; ++word)
@@ -196,8 +170,8 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
     });
   }
   store_tile(worker, held,
-             Place{a.layer[task.layer + 1].input, step.parity, S::kRows * task.row, S::kColumns * task.column,
-                   layer.out});
+             Place{a.layer[task.layer + 1].input_rows, step.parity, S::kRows * task.row,
+                   S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, 1);
 }
 
@@ -256,8 +230,9 @@ MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, 
   const LayerArguments& layer = a.layer[task.layer];
   std::uint32_t held[S::kPairs];
   slopes.template apply<Format>(a, layer, task, worker, sums, held);
-  store_tile(worker, held,
-             Place{layer.gradient, 0, S::kRows * task.row, S::kColumns * task.column, layer.out});
+  store_tile(
+      worker, held,
+      Place{layer.gradient_rows, 0, S::kRows * task.row, S::kColumns * task.column, a.batch, layer.out});
   if (worker.leads()) signal(a, task, 0, last_signal);
 }
 
@@ -310,53 +285,26 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   }
   keep_loss<S>(a, worker, step, S::kRows * task.row + machine::kTileRows * worker.group(), machine::kTileRows,
                loss);
-  store_tile(worker, held, Place{last.gradient, 0, S::kRows * task.row, 0, last.out});
+  store_tile(worker, held, Place{last.gradient_rows, 0, S::kRows * task.row, 0, a.batch, last.out});
   if (worker.leads()) signal(a, task, goes_on ? 2 : 0, goes_on ? 2 : 1);
 }
 
 // ---- weight gradient and update
 
-/// One parameter by its gradient, with as many slots as the optimizer has.
-template <int kSlots>
-MACHINE_DEVICE void update(const rules::UpdateFactors& factors, float gradient, float& value, float& first,
-                           float& second) {
-  if constexpr (kSlots == 2)
-    rules::update_adam(factors, gradient, value, first, second);
-  else if constexpr (kSlots == 1)
-    rules::update_with_momentum(factors, gradient, value, first);
-  else
-    value = fmaf(-factors.rate, gradient, value);
-}
-/// Calls work(Constant) with their number as a constant.
-template <class Work>
-MACHINE_DEVICE void with_slots(int slots, const Work& work) {
-  if (slots == 0) return work(Constant<0>{});
-  if (slots == 1) return work(Constant<1>{});
-  return work(Constant<2>{});
-}
-
-/// The factors of a step's updates, eight floats.
-MACHINE_DEVICE rules::UpdateFactors factors_of(const Arguments& a, const StepPlace& step) {
-  static_assert(sizeof(rules::UpdateFactors) == 2 * sizeof(uint4));
-  const auto* from = reinterpret_cast<const uint4*>(a.factors + step.of_launch);
-  const uint4 words[2] = {machine::load_constant16(from), machine::load_constant16(from + 1)};
-  rules::UpdateFactors factors;
-  memcpy(&factors, words, sizeof factors);
-  return factors;
-}
-
 /// A thread's weights of a tile with their slots, in quads of 2 rows by 2 columns: what the same thread has written in the step before.
 /// All are asked for before the product where there are registers for them; else, with slots, a part ahead of what is updated.
-template <class S>
+template <class S, int kColumns = S::kColumns>
 struct Weights {
-  static constexpr int kQuads = S::kColumns / 8, kPart = 2;
-  static constexpr bool kAllEarly = S::kColumns <= 64;
+  static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
+  static constexpr bool kAllEarly = kColumns <= 64;
   float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
   std::int64_t begin;
 
+  /// From column `first_column` of the tile on.
   MACHINE_DEVICE void load(const Arguments& a, const LayerArguments& layer, const Task& task,
-                           const Worker<S>& worker) {
-    begin = (std::int64_t{task.row} * layer.in_tiles + task.column) * kQuads * S::kTeam + worker.thread();
+                           const Worker<S>& worker, int first_column = 0) {
+    const std::int64_t tile = std::int64_t{task.row} * layer.in_tiles + task.column;
+    begin = (tile * (S::kColumns / 8) + first_column / 8) * S::kTeam + worker.thread();
     if constexpr (!kAllEarly) {
 #pragma unroll
       for (float4& quad : masters) quad = make_float4(0, 0, 0, 0);
@@ -375,8 +323,8 @@ struct Weights {
   /// held: the new weights as they enter products.
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_all(const Arguments& a, const LayerArguments& layer,
-                                 const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
-                                 std::uint32_t (&held)[S::kPairs]) {
+                                 const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
+                                 std::uint32_t (&held)[2 * kQuads]) {
     if constexpr (kAllEarly || kSlots == 0) {
 #pragma unroll
       for (int j = 0; j < kQuads; ++j)
@@ -413,8 +361,8 @@ struct Weights {
   }
   template <class Format, int kSlots>
   MACHINE_DEVICE void update_quad(const Arguments& a, const LayerArguments& layer,
-                                  const rules::UpdateFactors& factors, const float (&sums)[S::kSums],
-                                  std::uint32_t (&held)[S::kPairs], int j, float4& weight, float4& first,
+                                  const rules::UpdateFactors& factors, const float (&sums)[4 * kQuads],
+                                  std::uint32_t (&held)[2 * kQuads], int j, float4& weight, float4& first,
                                   float4& second) const {
     const auto pack = [](float low, float high) {
       if constexpr (Format::kIsBf16)
@@ -472,37 +420,120 @@ MACHINE_DEVICE void finish_loss(const Arguments& a, const Worker<S>& worker, con
         (of_warps[0] + of_warps[1] + of_warps[2] + of_warps[3]) / static_cast<float>(a.batch);
 }
 
+/// Tiles of the first column make the biases' gradients as well.
+MACHINE_DEVICE bool has_biases(const Task& task) { return machine::uniform(task.column) == 0; }
+
 template <class S, class Format>
-MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
-                                         const StepPlace& step) {
-  const LayerArguments& layer = a.layer[task.layer];
-  float sums[S::kSums], row_sums[4];
-  Weights<S> weights;
-  weights.load(a, layer, task, worker);
-  const rules::UpdateFactors factors = factors_of(a, step);
-  const bool with_bias = machine::uniform(task.column) == 0;
+MACHINE_DEVICE void multiply_for_weights(const Task& task, Worker<S>& worker, float (&sums)[S::kSums],
+                                         float (&row_sums)[4]) {
   worker.take_turn();
   const auto multiply = [&](auto sums_rows) {
     multiply_slabs<S, Format, Factor::kTurned, Factor::kTurned, decltype(sums_rows)::value>(
         worker, machine::uniform(task.slabs), sums, row_sums, [&] { mark(worker, &TaskTimes::first_slab); });
   };
-  if (with_bias)
+  if (has_biases(task))
     multiply(Constant<true>{});
   else
     multiply(Constant<false>{});
   worker.pass_turn();
   mark(worker, &TaskTimes::products);
-  std::uint32_t held[S::kPairs];
+}
+
+/// A thread's sums of a part of the task's tile.
+template <class S>
+MACHINE_DEVICE float4* part_sums(const LayerArguments& layer, const Task& task, const Worker<S>& worker,
+                                 int part) {
+  const std::int64_t tile = std::int64_t{task.row} * layer.in_tiles + task.column;
+  return layer.part_sums + (tile * layer.parts + part) * (S::kColumns / 8 + 1) * S::kTeam + worker.thread();
+}
+
+template <class S, class Format>
+MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, Worker<S>& worker) {
+  float sums[S::kSums], row_sums[4];
+  multiply_for_weights<S, Format>(task, worker, sums, row_sums);
+  float4* to = part_sums(a.layer[task.layer], task, worker, task.part);
+#pragma unroll
+  for (int j = 0; j < S::kColumns / 8; ++j)
+    __stcg(to + j * S::kTeam, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]));
+  if (has_biases(task))
+    __stcg(to + S::kColumns / 8 * S::kTeam, make_float4(row_sums[0], row_sums[1], row_sums[2], row_sums[3]));
+  worker.meet();
+  if (worker.leads()) signal(a, task, 0, 1);
+}
+
+/// Columns of a tile's weights from `first_column` on, and the biases of its rows, by their gradients' sums.
+template <class S, class Format, int kColumns>
+MACHINE_DEVICE void update_columns(const Arguments& a, const Task& task, const Worker<S>& worker,
+                                   const StepPlace& step, Weights<S, kColumns>& weights,
+                                   const float (&sums)[kColumns / 2], const float (&row_sums)[4],
+                                   int first_column) {
+  const LayerArguments& layer = a.layer[task.layer];
+  const rules::UpdateFactors factors = factors_of(a, step);
+  std::uint32_t held[kColumns / 4];
   with_slots(a.slots, [&](auto slots) {
     constexpr int kSlots = decltype(slots)::value;
     weights.template update_all<Format, kSlots>(a, layer, factors, sums, held);
-    if (with_bias) update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
+    if (has_biases(task) && first_column == 0)
+      update_biases<S, kSlots>(a, layer, task, worker, factors, row_sums);
   });
   store_tile(worker, held,
-             Place{layer.weights, step.parity ^ 1, S::kRows * task.row, S::kColumns * task.column, layer.in});
+             Place{layer.weight_rows, step.parity ^ 1, S::kRows * task.row,
+                   S::kColumns * task.column + first_column, layer.out, layer.in});
   if (worker.leads()) signal(a, task, 0, 1);
-  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && worker.group() == 0)
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && first_column == 0 &&
+      worker.group() == 0)
     finish_loss<S>(a, worker, step);
+}
+
+template <class S, class Format>
+MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, Worker<S>& worker,
+                                         const StepPlace& step) {
+  float sums[S::kSums], row_sums[4];
+  Weights<S> weights;
+  weights.load(a, a.layer[task.layer], task, worker);
+  multiply_for_weights<S, Format>(task, worker, sums, row_sums);
+  update_columns<S, Format, S::kColumns>(a, task, worker, step, weights, sums, row_sums, 0);
+}
+
+/// The update of a few columns of a tile from the sums of its parts, which are added in their order, whichever came first.
+template <class S, class Format>
+MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, Worker<S>& worker,
+                                      const StepPlace& step) {
+  constexpr int kQuads = kColumnsOfUpdate / 8, kAtOnce = 4;
+  const LayerArguments& layer = a.layer[task.layer];
+  const int first_column = kColumnsOfUpdate * task.part;
+  worker.take_turn();
+  worker.pass_turn();
+  wait_together(a, worker, WaitFor::kParts, task.rows, step);
+  mark(worker, &TaskTimes::first_slab);
+  Weights<S, kColumnsOfUpdate> weights;
+  weights.load(a, layer, task, worker, first_column);
+  float sums[4 * kQuads] = {}, row_sums[4] = {};
+  const auto add = [](float* to, const float4& part) {
+    to[0] += part.x, to[1] += part.y, to[2] += part.z, to[3] += part.w;
+  };
+  const int parts = layer.parts;
+#pragma unroll 1
+  for (int first = 0; first < parts; first += kAtOnce) {
+    float4 quads[kAtOnce][kQuads];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j)
+        quads[i][j] =
+            first + i < parts
+                ? __ldcg(part_sums(layer, task, worker, first + i) + (first_column / 8 + j) * S::kTeam)
+                : make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j) add(sums + 4 * j, quads[i][j]);
+  }
+  if (has_biases(task) && first_column == 0)
+    for (int part = 0; part < parts; ++part)
+      add(row_sums, __ldcg(part_sums(layer, task, worker, part) + S::kColumns / 8 * S::kTeam));
+  mark(worker, &TaskTimes::products);
+  update_columns<S, Format, kColumnsOfUpdate>(a, task, worker, step, weights, sums, row_sums, first_column);
 }
 
 // ---- the kernel
@@ -540,6 +571,12 @@ MACHINE_DEVICE void work(const Arguments& a, SharedMemory<S>& memory) {
           break;
         case Form::kWeightGradient:
           weight_gradient_tile<S, Format>(a, task, worker, step);
+          break;
+        case Form::kWeightGradientPart:
+          weight_gradient_part<S, Format>(a, task, worker);
+          break;
+        case Form::kUpdate:
+          update_from_parts<S, Format>(a, task, worker, step);
           break;
         case Form::kPause:
           worker.take_turn();

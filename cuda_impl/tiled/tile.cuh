@@ -4,16 +4,16 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-
 #include "machine/barriers.cuh"
 #include "machine/copy.cuh"
 #include "machine/formats.cuh"
 #include "machine/memory.cuh"
 #include "machine/panels.cuh"
 #include "machine/thread.cuh"
+#include "machine/uniform.cuh"
 #include "machine/wgmma.cuh"
 #include "tiled/arguments.h"
+#include "tiled/list.cuh"
 #include "tiled/waits.cuh"
 
 namespace headroom::tiled {
@@ -58,61 +58,6 @@ struct SharedMemory {
   std::uint64_t full[S::kStages], free[S::kStages], turn[2];
   float sums[S::kWarpgroups][8];  // of warps
   unsigned char rest[S::kBarrierBytes - (2 * S::kStages + 2) * 8 - S::kWarpgroups * 32];
-};
-
-// Without the order that step.cuh describes, to measure what it costs: a launch may then compute anything.
-#ifdef HEADROOM_TILED_UNORDERED
-inline constexpr bool kOrdered = false;
-#else
-inline constexpr bool kOrdered = true;
-#endif
-
-/// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
-template <bool kAhead>
-class List {
- public:
-  MACHINE_DEVICE List(const Arguments& a, int first, int stride)
-      : tasks_(a.tasks),
-        begin_(a.first_task[machine::block_index()] + first),
-        end_(a.first_task[machine::block_index() + 1]),
-        stride_(stride),
-        next_(begin_) {
-    if constexpr (kAhead) load();
-  }
-  MACHINE_DEVICE int index() const { return at_; }  // of the task that take() gave
-  /// The next task of this step; the one behind it, or the first again, is on its way.
-  MACHINE_DEVICE Task take() {
-    if constexpr (!kAhead) load();
-    Task task;
-    memcpy(&task, words_, sizeof task);
-    at_ = next_;
-    next_ = at_ + stride_ < end_ ? at_ + stride_ : begin_;
-    if constexpr (kAhead) load();
-    return task;
-  }
-  MACHINE_DEVICE bool step_ends() const { return next_ == begin_; }
-
- private:
-  MACHINE_DEVICE void load() {
-    const auto* words = reinterpret_cast<const uint4*>(tasks_ + next_);
-#pragma unroll
-    for (int i = 0; i < 3; ++i) words_[i] = machine::load_constant16(words + i);
-  }
-  const Task* tasks_;
-  int begin_, end_, stride_, next_, at_ = 0;
-  uint4 words_[3];
-};
-
-/// The steps of a launch, and what changes from one to the next.
-struct StepPlace {
-  int of_launch = 0, parity, batch;
-  MACHINE_DEVICE explicit StepPlace(const Arguments& a)
-      : parity(a.parity), batch(static_cast<int>(a.first_step % a.batches)) {}
-  MACHINE_DEVICE void advance(const Arguments& a) {
-    ++of_launch;
-    parity ^= 1;
-    if (++batch == a.batches) batch = 0;
-  }
 };
 
 // ---- the multiplying threads
@@ -167,16 +112,23 @@ MACHINE_DEVICE void mark(const Worker<S>& worker, std::uint64_t TaskTimes::* tim
   if (worker.timed >= 0) worker.waiter.arguments.times[worker.timed].*time = machine::nanoseconds();
 }
 
+/// Groups of products, a slab each, that are under way before the oldest has to be done.
+inline constexpr int kSlabsUnderWay = 2;
+
 /// sums = product over all slabs of a task. With kSumsRows also of the rows' factor with ones: the sums of a bias's gradient. `ready` is
 /// called once, when the first slab is there.
+///
+/// A slab of a small tile is 128 cycles of the tensor cores. So what is done for each has to be short, and nothing in it waits for products
+/// that were just begun: where a stage lies is the same for the whole warp, and the compiler is told so, because descriptions in registers
+/// of their own would be moved one by one, each behind the product before; and a stage is given back some slabs later.
 template <class S, class Format, Factor kA, Factor kB, bool kSumsRows, int kCount, class Ready>
 MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[kCount], float (&row_sums)[4],
                                    const Ready& ready) {
+  static_assert(kSlabsUnderWay < S::kStages);
   constexpr int kStepA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr int kStepB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr std::uint32_t kNextPanel = kB == Factor::kPlain ? 16 : kTilePanelBytes;
   const std::uint32_t ring = shared_address(worker.memory.ring);
-  // Descriptions are the same for the whole warp, and the compiler shall know.
   const auto described = [](std::uint32_t address, std::uint32_t panel_stride) {
     return machine::Panels{static_cast<std::uint32_t>(
         machine::uniform(static_cast<int>(machine::describe(address, panel_stride).low)))};
@@ -186,35 +138,56 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   const machine::Panels ones = described(shared_address(worker.memory.ones), 16);
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
   const bool releases = worker.lane().lane == 0;  // a stage, for its warp
-  std::uint32_t before = 0;
-  const auto multiply = [&](bool first) {
-    wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
-    if (first) ready();
-    const int stage = worker.ring.stage * (S::kStageBytes >> 4);
-    const machine::Panels a = a_begin + stage, b = b_begin + stage;
-    machine::wgmma_fence();
+  machine::RingPlace place{
+      machine::uniform(worker.ring.stage),
+      static_cast<std::uint32_t>(machine::uniform(static_cast<int>(worker.ring.parity)))};
+  const auto release = [&](int slabs_ago) {
+    int stage = place.stage - slabs_ago;
+    if (stage < 0) stage += S::kStages;
+    if (releases) machine::barrier_arrive(free + 8 * stage);
+  };
+  const auto of_stage = [&](machine::Panels begin) {
+    const machine::Panels panels = begin + place.stage * (S::kStageBytes >> 4);
+    return machine::Panels{machine::in_warp_register(panels.low)};
+  };
+  const auto multiply = [&](machine::Panels a, machine::Panels b, int accumulate_first) {
 #pragma unroll
     for (int k = 0; k < kSlab / 16; ++k) {
-      const int accumulate = first && k == 0 ? 0 : 1;
+      const int accumulate = k == 0 ? accumulate_first : 1;
       machine::wgmma_shared<Format, kA, kB>(sums, a + k * kStepA, b + k * kStepB, accumulate);
       if constexpr (kSumsRows)
         machine::wgmma_shared<Format, kA, Factor::kPlain>(row_sums, a + k * kStepA, ones, accumulate);
     }
     machine::wgmma_commit();
-    if (!first) {
-      machine::wgmma_wait<1>();
-      if (releases) machine::barrier_arrive(before);
-    }
-    before = free + 8 * worker.ring.stage;
-    worker.ring.advance(S::kStages);
   };
-  multiply(true);
+  const auto wait = [&] {
+    wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * place.stage, place.parity);
+  };
+  {
+    const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
+    wait();
+    ready();
+    machine::wgmma_fence();
+    multiply(a, b, 0);
+  }
 #pragma unroll 1
-  for (int slab = 1; slab < slabs; ++slab) multiply(false);
+  for (int slab = 1; slab < slabs; ++slab) {
+    place.advance(S::kStages);
+    const machine::Panels a = of_stage(a_begin), b = of_stage(b_begin);
+    wait();
+    machine::wgmma_fence();
+    multiply(a, b, 1);
+    machine::wgmma_wait<kSlabsUnderWay>();
+    if (slab >= kSlabsUnderWay) release(kSlabsUnderWay);
+  }
   machine::wgmma_wait<0>();
   machine::wgmma_sums_are_final(sums);
   if constexpr (kSumsRows) machine::wgmma_sums_are_final(row_sums);
-  if (releases) machine::barrier_arrive(before);
+#pragma unroll
+  for (int ago = kSlabsUnderWay - 1; ago >= 0; --ago)
+    if (ago < slabs) release(ago);
+  place.advance(S::kStages);
+  worker.ring = place;
 }
 
 /// sums = held * the columns' factor of one slab, turned; held: the warpgroup's rows, packed, of the slab's first inner indices, 16 for
@@ -242,44 +215,48 @@ MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[
   worker.ring.advance(S::kStages);
 }
 
-/// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
-/// and what the copy engine has, is there for all who see the counters.
-MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
-  if constexpr (kOrdered) machine::fence_acq_rel_gpu();
-#pragma unroll
-  for (int i = 0; i < 3; ++i)
-    if (i >= first && i <= last && task.signals[i] >= 0)
-      machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
-}
-
 /// Rows of a matrix in device memory that a warpgroup stores: from (row, column) of `slice`, as far as the matrix goes.
 struct Place {
-  const CUtensorMap& map;
-  int slice, row, column, columns_of_matrix;
+  const Rows& matrix;
+  int slice, row, column, rows_of_matrix, columns_of_matrix;
 };
 /// The warpgroup's 64 rows, packed in `held`, to their place.
 template <class S, int kWords>
 MACHINE_DEVICE void store_tile(const Worker<S>& worker, const std::uint32_t (&held)[kWords],
                                const Place& place) {
-  worker.meet();  // the staging is free
-  machine::store_rows<kWords / 4>(worker.staging(), held, worker.lane());
-  machine::fence_proxy_async_shared();
-  worker.meet();
-  if (!worker.leads()) return;
+  const machine::Lane lane = worker.lane();
+  const std::uint32_t staging = worker.staging();
+  machine::warp_sync();
+  machine::store_rows<kWords / 4>(staging, held, lane);
+  machine::warp_sync();
+  std::uint16_t* matrix = static_cast<std::uint16_t*>(place.matrix.values) + place.slice * place.matrix.slice;
 #pragma unroll
-  for (int panel = 0; panel < (kWords + 15) / 16; ++panel)
-    if (place.column + kPanel * panel < place.columns_of_matrix)
-      machine::tensor_store(&place.map, place.column + kPanel * panel, place.row + kPanel * worker.group(),
-                            place.slice, worker.staging() + panel * kTilePanelBytes);
-  machine::bulk_store_commit();
-  machine::bulk_store_wait();
+  for (int panel = 0; panel < (kWords + 15) / 16; ++panel) {
+    constexpr int kPieces = kWords < 16 ? kWords / 2 : 8;  // of 16 bytes of a row
+#pragma unroll
+    for (int i = 0; i < kPieces / 2; ++i) {
+      const int of_warp = 32 * i + lane.lane, row = 16 * lane.warp + of_warp / kPieces,
+                piece = of_warp % kPieces;
+      const uint4 words = machine::load_shared16(
+          staging + panel * kTilePanelBytes +
+          static_cast<std::uint32_t>(row * machine::kPanelRowBytes + ((piece ^ (row & 7)) << 4)));
+      const int to_row = place.row + kPanel * worker.group() + row,
+                to_column = place.column + kPanel * panel + 8 * piece;
+      if (to_row < place.rows_of_matrix && to_column < place.columns_of_matrix)
+        __stcg(reinterpret_cast<uint4*>(matrix + std::int64_t{to_row} * place.matrix.pitch + to_column),
+               words);
+    }
+  }
+  worker.meet();
 }
 
-/// A value that is known when a kernel is compiled, as an argument.
-template <auto kValue>
-struct Constant {
-  static constexpr auto value = kValue;
-};
+/// A warpgroup waits for a counter, by the first lane of each warp, and then sees what was written before that was added to.
+template <class S>
+MACHINE_DEVICE void wait_together(const Arguments& a, const Worker<S>& worker, WaitFor what, const Wait& wait,
+                                  const StepPlace& step) {
+  if (worker.lane().lane == 0) wait_for_counter(worker.waiter, what, a, wait, step.of_launch);
+  worker.meet();
+}
 
 /// Biases of a thread's columns of the tile.
 template <class S>
@@ -291,5 +268,26 @@ struct Biases {
     for (int j = 0; j < S::kColumns / 8; ++j) of[j] = __ldcg(reinterpret_cast<const float2*>(from + 8 * j));
   }
 };
+
+/// A tile of a layer's sums, with its biases, in this team's turn.
+template <class S, class Format>
+MACHINE_DEVICE void forward_sums(const LayerArguments& layer, const Task& task, Worker<S>& worker,
+                                 float (&sums)[S::kSums]) {
+  float none[4];
+  Biases<S> biases;
+  worker.take_turn();
+  multiply_slabs<S, Format, Factor::kPlain, Factor::kPlain, false>(worker, machine::uniform(task.slabs), sums,
+                                                                   none, [&] {
+                                                                     mark(worker, &TaskTimes::first_slab);
+                                                                     biases.load(layer, task, worker);
+                                                                   });
+  worker.pass_turn();
+  mark(worker, &TaskTimes::products);
+#pragma unroll
+  for (int j = 0; j < S::kColumns / 8; ++j) {
+    float* z = sums + 4 * j;
+    z[0] += biases.of[j].x, z[1] += biases.of[j].y, z[2] += biases.of[j].x, z[3] += biases.of[j].y;
+  }
+}
 
 }  // namespace headroom::tiled

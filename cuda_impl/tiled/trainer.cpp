@@ -1,4 +1,4 @@
-// The tiled kernel behind the trainer contract: buffers, tensor maps, the lists, and training cut into launches.
+// The tiled kernels behind the trainer contract: buffers, tensor maps, the lists, and training cut into launches.
 //
 // A launch trains many steps. Its counters begin at zero, so a launch may be of any steps; what goes on from one launch to the next
 // is which of the two copies of weights and activations the next step reads.
@@ -34,12 +34,16 @@ constexpr std::int64_t kFirstLaunch = 64;  // steps, before a launch was timed
 constexpr std::int64_t kMostSteps = 4096;
 constexpr int kBiasValues = 128;  // biases are read by tiles, which have 64 or 128 rows or columns
 
-/// Values of a row of 16-bit values. The copy engine takes rows on 16 bytes; and no part of a row that lies in one panel begins in one
-/// line of the L2 and ends in the next, which would be fetched at half the speed.
-std::int64_t pitch_of(std::int64_t columns) {
-  std::int64_t pitch = 8;
-  while (pitch < columns && pitch < kPanel) pitch *= 2;
-  return (columns + pitch - 1) / pitch * pitch;
+constexpr std::int64_t kLine = 128;  ///< bytes of a line of the L2
+
+/// The kernel for every GPU has plain multiply-adds and mma.sync.
+bool is_portable(const std::optional<Tiling>& tiling) { return tiling && tiling->portable; }
+bool has_wgmma(int device) {
+  const DeviceInfo info = device_info(device);
+  return info.compute_major == 9 && info.compute_minor == 0;  // it is of this one generation
+}
+bool is_sixteen_bits(Precision precision) {
+  return precision == Precision::kFp16 || precision == Precision::kBf16;
 }
 
 /// A word in the host's memory that kernels write to, which outlives a launch that ends with an error.
@@ -73,16 +77,19 @@ std::string to_string(WaitFor what) {
       return "its team's turn";
     case WaitFor::kOutputs:
       return "the outputs of its rows";
+    case WaitFor::kParts:
+      return "the sums of its parts";
   }
   return "";
 }
 
-/// Buffers of one layer.
+/// Buffers of one layer. Factors are bytes: values of 16 or 32 bits.
 struct LayerMemory {
-  DeviceBuffer<std::uint16_t> weights, input, gradient;  // input: of all but the first layer
-  DeviceBuffer<float> masters, bias;
+  DeviceBuffer<unsigned char> weights, input, gradient;  // input: of all but the first layer
+  DeviceBuffer<float> masters, bias;                     // masters: none where the weights are the masters
   std::vector<DeviceBuffer<float>> slots, bias_slots;
   DeviceBuffer<std::uint32_t> kept;
+  DeviceBuffer<float4> part_sums;
 };
 
 class Tiled : public TiledTrainer {
@@ -94,9 +101,12 @@ class Tiled : public TiledTrainer {
         network_(network),
         tiling_(tiling),
         batches_(data.batches(workload.batch_size)),
-        schedule_(make_schedule(network, tiling, multiprocessors)),
+        schedule_(make_schedule(
+            network, tiling, multiprocessors, precision,
+            options.slabs_of_part ? *options.slabs_of_part : choose_parts(network, tiling, multiprocessors))),
         kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
     DeviceMemory::reset_peak();
+    choose_stages(options);
     if (options.lost_task >= 0)
       ++schedule_.lists.front()[static_cast<std::size_t>(options.lost_task)].columns.need;
     allocate_layers();
@@ -120,34 +130,42 @@ class Tiled : public TiledTrainer {
   }
 
   Parameters parameters() override {
-    return collect([](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
+    return collect([this](LayerMemory& layer) { return std::pair{masters_of(layer), layer.bias.data()}; });
   }
   void set_parameters(const Parameters& parameters) override {
     if (parameters.widths() != network_.widths)
       throw InputError("set_parameters: parameters of another network");
-    place(parameters, true, [](LayerMemory& layer) { return std::pair{&layer.masters, &layer.bias}; });
     parity_ = 0;
+    place(parameters, !masters_are_factors(),
+          [this](LayerMemory& layer) { return std::pair{masters_of(layer), layer.bias.data()}; });
   }
   std::vector<Parameters> slots() override {
     std::vector<Parameters> result;
     for (std::size_t slot = 0; slot < static_cast<std::size_t>(workload_.optimizer.slots()); ++slot)
-      result.push_back(collect(
-          [slot](LayerMemory& layer) { return std::pair{&layer.slots[slot], &layer.bias_slots[slot]}; }));
+      result.push_back(collect([slot](LayerMemory& layer) {
+        return std::pair{layer.slots[slot].data(), layer.bias_slots[slot].data()};
+      }));
     return result;
   }
   void set_slots(const std::vector<Parameters>& slots) override {
     require_slots(slots, network_.widths, workload_.optimizer.slots());
     for (std::size_t slot = 0; slot < slots.size(); ++slot)
-      place(slots[slot], false,
-            [slot](LayerMemory& layer) { return std::pair{&layer.slots[slot], &layer.bias_slots[slot]}; });
+      place(slots[slot], false, [slot](LayerMemory& layer) {
+        return std::pair{layer.slots[slot].data(), layer.bias_slots[slot].data()};
+      });
   }
 
   std::int64_t peak_device_bytes() override { return DeviceMemory::peak_bytes(); }
 
   std::string note() override {
     return "tiles of " + std::to_string(tiling_.rows()) + "x" + std::to_string(tiling_.columns) +
-           (tiling_.teams == 2 ? ", two teams" : "") + ", " + std::to_string(schedule_.lists.size()) +
-           " multiprocessors, at most " + std::to_string(schedule_.longest()) + " tiles each";
+           (tiling_.teams == 2 ? ", two teams" : "") +
+           (std::ranges::max(schedule_.parts) > 1 ? ", weight gradients in parts" : "") +
+           (!tiling_.portable                ? ""
+            : precision_ == Precision::kFp32 ? ", plain multiply-adds"
+                                             : ", mma.sync") +
+           ", " + std::to_string(schedule_.lists.size()) + " multiprocessors, at most " +
+           std::to_string(schedule_.longest()) + " tiles each";
   }
 
   std::vector<TiledTaskTimes> traced_step(std::int64_t first_step, std::int64_t count) override {
@@ -177,7 +195,48 @@ class Tiled : public TiledTrainer {
  private:
   std::int64_t row_tiles() const { return divide_up(network_.batch, tiling_.rows()); }
   bool has_wide_outputs() const { return workload_.outputs() > kOutputsOfTile; }
-  WeightPlaces places(int layer) const { return {network_.out(layer), network_.in(layer), tiling_}; }
+  WeightPlaces places(int layer) const {
+    return {network_.out(layer), network_.in(layer), tiling_, pitch_of(network_.in(layer))};
+  }
+  std::int64_t value_bytes() const { return is_sixteen_bits(precision_) ? 2 : 4; }  // of factors
+  /// Of the portable kernel: whether slopes are taken from something else than the activations that products read.
+  bool keeps_apart() const {
+    const Activation activation = workload_.model.activation;
+    return !rules::slope_is_of_output(activation) ||
+           (precision_ == Precision::kTf32 && activation != Activation::kRelu);
+  }
+  bool masters_are_factors() const { return precision_ == Precision::kFp32; }
+  /// Of the parity at hand.
+  float* masters_of(LayerMemory& layer) const {
+    if (!masters_are_factors()) return layer.masters.data();
+    return reinterpret_cast<float*>(layer.weights.data() + parity_ * layer.weights.bytes() / 2);
+  }
+  /// Values of a row of a factor. Copies take rows on 16 bytes; and no part of a row that lies in one line of a stage begins in one
+  /// line of the L2 and ends in the next, which would be fetched at half the speed.
+  std::int64_t pitch_of(std::int64_t columns) const {
+    std::int64_t pitch = 16 / value_bytes();
+    while (pitch < columns && pitch < kLine / value_bytes()) pitch *= 2;
+    return (columns + pitch - 1) / pitch * pitch;
+  }
+  DeviceBuffer<unsigned char> factor(std::int64_t slices, std::int64_t rows, std::int64_t columns) const {
+    return zeros<unsigned char>(slices * rows * pitch_of(columns) * value_bytes());
+  }
+
+  /// As many stages of the portable kernel's ring as there is shared memory for.
+  void choose_stages(const TiledOptions& options) {
+    if (!tiling_.portable) return;
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    int shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (options.shared_bytes > 0) shared = std::min(shared, options.shared_bytes);
+    const int stages = std::min(kMostStages, (shared - kernel_.shared_bytes) / kernel_.stage_bytes);
+    if (stages < 2)
+      throw UnsupportedError("cuda-tiled: a thread block has " + std::to_string(shared) +
+                             " bytes of shared memory, needs " +
+                             std::to_string(kernel_.shared_bytes + 2 * kernel_.stage_bytes));
+    arguments_.stages = stages;
+    kernel_.shared_bytes += stages * kernel_.stage_bytes;
+  }
 
   void allocate_layers() {
     const bool relu = workload_.model.activation == Activation::kRelu;
@@ -185,20 +244,26 @@ class Tiled : public TiledTrainer {
     for (int layer = 0; layer < network_.layers(); ++layer) {
       const std::int64_t in = network_.in(layer), out = network_.out(layer);
       LayerMemory memory;
-      memory.weights = DeviceBuffer<std::uint16_t>(2 * out * pitch_of(in));
-      if (layer > 0) memory.input = DeviceBuffer<std::uint16_t>(2 * network_.batch * pitch_of(in));
-      memory.gradient = DeviceBuffer<std::uint16_t>(network_.batch * pitch_of(out));
-      memory.masters = zeros<float>(places(layer).size());
+      memory.weights = factor(2, out, in);
+      if (layer > 0) memory.input = factor(2, network_.batch, in);
+      memory.gradient = factor(1, network_.batch, out);
+      if (!masters_are_factors()) memory.masters = zeros<float>(places(layer).size());
       const std::int64_t biases = std::int64_t{divide_up(out, kBiasValues)} * kBiasValues;
       memory.bias = zeros<float>(biases);
       for (int slot = 0; slot < workload_.optimizer.slots(); ++slot) {
         memory.slots.push_back(zeros<float>(places(layer).size()));
         memory.bias_slots.push_back(zeros<float>(biases));
       }
-      if (layer + 1 < network_.layers()) {
+      if (tiling_.portable) {
+        if (layer + 1 < network_.layers() && keeps_apart())
+          memory.kept = DeviceBuffer<std::uint32_t>(network_.batch * pitch_of(out) * value_bytes() / 4);
+      } else if (layer + 1 < network_.layers()) {
         const std::int64_t values = row_tiles() * divide_up(out, tiling_.columns) * tile;
         memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
       }
+      if (const int parts = schedule_.parts[static_cast<std::size_t>(layer)]; parts > 1)
+        memory.part_sums = DeviceBuffer<float4>(places(layer).size() / tile * parts *
+                                                (tiling_.columns / 8 + 1) * tiling_.team_threads());
       layers_.push_back(std::move(memory));
     }
   }
@@ -212,12 +277,13 @@ class Tiled : public TiledTrainer {
       targets_ = DeviceBuffer<float>(samples * workload_.outputs());
       targets_.copy_from({data.targets, static_cast<std::size_t>(targets_.size())});
     }
-    features_ = DeviceBuffer<std::uint16_t>(samples * pitch);
+    features_ = factor(1, samples, columns);
     for_each_staged_batches(data, network_.batch, batches_, stream_,
                             [&](const float* features, std::int64_t count, std::int64_t first) {
-                              round_features(precision_, features, count * network_.batch, columns,
-                                             features_.data() + first * network_.batch * pitch, pitch,
-                                             stream_.get());
+                              round_features(
+                                  precision_, features, count * network_.batch, columns,
+                                  features_.data() + first * network_.batch * pitch * value_bytes(), pitch,
+                                  stream_.get());
                             });
   }
 
@@ -237,10 +303,15 @@ class Tiled : public TiledTrainer {
     factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
   }
 
-  CUtensorMap map(const DeviceBuffer<std::uint16_t>& values, std::int64_t slices, std::int64_t rows,
+  CUtensorMap map(const DeviceBuffer<unsigned char>& values, std::int64_t slices, std::int64_t rows,
                   std::int64_t columns) const {
+    if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     return machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kPanel);
+  }
+
+  Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
+    return {values.data(), rows * pitch_of(columns), static_cast<std::int32_t>(pitch_of(columns))};
   }
 
   void set_arguments(const TiledOptions& options) {
@@ -253,6 +324,10 @@ class Tiled : public TiledTrainer {
       to.input = layer == 0 ? map(features_, batches_, network_.batch, in)
                             : map(memory.input, 2, network_.batch, in);
       to.gradient = map(memory.gradient, 1, network_.batch, out);
+      to.weight_rows = rows(memory.weights, out, in);
+      to.input_rows = rows(layer == 0 ? features_ : memory.input, network_.batch, in);
+      to.gradient_rows = rows(memory.gradient, network_.batch, out);
+      to.kept_rows = {memory.kept.data(), 0, static_cast<std::int32_t>(pitch_of(out))};
       to.masters = reinterpret_cast<float4*>(memory.masters.data());
       to.bias = memory.bias.data();
       for (std::size_t slot = 0; slot < memory.slots.size(); ++slot) {
@@ -260,6 +335,8 @@ class Tiled : public TiledTrainer {
         to.bias_slots[slot] = memory.bias_slots[slot].data();
       }
       to.kept = memory.kept.data();
+      to.part_sums = memory.part_sums.data();
+      to.parts = schedule_.parts[static_cast<std::size_t>(layer)];
       to.out = out, to.in = in;
       to.out_tiles = divide_up(out, tiling_.columns), to.in_tiles = divide_up(in, tiling_.columns);
     }
@@ -275,8 +352,8 @@ class Tiled : public TiledTrainer {
     if (has_wide_outputs())
       outputs_ = DeviceBuffer<float>(row_tiles() * tiling_.rows() * arguments_.outputs_pitch);
     arguments_.outputs = outputs_.data();
-    arguments_.output_gradient = layers_.back().gradient.data();
-    arguments_.loss_parts = divide_up(network_.batch, has_wide_outputs() ? kRowsOfLoss : kPanel);
+    arguments_.output_gradient = reinterpret_cast<std::uint16_t*>(layers_.back().gradient.data());
+    arguments_.loss_parts = divide_up(network_.batch, has_wide_outputs() ? kRowsOfLoss : tiling_.group_rows);
     loss_sums_ = zeros<float>(2 * std::int64_t{arguments_.loss_parts});
     arguments_.loss_sums = loss_sums_.data();
     arguments_.losses = losses_.data();
@@ -291,9 +368,8 @@ class Tiled : public TiledTrainer {
     arguments_.activation = workload_.model.activation;
     arguments_.loss = workload_.loss;
     arguments_.slots = workload_.optimizer.slots();
-    const double longest = std::getenv("HR_LONG")     ? 1e9
-                           : options.wait_seconds > 0 ? options.wait_seconds
-                                                      : StepWatch::seconds_of_a_step(workload_);
+    const double longest =
+        options.wait_seconds > 0 ? options.wait_seconds : StepWatch::seconds_of_a_step(workload_);
     arguments_.wait_nanoseconds = static_cast<std::uint64_t>(1e9 * longest);
     arguments_.report = report_.data();
     least_report_.fill_bytes(0xff);
@@ -367,9 +443,9 @@ class Tiled : public TiledTrainer {
     DeviceBuffer<float> flat(largest_layer());
     for (int layer = 0; layer < network_.layers(); ++layer) {
       const auto [weights, bias] = of(layers_[static_cast<std::size_t>(layer)]);
-      collect_weights(weights->data(), places(layer), flat.data(), stream_.get());
+      collect_weights(weights, places(layer), flat.data(), stream_.get());
       copy(result.weight(layer).data(), flat.data(), result.weight(layer).size(), cudaMemcpyDeviceToHost);
-      copy(result.bias(layer).data(), bias->data(), result.bias(layer).size(), cudaMemcpyDeviceToHost);
+      copy(result.bias(layer).data(), bias, result.bias(layer).size(), cudaMemcpyDeviceToHost);
       stream_.synchronize();
     }
     return result;
@@ -381,9 +457,9 @@ class Tiled : public TiledTrainer {
       LayerMemory& memory = layers_[static_cast<std::size_t>(layer)];
       const auto [weights, bias] = of(memory);
       copy(flat.data(), from.weight(layer).data(), from.weight(layer).size(), cudaMemcpyHostToDevice);
-      copy(bias->data(), from.bias(layer).data(), from.bias(layer).size(), cudaMemcpyHostToDevice);
-      place_weights(precision_, flat.data(), places(layer), weights->data(),
-                    copies ? memory.weights.data() : nullptr, pitch_of(network_.in(layer)), stream_.get());
+      copy(bias, from.bias(layer).data(), from.bias(layer).size(), cudaMemcpyHostToDevice);
+      place_weights(precision_, flat.data(), places(layer), weights, copies ? memory.weights.data() : nullptr,
+                    pitch_of(network_.in(layer)), stream_.get());
       stream_.synchronize();
     }
   }
@@ -403,12 +479,12 @@ class Tiled : public TiledTrainer {
   const Tiling tiling_;
   const std::int64_t batches_;
   Schedule schedule_;
-  const Kernel kernel_;
+  Kernel kernel_;
 
   Stream stream_;
   Event begin_, end_;
   std::vector<LayerMemory> layers_;
-  DeviceBuffer<std::uint16_t> features_;  // [batches * batch, pitch]
+  DeviceBuffer<unsigned char> features_;  // [batches * batch, pitch] values
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<float> targets_, outputs_, loss_sums_;
   DeviceBuffer<Task> tasks_;
@@ -431,19 +507,37 @@ std::optional<Kernel> find_relu_kernel_fp16(const Tiling& tiling);
 std::optional<Kernel> find_relu_kernel_bf16(const Tiling& tiling);
 std::optional<Kernel> find_other_kernel_fp16(const Tiling& tiling);
 std::optional<Kernel> find_other_kernel_bf16(const Tiling& tiling);
+std::optional<Kernel> find_portable_kernel_fp32(const Tiling& tiling);
+std::optional<Kernel> find_portable_kernel_tf32(const Tiling& tiling);
+std::optional<Kernel> find_portable_kernel_fp16(const Tiling& tiling);
+std::optional<Kernel> find_portable_kernel_bf16(const Tiling& tiling);
+
+namespace {
+
+std::optional<Kernel> find_kernel(Precision precision, const Tiling& tiling, bool relu) {
+  switch (precision) {
+    case Precision::kFp32:
+      return find_portable_kernel_fp32(tiling);
+    case Precision::kTf32:
+      return find_portable_kernel_tf32(tiling);
+    case Precision::kFp16:
+      if (tiling.portable) return find_portable_kernel_fp16(tiling);
+      return relu ? find_relu_kernel_fp16(tiling) : find_other_kernel_fp16(tiling);
+    case Precision::kBf16:
+      if (tiling.portable) return find_portable_kernel_bf16(tiling);
+      return relu ? find_relu_kernel_bf16(tiling) : find_other_kernel_bf16(tiling);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
-  std::optional<Kernel> found;
-  if (precision == Precision::kFp16)
-    found = relu ? find_relu_kernel_fp16(tiling) : find_other_kernel_fp16(tiling);
-  if (precision == Precision::kBf16)
-    found = relu ? find_relu_kernel_bf16(tiling) : find_other_kernel_bf16(tiling);
-  if (!found)
-    throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
-                                " for tiles of " + std::to_string(tiling.rows()) + "x" +
-                                std::to_string(tiling.columns) + " and " + std::to_string(tiling.teams) +
-                                " teams");
-  return *found;
+  if (const std::optional<Kernel> found = find_kernel(precision, tiling, relu)) return *found;
+  throw std::invalid_argument("cuda-tiled: no kernel in " + std::string(to_string(precision)) +
+                              " for tiles of " + std::to_string(tiling.rows()) + "x" +
+                              std::to_string(tiling.columns) + " and " + std::to_string(tiling.teams) +
+                              " teams");
 }
 
 }  // namespace tiled
@@ -451,11 +545,14 @@ Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu) {
 std::optional<std::string> tiled_unavailable(int device) {
   if (auto reason = device_missing(device)) return reason;
   const DeviceInfo info = device_info(device);
-  // wgmma is of this one generation; the kernels are machine code for it.
-  if (info.compute_major != 9 || info.compute_minor != 0)
+  if (info.compute_major < 8)
     return "compute capability " + std::to_string(info.compute_major) + "." +
-           std::to_string(info.compute_minor) + ", needs 9.0";
+           std::to_string(info.compute_minor) + ", needs 8.0 or newer";
   return std::nullopt;
+}
+
+bool tiled_is_portable(Precision precision, int device) {
+  return !is_sixteen_bits(precision) || !has_wgmma(device);
 }
 
 std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,
@@ -463,14 +560,19 @@ std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Preci
                                                  int device, const TiledOptions& options) {
   validate(workload);
   if (const auto reason = tiled_unavailable(device)) throw UnsupportedError("cuda-tiled: " + *reason);
-  if (precision != Precision::kFp16 && precision != Precision::kBf16)
-    throw UnsupportedError("cuda-tiled trains in fp16 and bf16");
+  const bool portable =
+      options.portable || is_portable(options.tiling) || tiled_is_portable(precision, device);
+  if (options.tiling && options.tiling->portable != portable)
+    throw UnsupportedError("cuda-tiled: these tiles are for fp16 and bf16 on compute capability 9.0");
   require_data_for(workload, data, "cuda-tiled");
   use_device(device);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, device);
   const Network network{workload.model.widths, workload.batch_size};
   const bool relu = workload.model.activation == Activation::kRelu;
-  const Tiling tiling = options.tiling ? *options.tiling : choose_tiling(network, relu, multiprocessors);
+  const Tiling tiling = options.tiling ? *options.tiling
+                        : portable
+                            ? choose_tiling(network, relu, multiprocessors, kPortableTilings, precision)
+                            : choose_tiling(network, relu, multiprocessors);
   if (const auto reason = schedule_refusal(network, tiling)) throw UnsupportedError("cuda-tiled: " + *reason);
   if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
     throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");

@@ -16,9 +16,12 @@ namespace headroom {
 
 /// For measurements and tests.
 struct TiledOptions {
+  bool portable = false;                  ///< the kernel for every GPU, also where there is a faster one
   std::optional<tiled::Tiling> tiling{};  ///< instead of the one that choose_tiling() takes
-  double wait_seconds = 0;                ///< how long a wait may take; 0: far longer than a step does
-  int lost_task = -1;                     ///< this task of the first multiprocessor waits for more than comes
+  std::optional<int> slabs_of_part{};     ///< instead of choose_parts()'s
+  int shared_bytes = 0;     ///< of a thread block of the portable kernel, at most; 0: what the device has
+  double wait_seconds = 0;  ///< how long a wait may take; 0: far longer than a step does
+  int lost_task = -1;       ///< this task of the first multiprocessor waits for more than comes
 };
 
 /// What became of a task in a step.
@@ -36,8 +39,10 @@ class TiledTrainer : public Trainer {
 
 /// Why CUDA device `device` cannot run cuda-tiled; nullopt if it can.
 std::optional<std::string> tiled_unavailable(int device);
+/// Whether there it is the kernel for every GPU (tiled/portable.cuh) that trains in this precision.
+bool tiled_is_portable(Precision precision, int device);
 
-/// Throws UnsupportedError with the reason of tiled_unavailable(), for fp32 and tf32, and for a step of too many tiles; InputError if
+/// Throws UnsupportedError with the reason of tiled_unavailable(), and for a step of too many tiles; InputError if
 /// the data does not fit the workload, OutOfMemoryError. Every wait of its kernel has a bound: train() throws DeviceStuckError that says
 /// which task of which multiprocessor waited for what, and the process has to end.
 std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Precision precision,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "machine/barriers.cuh"
+#include "machine/release.cuh"
 #include "machine/wait.cuh"
 #include "tiled/arguments.h"
 #include "tiled/waits.h"
@@ -39,15 +40,6 @@ MACHINE_DEVICE void wait_for_barrier(const Waiter& waiter, WaitFor what, std::ui
   wait_until(waiter, what, [&] { return barrier_try_wait(barrier, parity); });
 }
 
-/// Acquired; or not, see tile.cuh.
-MACHINE_DEVICE std::uint32_t count_of(const std::uint32_t* counter) {
-#ifdef HEADROOM_TILED_UNORDERED
-  return machine::load_relaxed_gpu(counter);
-#else
-  return machine::load_acquire_gpu(counter);
-#endif
-}
-
 /// Behind it this thread sees what was written before the counter was added to. Counts are compared by their difference.
 MACHINE_DEVICE void wait_for_counter(const Waiter& waiter, WaitFor what, const Arguments& arguments,
                                      const Wait& wait, int step_of_launch) {
@@ -55,7 +47,9 @@ MACHINE_DEVICE void wait_for_counter(const Waiter& waiter, WaitFor what, const A
   const std::uint32_t* counter = arguments.counters + std::int64_t{kCounterStride} * wait.counter;
   const std::uint32_t target =
       wait.need * static_cast<std::uint32_t>(step_of_launch + 1 - static_cast<int>(wait.of_last_step));
-  wait_until(waiter, what, [&] { return static_cast<std::int32_t>(count_of(counter) - target) >= 0; });
+  wait_until(waiter, what,
+             [&] { return static_cast<std::int32_t>(machine::load_relaxed_gpu(counter) - target) >= 0; });
+  machine::fence_acquire_gpu();
 }
 
 }  // namespace headroom::tiled

@@ -8,7 +8,7 @@
 
 namespace headroom::tiled {
 
-enum class WaitFor : std::uint64_t { kRows = 1, kColumns, kFreeStage, kFullStage, kTurn, kOutputs };
+enum class WaitFor : std::uint64_t { kRows = 1, kColumns, kFreeStage, kFullStage, kTurn, kOutputs, kParts };
 
 TILED_BOTH std::uint64_t wait_report(int step_of_launch, int order, WaitFor what) {
   return static_cast<std::uint64_t>(step_of_launch) << 40 | static_cast<std::uint64_t>(order) << 8 |

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <random>
 
 #include "data/dataset.h"
@@ -112,13 +113,20 @@ Arithmetic drawn_arithmetic(const SimulatedClass& simulated, Draw& draw) {
   arithmetic.seed = draw.bits();
   if (simulated.precision != Precision::kFp32 && draw.chance(0.75))
     arithmetic.cut_every = 4 << draw.integer(0, 3);
+  // Which products of a matrix and a vector a library makes by a kernel of their own is its choice.
+  if (simulated.contract == Contract::kAutocast) arithmetic.leaves_product_of_one = draw.chance(0.25);
   if (simulated.contract == Contract::kAutocast && draw.chance(0.25)) {  // as compiled
     arithmetic.leaves_before_slope = draw.chance(0.5);
     arithmetic.leaves_weight_gradient = draw.chance(0.5);
     arithmetic.leaves_bias_gradient = draw.chance(0.5);
+    arithmetic.leaves_log_probabilities = draw.chance(0.5);
   }
   return arithmetic;
 }
+
+/// A fault shows in ten free steps if it moves half of the tensors by this much of their way. Where correct code may do so too it cannot
+/// be checked.
+constexpr double kVisibleFreeError = 0.3;
 
 struct NamedFault {
   const char* name;
@@ -219,18 +227,22 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   const std::vector<NamedFault> faults = drawn_faults(workload, draw);
   bool is_finite = true;
   PlainGradient gradient_of(workload, simulated.precision, data, arithmetic);
+  const GradientFormat format = gradient_format(simulated.precision, simulated.contract, workload.batch_size);
+  BoundRule rule;
+  if (networks.spreads > 0) rule.spreads = networks.spreads;
 
   std::vector<StepErrors> correct;
   std::vector<std::vector<StepErrors>> faulty(faults.size());
   std::vector<Sight> seen(faults.size(), Sight::kInvisible);
-  follow_reference(
+  Parameters free_end;
+  const std::vector<double> free_spreads = follow_reference(
       workload, simulated.precision, true, data, network.initial, network.steps,
       [&](const ReferencePoint& point) {
         const std::vector<float> gradient = gradient_of(point.start.parameters, point.step);
         State right = point.start;
         descend(workload, point.step, gradient, {}, 1, right);
         is_finite = is_finite && is_all_finite(point.update);
-        correct.push_back(compare_step(workload.optimizer, point, right));
+        correct.push_back(compare_step(workload.optimizer, point, right, format));
         for (std::size_t i = 0; i < faults.size(); ++i) {
           const Fault& fault = faults[i].fault;
           State wrong = point.start;
@@ -240,18 +252,19 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
                     fault, 1, wrong);
           else
             descend(workload, point.step, gradient, fault, fault.learning_rate_factor, wrong);
-          const Sight seen_here = sight(right, wrong, correct.back(), simulated.precision, networks.rule);
+          const Sight seen_here = sight(right, wrong, correct.back(), simulated.precision, rule);
           seen[i] = std::max(seen[i], seen_here);
-          faulty[i].push_back(compare_step(workload.optimizer, point, wrong));
+          faulty[i].push_back(compare_step(workload.optimizer, point, wrong, format));
         }
       },
-      nullptr, {.contracts = {simulated.contract}, .copies = networks.copies});
+      [&](const Parameters& end) { free_end = end; },
+      {.contracts = {simulated.contract}, .copies = networks.copies});
 
   Counts counts;
   if (!is_finite) return counts;  // it diverges, as its losses would say
   counts.networks = 1;
   const auto verdict_of = [&](const std::vector<StepErrors>& steps) {
-    return judge(step_update_checks(workload, steps, simulated.precision, networks.rule));
+    return judge(step_update_checks(workload, steps, simulated.precision, rule));
   };
   const auto tell = [&](const std::string& what, const Verification& verification) {
     if (networks.tell)
@@ -266,6 +279,36 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
   if (verification.verdict == Verdict::kFail) {
     ++counts.failed;
     tell("correct code failed", verification);
+  }
+  if (!free_spreads.empty()) {
+    const auto after_free_steps = [&](bool same_batch, bool same_number) {
+      State state = State::initial(network.initial, workload.optimizer.slots());
+      for (std::int64_t step = 0; step < kFreeSteps; ++step)
+        descend(workload, same_number ? 0 : step, gradient_of(state.parameters, same_batch ? 0 : step), {}, 1,
+                state);
+      return state.parameters;
+    };
+    const Parameters right = after_free_steps(false, false);
+    const auto check_of = [&](const Parameters& end, const Parameters& expected, double spread) {
+      return ten_steps_check(update_errors_from_end(network.initial, end, expected), spread, rule);
+    };
+    const Check check = check_of(right, free_end, free_spreads.front());
+    ++(check.passed ? counts.free_steps.passed : counts.free_steps.failed);
+    if (!check.passed) tell("correct code failed", judge({check}));
+    const auto count_fault = [&](const char* name, const Parameters& wrong) {
+      Counts::OfFault& count = counts.faults[name];
+      if (!(check_of(wrong, right, 0).error > kVisibleFreeError))
+        ++count.invisible;
+      else if (check.bound > kVisibleFreeError)
+        ++count.cannot_be_checked;
+      else if (check_of(wrong, free_end, free_spreads.front()).passed)
+        ++count.missed;
+      else
+        ++count.caught;
+    };
+    count_fault("ten steps of one batch", after_free_steps(true, false));
+    if (workload.optimizer.slots() == 2)
+      count_fault("ten steps of one number", after_free_steps(false, true));
   }
   for (std::size_t i = 0; i < faults.size(); ++i) {
     Counts::OfFault& count = counts.faults[faults[i].name];
@@ -318,6 +361,8 @@ void Counts::add(const Counts& other) {
   passed += other.passed;
   failed += other.failed;
   cannot_be_checked += other.cannot_be_checked;
+  free_steps.passed += other.free_steps.passed;
+  free_steps.failed += other.free_steps.failed;
   for (const auto& [name, fault] : other.faults) {
     OfFault& own = faults[name];
     own.caught += fault.caught;

@@ -36,6 +36,9 @@ struct Counts {
     std::int64_t invisible = 0;  ///< the faulty step is the correct one, but for the rounding of storage
   };
   std::map<std::string, OfFault> faults;
+  struct OfFreeSteps {
+    std::int64_t passed = 0, failed = 0;
+  } free_steps;  ///< of correct code; of networks that are followed so far
 
   void add(const Counts& other);
 };
@@ -45,7 +48,7 @@ struct SimulatedNetworks {
   std::uint64_t seed = 1;
   std::vector<int> widths{};  ///< empty: random
   int batch_size = 0;
-  BoundRule rule{};
+  double spreads = 0;  ///< in place of the rule's
   int copies = kCopies;
   /// Told each network that was judged wrongly: a correct one that failed, a fault that passed.
   std::function<void(const std::string& text)> tell{};

@@ -47,7 +47,7 @@ struct Arithmetic {
   std::uint64_t seed = 0;  ///< of the shuffling, and of which products of a library's tf32 cut off
   /// What autocast as compiled leaves unrounded.
   bool leaves_sums = false, leaves_bias = false, leaves_before_slope = false, leaves_weight_gradient = false,
-       leaves_bias_gradient = false;
+       leaves_bias_gradient = false, leaves_log_probabilities = false, leaves_product_of_one = false;
 };
 
 /// Loss and gradient of a batch.
@@ -103,6 +103,8 @@ class PlainGradient {
 
   bool has_16_bits() const { return precision_ == Precision::kFp16 || precision_ == Precision::kBf16; }
   bool is_autocast() const { return has_16_bits() && arithmetic_.contract == Contract::kAutocast; }
+  /// As PyTorch does on a GPU.
+  bool rounds_log_probabilities() const { return is_autocast() && !arithmetic_.leaves_log_probabilities; }
   float rounded(float value) const {
     switch (precision_) {
       case Precision::kTf32:
@@ -179,6 +181,8 @@ class PlainGradient {
     sums.resize(out.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
       const float own = bias[i % width];
+      if (is_autocast() && width == 1 && !arithmetic_.leaves_product_of_one && !arithmetic_.leaves_sums)
+        out[i] = rounded(out[i]);
       float sum = out[i] + (is_autocast() && !arithmetic_.leaves_bias ? rounded(own) : own);
       if (is_autocast() && !arithmetic_.leaves_sums) sum = rounded(sum);
       out[i] = hidden ? activated(sum) : sum;
@@ -195,6 +199,7 @@ class PlainGradient {
     const int outputs = workload_.outputs(), batch = workload_.batch_size;
     const bool labelled = workload_.loss == Loss::kCrossEntropy;
     const float count = sum_for_mean ? 1 : static_cast<float>(labelled ? batch : batch * outputs);
+    const float factor = labelled && rounds_log_probabilities() ? rounded(scale_ / count) : scale_ / count;
     Matrix gradient(values.size());
     float total = 0;
     for (int row = 0; row < batch; ++row) {
@@ -202,7 +207,7 @@ class PlainGradient {
       float* out = &gradient[static_cast<std::size_t>(row) * outputs];
       total += labelled ? cross_entropy(value, data_.labels[first_row + row], out)
                         : loss_of_targets(value, data_.targets + (first_row + row) * outputs, out);
-      for (int o = 0; o < outputs; ++o) out[o] *= scale_ / count;
+      for (int o = 0; o < outputs; ++o) out[o] *= factor;
     }
     loss_ = total / static_cast<float>(batch);
     return gradient;
@@ -212,6 +217,11 @@ class PlainGradient {
     const float highest = *std::max_element(logit, logit + classes);
     float sum = 0;
     for (int c = 0; c < classes; ++c) sum += std::exp(logit[c] - highest);
+    if (rounds_log_probabilities()) {
+      for (int c = 0; c < classes; ++c)
+        gradient[c] = std::exp(rounded(logit[c] - highest - std::log(sum))) - (c == label ? 1.0f : 0.0f);
+      return -rounded(logit[label] - highest - std::log(sum));
+    }
     for (int c = 0; c < classes; ++c)
       gradient[c] = std::exp(logit[c] - highest) / sum - (c == label ? 1.0f : 0.0f);
     return std::log(sum) - (logit[label] - highest);

@@ -136,7 +136,7 @@ TEST_P(StepCheck, CatchesNan) {
 
 TEST_P(StepCheck, TenFreeStepsCatchWhatIsOnlyWrongLater) {
   const Verification verification =
-      verify({.learning_rate_factor = 1.2, .only_from_call = std::ssize(kCheckSteps)});
+      verify({.learning_rate_factor = 1.3, .only_from_call = std::ssize(kCheckSteps)});
   EXPECT_TRUE(check_of(verification, "weight1").passed);
   EXPECT_FALSE(check_of(verification, "ten_steps").passed);
   EXPECT_EQ(verification.verdict, Verdict::kFail);

@@ -158,13 +158,32 @@ TEST(StepUpdateCheck, AllowsThreeTimesTheCopiesSpreadAtEachStep) {
   EXPECT_NEAR(check(0.061f).bound, 0.06, 1e-6);
 }
 
-TEST(StepUpdateCheck, AllowsAutocastMoreInDistanceAndNothingInScale) {
-  const BoundRule exact = bound_rule(Contract::kExact), autocast = bound_rule(Contract::kAutocast);
-  EXPECT_EQ(exact.least_other, BoundRule{}.least_other);
-  EXPECT_EQ(autocast.least_other, 1.5e-2);
-  EXPECT_EQ(autocast.least_fp32, exact.least_fp32);
-  EXPECT_EQ(autocast.least_scale, exact.least_scale);
-  EXPECT_EQ(autocast.spreads, exact.spreads);
+TEST(GradientFormat, IsAutocastsAlone) {
+  EXPECT_EQ(gradient_format(Precision::kBf16, Contract::kExact, 32).bits, 0);
+  EXPECT_EQ(gradient_format(Precision::kFp32, Contract::kAutocast, 32).bits, 0);
+  EXPECT_EQ(gradient_format(Precision::kBf16, Contract::kAutocast, 32).bits, 7);
+  EXPECT_EQ(gradient_format(Precision::kFp16, Contract::kAutocast, 32).smallest, 0x1p-24 / 512);
+}
+
+/// A gradient of 1.5 in bf16 has neighbours 2^-7 away.
+TEST(CompareStep, ASpreadIsAtLeastTheLargestGradientRoundedTheOtherWay) {
+  const GradientFormat format = gradient_format(Precision::kBf16, Contract::kAutocast, 1);
+  const auto spread = [&](const Optimizer& optimizer, std::vector<Parameters> starts,
+                          std::vector<Parameters> updates, std::size_t tensor) {
+    const Parameters zero = of({0, 0, 0}), parameters = of({-1.5f * 0.003f, 0, 0});
+    return compare_step(7, optimizer, State{zero, starts}, State{zero, starts}, State{parameters, updates},
+                        {}, format)
+        .tensors[tensor]
+        .spread;
+  };
+  EXPECT_NEAR(spread({}, {}, {}, 0), 0x1p-7 / 1.5, 1e-6);
+  const Optimizer momentum{.momentum = 0.5};  // velocity 2 becomes 1 + 1.5
+  EXPECT_NEAR(spread(momentum, {of({2, 0, 0})}, {of({0.5f, 0, 0})}, 0), 0x1p-7 / 0.5, 1e-6);
+  const Optimizer adam{.kind = Optimizer::Kind::kAdam};
+  const std::vector<Parameters> starts = {of({1, 0, 0}), of({0, 0, 0})},
+                                updates = {of({0.05f, 0, 0}), of({0.00225f, 0, 0})};
+  EXPECT_NEAR(spread(adam, starts, updates, 0), 0x1p-7 / 0.5, 1e-6);
+  EXPECT_NEAR(spread(adam, starts, updates, 2), 0x1p-6 / 1.5, 1e-4);
 }
 
 TEST(StepUpdateCheck, AllowsALittleWhereTheCopiesAgree) {
@@ -278,11 +297,17 @@ TEST(Evidence, AFaultIsAFaultWithoutIt) {
 }
 
 TEST(TenStepsCheck, BoundsTheMedianOverTheTensors) {
-  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 4e-2, 0.3}, 0).passed);
-  EXPECT_FALSE(ten_steps_check(std::vector<double>{1e-3, 6e-2, 0.3}, 0).passed);
-  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 6e-2, 0.3}, 3e-2).passed);
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 0.19, 0.3}, 0).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{1e-3, 0.21, 0.3}, 0).passed);
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{1e-3, 0.21, 0.3}, 8e-2).passed);
   EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, std::nan("")}, 1).passed);
-  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, 0, kInfinity}, 1).passed);
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{0, 0, kInfinity}, 1).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, kInfinity, kInfinity}, 1).passed);
+}
+
+TEST(TenStepsCheck, WhereCopiesLeaveWhatDoesNotMoveOnlyNanFails) {
+  EXPECT_TRUE(ten_steps_check(std::vector<double>{0, kInfinity}, kInfinity).passed);
+  EXPECT_FALSE(ten_steps_check(std::vector<double>{0, std::nan("")}, kInfinity).passed);
 }
 
 TEST(LossesFiniteCheck, CountsWhatIsNotFiniteOrOutOfRange) {

@@ -1,5 +1,5 @@
-// A folder for compiled kernels that a variable names, so that kernels compiled on a machine without a GPU run on one without that
-// compiler: HEADROOM_TEST_CUBINS. Not set: kernels are kept nowhere.
+// Where tests and timing programs keep compiled kernels: a folder that a variable names, so that kernels compiled on a machine without
+// a GPU run on one without that compiler. HEADROOM_TEST_CUBINS; not set: nowhere.
 #pragma once
 
 #include <cstdlib>

@@ -388,10 +388,10 @@ TYPED_TEST(LayeredKernels, SmallUpdateWithSlotsFollowsTheRuleOfItsStep) {
                                 found_second = second.found(), copies = copy.found();
       for (std::size_t i = 0; i < found.size(); ++i) {
         rules::Parameter one{.value = masters.values[i], .slots = {first.values[i], squares[i]}};
-        rules::update(optimizer, static_cast<double>(step), gradient.values[i] / 512, one);
+        const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
+        rules::update(rule, gradient.values[i] / 512, one);
         // From the slots that were found: where the first is a small difference, its rounding shows in the parameter.
-        const double change = rules::increment(optimizer, static_cast<double>(step), masters.values[i],
-                                               found_first[i], found_second[i]);
+        const double change = rules::increment(rule, masters.values[i], found_first[i], found_second[i]);
         ASSERT_NEAR(found[i] - masters.values[i], change, 1e-6 * std::abs(change) + 6e-8 * std::abs(found[i]))
             << step;
         ASSERT_NEAR(found_first[i], one.slots[0], 1e-8) << step;

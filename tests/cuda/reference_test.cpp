@@ -13,8 +13,11 @@ std::vector<double> doubles(const Parameters& parameters) {
 }
 
 void compare_references(const std::vector<int>& widths, int batch_size, Precision precision,
-                        const std::vector<std::int64_t>& steps) {
-  const Workload workload = test_workload(widths, batch_size, fresh_seed());
+                        const std::vector<std::int64_t>& steps, Contract contract = Contract::kExact,
+                        Loss loss = Loss::kCrossEntropy) {
+  Workload workload = test_workload(widths, batch_size, fresh_seed());
+  workload.loss = loss;
+  workload.name = default_name(workload);
   const Dataset data = make_dataset(workload, 1 << 20);
   const Parameters initial = initial_parameters(widths, workload.seed);
   std::vector<ReferencePoint> expected, found;
@@ -22,11 +25,11 @@ void compare_references(const std::vector<int>& widths, int batch_size, Precisio
   follow_reference(
       workload, precision, true, data.train(), initial, steps,
       [&](const ReferencePoint& point) { expected.push_back(point); },
-      [&](const Parameters& parameters) { expected_free.push_back(parameters); });
+      [&](const Parameters& parameters) { expected_free.push_back(parameters); }, {.contracts = {contract}});
   follow_reference_on_device(
       workload, precision, data.train(), initial, 0, steps, kFreeSteps,
       [&](const ReferencePoint& point) { found.push_back(point); },
-      [&](const Parameters& parameters) { found_free.push_back(parameters); });
+      [&](const Parameters& parameters) { found_free.push_back(parameters); }, {.contracts = {contract}});
   ASSERT_EQ(found.size(), expected.size());
   ASSERT_EQ(found_free.size(), expected_free.size());
   // Sums in another order move a value by 1e-16, and only a value next to a rounding's edge by more.
@@ -67,6 +70,12 @@ TEST_P(DeviceReference, FollowsTheCpuOnOddShapes) {
 // Several blocks share the sums over a batch, in parts of which the last is shorter.
 TEST_P(DeviceReference, SmallAgreesWithTheCpuOnALargeBatch) {
   compare_references({7, 33, 5}, 2731, GetParam(), {0, 1});
+}
+TEST_P(DeviceReference, SmallAgreesWithTheCpuInContractsThatRoundOtherwise) {
+  for (const Contract contract : {Contract::kAutocast, Contract::kLibrary}) {
+    compare_references({7, 33, 5}, 31, GetParam(), {0, 1}, contract);
+    compare_references({7, 33, 1}, 31, GetParam(), {0, 1}, contract, Loss::kMeanSquaredError);
+  }
 }
 TEST_P(DeviceReference, AgreesWithTheCpuOnTheSeedNetwork) {
   compare_references({784, 128, 128, 128, 10}, 32, GetParam(), kSteps);

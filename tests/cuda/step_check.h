@@ -41,7 +41,10 @@ struct NamedProblem {
 };
 
 /// A step of which takes a second where the CPU plays the GPU.
-inline bool has_large_batch(const NamedProblem& problem) { return problem.workload.batch_size >= 10000; }
+constexpr int kLargeBatch = 10000;
+inline bool has_large_batch(const NamedProblem& problem) {
+  return problem.workload.batch_size >= kLargeBatch;
+}
 
 /// Where tests are shortened (shortened.h): the steps to compare; the last of them says how many are trained from the start in
 /// one launch. The median of two steps is their mean, which one ReLU that flips can spoil in a small batch.

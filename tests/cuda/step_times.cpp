@@ -2,7 +2,6 @@
 //
 // For work on the kernels only; what is reported comes from `headroom run`. Without workloads: the seed
 // comparison. The build makes one program a strategy: its header and its maker are compile definitions.
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -10,26 +9,11 @@
 #include "core/error.h"
 #include "core/workload.h"
 #include "data/dataset.h"
+#include "step_time.h"
 #include HEADROOM_TRAINER_HEADER
 
 namespace headroom {
 namespace {
-
-double step_microseconds(const Workload& workload, Precision precision, const Dataset& data,
-                         double* first_loss, double* last_loss) {
-  const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
-  auto trainer = HEADROOM_MAKE_TRAINER(workload, precision, data.train(), initial, 0);
-  const double once = trainer->train(0, 16).device_seconds / 16;
-  const std::int64_t steps = std::max<std::int64_t>(16, static_cast<std::int64_t>(0.02 / once));
-  std::vector<double> samples;
-  std::int64_t next = 16;
-  for (int block = 0; block < 7; ++block, next += steps)
-    samples.push_back(trainer->train(next, steps).device_seconds / static_cast<double>(steps));
-  *first_loss = trainer->losses(0, 1)[0];
-  *last_loss = trainer->losses(next - 1, 1)[0];
-  std::sort(samples.begin(), samples.end());
-  return 1e6 * samples[samples.size() / 2];
-}
 
 int print_times(int argc, char** argv) {
   std::vector<Precision> precisions(kAllPrecisions.begin(), kAllPrecisions.end());
@@ -44,17 +28,18 @@ int print_times(int argc, char** argv) {
     const Workload workload = parse_workload_name(name);
     const Dataset data = make_dataset(workload, std::int64_t{1} << 28);
     for (const Precision precision : precisions) {
-      double first = 0, last = 0, microseconds = 0;
+      const std::string in = std::string(to_string(precision));
       try {
-        microseconds = step_microseconds(workload, precision, data, &first, &last);
+        const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
+        const auto trainer = HEADROOM_MAKE_TRAINER(workload, precision, data.train(), initial, 0);
+        const float first_loss = (trainer->train(0, 1), trainer->losses(0, 1)[0]);
+        const StepTime time = step_time(*trainer, 0.02);
+        std::printf("%-40s %s %10.2f us  %7.2f TFLOP/s  loss %.4f -> %.4f\n", name.c_str(), in.c_str(),
+                    time.microseconds, workload.flops_per_step() / time.microseconds * 1e-6, first_loss,
+                    trainer->losses(time.next_step - 1, 1)[0]);
       } catch (const UnsupportedError& refused) {
-        std::printf("%-40s %s refused: %s\n", name.c_str(), std::string(to_string(precision)).c_str(),
-                    refused.what());
-        continue;
+        std::printf("%-40s %s refused: %s\n", name.c_str(), in.c_str(), refused.what());
       }
-      std::printf("%-40s %s %10.2f us  %7.2f TFLOP/s  loss %.4f -> %.4f\n", name.c_str(),
-                  std::string(to_string(precision)).c_str(), microseconds,
-                  workload.flops_per_step() / microseconds * 1e-6, first, last);
       std::fflush(stdout);
     }
   }
@@ -65,10 +50,5 @@ int print_times(int argc, char** argv) {
 }  // namespace headroom
 
 int main(int argc, char** argv) {
-  try {
-    return headroom::print_times(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "step_times: %s\n", error.what());
-    return 1;
-  }
+  return headroom::run_program("step_times", [&] { return headroom::print_times(argc, argv); });
 }

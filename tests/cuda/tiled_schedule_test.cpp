@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <set>
@@ -15,8 +16,8 @@
 namespace headroom::tiled {
 namespace {
 
-using Tile = std::tuple<Form, int, int, int>;  // form, layer, row, column
-Tile tile_of(const Task& task) { return {task.form, task.layer, task.row, task.column}; }
+using Tile = std::tuple<Form, int, int, int, int>;  // form, layer, row, column, part
+Tile tile_of(const Task& task) { return {task.form, task.layer, task.row, task.column, task.part}; }
 
 std::string described(const Network& network, const Tiling& tiling, int multiprocessors) {
   std::string text = "widths";
@@ -31,6 +32,7 @@ struct Work {
   Network network;
   Tiling tiling;
   bool loss_gradients;  // made with the loss
+  int multiprocessors, slabs_of_part;
 
   int rows() const { return divide_up(network.batch, tiling.rows()); }
   int across(int width) const { return divide_up(width, tiling.columns); }
@@ -40,37 +42,65 @@ struct Work {
   std::set<Tile> activations(int layer, int row) const {
     std::set<Tile> tiles;
     for (int column = 0; column < across(network.out(layer)); ++column)
-      tiles.insert({Form::kForward, layer, row, column});
+      tiles.insert({Form::kForward, layer, row, column, 0});
     return tiles;
   }
   std::set<Tile> outputs(int row) const {
     std::set<Tile> tiles;
     if (loss_gradients) {
       for (int column = 0; column < across(network.in(last())); ++column)
-        tiles.insert({Form::kLossGradient, last() - 1, row, column});
+        tiles.insert({Form::kLossGradient, last() - 1, row, column, 0});
       return tiles;
     }
     for (int column = 0; column < across(network.out(last())); ++column)
-      tiles.insert({wide_outputs() ? Form::kOutputs : Form::kOutputLoss, last(), row, column});
+      tiles.insert({wide_outputs() ? Form::kOutputs : Form::kOutputLoss, last(), row, column, 0});
     return tiles;
   }
   std::set<Tile> gradient(int layer, int row) const {
     std::set<Tile> tiles;
     if (layer == last() && !wide_outputs()) return outputs(row);
     if (layer == last()) {
-      for (int part = 0; part < kPanel / kRowsOfLoss; ++part) tiles.insert({Form::kLoss, layer, row, part});
+      for (int part = 0; part < tiling.group_rows / kRowsOfLoss; ++part)
+        tiles.insert({Form::kLoss, layer, row, part, 0});
       return tiles;
     }
     if (layer == last() - 1 && loss_gradients) return outputs(row);
     for (int column = 0; column < across(network.out(layer)); ++column)
-      tiles.insert({Form::kInputGradient, layer, row, column});
+      tiles.insert({Form::kInputGradient, layer, row, column, 0});
     return tiles;
   }
+  int tiles_of_weights(int layer) const {
+    return divide_up(network.out(layer), tiling.weight_rows()) *
+           divide_up(network.in(layer), tiling.weight_columns());
+  }
+  int parts_of(int layer) const {
+    int parts = 1;
+    if (slabs_of_part == kNoParts || tiling.portable) return parts;
+    while ((parts + 1) * tiles_of_weights(layer) <= multiprocessors &&
+           (parts + 1) * slabs_of_part <= divide_up(network.batch, kSlab))
+      ++parts;
+    return parts;
+  }
+  /// The tasks that write a layer's weights.
   std::set<Tile> weights(int layer) const {
     std::set<Tile> tiles;
-    for (int row = 0; row < divide_up(network.out(layer), tiling.rows()); ++row)
-      for (int column = 0; column < across(network.in(layer)); ++column)
-        tiles.insert({Form::kWeightGradient, layer, row, column});
+    for (int row = 0; row < divide_up(network.out(layer), tiling.weight_rows()); ++row)
+      for (int column = 0; column < divide_up(network.in(layer), tiling.weight_columns()); ++column)
+        if (parts_of(layer) == 1)
+          tiles.insert({Form::kWeightGradient, layer, row, column, 0});
+        else
+          for (int first = 0; first < tiling.columns; first += kColumnsOfUpdate)
+            if (column * tiling.columns + first < network.in(layer))
+              tiles.insert({Form::kUpdate, layer, row, column, first / kColumnsOfUpdate});
+    return tiles;
+  }
+  /// The tasks that make the sums of parts, none where there is one part.
+  std::set<Tile> parts(int layer) const {
+    std::set<Tile> tiles;
+    if (const int count = parts_of(layer); count > 1)
+      for (const Tile& tile : weights(layer))
+        for (int part = 0; part < count; ++part)
+          tiles.insert({Form::kWeightGradientPart, layer, std::get<2>(tile), std::get<3>(tile), part});
     return tiles;
   }
   std::set<Tile> forward(int layer, int row) const {
@@ -86,6 +116,7 @@ struct Work {
     std::set<Tile> tiles;
     for (int layer = 0; layer < network.layers(); ++layer) {
       tiles.merge(weights(layer));
+      tiles.merge(parts(layer));
       tiles.merge(all_rows([&](int row) { return forward(layer, row); }));
       tiles.merge(all_rows([&](int row) { return gradient(layer, row); }));
     }
@@ -130,7 +161,7 @@ struct Work {
         return needs;
       case Form::kInputGradient:
         needs.push_back({0, gradient(layer + 1, row)});
-        needs.push_back({0, {{Form::kForward, layer, row, task.column}}});
+        needs.push_back({0, {{Form::kForward, layer, row, task.column, 0}}});
         needs.push_back({1, weights(layer + 1)});
         overwrites_gradient();
         return needs;
@@ -138,6 +169,17 @@ struct Work {
         needs.push_back({0, gradient_all(layer)});
         if (layer > 0) needs.push_back({0, forward_all(layer - 1)});
         needs.push_back({0, forward_all(layer)});  // reads the biases, which are updated in place
+        needs.push_back({1, forward_all(layer)});
+        if (layer > 0) needs.push_back({1, gradient_all(layer - 1)});
+        return needs;
+      case Form::kWeightGradientPart:
+        needs.push_back({0, gradient_all(layer)});
+        if (layer > 0) needs.push_back({0, forward_all(layer - 1)});
+        needs.push_back({1, weights(layer)});  // reads the sums of the step before
+        return needs;
+      case Form::kUpdate:
+        needs.push_back({0, parts(layer)});
+        needs.push_back({0, forward_all(layer)});
         needs.push_back({1, forward_all(layer)});
         if (layer > 0) needs.push_back({1, gradient_all(layer - 1)});
         return needs;
@@ -238,13 +280,19 @@ void for_random_networks(int count, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {
-    const int choices[] = {1, 2, 3, 7, 20, 132, 144};
+    const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
     const Network network = random_network(random);
-    const Tiling& tiling = kTilings[random() % std::size(kTilings)];
-    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors)};
-    SCOPED_TRACE(described(work.network, work.tiling, multiprocessors));
-    check(work, make_schedule(work.network, work.tiling, multiprocessors), multiprocessors, random);
+    const std::size_t which = random() % (std::size(kTilings) + std::size(kPortableTilings));
+    const Tiling& tiling =
+        which < std::size(kTilings) ? kTilings[which] : kPortableTilings[which - std::size(kTilings)];
+    const int slabs_of_part = std::array{kNoParts, 1, 3}[random() % 3];
+    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors), multiprocessors,
+                    slabs_of_part};
+    SCOPED_TRACE(described(work.network, work.tiling, multiprocessors) + ", parts of " +
+                 std::to_string(slabs_of_part));
+    check(work, make_schedule(work.network, work.tiling, multiprocessors, Precision::kBf16, slabs_of_part),
+          multiprocessors, random);
   }
 }
 
@@ -279,7 +327,9 @@ TEST(TiledSchedule, EveryFactorWaitsItselfForAllThatItReads) {
         } else if (task.form == Form::kInputGradient) {
           check(task, task.rows, work.gradient(layer + 1, row), false);
           check(task, task.columns, work.weights(layer + 1), true);
-        } else if (task.form == Form::kWeightGradient) {
+        } else if (task.form == Form::kUpdate) {
+          check(task, task.rows, work.parts(layer), false);
+        } else if (task.form == Form::kWeightGradient || task.form == Form::kWeightGradientPart) {
           check(task, task.rows, work.all_rows([&](int r) { return work.gradient(layer, r); }), false);
           if (layer > 0)
             check(task, task.columns, work.all_rows([&](int r) { return work.activations(layer - 1, r); }),
@@ -304,6 +354,38 @@ TEST(TiledSchedule, EveryTileIsMadeOnce) {
                           }
                         EXPECT_EQ(tiles, work.whole_step());
                       });
+}
+
+TEST(TiledSchedule, PartsCoverTheBatch) {
+  for_random_networks(100, [](const Work& work, const Schedule& schedule, int, std::mt19937_64&) {
+    std::map<std::tuple<int, int, int>, std::map<int, const Task*>> tiles;  // parts of each
+    for (const auto& list : schedule.lists)
+      for (const Task& task : list) {
+        if (task.form != Form::kWeightGradientPart) continue;
+        EXPECT_TRUE((tiles[{task.layer, task.row, task.column}].insert({task.part, &task}).second));
+      }
+    for (const auto& list : schedule.lists)
+      for (const Task& update : list) {
+        if (update.form != Form::kUpdate) continue;
+        const auto& parts = tiles[{update.layer, update.row, update.column}];
+        EXPECT_EQ(parts.size(),
+                  static_cast<std::size_t>(schedule.parts[static_cast<std::size_t>(update.layer)]));
+        int slab = 0, next = 0;
+        for (const auto& [number, of] : parts) {
+          const Task& part = *of;
+          EXPECT_EQ(number, next++);
+          EXPECT_EQ(part.first_slab, slab) << describe(part);
+          EXPECT_GE(part.slabs, work.slabs_of_part);
+          slab += part.slabs;
+        }
+        EXPECT_EQ(slab, divide_up(work.network.batch, kSlab));
+      }
+  });
+}
+
+TEST(TiledSchedule, DividesTheBatchWhereThatIsShorter) {
+  EXPECT_EQ(choose_parts({{784, 256, 256, 256, 10}, 64}, kTilings[0], 132), kNoParts);
+  EXPECT_NE(choose_parts({{48, 512, 256, 128, 12}, 24576}, kTilings[2], 132), kNoParts);
 }
 
 TEST(TiledSchedule, TeamsTakeTurnsAndKnowWhatPassesBetween) {
@@ -335,12 +417,23 @@ TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
   };
   EXPECT_EQ(chosen(64, 256), kTilings[0]);
   EXPECT_EQ(chosen(1024, 512), kTilings[0]);
-  EXPECT_EQ(chosen(4096, 256), kTilings[0]);
   EXPECT_EQ(chosen(256, 1024), kTilings[0]);
-  EXPECT_EQ(chosen(4096, 512), kTilings[1]);
   EXPECT_EQ(chosen(1024, 1024), kTilings[1]);
   EXPECT_EQ(chosen(4096, 1024), kTilings[2]);
-  EXPECT_EQ(choose_tiling({{784, 1024, 10}, 2048}, false, 132), kTilings[0]);
+  EXPECT_EQ(choose_tiling({{784, 1024, 10}, 256}, false, 132), kTilings[0]);
+}
+
+TEST(TiledSchedule, ThePortableKernelHasSmallTilesForSmallBatchesOnEveryGpu) {
+  for (const int multiprocessors : {84, 108, 132})
+    for (const Precision precision : kAllPrecisions) {
+      const auto chosen = [&](int batch, int width) {
+        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors, kPortableTilings,
+                             precision);
+      };
+      SCOPED_TRACE(std::to_string(multiprocessors) + " " + std::string(to_string(precision)));
+      EXPECT_EQ(chosen(64, 256), kPortableTilings[0]);
+      EXPECT_GE(chosen(16384, 1024).rows(), 128);
+    }
 }
 
 TEST(TiledSchedule, SaysWhatIsTooLarge) {

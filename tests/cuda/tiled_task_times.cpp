@@ -1,12 +1,17 @@
-// Prints what cuda-tiled's multiprocessors do when, and the step's time with each tiling: `tiled_task_times PRECISION [--tasks]
-// WORKLOAD...`. With --tasks a line for each form and layer of the step's tasks: when the first and the last had their first slab, when
-// the last was stored, and the means of products and of what follows them, in microseconds.
+// Prints what cuda-tiled's multiprocessors do when, and the step's time with each tiling, without and with weight gradients in parts:
+//   tiled_task_times PRECISION [--portable] [--tasks] [--chosen] [--trace FILE] WORKLOAD...
+// --portable: with the kernel for every GPU. --tasks: a line for each form and layer of the step's tasks, in microseconds: when the first and the last had their first slab, when
+// the last was stored, and the means of products and of what follows them. --chosen: only the tiling that would be taken. --trace: the
+// times of all tasks of a step, as JSON. A star is beside what would be taken.
 //
 // For work on the kernel only; what is reported comes from `headroom run`.
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,22 +19,12 @@
 #include "core/workload.h"
 #include "data/dataset.h"
 #include "device/device.h"
+#include "step_time.h"
 #include "tiled/schedule.h"
 #include "tiled/trainer.h"
 
 namespace headroom {
 namespace {
-
-double step_microseconds(Trainer& trainer, std::int64_t& next) {
-  const double once = trainer.train(0, 64).device_seconds / 64;
-  const std::int64_t steps = std::max<std::int64_t>(16, static_cast<std::int64_t>(0.01 / once));
-  std::vector<double> samples;
-  next = 64;
-  for (int block = 0; block < 6; ++block, next += steps)
-    samples.push_back(trainer.train(next, steps).device_seconds / static_cast<double>(steps));
-  std::sort(samples.begin(), samples.end());
-  return 1e6 * samples[samples.size() / 2];
-}
 
 struct Times {
   int count = 0;
@@ -60,31 +55,79 @@ void print_tasks(TiledTrainer& trainer, std::int64_t next) {
   }
 }
 
-int print_times(int argc, char** argv) {
-  const Precision precision = parse_precision(argc > 1 ? argv[1] : "bf16");
-  const bool tasks = argc > 2 && std::strcmp(argv[2], "--tasks") == 0;
-  for (int i = tasks ? 3 : 2; i < argc; ++i) {
-    const Workload workload = parse_workload_name(argv[i]);
-    const Dataset data = make_dataset(workload, std::int64_t{1} << 28);
-    const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
-    const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
-    const tiled::Network network{workload.model.widths, workload.batch_size};
-    const bool relu = workload.model.activation == Activation::kRelu;
-    const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors);
-    for (const tiled::Tiling& tiling : tiled::kTilings) {
-      if (!tiled::has_kernel(tiling, relu)) continue;
-      const auto trainer =
-          make_tiled_trainer(workload, precision, data.train(), initial, 0, {.tiling = tiling});
-      std::int64_t next = 0;
-      const double time = step_microseconds(*trainer, next);
-      std::printf("%-40s %s %3dx%-3d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n", argv[i],
-                  std::string(to_string(precision)).c_str(), tiling.rows(), tiling.columns,
-                  tiling == chosen ? "*" : " ", time,
-                  tiled::make_schedule(network, tiling, multiprocessors).cycles / 1755,
-                  trainer->losses(0, 1)[0], trainer->losses(next - 1, 1)[0]);
-      if (tasks && tiling == chosen) print_tasks(*trainer, next);
+struct Wanted {
+  bool portable = false;
+  bool tasks = false;
+  bool chosen = false;  // only the tiling that would be taken
+  std::string trace;    // a file
+};
+
+/// For plots/tiled_step.py.
+void write_trace(const std::string& path, const std::string& workload, Precision precision,
+                 TiledTrainer& trainer, std::int64_t next) {
+  nlohmann::json tasks = nlohmann::json::array();
+  for (const TiledTaskTimes& of : trainer.traced_step(next, 20))
+    if (of.task.form != tiled::Form::kPause)
+      tasks.push_back({{"multiprocessor", of.multiprocessor},
+                       {"task", tiled::describe(of.task)},
+                       {"begin_seconds", of.begin},
+                       {"first_slab_seconds", of.first_slab},
+                       {"products_seconds", of.products},
+                       {"end_seconds", of.end}});
+  std::ofstream file(path);
+  file << nlohmann::json{{"workload", workload}, {"precision", to_string(precision)}, {"tasks", tasks}}
+       << "\n";
+  if (!file.flush()) throw InputError(path + ": cannot be written");
+}
+
+void print_times(const std::string& name, Precision precision, const Wanted& wanted) {
+  const Workload workload = parse_workload_name(name);
+  const Dataset data = make_dataset(workload, std::int64_t{1} << 28);
+  const Parameters initial = initial_parameters(workload.model.widths, workload.seed);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, 0);
+  const tiled::Network network{workload.model.widths, workload.batch_size};
+  const bool relu = workload.model.activation == Activation::kRelu;
+  const std::span<const tiled::Tiling> tilings = wanted.portable || tiled_is_portable(precision, 0)
+                                                     ? std::span<const tiled::Tiling>(tiled::kPortableTilings)
+                                                     : tiled::kTilings;
+  const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
+  for (const tiled::Tiling& tiling : tilings) {
+    if (!tiled::has_kernel(tiling, relu) || (wanted.chosen && tiling != chosen)) continue;
+    const int chosen_parts = tiled::choose_parts(network, tiling, multiprocessors);
+    for (const int parts : std::set{tiled::kNoParts, chosen_parts}) {
+      const bool taken = tiling == chosen && parts == chosen_parts;
+      const auto trainer = make_tiled_trainer(workload, precision, data.train(), initial, 0,
+                                              {.tiling = tiling, .slabs_of_part = parts});
+      const float first_loss = (trainer->train(0, 1), trainer->losses(0, 1)[0]);
+      const StepTime time = step_time(*trainer, 0.01);
+      std::printf("%-40s %s %3dx%-3d parts %2d %s %9.2f us (planned %7.2f)  loss %.4f -> %.4f\n",
+                  name.c_str(), std::string(to_string(precision)).c_str(), tiling.rows(), tiling.columns,
+                  parts, taken ? "*" : " ", time.microseconds,
+                  tiled::make_schedule(network, tiling, multiprocessors, precision, parts).cycles / 1755,
+                  first_loss, trainer->losses(time.next_step - 1, 1)[0]);
+      if (wanted.tasks && taken) print_tasks(*trainer, time.next_step);
+      if (!wanted.trace.empty() && taken)
+        write_trace(wanted.trace, name, precision, *trainer, time.next_step);
       std::fflush(stdout);
     }
+  }
+}
+
+int run(std::vector<std::string> arguments) {
+  Wanted wanted;
+  if (arguments.empty()) throw InputError("no precision given");
+  const Precision precision = parse_precision(arguments[0]);
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i] == "--portable")
+      wanted.portable = true;
+    else if (arguments[i] == "--tasks")
+      wanted.tasks = true;
+    else if (arguments[i] == "--chosen")
+      wanted.chosen = true;
+    else if (arguments[i] == "--trace" && i + 1 < arguments.size())
+      wanted.trace = arguments[++i];
+    else
+      print_times(arguments[i], precision, wanted);
   }
   return 0;
 }
@@ -93,10 +136,5 @@ int print_times(int argc, char** argv) {
 }  // namespace headroom
 
 int main(int argc, char** argv) {
-  try {
-    return headroom::print_times(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "tiled_task_times: %s\n", error.what());
-    return 1;
-  }
+  return headroom::run_program("tiled_task_times", [&] { return headroom::run({argv + 1, argv + argc}); });
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 #include <random>
+#include <span>
 #include <string>
 
 #include "core/error.h"
@@ -27,23 +28,43 @@ namespace {
 constexpr std::int64_t kSanitizedSteps = 3;
 const std::vector<std::int64_t> kFewSteps = {0, 1, 9};
 
+/// A precision, and whether the kernel for every GPU trains in it: fp32 and tf32 have no other.
+struct Form {
+  Precision precision;
+  bool portable;
+};
+void PrintTo(const Form& form, std::ostream* out) {
+  *out << to_string(form.precision) << (form.portable ? " portable" : "");
+}
+std::span<const tiled::Tiling> tilings_of(const Form& form) {
+  if (form.portable) return tiled::kPortableTilings;
+  return tiled::kTilings;
+}
+
 struct Tried : NamedProblem {
   explicit Tried(const std::string& name) : NamedProblem(name, fresh_seed()) {}
-  std::unique_ptr<TiledTrainer> trainer(Precision precision, const TiledOptions& options = {}) const {
-    return make_tiled_trainer(workload, precision, dataset.train(), initial, 0, options);
+  std::unique_ptr<TiledTrainer> trainer(const Form& form, TiledOptions options = {}) const {
+    options.portable = form.portable;
+    return make_tiled_trainer(workload, form.precision, dataset.train(), initial, 0, options);
   }
 };
 
-void check_against_oracle(const std::string& name, Precision precision, const TiledOptions& options = {},
+void check_against_oracle(const std::string& name, const Form& form, const TiledOptions& options = {},
                           const std::vector<std::int64_t>& steps = kFewSteps) {
   const Tried problem(name);
-  const auto trainer = problem.trainer(precision, options);
-  check_against_oracle(problem, precision, *trainer, steps, kSanitizedSteps);
+  const auto trainer = problem.trainer(form, options);
+  check_against_oracle(problem, form.precision, *trainer, steps, kSanitizedSteps);
 }
 
-class TiledTrainerTest : public testing::TestWithParam<Precision> {};
-INSTANTIATE_TEST_SUITE_P(Every, TiledTrainerTest, testing::Values(Precision::kFp16, Precision::kBf16),
-                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+class TiledTrainerTest : public testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Every, TiledTrainerTest,
+                         testing::Values(Form{Precision::kFp32, true}, Form{Precision::kTf32, true},
+                                         Form{Precision::kFp16, true}, Form{Precision::kBf16, true},
+                                         Form{Precision::kFp16, false}, Form{Precision::kBf16, false}),
+                         [](const auto& form) {
+                           return std::string(to_string(form.param.precision)) +
+                                  (form.param.portable ? "_portable" : "");
+                         });
 
 TEST_P(TiledTrainerTest, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
@@ -54,11 +75,20 @@ TEST_P(TiledTrainerTest, SmallStepsMatchTheOracle) {
 
 TEST_P(TiledTrainerTest, SmallTilesOfEverySizeMatchTheOracle) {
   NEEDS_GPU();
-  for (const tiled::Tiling& tiling : tiled::kTilings) {
+  for (const tiled::Tiling& tiling : tilings_of(GetParam())) {
     check_against_oracle("mlp-70x135x66x10-b150", GetParam(), {.tiling = tiling});
     check_against_oracle("mlp-20x67x130x3-b70-mse-adam", GetParam(), {.tiling = tiling});
     check_against_oracle("mlp-20x67x130x90-b70-bce-momentum0.9", GetParam(), {.tiling = tiling});
   }
+}
+
+TEST_P(TiledTrainerTest, SmallWeightGradientsInPartsMatchTheOracle) {
+  NEEDS_GPU();
+  if (GetParam().portable) GTEST_SKIP() << "the portable kernel has no parts";
+  for (const tiled::Tiling& tiling : tilings_of(GetParam()))
+    check_against_oracle("mlp-20x67x130x3-b150-mse-adam", GetParam(), {.tiling = tiling, .slabs_of_part = 1});
+  check_against_oracle("mlp-70x66x9-b200", GetParam(), {.slabs_of_part = 1});
+  check_against_oracle("mlp-20x40x70-b130-tanh-momentum0.9", GetParam(), {.slabs_of_part = 1});
 }
 
 TEST_P(TiledTrainerTest, SmallManyOutputsMatchTheOracle) {
@@ -82,7 +112,7 @@ TEST_P(TiledTrainerTest, SmallActivationsLossesAndOptimizersMatchTheOracle) {
       for (const char* optimizer : optimizers) {
         const std::size_t turn = index++;
         if ((is_shortened() || under_sanitizer()) &&
-            (turn + (GetParam() == Precision::kBf16 ? 3 : 0)) % 7 != 0)
+            (turn + static_cast<std::size_t>(GetParam().precision) + (GetParam().portable ? 4 : 0)) % 7 != 0)
           continue;
         std::string name = shapes[turn % std::size(shapes)];
         name += batches[turn / 2 % std::size(batches)];
@@ -110,9 +140,12 @@ TEST_P(TiledTrainerTest, RandomNetworksMatchTheOracle) {
     if (loss != Loss::kCrossEntropy) name += "-" + std::string(to_string(loss));
     const char* optimizers[] = {"", "-momentum0.9", "-adam", "-adamw"};
     name += optimizers[random() % 4];
-    const bool relu = activation == Activation::kRelu;
-    check_against_oracle(name, GetParam(),
-                         {.tiling = tiled::kTilings[relu ? random() % std::size(tiled::kTilings) : 0]});
+    const auto tilings = tilings_of(GetParam());
+    const tiled::Tiling& drawn = tilings[random() % tilings.size()];
+    const bool exists = tiled::has_kernel(drawn, activation == Activation::kRelu);
+    check_against_oracle(
+        name, GetParam(),
+        {.tiling = exists ? drawn : tilings.front(), .slabs_of_part = static_cast<int>(random() % 3)});
   }
 }
 
@@ -125,9 +158,9 @@ TEST_P(TiledTrainerTest, SixteenLayersMatchTheOracle) {
 
 TEST_P(TiledTrainerTest, LargeBatchesAndWidthsMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name :
-       {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512", "mlp-784x1024x1024x1024x10-b256",
-        "mlp-784x256x256x256x10-b1024-tanh-adam", "mlp-100x300x260x10-b4100"})
+  for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b512",
+                           "mlp-784x1024x1024x1024x10-b256", "mlp-784x256x256x256x10-b1024-tanh-adam",
+                           "mlp-100x300x260x10-b4100", "mlp-48x200x130x12-b3000-elu-mse-adam"})
     check_against_oracle(name, GetParam());
 }
 
@@ -155,7 +188,7 @@ TEST_P(TiledTrainerTest, SmallSplitsOfTheStepsTrainTheSame) {
 TEST_P(TiledTrainerTest, TwoRunsHaveTheSameBits) {
   NEEDS_GPU();
   for (const char* name : {"mlp-784x256x256x256x10-b64", "mlp-784x512x512x512x10-b1024-adam",
-                           "mlp-90x70x200x100-b300-gelu-mse"}) {
+                           "mlp-90x70x200x100-b300-gelu-mse", "mlp-48x200x100x12-b3000-elu-mse-adam"}) {
     const Tried problem(name);
     std::vector<float> states[2], losses[2];
     for (int run = 0; run < 2; ++run) {
@@ -176,8 +209,8 @@ TEST_P(TiledTrainerTest, SmallStepNumbersChooseTheBatchAndAdamsBias) {
     Tried problem("mlp-20x24x10-b8-tanh-adam");
     problem.dataset = make_dataset(problem.workload, 1 << 14);
     const auto trainer = problem.trainer(GetParam());
-    const auto oracle =
-        make_oracle_trainer(problem.workload, GetParam(), true, problem.dataset.train(), problem.initial);
+    const auto oracle = make_oracle_trainer(problem.workload, GetParam().precision, true,
+                                            problem.dataset.train(), problem.initial);
     trainer->train(step, 1);
     oracle->train(step, 1);
     EXPECT_NEAR(trainer->losses(step, 1)[0], oracle->losses(step, 1)[0], 1e-3) << "step " << step;
@@ -211,12 +244,12 @@ TEST_P(TiledTrainerTest, SmallLossesThatAreNotKeptAreAnInputError) {
   EXPECT_THROW(trainer->losses(9, 1), InputError);
 }
 
-void expect_nans_in_the_losses_of(const std::vector<const char*>& names, Precision precision,
-                                  NaNPlaces places) {
+void expect_nans_in_the_losses_of(const std::vector<const char*>& names, const Form& form, NaNPlaces places) {
   for (const char* name : names) {
     NotFiniteProblem problem(name);
-    expect_nans_in_the_losses(problem, precision, places, [&] {
-      return make_tiled_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0);
+    expect_nans_in_the_losses(problem, form.precision, places, [&] {
+      return make_tiled_trainer(problem.workload, form.precision, problem.dataset.train(), problem.initial, 0,
+                                {.portable = form.portable});
     });
   }
 }
@@ -255,11 +288,15 @@ TEST_P(TiledTrainerTest, SmallTracesHaveEveryTask) {
 }
 
 /// The process is of no more use for the device then, so on a GPU that is another one's.
-TEST(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
+using TiledTrainerDeathTest = TiledTrainerTest;
+INSTANTIATE_TEST_SUITE_P(Each, TiledTrainerDeathTest,
+                         testing::Values(Form{Precision::kFp32, true}, Form{Precision::kBf16, false}),
+                         [](const auto& form) { return std::string(to_string(form.param.precision)); });
+TEST_P(TiledTrainerDeathTest, AWaitThatRunsOutSaysWhichTaskWaitedForWhat) {
   NEEDS_GPU();
-  const auto message = [] {
-    const auto trainer =
-        Tried("mlp-20x24x10-b8").trainer(Precision::kBf16, {.wait_seconds = 0.05, .lost_task = 0});
+  const Form form = GetParam();
+  const auto message = [form] {
+    const auto trainer = Tried("mlp-20x24x10-b8").trainer(form, {.wait_seconds = 0.05, .lost_task = 0});
     try {
       trainer->train(0, 2);
     } catch (const DeviceStuckError& error) {
@@ -293,9 +330,17 @@ TEST(TiledUnavailable, SaysWhyWithoutADevice) {
       make_tiled_trainer(problem.workload, Precision::kBf16, problem.dataset.train(), problem.initial, -1),
       UnsupportedError);
 }
-TEST(TiledUnavailable, SmallRefusesThirtyTwoBits) {
+TEST(TiledUnavailable, SmallRefusesTilesOfTheOtherKernel) {
   NEEDS_GPU();
-  EXPECT_THROW(Tried("mlp-4x3-b2").trainer(Precision::kFp32), UnsupportedError);
+  EXPECT_THROW(Tried("mlp-4x3-b2").trainer({Precision::kFp32, true}, {.tiling = tiled::kTilings[0]}),
+               UnsupportedError);
+}
+/// What the smallest GPUs of compute capability 8.6 and newer give a thread block.
+TEST_P(TiledTrainerTest, SmallRingsOfFewStagesMatchTheOracle) {
+  NEEDS_GPU();
+  if (!GetParam().portable) GTEST_SKIP() << "has one size of its ring";
+  for (const tiled::Tiling& tiling : tiled::kPortableTilings)
+    check_against_oracle("mlp-70x135x66x10-b150", GetParam(), {.tiling = tiling, .shared_bytes = 99 << 10});
 }
 
 }  // namespace

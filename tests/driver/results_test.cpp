@@ -35,6 +35,8 @@ Results example() {
   entry.ladders = {{Precision::kTf32,
                     {{"left", "cuda-layered", "floor", 1e-6, 5e-7, 2e-6, "positive", ""},
                      {"python", "", "", {}, {}, {}, "missing", "no libtorch-eager has a verified time"}}}};
+  entry.choices = {
+      {Precision::kTf32, {{"cuda", {"cuda-b", true, {{"cuda-a", {}, "too wide"}, {"cuda-b", 2e-5, ""}}}}}}};
   results.calibration = {{"copy", {4.27e12, "bytes_per_second", "how"}}};
   results.workloads = {entry};
   Record record;
@@ -69,6 +71,12 @@ TEST(ResultsFile, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read.workloads[0].workload.seed, results.workloads[0].workload.seed);
   EXPECT_EQ(read.records[0].contract, Contract::kLibrary);
   EXPECT_FALSE(read.run.finished_utc);
+  const Choice* choice = read.find_choice("mlp-7x3-b2", "cuda", Precision::kTf32);
+  ASSERT_NE(choice, nullptr);
+  EXPECT_EQ(choice->taken, "cuda-b");
+  EXPECT_EQ(choice->candidates.at(0).left_out, "too wide");
+  EXPECT_EQ(choice->candidates.at(1).step_seconds, 2e-5);
+  EXPECT_EQ(read.find_choice("mlp-7x3-b2", "cuda", Precision::kFp16), nullptr);
   EXPECT_FALSE(read.records[0].setup_seconds);
   EXPECT_EQ(read.records[0].setup_cache, SetupCache::kWarm);
   EXPECT_FALSE(std::filesystem::exists(file.string() + ".tmp"));

@@ -39,13 +39,13 @@ TEST(Suite, WorkloadsTakeTheSuitesDefaultsOrTheirOwn) {
   ASSERT_EQ(suite.workloads.size(), 2u);
   EXPECT_EQ(suite.name, "s");
   EXPECT_EQ(suite.workloads[0].workload.name, "mlp-4x3-b2");
-  EXPECT_THAT(suite.workloads[0].precisions, ElementsAre(Precision::kFp32));
+  EXPECT_THAT(suite.workloads[0].cells[0].precisions, ElementsAre(Precision::kFp32));
   const SuiteWorkload& own = suite.workloads[1];
   EXPECT_EQ(own.workload.name, "mine");
   EXPECT_EQ(own.workload.seed, 9u);
   EXPECT_EQ(own.workload.optimizer.learning_rate, 0.1);
   EXPECT_EQ(own.workload.dataset.folder, (folder.path() / "idx").string());
-  EXPECT_THAT(own.backends, ElementsAre("all", "oracle"));
+  EXPECT_THAT(own.cells[0].backends, ElementsAre("all", "oracle"));
 }
 
 TEST(Suite, AWorkloadSaysWhatIsTrained) {
@@ -143,6 +143,42 @@ TEST(Suite, MistakesSayWhereTheyAre) {
               HasSubstr("expected a suite file, found brackets more than"));
 }
 
+TEST(Suite, AnEntryStandsForEachOfItsWidthsAndBatches) {
+  const TemporaryFolder folder;
+  const Suite suite = read_suite(folder.write(
+      "s.json", suite_text(R"({"widths": [7, "H", "H", 3], "H": [4, 5], "batch_size": [2, 6]})")));
+  std::vector<std::string> names;
+  for (const SuiteWorkload& entry : suite.workloads) names.push_back(entry.workload.name);
+  EXPECT_THAT(names, ElementsAre("mlp-7x4x4x3-b2", "mlp-7x4x4x3-b6", "mlp-7x5x5x3-b2", "mlp-7x5x5x3-b6"));
+}
+
+TEST(Suite, AWorkloadHasTheCellsOfEveryEntryThatMeansIt) {
+  const TemporaryFolder folder;
+  const Suite suite =
+      read_suite(folder.write("s.json", suite_text(R"({"widths": [4, "H", 3], "H": [5, 6], "batch_size": 2},
+                              {"widths": [4, 5, 3], "batch_size": 2, "precisions": ["bf16"], "backends": ["cuda"]})")));
+  ASSERT_EQ(suite.workloads.size(), 2u);
+  EXPECT_EQ(suite.workloads[1].cells.size(), 1u);
+  ASSERT_EQ(suite.workloads[0].cells.size(), 2u);
+  EXPECT_THAT(suite.workloads[0].cells[1].precisions, ElementsAre(Precision::kBf16));
+  EXPECT_THAT(suite.workloads[0].cells[1].backends, ElementsAre("cuda"));
+}
+
+TEST(Suite, MistakesInAnEntryOfSeveralWorkloadsAreNamed) {
+  const auto said = [](const std::string& entry) { return complaint(suite_text(entry)); };
+  EXPECT_THAT(said(R"({"widths": [4, "H", 3], "batch_size": 2})"), HasSubstr(R"(say which by "H")"));
+  EXPECT_THAT(said(R"({"widths": [4, 3], "H": [5], "batch_size": 2})"), HasSubstr("workloads[0].H: no"));
+  EXPECT_THAT(said(R"({"widths": [4, "K", 3], "batch_size": 2})"), HasSubstr("widths[1]: expected"));
+  EXPECT_THAT(said(R"({"widths": [4, 3], "batch_size": [2, 2]})"),
+              HasSubstr("batch_size[1]: is there twice"));
+  EXPECT_THAT(said(R"({"widths": [4, 3], "batch_size": []})"), HasSubstr("not empty"));
+  EXPECT_THAT(said(R"({"name": "mine", "widths": [4, 3], "batch_size": [2, 3]})"),
+              HasSubstr("stands for 2 workloads"));
+  EXPECT_THAT(
+      said(R"({"widths": [4, 3], "batch_size": 2}, {"widths": [4, 3], "batch_size": [1, 2], "seed": 2})"),
+      HasSubstr("workload 'mlp-4x3-b2' already"));
+}
+
 class PlanTest : public testing::Test {
  protected:
   PlanTest() {
@@ -214,6 +250,25 @@ TEST_F(PlanTest, TheBackendsAreAskedForOnceByEveryNameAndAfterAllElseWasChecked)
   options_.suite_workloads = {"mlp-5x3-b1"};
   EXPECT_THROW(make_plan(options_, installation_, ask), InputError);
   EXPECT_EQ(asked.size(), 1u);
+}
+
+TEST_F(PlanTest, CellsOfAWorkloadAreMeasuredInTheirOwnPrecisionsOnly) {
+  folder_.write("bench/suites/s.json",
+                suite_text(R"({"widths": [4, 3], "batch_size": 2, "backends": ["cuda"]},
+      {"widths": [4, 3], "batch_size": 2, "precisions": ["fp32", "bf16"], "backends": ["pytorch-graph"]})"));
+  const auto groups = [&] {
+    std::vector<std::string> all;
+    const Plan made = plan();
+    for (const Group& group : made.workloads.at(0).groups)
+      for (const std::string& backend : group.backends)
+        all.push_back(std::string(to_string(group.precision)) + " " + backend);
+    return all;
+  };
+  EXPECT_THAT(groups(), ElementsAre("fp32 pytorch-graph", "fp32 cuda", "bf16 pytorch-graph"));
+  options_.precisions = {Precision::kBf16, Precision::kFp16};
+  EXPECT_THAT(groups(), ElementsAre("fp16 pytorch-graph", "fp16 cuda", "bf16 pytorch-graph"));
+  options_.backends = {"cuda-layered"};
+  EXPECT_THAT(groups(), ElementsAre("fp16 cuda-layered", "bf16 cuda-layered"));
 }
 
 TEST_F(PlanTest, ANameAfterAMinusIsLeftOut) {

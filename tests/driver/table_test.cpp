@@ -30,6 +30,15 @@ std::size_t longest_line(const std::string& text) {
   return longest;
 }
 
+TEST(ColumnsText, MakesColumnsOfRowsOfSeveralFieldsAlone) {
+  EXPECT_EQ(columns_text({{"copy", "4.2", "read and written"}, {"a line by itself"}, {"launch", "12.2", ""}},
+                         2, {1}),
+            "  copy     4.2  read and written\n"
+            "  a line by itself\n"
+            "  launch  12.2  \n");
+  EXPECT_EQ(columns_text({{"alone"}}, 4), "    alone\n");
+}
+
 TEST(Table, IsWholeWhereThereIsNoTerminalOrAWideOne) {
   const std::string whole = table_text(measured());
   EXPECT_EQ(table_text(measured(), 200), whole);

@@ -289,3 +289,35 @@ def test_ci_suite_is_small():
     assert 1 <= cells <= 8
     backends = {name for one in (suite, *suite["workloads"]) for name in one.get("backends", [])}
     assert all(name.startswith("cuda-") for name in backends)
+
+
+def test_ci_suite_has_every_strategy_and_adam():
+    suite = json.loads((ROOT / "bench" / "suites" / "ci.json").read_text())
+    backends = {name for one in suite["workloads"] for name in one.get("backends", suite["backends"])}
+    strategies = {"cuda-layered", "cuda-resident", "cuda-streamed", "cuda-fused", "cuda-tiled"}
+    assert backends == strategies
+    assert any(one.get("optimizer") == "adam" for one in suite["workloads"])
+
+
+def test_builds_whose_cuda_took_the_same_are_compared(tmp_path):
+    base = build_with(tmp_path / "base", "step_us=30 takes=cuda-resident")
+    head = build_with(tmp_path / "head", "step_us=30 takes=cuda-resident")
+    done = compare_builds(base, head, "--json", backends="cuda")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [cell["verdict"] for cell in json.loads(done.stdout)["cells"]] == ["equivalent"]
+
+
+def test_builds_whose_cuda_took_another_are_not_comparable(tmp_path):
+    base = build_with(tmp_path / "base", "step_us=30 takes=cuda-resident")
+    head = build_with(tmp_path / "head", "step_us=30 takes=cuda-layered")
+    done = compare_builds(base, head, "--json", backends="cuda,cuda-layered")
+    assert done.returncode == 4, done.stdout + done.stderr
+    comparison = json.loads(done.stdout)
+    assert comparison["verdict"] == "not_comparable"
+    by_backend = {cell["head_backend"]: cell for cell in comparison["cells"]}
+    said = "base took cuda-resident, head took cuda-layered; compare these with --backend"
+    assert by_backend["cuda"]["verdict"] == "chose otherwise"
+    assert by_backend["cuda"]["message"] == said
+    assert by_backend["cuda-layered"]["verdict"] == "equivalent"
+    text = compare_builds(base, head, backends="cuda").stdout
+    assert "Not comparable: 1 chose otherwise" in text and said in " ".join(text.split())

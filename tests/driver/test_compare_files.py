@@ -113,6 +113,34 @@ def test_failed_missing_and_new_cells(files):
     assert compare(*files(base[:1], head[:1])).returncode == 1
 
 
+def test_files_whose_cuda_took_another_backend_are_not_comparable(files):
+    def took(backend):
+        return {"bf16": {"cuda": {"taken": backend, "kept": False, "candidates": []}}}
+
+    def differs(head):
+        head["workloads"][0]["choices"] = took("cuda-tiled")
+
+    records = [record(steps(), backend="cuda", precision="bf16"), record(steps(), precision="bf16")]
+    base, head = files(records, records, differs)
+    # A file from before there were choices says nothing of them.
+    assert compare(base, head).returncode == 0
+    document = json.loads(base.read_text())
+    document["workloads"][0]["choices"] = took("cuda-tiled")
+    write(base, document)
+    assert compare(base, head).returncode == 0
+    document["workloads"][0]["choices"] = took("cuda-resident")
+    write(base, document)
+    done = compare(base, head, "--json")
+    assert done.returncode == 4, done.stderr
+    cells = {name.split("/")[1]: cell for name, cell in cells_of(done).items()}
+    assert cells["cuda"]["verdict"] == "chose otherwise"
+    assert "base took cuda-resident, head took cuda-tiled" in cells["cuda"]["message"]
+    assert cells["cuda-layered"]["verdict"] == "equivalent"
+    # A regression elsewhere is the graver news.
+    slower = [records[0], record(steps(1.2, 1), precision="bf16")]
+    assert compare(*files(records, slower, differs)).returncode == 1
+
+
 def test_a_record_that_was_not_verified_is_no_result(files):
     unverified = record(steps(), verification={"verdict": "not_run", "checks": []})
     assert compare(*files([record(steps())], [unverified])).returncode == 1

@@ -6,6 +6,7 @@ Needs a build: HEADROOM_BUILD (set by ./headroom test) names it.
 import gzip
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -320,6 +321,42 @@ def test_google_benchmark_writes_one_file_for_the_run(tmp_path):
     assert reported == pytest.approx(steps, rel=1e-6)
 
 
+def test_what_cuda_took_is_in_the_file_and_choose_again_tells_its_worker(tmp_path):
+    worker = tmp_path / "worker.sh"
+    worker.write_text(
+        f'#!/bin/sh\necho "since $HEADROOM_CHOICES_SINCE" >> {tmp_path}/log\n'
+        f'HEADROOM_TIMES="step_us=30 takes=cuda-resident" exec {BUILD}/bin/headroom-timed-worker "$@"\n'
+    )
+    worker.chmod(0o755)
+    arguments = ["run", "--workload", "mlp-12x8x4-b8", "--backend", "cuda", "--device", -1, "--no-figures"]
+    arguments += ["--worker", f"cuda={worker}", "--cache-dir", tmp_path / "cache"]
+    done = headroom(*arguments, "--output", tmp_path / "a.json")
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "a.json")["workloads"][0]["choices"] == {
+        "fp32": {
+            "cuda": {
+                "taken": "cuda-resident",
+                "kept": False,
+                "candidates": [
+                    {"backend": "cuda-layered", "step_seconds": 3e-5, "left_out": None},
+                    {"backend": "cuda-resident", "step_seconds": 2e-5, "left_out": None},
+                    {"backend": "cuda-fused", "step_seconds": None, "left_out": "no"},
+                ],
+            }
+        }
+    }
+    assert set((tmp_path / "log").read_text().splitlines()) == {"since "}
+    before = time.time()
+    done = headroom(*arguments, "--choose-again", "--output", tmp_path / "b.json")
+    assert done.returncode == 0, done.stderr
+    since = [
+        float(line.removeprefix("since "))
+        for line in (tmp_path / "log").read_text().split("\n")
+        if len(line) > 6
+    ]
+    assert since and all(before <= one <= time.time() for one in since)
+
+
 def test_json_summary(tmp_path):
     done = run_small(tmp_path / "a.json", "--json")
     summary = json.loads(done.stdout)
@@ -339,13 +376,29 @@ def test_list_says_what_runs_here():
             assert precision["runs"] or precision["reason"]
 
 
+def test_the_suite_of_the_map_is_read_whole_and_listed_in_short():
+    done = headroom("list", "--json", "--worker", FAULT_WORKER)
+    (plane,) = [suite for suite in json.loads(done.stdout)["suites"] if suite["name"] == "plane"]
+    names = plane["workloads"]
+    assert len(names) == len(set(names)) == 77
+    grid = {
+        (h, b)
+        for h in (64, 128, 256, 512, 1024, 2048, 4096)
+        for b in (1, 32, 64, 128, 256, 1024, 4096, 16384)
+    }
+    grid |= {(h, 131072) for h in (64, 128, 256)}
+    assert {f"mlp-784x{h}x{h}x{h}x10-b{b}" for h, b in grid} <= set(names)
+    assert "mlp-784x2048x2048x2048x10-b4096-adam" in names
+    assert "and 57 more, which list --json has" in headroom("list").stdout
+
+
 def test_the_suite_of_what_people_train_says_of_each_what_and_whence():
     done = headroom("list", "--json", "--worker", FAULT_WORKER)
     (users,) = [suite for suite in json.loads(done.stdout)["suites"] if suite["name"] == "users"]
     assert len(users["workloads"]) == 12
     entries = json.loads((ROOT / "bench/suites/users.json").read_text())["workloads"]
     assert all(entry["about"].endswith(".") for entry in entries)
-    assert "ppo                 mlp-17x64x64x6-b64-tanh-mse-adam" in headroom("list").stdout
+    assert re.search(r"^    ppo +mlp-17x64x64x6-b64-tanh-mse-adam$", headroom("list").stdout, re.M)
 
 
 def test_a_workload_of_that_suite_is_verified_with_its_numbers_and_its_source(tmp_path):

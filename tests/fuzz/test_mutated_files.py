@@ -114,6 +114,7 @@ def whole_document() -> dict:
     entry = made_up.workload((784, 128, 10))
     entry["floors"] = {"fp32": made_up.floor(1.1e-6)}
     entry["ladders"] = {"fp32": made_up.ladder()}
+    entry["choices"] = {"fp32": {"cuda": made_up.choice("cuda-layered", **{"cuda-fused": "trains in fp16"})}}
     trained = {"activation": "tanh", "loss": "mse", "optimizer": made_up.adam(), "about": "a paper"}
     document["workloads"] = [entry, made_up.workload((12, 8, 4), 8, **trained)]
     gpu = {"samples": 3, "sm_clock_megahertz": 1980, "memory_clock_megahertz": 2619.5, "power_watts": 310.5}

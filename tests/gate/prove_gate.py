@@ -21,7 +21,7 @@ from gate_tables import with_tables
 ROOT = Path(__file__).resolve().parents[2]
 # Comparisons for each planted percentage (0: none).
 PLAN = {0: 40, 3: 13, 5: 13, 2: 1, 10: 1}
-# The workloads of ci with the backend that can wait, in two precisions: eight cells again.
+# The workloads of ci with the backend that can wait, in two precisions: twelve cells.
 PLANTABLE = ["--backend", "cuda-layered", "--precision", "fp32,fp16"]
 SIMULATED_SUITES = 10000
 

@@ -14,6 +14,7 @@
 #include "core/training_rules.h"
 #include "oracle/copies.h"
 #include "oracle/gradient.h"
+#include "oracle/precision_rounding.h"
 #include "random_data.h"
 
 namespace headroom {
@@ -96,7 +97,7 @@ TEST(TrainingRules, BinaryCrossEntropyStaysFiniteWithHugeOutputs) {
 TEST(TrainingRules, TheFirstAdamStepIsTheLearningRate) {
   Optimizer optimizer{.kind = Optimizer::Kind::kAdam, .learning_rate = 0.25};
   rules::Parameter one{.value = 3};
-  rules::update(optimizer, 0, -1e-3, one);
+  rules::update(rules::at_step(optimizer, 0), -1e-3, one);
   EXPECT_NEAR(one.value, 3.25, 1e-5);
   EXPECT_NEAR(one.slots[0], -1e-4, 1e-12);
   EXPECT_NEAR(one.slots[1], 1e-9, 1e-15);
@@ -255,6 +256,45 @@ TEST(OracleRoundings, LossScalingKeepsSmallFp16GradientsAlive) {
       [&](const ReferencePoint& point) { plain = point.update.parameters; }, nullptr);
   EXPECT_NE(plain.bias(0)[1], 0);
   EXPECT_NEAR(scaled.bias(0)[1] / plain.bias(0)[1], 1, 2e-3);
+}
+
+ReferencePoint autocast_step(const Workload& workload, const Dataset& data, const Parameters& parameters) {
+  return reference_step(workload, Precision::kBf16, Contract::kAutocast, data.train(),
+                        State::initial(parameters, 0), 0, 0);
+}
+
+// Outputs of 0 and 1: the log-probabilities are -1.3133 and -0.3133, which bf16 rounds to -1.3125 and -0.31250. As measured on an
+// H200 with PyTorch 2.11, where the gradients were these to the last bit.
+TEST(OracleRoundings, AutocastRoundsLogProbabilitiesAndWhatTheirMeanMultipliesThemBy) {
+  const Workload workload = small_workload({1, 2}, 3);
+  Dataset data = random_data(workload, 3);
+  data.train_labels = {0, 0, 0};
+  Parameters parameters(workload.model.widths);
+  parameters.bias(0)[1] = 1;
+  const ReferencePoint point = autocast_step(workload, data, parameters);
+  EXPECT_EQ(point.loss, 1.3125);
+  const double third = 0x1.56p-2, rate = workload.optimizer.learning_rate;  // 1/3 in bf16
+  const double each = round_to_bf16(third * (std::exp(-1.3125) - 1)), sum = round_to_bf16(3 * each);
+  EXPECT_FLOAT_EQ(point.update.parameters.bias(0)[0], static_cast<float>(-rate * sum));
+}
+
+// 257 is a tie in bf16 and becomes 256. With half of a unit more as its bias it would become 258.
+TEST(OracleRoundings, AutocastRoundsAProductOfOneOutputBeforeTheBias) {
+  for (const int outputs : {1, 2}) {
+    Workload workload = small_workload({2, outputs}, 1);
+    workload.loss = Loss::kMeanSquaredError;
+    Dataset data = random_data(workload, 1);
+    data.train_features = {1, 1};
+    std::ranges::fill(data.train_targets, 0.0f);
+    Parameters parameters(workload.model.widths);
+    for (int output = 0; output < outputs; ++output) {
+      parameters.weight(0)[2 * output] = 256;
+      parameters.weight(0)[2 * output + 1] = 1;
+      parameters.bias(0)[output] = 0.5f;
+    }
+    const double value = outputs == 1 ? 256 : 258;
+    EXPECT_EQ(autocast_step(workload, data, parameters).loss, value * value);
+  }
 }
 
 // Distance of one step's whole update from that of plain double arithmetic, the median over seven seeds: with

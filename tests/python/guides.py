@@ -1,7 +1,7 @@
 """A guide of docs/ as steps that a test can follow: new files, lines put into files, commands.
 
 What counts as a step is what a reader takes for one: "New file `PATH`:", "In `PATH`, below the line that
-begins with `TEXT`:" or "Run:", each before a fence.
+begins with `TEXT`:", the same with "instead of", or "Run:", each before a fence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`]+)`|"
-    r"In `(?P<old>[^`]+)`, below the line that begins with `(?P<line>[^\n]+)`|"
+    r"In `(?P<old>[^`]+)`, (?P<where>below|instead of) the line that begins with `(?P<line>[^\n]+)`|"
     r"Run):\n"
     r"```[a-z]*\n(?P<body>.*?)^```",
     re.S | re.M,
@@ -28,6 +28,7 @@ class Step:
     new: str = ""
     old: str = ""
     line: str = ""
+    where: str = ""
 
     @property
     def commands(self) -> list[str]:
@@ -42,8 +43,11 @@ class Step:
             lines = (root / self.old).read_text().splitlines(keepends=True)
             places = [place for place, line in enumerate(lines) if line.strip().startswith(self.line)]
             assert len(places) == 1, f"{self.old}: '{self.line}' begins {len(places)} lines"
-            place = end_of_statement(lines, places[0])
-            (root / self.old).write_text("".join([*lines[:place], self.body, *lines[place:]]))
+            if self.where == "below":
+                first = last = end_of_statement(lines, places[0])
+            else:
+                first, last = places[0], places[0] + 1
+            (root / self.old).write_text("".join([*lines[:first], self.body, *lines[last:]]))
 
 
 def end_of_statement(lines: list[str], first: int) -> int:
@@ -62,8 +66,7 @@ def steps_of(guide: Path) -> list[Step]:
     found = []
     for match in STEP.finditer(text):
         headings = re.findall(r"^## (.+)$", text[: match.start()], re.M)
-        parts = match.groupdict(default="")
-        found.append(Step(headings[-1], parts["body"], parts["new"], parts["old"], parts["line"]))
+        found.append(Step(headings[-1], **match.groupdict(default="")))
     return found
 
 

@@ -226,3 +226,55 @@ def with_losses(document: dict, seeds: int = 3, steps: int = 5000) -> dict:
             noise = {"fp32": 2e-5, "tf32": 4e-4, "fp16": 3e-4, "bf16": 2e-3}[entry["precision"]]
             entry["losses"] = loss_curves(random, seeds, steps, noise)
     return document
+
+
+def choice(taken: str, **left_out: str) -> dict:
+    """What a backend that takes the fastest of several says of itself."""
+    candidates = [{"backend": taken, "step_seconds": 1e-5, "left_out": None}]
+    candidates += [
+        {"backend": name, "step_seconds": None, "left_out": reason} for name, reason in left_out.items()
+    ]
+    return {"taken": taken, "kept": False, "candidates": candidates}
+
+
+def plane(
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096),
+    batches: tuple[int, ...] = (1, 32, 64, 128, 256, 1024, 4096, 16384),
+    precisions: tuple[str, ...] = ("fp32", "bf16"),
+) -> dict:
+    """784-H-H-H-10: a fixed cost and a share of the arithmetic for each row; the largest are not measured."""
+    document = empty_document()
+    rates = {"fp32": 4e13, "tf32": 2e14, "fp16": 5e14, "bf16": 5e14}
+    for width in widths:
+        for batch in batches:
+            entry = workload((784, width, width, width, 10), batch)
+            operations = 6.0 * batch * entry["parameters"]
+            document["workloads"].append(entry)
+            entry["choices"] = {}
+            for precision in precisions:
+                work = operations / rates[precision]
+                if work > 1e-2:
+                    continue
+                small = batch <= 32 and width <= 1024
+                taken = "cuda-resident" if small else "cuda-streamed" if batch <= 64 else "cuda-tiled"
+                if batch >= 256 and width <= 64:
+                    taken = "cuda-fused"
+                fixed = {
+                    "cuda-resident": 4e-6,
+                    "cuda-streamed": 17e-6,
+                    "cuda-tiled": 20e-6,
+                    "cuda-fused": 7e-6,
+                }
+                ours = fixed[taken] + 1.15 * work
+                entry["floors"][precision] = floor(2e-6 + 0.9 * work)
+                entry["choices"][precision] = {"cuda": choice(taken)}
+                document["records"] += [
+                    record(entry["name"], "pytorch-graph", precision, 55e-6 + 1.05 * work),
+                    record(entry["name"], "cublaslt-graph", precision, 30e-6 + 1.1 * work),
+                    record(
+                        entry["name"], "cuda", precision, ours, fraction_of_floor=(2e-6 + 0.9 * work) / ours
+                    ),
+                ]
+    used = {one["workload"] for one in document["records"]}
+    document["workloads"] = [one for one in document["workloads"] if one["name"] in used]
+    return document

@@ -210,3 +210,16 @@ def test_other_shapes_come_from_the_folder_of_their_own(tmp_path):
     assert f"| {name} | tf32 | 4000 | 2000 | large.json |" in text
     assert "mlp-784x128" not in text
     assert f"| {name} | tf32 | 2000 |" in doc_blocks.made_block(data, "traffic H=1024")
+
+
+def test_what_people_train_comes_from_files_of_its_suite(tmp_path):
+    """The fastest of each side, its name, and a ratio; a file of another suite is left out."""
+    data = published(tmp_path, streamed((784, 16, 10), "bf16", 8e-6, 4e12))
+    assert "No file" in doc_blocks.made_block(data, "users")
+    (tmp_path / "0.json").rename(tmp_path / "users-bf16.json")
+    results = read_results([tmp_path / "users-bf16.json"])
+    data = Published(results, findings.cells_of(results), tmp_path)
+    row = (
+        "| bf16 | 4000 | 4000 pytorch-eager | 4000 pytorch-eager | 8 cuda-streamed | 500× | users-bf16.json |"
+    )
+    assert row in doc_blocks.made_block(data, "users")

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -517,3 +518,111 @@ def test_a_wide_interval_does_not_hide_the_time(tmp_path):
     document["records"].append(made_up.record(name, "oracle", "fp32", 1.6e-3))
     (text,) = drawn(tmp_path, document).values()
     assert all(word in text for word in ("1.00 ms", "800 µs", "40.0 µs", "1.60 ms"))
+
+
+def of_plane(document):
+    """Results of one made-up document, and its only plane."""
+    import plane
+    from results_file import read_results
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plane.json"
+        path.write_text(json.dumps(document))
+        results = read_results([path])
+    (found,) = plane.find_planes(results.workloads)
+    return results, found
+
+
+SMALL_PLANE = {"widths": (64, 128, 256), "batches": (32, 64, 256), "precisions": ("bf16",)}
+
+
+def test_a_plane_gives_a_map_of_ratios_and_one_of_floors_and_no_figure_for_each_cell(tmp_path):
+    document = made_up.plane(**SMALL_PLANE)
+    texts = drawn(tmp_path, document)
+    assert set(texts) == {"plane-rival-784-H-H-H-10", "plane-floor-784-H-H-H-10"}
+    ratios, floors = texts["plane-rival-784-H-H-H-10"], texts["plane-floor-784-H-H-H-10"]
+    for text in (ratios, floors):
+        assert "784-H-H-H-10" in text and made_up.DEVICE in text
+        assert all(f"\n{number}\n" in text for number in (64, 128, 256, 32))
+        assert "■ cuda-resident" in text and "▲ cuda-streamed" in text and "cuda-layered" not in text
+    times = {row["backend"]: row["step_seconds"]["median"] for row in document["records"][:3]}
+    assert f"\n{times['cublaslt-graph'] / times['cuda']:.2f}\n" in ratios  # the faster rival
+    shares = [row["fraction_of_floor"] for row in document["records"] if row["backend"] == "cuda"]
+    assert all(f"{100 * share:.0f} %" in floors for share in shares)
+
+
+def test_cells_of_a_plane_that_were_not_measured_are_empty_and_those_without_a_number_have_a_dash(tmp_path):
+    document = made_up.plane(**SMALL_PLANE)
+    whole = drawn(tmp_path, document)["plane-rival-784-H-H-H-10"]
+    gone, refuted = "mlp-784x64x64x64x10-b32", "mlp-784x128x128x128x10-b32"
+    document["workloads"] = [one for one in document["workloads"] if one["name"] != gone]
+    document["records"] = [one for one in document["records"] if one["workload"] != gone]
+    for index, one in enumerate(document["records"]):
+        if (one["workload"], one["backend"]) == (refuted, "cublaslt-graph"):
+            document["records"][index] = made_up.failed(one)
+    fewer = drawn(tmp_path, document)["plane-rival-784-H-H-H-10"]
+
+    def numbers(text):
+        return sum(line.replace(".", "").isdigit() and "." in line for line in text.splitlines())
+
+    assert numbers(whole) == 9
+    assert numbers(fewer) == 7
+    assert fewer.splitlines().count("–") == 1
+    assert "In cells with a dash: cublaslt-graph failed verification." in fewer
+
+
+def test_three_widths_and_three_batches_make_a_plane_and_fewer_do_not():
+    import plane
+
+    for widths, batches in (((64, 128, 256), (1, 2)), ((64, 128), (1, 2, 3))):
+        with pytest.raises(ValueError, match="not enough values to unpack"):
+            of_plane(made_up.plane(widths=widths, batches=batches))
+    results, found = of_plane(made_up.plane(**SMALL_PLANE))
+    assert found.widths == [64, 128, 256] and found.batches == [32, 64, 256]
+    assert {cell.ours.taken for cell in plane.grids_of(results, found)["bf16"].values()} == {
+        "cuda-resident",
+        "cuda-streamed",
+        "cuda-tiled",
+        "cuda-fused",
+    }
+
+
+def test_cliffs_are_neighbours_whose_time_grows_far_more_than_their_work():
+    import plane
+
+    document = made_up.plane(**SMALL_PLANE)
+
+    def set_time(name, seconds):
+        for one in document["records"]:
+            if one["workload"] == name and one["backend"] == "cuda":
+                one["step_seconds"] = dict.fromkeys(("median", "low", "high"), seconds)
+
+    for one in document["workloads"]:
+        set_time(one["name"], 1e-5)
+    assert plane.cliffs(of_plane(document)[0]) == []
+    # Twice the work from batch 32 to 64: 2.4 times the time is no cliff, 2.5 times is one.
+    set_time("mlp-784x64x64x64x10-b64", 2.4e-5)
+    assert plane.cliffs(of_plane(document)[0]) == []
+    set_time("mlp-784x64x64x64x10-b64", 2.5e-5)
+    (cliff,) = plane.cliffs(of_plane(document)[0])
+    assert str(cliff) == (
+        "bf16 784x64x64x64x10-b32 (cuda-resident) to 784x64x64x64x10-b64 (cuda-streamed):"
+        " 2.5 times the time for 2 times the work"
+    )
+
+
+def test_a_cell_is_lost_where_the_whole_interval_is_a_loss():
+    import plane
+
+    document = made_up.plane(**SMALL_PLANE)
+    name = "mlp-784x64x64x64x10-b32"
+    for median, lost in ((3.3e-5, True), (3.05e-5, False)):
+        for one in document["records"]:
+            if one["workload"] != name:
+                continue
+            middle = {"cuda": median, "cublaslt-graph": 3e-5, "pytorch-graph": 5e-5}[one["backend"]]
+            one["step_seconds"] = {"median": middle, "low": 0.99 * middle, "high": 1.01 * middle}
+        (cell,) = plane.close_cells(of_plane(document)[0])
+        assert cell.workload.name == name
+        assert plane.is_lost(cell) is lost
+        assert ("lost" in plane.close_text(cell)) is lost

@@ -1,4 +1,4 @@
-"""docs/add-a-workload.md and docs/add-a-backend.md, followed step by step in a copy of the checkout.
+"""docs/add-a-workload.md, add-a-backend.md and add-an-activation.md, followed in a copy of the checkout.
 
 The commands are the guides' own. To them the tests add only where the build is, and shorter blocks.
 Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second. What the
@@ -175,3 +175,50 @@ def test_the_guide_to_kernels_of_your_own(checkout, tmp_path):
     objects = (worker, driver) if tool("ninja") else ()
     options = (f"-DCMAKE_CUDA_COMPILER={nvcc()}", "-DHEADROOM_CUDA=ON")
     configure_and_build(checkout, tmp_path / "build", "headroom_mine", *objects, options=options)
+
+
+def test_the_steps_of_the_guide_to_an_activation_fit_the_files(checkout):
+    """Less than following it, which --all does: the files take them, and Python's tables have the name."""
+    steps = steps_of(ROOT / "docs/add-an-activation.md")
+    for step in steps:
+        step.put_into(checkout)
+    changed = {step.old for step in steps if step.old}
+    for name in changed:
+        # Whatever else names elu by itself has to name a new activation too, and so belongs to the guide.
+        assert "oftplus" in (checkout / name).read_text()
+    folders = [checkout / folder for folder in ("bench", "cuda_impl", "torch_impl")]
+    with_elu = {
+        path.relative_to(checkout).as_posix()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in (".h", ".cpp", ".cu", ".cuh", ".py") and "case Activation::kElu" in path.read_text()
+    }
+    assert with_elu <= changed
+
+
+@pytest.mark.long
+@needs_compilers
+@pytest.mark.skipif(nvcc() is None, reason="no CUDA compiler on PATH or in CUDA_HOME")
+def test_the_guide_to_an_activation(checkout, tmp_path):
+    """The oracle, the kernels on the GPU that the CPU plays, and PyTorch all have the new one."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    (command,) = [c for step in steps_of(ROOT / "docs/add-an-activation.md") for c in step.commands]
+    for step in steps_of(ROOT / "docs/add-an-activation.md"):
+        step.put_into(checkout)
+    build = tmp_path / "build"
+    options = (f"-DCMAKE_CUDA_COMPILER={nvcc()}", "-DHEADROOM_CUDA=ON", "-DHEADROOM_TESTS=ON")
+    programs = ("headroom", "headroom-oracle-worker", "oracle_test", "emulated_layered_tests")
+    configure_and_build(checkout, build, *programs, options=options)
+    for program, names in (
+        ("oracle_test", "*"),
+        ("emulated_layered_tests", "*ActivationsLosses*Small*:*SmallActivationsLosses*"),
+    ):
+        done = subprocess.run(
+            [build / "bin" / program, f"--gtest_filter={names}"], capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert "PASSED" in done.stdout
+    done = run(checkout, command, str(build))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    (record,) = [record for record in records(checkout, done) if record["backend"] == "pytorch-eager"]
+    assert record["verification"]["verdict"] == "pass"

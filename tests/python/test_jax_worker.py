@@ -224,7 +224,8 @@ import jax, jax.numpy as jnp
 from headroom_jax.network import ARITHMETICS, Network
 from headroom_protocol.workload import Optimizer
 
-state = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((4, 16)), jnp.ones(4))], []
+OUTPUTS = 4
+state = [(jnp.ones((16, 8)), jnp.ones(16)), (jnp.ones((OUTPUTS, 16)), jnp.ones(OUTPUTS))], []
 for precision, arithmetic in ARITHMETICS.items():
     rules = dict(activation="relu", loss="cross-entropy", optimizer=Optimizer())
     request = types.SimpleNamespace(precision=precision, batch_size=8, **rules)
@@ -236,20 +237,34 @@ for precision, arithmetic in ARITHMETICS.items():
 """
 
 
-def test_every_product_for_a_gpu_names_its_precision():
-    """In what is handed to XLA, which is the same on a machine without a GPU."""
+def products_for_a_gpu(outputs: int) -> list[str]:
+    """In what is handed to XLA, which is the same on a machine without a GPU; each behind its precision."""
     done = subprocess.run(
-        [PYTHON, "-c", PRODUCTS],
+        [PYTHON, "-c", PRODUCTS.replace("OUTPUTS = 4", f"OUTPUTS = {outputs}")],
         env={"PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_products_of_one_output_for_a_gpu_are_made_of_fp32_factors():
+    """XLA would round each of their terms to 16 bits."""
+    of_one = [line for line in products_for_a_gpu(1) if re.search(r"[<x]1x", line.split(" : (")[1])]
+    assert len(of_one) == 3 * 4  # forward, weights, inputs of the last layer
+    for product in of_one:
+        assert product.split(" : (")[1].split(") ->")[0].count("xf32>") == 2, product
+        assert "HIGHEST, HIGHEST" in product
+
+
+def test_every_product_for_a_gpu_names_its_precision():
+    lines = products_for_a_gpu(4)
     named = {"fp32": "precision = [HIGHEST, HIGHEST]", "tf32": "lhs_precision_type = tf32"}
     named |= {"bf16": "lhs_precision_type = bf16", "fp16": "lhs_precision_type = f16"}
     operands = {"fp32": "xf32>", "tf32": "xf32>", "bf16": "xbf16>", "fp16": "xf16>"}
     for precision, words in named.items():
-        products = [line for line in done.stdout.splitlines() if line.startswith(precision)]
+        products = [line for line in lines if line.startswith(precision)]
         assert len(products) == 5  # forward 2, weights 2, inputs 1
         for product in products:
             assert words in product

@@ -98,6 +98,15 @@ TEST(Messages, WhatASetUpFoundIsReadBackAsWritten) {
   EXPECT_EQ(through({2.5, "note", SetupCache::kWarm}).setup_cache, SetupCache::kWarm);
   EXPECT_EQ(through({2.5, "note", SetupCache::kCold}).setup_cache, SetupCache::kCold);
   EXPECT_EQ(through({2.5, "note"}).setup_cache, std::nullopt);
+  EXPECT_FALSE(through({2.5, "note"}).choice);
+  const Choice choice{"cuda-b", true, {{"cuda-a", {}, "too wide"}, {"cuda-b", 2e-5, ""}}};
+  const Choice read = through({2.5, "note", {}, choice}).choice.value();
+  EXPECT_EQ(read.taken, "cuda-b");
+  EXPECT_TRUE(read.was_kept);
+  ASSERT_EQ(read.candidates.size(), 2u);
+  EXPECT_EQ(read.candidates[0].left_out, "too wide");
+  EXPECT_FALSE(read.candidates[0].step_seconds);
+  EXPECT_EQ(read.candidates[1].step_seconds, 2e-5);
   // Workers of others may know nothing of it.
   const std::string without = R"({"id": 1, "ok": true, "result": {"setup_seconds": 2.5, "note": ""}})";
   EXPECT_EQ(std::get<Prepared>(read_answer<Prepared>(without, 1)).setup_cache, std::nullopt);

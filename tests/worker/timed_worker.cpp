@@ -2,7 +2,7 @@
 //
 // The tests of `headroom compare` put it in the place of the CUDA worker of a build, with the times in HEADROOM_TIMES as
 // `name=value` words: step_us, slowdown (a factor), process_sd and block_sd (relative, normally distributed; the first
-// is drawn once a process), seed (of them; without it they differ from process to process), dies_after and fails_after (calls of train), lacks (a backend), learning_rate=wrong.
+// is drawn once a process), seed (of them; without it they differ from process to process), dies_after and fails_after (calls of train), lacks (a backend), takes (what `cuda` says that it has taken), learning_rate=wrong.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -37,6 +37,10 @@ class MadeUpTimes {
     const auto found = values_.find(name);
     return found == values_.end() ? otherwise : std::stod(found->second);
   }
+  std::string text(const std::string& name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? "" : found->second;
+  }
   bool is(const std::string& name, const std::string& value) const {
     const auto found = values_.find(name);
     return found != values_.end() && found->second == value;
@@ -60,8 +64,9 @@ MadeUpTimes& made_up() {
 
 class TimedTrainer : public Trainer {
  public:
-  explicit TimedTrainer(const TrainerRequest& request)
-      : honest_(make_faulty_trainer(
+  TimedTrainer(const TrainerRequest& request, bool chooses)
+      : chooses_(chooses),
+        honest_(make_faulty_trainer(
             request, made_up().is("learning_rate", "wrong") ? Fault::kLearningRate : Fault::kNone)) {}
 
   Timing train(std::int64_t first_step, std::int64_t count) override {
@@ -78,23 +83,31 @@ class TimedTrainer : public Trainer {
   }
   Parameters parameters() override { return honest_->parameters(); }
   void set_parameters(const Parameters& parameters) override { honest_->set_parameters(parameters); }
+  std::optional<Choice> choice() override {
+    const std::string taken = made_up().text("takes");
+    if (taken.empty() || !chooses_) return std::nullopt;
+    return Choice{
+        taken, false, {{"cuda-layered", 3e-5, ""}, {"cuda-resident", 2e-5, ""}, {"cuda-fused", {}, "no"}}};
+  }
 
  private:
+  bool chooses_;
   std::unique_ptr<Trainer> honest_;
 };
 
 WorkerDescription describe(int) {
   WorkerDescription description{"cuda", {{"cuda_runtime", "made-up"}}, std::nullopt, {}};
-  for (const std::string name : {"cuda-layered", "cuda-resident"}) {
+  for (const std::string name : {"cuda-layered", "cuda-resident", "cuda"}) {
     if (made_up().is("lacks", name)) continue;
     Backend& backend = description.backends.emplace_back();
     backend.name = name;
     backend.family = Family::kOurs;
     backend.description = "with made-up times";
+    backend.repeats = name == "cuda";
     for (const Precision precision : kAllPrecisions)
       backend.precisions.push_back({precision, Contract::kExact, std::nullopt});
-    backend.make_trainer = [](const TrainerRequest& request) {
-      return std::make_unique<TimedTrainer>(request);
+    backend.make_trainer = [chooses = backend.repeats](const TrainerRequest& request) {
+      return std::make_unique<TimedTrainer>(request, chooses);
     };
   }
   return description;

@@ -35,6 +35,8 @@ std::string verdict_word(const ComparedCell& cell) {
       return "missing";
     case CellState::kBaseFailed:
       return "base failed";
+    case CellState::kChoseOtherwise:
+      return "chose otherwise";
     case CellState::kNew:
       return "new";
     case CellState::kSkipped:
@@ -43,6 +45,10 @@ std::string verdict_word(const ComparedCell& cell) {
       break;
   }
   return std::string(to_string(cell.finding.finding));
+}
+
+std::string other_choice(const std::string& base_took, const std::string& head_took) {
+  return fmt::format("base took {}, head took {}; compare these with --backend", base_took, head_took);
 }
 
 void judge(Comparison& comparison, bool second_look) {
@@ -79,6 +85,8 @@ int exit_code(const Comparison& comparison) {
            (cell.state == CellState::kJudged && cell.finding.finding == Finding::kRegression);
   };
   if (any(comparison, alarm)) return 1;
+  if (any(comparison, [](const ComparedCell& cell) { return cell.state == CellState::kChoseOtherwise; }))
+    return 4;
   const auto unknown = [](const ComparedCell& cell) {
     return cell.inconclusive() || cell.state == CellState::kBaseFailed;
   };

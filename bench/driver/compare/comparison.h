@@ -29,8 +29,9 @@ struct BlockPair {
 };
 
 /// kJudged has a finding. The others are verdicts of their own: head failed, head lacks the cell, base failed where head
-/// did not (so nothing can be said), only head has it, neither side can run it here.
-enum class CellState { kJudged, kFailed, kMissing, kBaseFailed, kNew, kSkipped };
+/// did not (so nothing can be said), the two sides took different backends (core/choice.h), only head has it, neither side can run it
+/// here.
+enum class CellState { kJudged, kFailed, kMissing, kBaseFailed, kChoseOtherwise, kNew, kSkipped };
 
 struct ComparedCell {
   std::string workload, base_backend, head_backend;  ///< the same backend unless two of one file are compared
@@ -63,11 +64,15 @@ struct Comparison {
   std::vector<ComparedCell> cells;
 };
 
+/// What kChoseOtherwise says.
+std::string other_choice(const std::string& base_took, const std::string& head_took);
+
 /// Judges every cell that has pairs; at the second look only what was inconclusive at the first.
 /// Throws InputError if there is nothing to judge and nothing failed.
 void judge(Comparison& comparison, bool second_look = false);
 
-/// 0 no regression, 1 a regression, a failed or a missing cell, 3 inconclusive or nothing of base to compare with.
+/// 0 no regression, 1 a regression, a failed or a missing cell, 4 a cell whose sides chose otherwise, 3 inconclusive or nothing
+/// of base to compare with.
 int exit_code(const Comparison& comparison);
 
 /// What the self-check is for: the smallest slowdown, as a ratio, that would have been called a regression in every

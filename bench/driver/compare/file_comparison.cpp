@@ -122,6 +122,16 @@ ComparedCell begin_cell(const NamedResults& base_file, const Record* base, const
     if (base->contract != head->contract)
       cell.message =
           fmt::format("contracts differ: {} and {}", to_string(base->contract), to_string(head->contract));
+    const auto choice = [](const NamedResults& file, const Record& record) {
+      return file.results.find_choice(record.workload, record.backend, record.precision);
+    };
+    const Choice *base_choice = choice(base_file, *base), *head_choice = choice(head_file, *head);
+    if (base_choice != nullptr && head_choice != nullptr && base_choice->taken != head_choice->taken &&
+        base->backend == head->backend) {
+      cell.state = CellState::kChoseOtherwise;
+      cell.pairs.clear();
+      cell.message = other_choice(base_choice->taken, head_choice->taken);
+    }
   } else if (has(head)) {
     const bool failed = base != nullptr && base->outcome != Outcome::kSkipped;
     cell.state = failed ? CellState::kBaseFailed : CellState::kNew;

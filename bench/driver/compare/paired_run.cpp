@@ -1,6 +1,6 @@
 #include "driver/compare/paired_run.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -194,9 +194,10 @@ bool PairedRun::offered(Cell& cell) {
 
 void PairedRun::prepare(Side side, Cell& cell) {
   const TrainingFiles& own = files_.training(cell.workload);
-  const Prepared prepared =
-      client(side, cell)
-          .prepare(cell.row.name, own.workload, compared(cell).precision, own.data, own.parameters, "");
+  const Prepared prepared = client(side, cell)
+                                .prepare(cell.row.name, own.workload, compared(cell).precision, own.data,
+                                         own.parameters, files_.cache_folder());
+  if (prepared.choice) cell.taken[static_cast<std::size_t>(side)].insert(prepared.choice->taken);
   if (side == Side::kHead && compared(cell).state == CellState::kJudged)
     compared(cell).message = one_line(prepared.note);
 }
@@ -228,6 +229,20 @@ void PairedRun::check(Side side, Cell& cell) {
   if (verification.verdict != Verdict::kPass)
     throw std::runtime_error("verification: " + failure_message(verification));
   files_.verified().insert(key);
+}
+
+bool PairedRun::chose_alike(Cell& cell) {
+  const auto& [base, head] = cell.taken;
+  // A build from before there were choices says nothing of them.
+  if (base.empty() || head.empty()) return true;
+  if (base == head && base.size() == 1) return true;
+  const auto all = [](const std::set<std::string>& taken) {
+    return fmt::format("{}", fmt::join(taken, " or "));
+  };
+  compared(cell).state = CellState::kChoseOtherwise;
+  compared(cell).message = other_choice(all(base), all(head));
+  compared(cell).pairs.clear();
+  return false;
 }
 
 // The length of a block, the same on both sides: long enough on the faster one. The first steps of a trainer are slow, so
@@ -302,6 +317,7 @@ void PairedRun::measure_cell(Cell& cell, int round, int processes) {
   }
   const bool head_first = std::bernoulli_distribution(0.5)(random_);
   if (!on_both(head_first, cell, "setting up and checking", [&](Side side) { check(side, cell); })) return;
+  if (!chose_alike(cell)) return;
   const auto choose = [&](Side side) { choose_steps(side, cell); };
   if (cell.warmup_steps == 0 && !on_both(false, cell, "choosing the length of a block", choose)) return;
   take_pairs(cell, round, processes);

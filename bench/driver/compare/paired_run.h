@@ -5,6 +5,7 @@
 // under both. Which side of a pair comes first is balanced and random (ABBA or BAAB) and recorded.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -32,6 +33,8 @@ class ComparedFiles {
   const Reference& reference(const Workload& workload, Precision precision, const OfferedBackend* gpu_oracle,
                              WorkerClient* client);
   std::filesystem::path scratch() const { return folder_; }
+  /// Of compiled code and choices, for both sides: what was found out once is the same in every process.
+  std::string cache_folder() const { return (folder_ / "compiled").string(); }
   /// Which side's cells have passed their checks: a build is not checked again for every repetition.
   std::set<std::pair<Side, std::string>>& verified() { return verified_; }
 
@@ -60,6 +63,8 @@ class PairedRun {
     Workload workload;
     BackendRow row;
     std::int64_t steps = 0, warmup_steps = 0;
+    std::array<std::set<std::string>, 2> taken =
+        {};  ///< by the processes of a side, where the backend takes one of several
   };
   ComparedCell& compared(const Cell& cell) { return comparison_.cells[cell.index]; }
   WorkerPool& pool(Side side) { return pool_of(pools_, side); }
@@ -74,6 +79,8 @@ class PairedRun {
   void prepare(Side side, Cell& cell);
   /// Prepares too; what was verified before is only prepared.
   void check(Side side, Cell& cell);
+  /// False if not all processes of both sides took the same backend; the cell says so.
+  bool chose_alike(Cell& cell);
   void choose_steps(Side side, Cell& cell);
   void take_pairs(Cell& cell, int round, int processes);
   void check_losses(Side side, Cell& cell, std::int64_t steps);

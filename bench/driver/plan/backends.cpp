@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -13,6 +14,9 @@ namespace headroom {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Seconds since 1970; choices that were kept before then are made again.
+constexpr const char* kChoicesSince = "HEADROOM_CHOICES_SINCE";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -55,6 +59,12 @@ const BackendRow& row_of(const std::vector<BackendRow>& table, std::string_view 
   const BackendRow* row = find_row(table, name);
   if (row == nullptr) throw std::logic_error(fmt::format("no backend is called {}", name));
   return *row;
+}
+
+void forget_choices(std::vector<WorkerProgram>& programs) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  for (WorkerProgram& program : programs)
+    program.environment[kChoicesSince] = fmt::format("{:.6f}", std::chrono::duration<double>(now).count());
 }
 
 std::vector<WorkerProgram> worker_programs(const Installation& installation,

@@ -52,4 +52,7 @@ const BackendRow& row_of(const std::vector<BackendRow>& table, std::string_view 
 std::vector<WorkerProgram> worker_programs(const Installation& installation,
                                            const std::vector<WorkerOption>& options);
 
+/// Has the workers make choices of their own again that were made before now.
+void forget_choices(std::vector<WorkerProgram>& programs);
+
 }  // namespace headroom

@@ -332,9 +332,13 @@ struct Parser {
         ->capture_default_str()
         ->check(CLI::Range(1, 86400))
         ->group(how);
-    run->add_option(
-           "--cache-dir", options.cache_folder,
-           "Where backends keep compiled code; default: headroom/compiled in the user's cache folder")
+    run->add_option("--cache-dir", options.cache_folder,
+                    "Where backends keep compiled code and choices; default: headroom/compiled in the user's "
+                    "cache folder")
+        ->group(how);
+    run->add_flag("--choose-again", options.choose_again,
+                  "Backends that take the fastest of several time them anew, instead of taking what an "
+                  "earlier run took")
         ->group(how);
     run->add_option("--compile-processes", options.compile_processes,
                     "First set up all compiled rows in N processes side by side, so that measuring finds "

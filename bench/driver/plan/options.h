@@ -64,7 +64,8 @@ struct RunOptions {
   bool yes = false;              ///< start even what takes longer than a day
   bool json = false, figures = true, wait = false, share_device = false;
   std::vector<WorkerOption> workers;
-  std::string cache_folder;  ///< empty: one in the user's cache
+  std::string cache_folder;   ///< empty: one in the user's cache
+  bool choose_again = false;  ///< backends that take one of several do not go by what earlier runs found
   int time_limit_seconds = 600;
   int setup_limit_seconds = 300;
   int compile_processes = 0;  ///< that set up compiled rows before anything is measured; 0: none

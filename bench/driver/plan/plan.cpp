@@ -42,12 +42,33 @@ std::vector<std::string> expand_backends(const std::vector<std::string>& asked,
   return chosen;
 }
 
+// What is measured of a workload in a precision, in the table's order. --precision stands for what the suite says; a precision that
+// the suite does not have there is measured with all backends that it has.
+std::vector<std::string> backends_of(const SuiteWorkload& entry, Precision precision,
+                                     const RunOptions& options, const std::vector<BackendRow>& table,
+                                     const std::string& where) {
+  const auto holds = [&](const std::vector<Precision>& precisions) {
+    return std::find(precisions.begin(), precisions.end(), precision) != precisions.end();
+  };
+  const bool in_suite = std::any_of(entry.cells.begin(), entry.cells.end(),
+                                    [&](const SuiteCells& cells) { return holds(cells.precisions); });
+  if (options.precisions.empty() ? !in_suite : !holds(options.precisions)) return {};
+  std::vector<std::string> wanted;
+  for (const SuiteCells& cells : entry.cells) {
+    if (in_suite && !holds(cells.precisions)) continue;
+    const std::vector<std::string> more = expand_backends(cells.backends, table, where);
+    wanted.insert(wanted.end(), more.begin(), more.end());
+  }
+  return expand_backends(wanted, table, where);
+}
+
 // Every name of a backend that any of them asks for.
 std::vector<std::string> asked_of(const std::vector<SuiteWorkload>& workloads) {
   std::vector<std::string> asked;
   for (const SuiteWorkload& entry : workloads) {
-    for (const std::string& word : entry.backends)
-      if (std::find(asked.begin(), asked.end(), word) == asked.end()) asked.push_back(word);
+    for (const SuiteCells& cells : entry.cells)
+      for (const std::string& word : cells.backends)
+        if (std::find(asked.begin(), asked.end(), word) == asked.end()) asked.push_back(word);
   }
   return asked;
 }
@@ -199,7 +220,7 @@ Plan make_plan(const RunOptions& options, const Installation& installation, cons
     keep_workloads(entries, options.suite_workloads, suite.name);
   } else {
     for (const std::string& name : options.workload_names) {
-      SuiteWorkload entry{named_workload(name, options), {Precision::kFp32}, {kAllBackends}};
+      SuiteWorkload entry{named_workload(name, options), {{{Precision::kFp32}, {kAllBackends}}}};
       for (const SuiteWorkload& other : entries) {
         if (other.workload.name == entry.workload.name) {
           throw InputError(fmt::format("--workload {}: it is there twice", entry.workload.name));
@@ -226,22 +247,19 @@ Plan make_plan(const RunOptions& options, const Installation& installation, cons
             fmt::format("--momentum: makes two workloads '{}'; choose one of them", workload.name));
     if (!options.data_folder.empty()) workload.dataset = {DatasetSpec::Kind::kIdx, options.data_folder};
     validate(workload);
-    if (!options.backends.empty()) entry.backends = options.backends;
+    if (!options.backends.empty())
+      for (SuiteCells& cells : entry.cells) cells.backends = options.backends;
   }
   check_data(entries);
 
   const std::vector<BackendRow>& table = offered(asked_of(entries));
+  if (!options.backends.empty()) where = "--backend";
   for (SuiteWorkload& entry : entries) {
     const std::string& name = entry.workload.name;
     PlannedWorkload planned{entry.workload, {}, entry.about};
-    const std::vector<std::string> backends =
-        expand_backends(entry.backends, table, options.backends.empty() ? where : "--backend");
-    const std::vector<Precision>& precisions =
-        options.precisions.empty() ? entry.precisions : options.precisions;
     for (const Precision precision : kAllPrecisions) {
-      if (std::find(precisions.begin(), precisions.end(), precision) == precisions.end()) continue;
       Group group{precision, {}};
-      for (const std::string& backend : backends) {
+      for (const std::string& backend : backends_of(entry, precision, options, table, where)) {
         if (filter.matches(cell_name(name, backend, precision))) group.backends.push_back(backend);
       }
       if (!group.backends.empty()) planned.groups.push_back(std::move(group));

@@ -106,19 +106,44 @@ std::vector<std::string> read_names(const JsonReader& node) {
   return names;
 }
 
-SuiteWorkload read_workload(const JsonReader& node, const Suite& suite,
-                            const std::vector<Precision>& precisions,
-                            const std::vector<std::string>& backends, const std::filesystem::path& folder) {
-  expect_keys(node, {"widths", "batch_size"},
-              {"name", "about", "activation", "loss", "optimizer", "seed", "learning_rate", "data",
-               "precisions", "backends"});
-  SuiteWorkload entry{{}, precisions, backends};
-  Workload& workload = entry.workload;
-  for (const JsonReader& width : node.at("widths").items_not_empty()) {
-    workload.model.widths.push_back(static_cast<int>(width.integer(1, kMaxWidth)));
+// One number, or a list of them.
+std::vector<int> read_numbers(const JsonReader& node, std::int64_t most) {
+  std::vector<int> numbers;
+  const auto add = [&](const JsonReader& one) {
+    const int number = static_cast<int>(one.integer(1, most));
+    if (std::find(numbers.begin(), numbers.end(), number) != numbers.end()) one.fail("is there twice");
+    numbers.push_back(number);
+  };
+  if (node.is_list())
+    for (const JsonReader& one : node.items_not_empty()) add(one);
+  else
+    add(node);
+  return numbers;
+}
+
+// The models of an entry: one, or with "H" among the widths one for each of its numbers.
+std::vector<Model> read_models(const JsonReader& node) {
+  constexpr const char* kHidden = "H";
+  const std::vector<JsonReader> widths = node.at("widths").items_not_empty();
+  const auto is_hidden = [](const JsonReader& width) {
+    return width.is_string() && width.string() == kHidden;
+  };
+  const bool has_hidden = std::any_of(widths.begin(), widths.end(), is_hidden);
+  if (has_hidden && !node.has(kHidden)) node.fail("\"widths\" has \"H\"; say which by \"H\": [64, 128]");
+  if (!has_hidden && node.has(kHidden)) node.at(kHidden).fail("no \"H\" among \"widths\" stands for it");
+  std::vector<Model> models;
+  for (const int hidden : has_hidden ? read_numbers(node.at(kHidden), kMaxWidth) : std::vector<int>{0}) {
+    Model& model = models.emplace_back();
+    if (node.has("activation")) model.activation = read_kind(node.at("activation"), parse_activation);
+    for (const JsonReader& width : widths)
+      model.widths.push_back(is_hidden(width) ? hidden : static_cast<int>(width.integer(1, kMaxWidth)));
   }
-  workload.batch_size = static_cast<int>(node.at("batch_size").integer(1, std::int64_t{1} << 30));
-  if (node.has("activation")) workload.model.activation = read_kind(node.at("activation"), parse_activation);
+  return models;
+}
+
+// What an entry says of every workload that it stands for: all but widths, batch size and name.
+Workload read_training(const JsonReader& node, const std::filesystem::path& folder) {
+  Workload workload;
   if (node.has("loss")) workload.loss = read_kind(node.at("loss"), parse_loss);
   if (node.has("optimizer")) workload.optimizer = read_optimizer(node.at("optimizer"));
   if (node.has("seed")) workload.seed = node.at("seed").seed();
@@ -132,27 +157,75 @@ SuiteWorkload read_workload(const JsonReader& node, const Suite& suite,
     workload.dataset.kind = DatasetSpec::Kind::kIdx;
     workload.dataset.folder = (folder / node.at("data").string()).lexically_normal().string();
   }
-  workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
-  refuse_false_name(node, workload);
+  return workload;
+}
+
+bool is_same_training(const Workload& one, const Workload& other) {
+  return one.model == other.model && one.loss == other.loss && one.batch_size == other.batch_size &&
+         one.optimizer == other.optimizer && one.dataset == other.dataset && one.seed == other.seed;
+}
+
+// Whether `cells` adds nothing to what is there.
+bool has_all(const std::vector<SuiteCells>& there, const SuiteCells& cells) {
+  const auto holds = [](const auto& values, const auto& value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  };
+  for (const Precision precision : cells.precisions)
+    for (const std::string& backend : cells.backends)
+      if (std::none_of(there.begin(), there.end(), [&](const SuiteCells& one) {
+            return holds(one.precisions, precision) && holds(one.backends, backend);
+          }))
+        return false;
+  return true;
+}
+
+// A workload that is there already gets the new cells; one that only has its name is a mistake.
+void add_workload(Suite& suite, SuiteWorkload entry, const JsonReader& node) {
+  for (SuiteWorkload& other : suite.workloads) {
+    if (other.workload.name != entry.workload.name) continue;
+    if (!is_same_training(other.workload, entry.workload) || has_all(other.cells, entry.cells.front()))
+      node.fail(fmt::format("there is a workload '{}' already; give this one a \"name\" of its own",
+                            entry.workload.name));
+    other.cells.push_back(std::move(entry.cells.front()));
+    return;
+  }
+  suite.workloads.push_back(std::move(entry));
+}
+
+void read_entry(const JsonReader& node, Suite& suite, const SuiteCells& defaults,
+                const std::filesystem::path& folder) {
+  expect_keys(node, {"widths", "batch_size"},
+              {"H", "name", "about", "activation", "loss", "optimizer", "seed", "learning_rate", "data",
+               "precisions", "backends"});
+  SuiteCells cells = defaults;
+  if (node.has("precisions")) cells.precisions = read_precisions(node.at("precisions"));
+  if (node.has("backends")) cells.backends = read_names(node.at("backends"));
+  std::string about;
   if (node.has("about")) {
-    entry.about = node.at("about").string();
-    if (entry.about.empty() || entry.about.size() > kLongestAbout)
+    about = node.at("about").string();
+    if (about.empty() || about.size() > kLongestAbout)
       node.at("about").fail(fmt::format("expected a sentence of at most {} bytes", kLongestAbout));
   }
-  if (node.has("precisions")) entry.precisions = read_precisions(node.at("precisions"));
-  if (node.has("backends")) entry.backends = read_names(node.at("backends"));
-  try {
-    validate(workload);
-  } catch (const InputError& error) {
-    node.fail(error.what());
-  }
-  for (const SuiteWorkload& other : suite.workloads) {
-    if (other.workload.name == workload.name) {
-      node.fail(fmt::format("there is a workload '{}' already; give this one a \"name\" of its own",
-                            workload.name));
+  Workload workload = read_training(node, folder);
+  const std::vector<Model> models = read_models(node);
+  const std::vector<int> batches = read_numbers(node.at("batch_size"), std::int64_t{1} << 30);
+  if (node.has("name") && models.size() * batches.size() > 1)
+    node.at("name").fail(
+        fmt::format("the entry stands for {} workloads; leave it out", models.size() * batches.size()));
+  for (const Model& model : models) {
+    for (const int batch : batches) {
+      workload.model = model;
+      workload.batch_size = batch;
+      workload.name = node.has("name") ? node.at("name").string() : default_name(workload);
+      refuse_false_name(node, workload);
+      try {
+        validate(workload);
+      } catch (const InputError& error) {
+        node.fail(error.what());
+      }
+      add_workload(suite, {workload, {cells}, about}, node);
     }
   }
-  return entry;
 }
 
 }  // namespace
@@ -166,8 +239,7 @@ Suite read_suite(const std::filesystem::path& file) try {
   suite.name = file.stem().string();
   check_name(file.string() + ": the file's name without .json", suite.name);
   suite.description = root.at("description").string();
-  const std::vector<Precision> precisions = read_precisions(root.at("precisions"));
-  const std::vector<std::string> backends = read_names(root.at("backends"));
+  const SuiteCells defaults{read_precisions(root.at("precisions")), read_names(root.at("backends"))};
   if (root.has("precisions_without_gpu")) {
     suite.precisions_without_gpu = read_precisions(root.at("precisions_without_gpu"));
   }
@@ -182,9 +254,8 @@ Suite read_suite(const std::filesystem::path& file) try {
   }
   if (root.has("python_worker_arguments"))
     suite.python_worker_arguments = read_names(root.at("python_worker_arguments"));
-  for (const JsonReader& node : root.at("workloads").items_not_empty()) {
-    suite.workloads.push_back(read_workload(node, suite, precisions, backends, file.parent_path()));
-  }
+  for (const JsonReader& node : root.at("workloads").items_not_empty())
+    read_entry(node, suite, defaults, file.parent_path());
   return suite;
 } catch (const JsonError& error) {
   throw InputError(error.what());

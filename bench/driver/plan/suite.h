@@ -13,11 +13,17 @@ namespace headroom {
 /// Every backend that competes and repeats no other.
 inline constexpr const char* kAllBackends = "all";
 
-struct SuiteWorkload {
-  Workload workload;
+/// Each of the backends in each of the precisions.
+struct SuiteCells {
   std::vector<Precision> precisions;  ///< the suite's unless the workload has its own
   std::vector<std::string> backends;  ///< names, or kAllBackends; after a '-' what is left out of it
-  std::string about = {};             ///< where it comes from, in a sentence; may be empty
+};
+
+struct SuiteWorkload {
+  Workload workload;
+  std::vector<SuiteCells>
+      cells;               ///< of each entry of the file that means this workload; all of them are measured
+  std::string about = {};  ///< where it comes from, in a sentence; may be empty
 };
 
 struct Suite {
@@ -31,6 +37,8 @@ struct Suite {
   std::vector<std::string> python_worker_arguments;  ///< for the Python worker, which may then offer more
 };
 
+/// An entry of the file may stand for several workloads: its "batch_size" may be a list, and "H" among its "widths" stands for each
+/// number of its list "H". A workload that several entries mean has the cells of all of them.
 /// Throws InputError (`file: where: what, and what would be right`) for anything but a right suite:
 /// unknown keys, missing keys, wrong types, duplicate names, workloads out of range.
 Suite read_suite(const std::filesystem::path& file);

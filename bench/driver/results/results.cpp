@@ -14,6 +14,16 @@ const Record* Results::find(const std::string& workload, const std::string& back
   return nullptr;
 }
 
+const Choice* Results::find_choice(const std::string& workload, const std::string& backend,
+                                   Precision precision) const {
+  const WorkloadEntry* entry = find_workload(workload);
+  if (entry == nullptr) return nullptr;
+  const auto of_precision = entry->choices.find(precision);
+  if (of_precision == entry->choices.end()) return nullptr;
+  const auto found = of_precision->second.find(backend);
+  return found == of_precision->second.end() ? nullptr : &found->second;
+}
+
 const WorkloadEntry* Results::find_workload(const std::string& name) const {
   const auto found = std::find_if(workloads.begin(), workloads.end(),
                                   [&](const WorkloadEntry& entry) { return entry.workload.name == name; });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/choice.h"
 #include "core/record.h"
 #include "core/workload.h"
 #include "driver/system/host.h"
@@ -49,6 +50,8 @@ struct WorkloadEntry {
   std::map<Precision, Ladder> ladders = {};  ///< of the precisions that were measured
   std::map<Precision, Floor> floors = {};    ///< empty where nothing is known of the device
   std::string about = {};                    ///< a sentence of the suite's; empty for none
+  /// By precision and by the backend that chose; of those that take one of several others.
+  std::map<Precision, std::map<std::string, Choice>> choices = {};
 };
 
 struct Results {
@@ -64,6 +67,9 @@ struct Results {
 
   /// Null if there is none.
   const Record* find(const std::string& workload, const std::string& backend, Precision precision) const;
+  /// What the backend of that record took; null if it does not choose.
+  const Choice* find_choice(const std::string& workload, const std::string& backend,
+                            Precision precision) const;
   const WorkloadEntry* find_workload(const std::string& name) const;
   WorkloadEntry* find_workload(const std::string& name);
 };

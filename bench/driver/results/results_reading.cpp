@@ -162,6 +162,18 @@ static void from_json(const Parsed& value, Optimizer& optimizer) {
     if (double* number = optimizer_number(optimizer, name)) value.at(std::string(name)).get_to(*number);
 }
 
+static void from_json(const Parsed& value, Choice::Candidate& candidate) {
+  value.at("backend").get_to(candidate.backend);
+  read_if_known(value, "step_seconds", candidate.step_seconds);
+  read_if_known(value, "left_out", candidate.left_out);
+}
+
+static void from_json(const Parsed& value, Choice& choice) {
+  value.at("taken").get_to(choice.taken);
+  value.at("kept").get_to(choice.was_kept);
+  value.at("candidates").get_to(choice.candidates);
+}
+
 static void from_json(const Parsed& value, WorkloadEntry& entry) {
   Workload& workload = entry.workload;
   value.at("name").get_to(workload.name);
@@ -181,6 +193,7 @@ static void from_json(const Parsed& value, WorkloadEntry& entry) {
   read_if_known(dataset, "batches", entry.dataset.batches);
   entry.floors = read_by_precision<Floor>(value.at("floors"));
   entry.ladders = read_by_precision<Ladder>(value.value("ladders", Parsed::object()));
+  entry.choices = read_by_precision<std::map<std::string, Choice>>(value.value("choices", Parsed::object()));
 }
 
 static void from_json(const Parsed& value, GpuState& state) {

@@ -111,6 +111,16 @@ static void to_json(json& value, const Optimizer& optimizer) {
     if (const double* number = optimizer_number(optimizer, name)) value[std::string(name)] = *number;
 }
 
+static void to_json(json& value, const Choice::Candidate& candidate) {
+  value = {{"backend", candidate.backend},
+           {"step_seconds", candidate.step_seconds},
+           {"left_out", nonempty_or_null(candidate.left_out)}};
+}
+
+static void to_json(json& value, const Choice& choice) {
+  value = {{"taken", choice.taken}, {"kept", choice.was_kept}, {"candidates", choice.candidates}};
+}
+
 static void to_json(json& value, const WorkloadEntry& entry) {
   const Workload& workload = entry.workload;
   const bool idx = workload.dataset.kind == DatasetSpec::Kind::kIdx;
@@ -133,7 +143,8 @@ static void to_json(json& value, const WorkloadEntry& entry) {
            {"parameters", workload.parameter_count()},
            {"flops_per_step", workload.flops_per_step()},
            {"floors", by_precision(entry.floors)},
-           {"ladders", by_precision(entry.ladders)}};
+           {"ladders", by_precision(entry.ladders)},
+           {"choices", by_precision(entry.choices)}};
 }
 
 static void to_json(json& value, const GpuState& state) {

@@ -51,10 +51,10 @@ std::string calibration_text(const CalibrateOptions& options, std::size_t width)
                2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
            "\n";
   }
-  std::string text = fmt::format("{}\n", found->name);
+  std::vector<Table::Row> rows;
   for (const auto& [name, rate] : calibration)
-    text += fmt::format("  {:<18} {:>13}  {}\n", name, rate_text(rate.value, rate.unit), rate.how);
-  return wrapped(text, width);
+    rows.push_back({name, rate_text(rate.value, rate.unit), rate.how});
+  return wrapped(fmt::format("{}\n", found->name) + columns_text(rows, 2, {1}), width);
 }
 
 }  // namespace headroom

@@ -175,6 +175,7 @@ void GroupRun::prepare_and_check(WorkloadFiles& files) {
       cell.record.setup_seconds = prepared.setup_seconds;
       cell.record.setup_cache = prepared.setup_cache;
       cell.record.message = one_line(prepared.note);
+      cell.choice = prepared.choice;
     });
   }
   check(files);
@@ -352,6 +353,13 @@ void GroupRun::train_losses(WorkloadFiles& files, const std::vector<LossCurve>& 
                       100 * check->error, 100 * check->bound));
     }
   }
+}
+
+std::map<std::string, Choice> GroupRun::choices() const {
+  std::map<std::string, Choice> choices;
+  for (const Cell& cell : cells_)
+    if (cell.choice) choices[cell.row.name] = *cell.choice;
+  return choices;
 }
 
 std::vector<Record> GroupRun::records() const {

@@ -71,11 +71,14 @@ class GroupRun {
   void fail_all(const std::string& message);
 
   std::vector<Record> records() const;
+  /// What was taken, by the name of the backend that chose.
+  std::map<std::string, Choice> choices() const;
 
  private:
   struct Cell {
     BackendRow row;
     Record record;
+    std::optional<Choice> choice;
     WorkerClient* client = nullptr;
     double largest_loss = 0;
     std::int64_t next_step = 0;  ///< after the timed ones

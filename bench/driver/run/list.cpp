@@ -19,6 +19,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+constexpr std::ptrdiff_t kMostListed = 20;  // workloads of a suite
+
 struct PrecisionState {
   Precision precision;
   Availability availability;
@@ -109,24 +111,31 @@ std::string list_text(const ListOptions& options, std::size_t width) {
 
   std::string text = device ? fmt::format("Device {}: {}\n\n", device->index, device->name)
                             : "No CUDA device was found.\n\n";
-  text += "Suites (--suite NAME) and their workloads (--workloads NAME,...)\n";
+  std::vector<Table::Row> rows;
   for (const Suite& suite : suites) {
-    text += fmt::format("  {:<21} {}\n", suite.name, suite.description);
+    rows.push_back({suite.name, suite.description});
     for (const SuiteWorkload& entry : suite.workloads) {
+      if (const auto shown = &entry - suite.workloads.data();
+          shown == kMostListed && suite.workloads.size() > kMostListed) {
+        text += fmt::format("    and {} more, which list --json has\n", suite.workloads.size() - kMostListed);
+        break;
+      }
       const std::string trained = default_name(entry.workload);
-      text += fmt::format("    {}\n", entry.workload.name == trained
-                                          ? trained
-                                          : fmt::format("{:<19} {}", entry.workload.name, trained));
+      if (entry.workload.name == trained)
+        rows.push_back({"  " + trained});
+      else
+        rows.push_back({"  " + entry.workload.name, trained});
     }
   }
-  text += "\nBackends (--backend NAME,...)\n";
+  text += "Suites (--suite NAME) and their workloads (--workloads NAME,...)\n" + columns_text(rows, 2);
+  rows.clear();
   for (std::size_t i = 0; i < table.size(); ++i) {
-    text += fmt::format("  {:<21} {}\n", table[i].name, table[i].description);
+    rows.push_back({table[i].name, table[i].description});
     const std::string runs = running(states[i]), why = reasons(states[i]);
-    text += fmt::format("  {:<21}   {}\n", "",
-                        runs.empty() ? "does not run here: " + why
-                                     : "runs here: " + runs + (why.empty() ? "" : " (" + why + ")"));
+    rows.push_back({"", runs.empty() ? "  does not run here: " + why
+                                     : "  runs here: " + runs + (why.empty() ? "" : " (" + why + ")")});
   }
+  text += "\nBackends (--backend NAME,...)\n" + columns_text(rows, 2);
   return wrapped(text, width);
 }
 

@@ -71,6 +71,13 @@ void note_ladder(Results& results, const Workload& workload, Precision precision
   progress.line(fmt::format("No ladder of {} in {}: {}.", workload.name, to_string(precision), error.what()));
 }
 
+void note_choices(Results& results, const Workload& workload, Precision precision,
+                  const std::map<std::string, Choice>& choices) {
+  WorkloadEntry* entry = results.find_workload(workload.name);
+  if (entry == nullptr) return;
+  for (const auto& [backend, choice] : choices) entry->choices[precision][backend] = choice;
+}
+
 void put_records(Results& results, const std::vector<Record>& records) {
   std::size_t place = results.records.size();
   for (const Record& record : records) {

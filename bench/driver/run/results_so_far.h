@@ -28,6 +28,10 @@ void note_floor(Results& results, const Workload& workload, std::vector<Record>&
 /// Where the time of the workload's step goes in this precision, from the records that are in the results; likewise.
 void note_ladder(Results& results, const Workload& workload, Precision precision, Progress& progress);
 
+/// What the workload's backends took that choose, by their names.
+void note_choices(Results& results, const Workload& workload, Precision precision,
+                  const std::map<std::string, Choice>& choices);
+
 /// Adds a group's records, in place of those that are there.
 void put_records(Results& results, const std::vector<Record>& records);
 

@@ -147,13 +147,14 @@ Verification check_trainer(WorkerClient& client, const TrainingFiles& files, con
     client.train(first_step, count);
   };
   const Reference::OfContract& own = reference.contracts.at(contract);
+  const GradientFormat format = gradient_format(precision, contract, files.workload.batch_size);
   const auto compare = [&](std::int64_t step, std::size_t i) {
     between_steps();
     client.set_state(reference.files.start(step));
     train(step, 1);
     read_trained();
     return compare_step(step, optimizer, {widths, reference.starts[i]->values(), slots}, trained,
-                        {widths, own.updates[i]->values(), slots}, own.copies[i]);
+                        {widths, own.updates[i]->values(), slots}, own.copies[i], format);
   };
   std::vector<StepErrors> errors;
   for (std::size_t i = 0; i < reference.steps.size(); ++i) errors.push_back(compare(reference.steps[i], i));
@@ -167,7 +168,7 @@ Verification check_trainer(WorkerClient& client, const TrainingFiles& files, con
   const std::vector<double> free_errors = update_errors_from_end(
       {widths, initial.values()}, trained.parameters, {widths, reference.end->values()});
   client.set_state(files.initial_state);
-  std::vector<Check> checks = step_update_checks(files.workload, errors, precision, bound_rule(contract));
+  std::vector<Check> checks = step_update_checks(files.workload, errors, precision);
   checks.push_back(ten_steps_check(free_errors, own.free_spread));
   if (probe) checks.push_back(*probe);
   Verification verification = judge(std::move(checks));

@@ -123,6 +123,23 @@ std::string table_text(const Table& table, std::size_t width) {
   return under_headings(table, [&](const Table::Row& row) { return list_of_fields(table, row, indent); });
 }
 
+std::string columns_text(const std::vector<Table::Row>& rows, std::size_t indent,
+                         const std::set<std::size_t>& numbers) {
+  Table table{.header = {}, .rows = {}, .numbers = numbers};
+  for (const Table::Row& row : rows) {
+    if (row.size() < 2) continue;
+    table.header.resize(row.size());
+    table.rows.push_back(row);
+  }
+  std::vector<std::size_t> columns(table.header.size());
+  std::iota(columns.begin(), columns.end(), std::size_t{0});
+  const Layout layout(table, std::move(columns), indent);
+  std::string text;
+  for (const Table::Row& row : rows)
+    text += row.size() < 2 ? blanks(indent) + row.front() + "\n" : layout.line(row);
+  return text;
+}
+
 std::string wrapped(const std::string& text, std::size_t width) {
   std::string all;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -26,6 +26,10 @@ struct Table {
 /// A line for the header and for each row. The last column has no end.
 std::string table_text(const Table& table, std::size_t width = kNoWidth);
 
+/// Rows of columns without a header, `indent` blanks from the left. A row of one field is as long as it is.
+std::string columns_text(const std::vector<Table::Row>& rows, std::size_t indent,
+                         const std::set<std::size_t>& numbers = {});
+
 /// The text with lines of at most `width` characters, broken at blanks; a word that is longer stays whole. The rest of a
 /// line stands below its last column, where columns are two blanks apart, or below its beginning.
 std::string wrapped(const std::string& text, std::size_t width);

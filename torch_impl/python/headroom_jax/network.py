@@ -111,11 +111,18 @@ class Network:
         return loss, gradients[::-1]
 
     def _product(self, a: jax.Array, a_axis: int, b: jax.Array, b_axis: int) -> jax.Array:
-        """The matrices' sum over these axes, fp32."""
+        """The matrices' sum over these axes, fp32.
+
+        On a GPU XLA makes a sum of products of two vectors, whose products it rounds to the factors' type. So
+        where a side is 1 long 16-bit factors are widened: their products are then exact.
+        """
+        precision = self.product_precision
+        if 1 in a.shape + b.shape:
+            a, b, precision = a.astype(jnp.float32), b.astype(jnp.float32), lax.Precision.HIGHEST
         return lax.dot_general(
             a,
             b,
             (((a_axis,), (b_axis,)), ((), ())),
-            precision=self.product_precision,
+            precision=precision,
             preferred_element_type=jnp.float32,
         )

@@ -60,6 +60,7 @@ std::string comparison_json(const Comparison& comparison) {
   const json everything = {{"schema_version", 1},
                            {"kind", comparison.kind},
                            {"verdict", exit_code(comparison) == 1   ? "regression"
+                                       : exit_code(comparison) == 4 ? "not_comparable"
                                        : exit_code(comparison) == 3 ? "inconclusive"
                                                                     : "no_regression"},
                            {"exit_code", exit_code(comparison)},

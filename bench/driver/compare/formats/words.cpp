@@ -30,8 +30,8 @@ struct Count {
 // How many cells came to what, the alarming ones first.
 std::vector<Count> counts_of(const Comparison& comparison) {
   std::vector<Count> counts;
-  for (const char* word : {"failed", "missing", "regression", "inconclusive", "base failed", "improvement",
-                           "equivalent", "new", "skipped"}) {
+  for (const char* word : {"failed", "missing", "regression", "chose otherwise", "inconclusive",
+                           "base failed", "improvement", "equivalent", "new", "skipped"}) {
     Count count{word, 0};
     for (const ComparedCell& cell : comparison.cells) count.cells += verdict_word(cell) == word;
     if (count.cells > 0) counts.push_back(count);
@@ -75,6 +75,7 @@ std::string verdict_sentence(const Comparison& comparison) {
   const int code = exit_code(comparison);
   return fmt::format("{}: {} (tolerance {}).",
                      code == 1   ? "REGRESSION"
+                     : code == 4 ? "Not comparable"
                      : code == 3 ? "Inconclusive"
                                  : "No regression",
                      text, tolerance_text(comparison));

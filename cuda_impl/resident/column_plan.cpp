@@ -1,0 +1,85 @@
+#include "resident/column_plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "resident/parameter_places.h"
+
+namespace headroom::resident {
+namespace {
+
+constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+void require(bool fits, const std::string& what) {
+  if (!fits) throw UnsupportedError("cuda-resident, columns: " + what);
+}
+
+/// Of masters that are not split a thread has registers for so many matrices of 256 columns; more would spill.
+constexpr int kRegisterMasters = 3;
+
+}  // namespace
+
+int column_shared_bytes(const ColumnShape& shape, bool split) {
+  const int own_tile = shape.rows() * kColumnOwn * 2, pair_bytes = shape.rows() * 16 * 2;
+  const int tiles = shape.lower_buffers() + shape.last_buffers() + shape.gradient_buffers();
+  const int masters = split ? 0 : shape.hidden - shape.register_masters;
+  const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * shape.groups + shape.hidden - 1 +
+                       2 + 2 * shape.hidden + 2;
+  const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
+                    shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
+                    (shape.hidden == 1 ? 2 : shape.hidden + 2) * own_tile +
+                    (shape.hidden + 1) * kColumnOwn * 4 + shape.rows() * 8 + 8 * barriers + 4 * shape.groups;
+  return divide_up(bytes, 16) * 16;
+}
+
+ColumnPlan make_column_plan(const Workload& workload, Precision precision, const Limits& limits) {
+  const bool split = precision == Precision::kBf16;
+  require(split || precision == Precision::kFp16,
+          std::string(to_string(precision)) + ", there are fp16 and bf16");
+  const int layers = workload.layers();
+  require(layers >= 2 && layers <= kMaxLayers, std::to_string(layers) + " layers, not 2 to 8");
+
+  require(workload.classes() <= kColumnClasses,
+          std::to_string(workload.classes()) + " classes, not up to 16");
+  const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
+  require(widest <= kMaxCluster * kColumnOwn,
+          "a hidden layer of " + std::to_string(widest) + ", not up to 256");
+
+  ColumnPlan plan{};
+  ColumnShape& shape = plan.shape;
+  shape.hidden = layers - 1;
+  shape.members = widest <= 8 * kColumnOwn ? 8 : 16;
+  const int most_rows = shape.members == 8 ? 2 * kGroupRows : kGroupRows;
+  require(workload.batch_size <= most_rows,
+          "batch size " + std::to_string(workload.batch_size) + ", not up to " + std::to_string(most_rows));
+  shape.groups = workload.batch_size <= kGroupRows ? 4 : 8;
+  shape.input_pairs = divide_up(workload.inputs(), 16);
+  shape.clusters = shape.input_pairs <= kMostColumnPairs ? 1 : kMostColumnClusters;
+  require(shape.cluster_pairs() <= kMostColumnPairs,
+          std::to_string(workload.inputs()) + " inputs, not up to 896");
+  require(shape.members * shape.clusters <= limits.sm_count, std::to_string(shape.members * shape.clusters) +
+                                                                 " thread blocks, the device holds " +
+                                                                 std::to_string(limits.sm_count));
+  shape.register_masters =
+      split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
+  plan.shared_bytes = column_shared_bytes(shape, split);
+  require(plan.shared_bytes <= limits.shared_bytes,
+          "'" + workload.name + "' in " + std::string(to_string(precision)) + " needs " +
+              std::to_string(plan.shared_bytes) + " bytes of shared memory; there are " +
+              std::to_string(limits.shared_bytes));
+
+  plan.form = Form::kCluster;
+  plan.batch = workload.batch_size;
+  plan.classes = workload.classes();
+  std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
+  plan.exchanges = shape.exchanges();
+
+  plan.exchange_bytes =
+      shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * shape.groups * 512 : 0;
+  plan.x_batch_bytes = std::int64_t{shape.input_pairs} * shape.rows() * 16 * 2;
+  place_parameters(plan, layers);
+  return plan;
+}
+
+}  // namespace headroom::resident

@@ -1,0 +1,1046 @@
+// The column kernel: networks of two to eight layers with up to 256 hidden columns, in 16 bits, in clusters that hold all hidden
+// layers. It is compiled for the network at hand; its layers are loops that the compiler unrolls.
+//
+// A member owns 16 columns of every hidden layer: it makes them, forward and backward, and holds the masters of the weights that start
+// from them, [16 own columns, outputs]. These are what its part of the input gradient needs. The rows that a product forward needs belong to
+// the others, who hand them on when they have updated them: 512 bytes from each member to each, over a whole step. So every master is
+// updated in one place of a cluster, from the member's own activations and everybody's gradients, and nobody keeps everybody's activations
+// but those below the last layer. That is what lets a cluster hold more than four layers.
+//
+//   step, with W(l) the weights into layer l, h(l) its activations, d(l) its gradient, L hidden layers:
+//     warps of the chain, each with 8 rows of the batch             eight warps, that own masters
+//     h(1) = relu(x W(1)' + b(1))                                   W(2) -= d(2)' h(1) of the step before; rows handed on
+//     h(l) = relu(h(l-1) W(l)' + b(l)), l = 2 .. L
+//     logits, loss, d(L) for all columns: no exchange               W(L+1), then W(L) -= d(L)' h(L-1); rows handed on
+//     d(l) = mask(d(l+1) W(l+1)), l = L-1 .. 1                      W(l) -= d(l)' h(l-1) when d(l) is there, l = L-1 .. 3
+//     x is in registers                                             W(1) -= d(1)' x
+//   The chain has four warps, or eight for a batch over 32. A last warp has biases, inputs and the loss.
+//   With one or two hidden layers W(L+1) is updated behind barrier 1, too: else the end of the step would wait for it.
+//
+//   tiles:     [rows, all columns] as [groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
+//   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
+//              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
+//   clusters:  four, if there are more inputs than one has room for: they divide the inputs, and each does all the rest alike. Their
+//              parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
+//   barriers:  of all warps, in a step: 1. the first layer is updated, 2. its gradient is complete
+//   between warps (mbarriers):
+//              taken(l)  by the chain: d(l) is there, weights W(l) as columns are in registers; l = L: what the loss leaves is there
+//              read(l)   by the eight: d(l) is in registers
+//              last      by the eight, with one or two hidden layers: 1. h(L) is in registers, 2. W(L+1) is updated
+//
+// What protects what is written again. A warp of the chain publishes a group's tiles only after it has taken those before from everybody,
+// and only warps of that group write them:
+//   h(l), l < L    two buffers in turn: who writes h(l + 2) has taken an h(l + 1) published behind the taking of h(l); h(1) of the next
+//                  step is written behind the end of this one, when everybody has taken all.
+//   h(L)           read by the eight, too: before barrier 1 of the next step (with one or two hidden layers: before `last`, which the
+//                  chain awaits before it publishes h(1)). Its writers have taken an h(L - 1) published behind that. With one hidden layer
+//                  there is none: two buffers, whose writers have taken the h(1) of the step between.
+//   d(l)           three buffers in turn, from d(L), which each member makes for itself, to d(2). d(l - 3) is written by who has taken
+//                  a d(l - 2) published behind the wait for read(l). In the next step d(L) and what follows are written by who has taken
+//                  an h(L) published behind the wait for read(2); that of the others was before barrier 1.
+//   rows of W(l)   are handed on behind d(l) (l = L: behind the taking of h(L)), which everybody published after h(l), for which it had
+//                  read them. Of l = 2 one step later.
+//   columns of W(l)  behind taken(l). The member's own activations and all that the loss leaves: behind barrier 1; of h(1) two buffers,
+//                  since W(2) is updated behind it.
+#pragma once
+
+#include "machine/barriers.cuh"
+#include "machine/cluster.cuh"
+#include "machine/compiler.cuh"
+#include "machine/copy.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/numbers.cuh"
+#include "machine/thread.cuh"
+#include "resident/column_arguments.h"
+#include "resident/mean_loss.cuh"
+#include "resident/slice_cluster_sum.cuh"
+
+namespace headroom::resident {
+
+using namespace machine;
+
+/// Masters of a matrix that one lane has: `kSlices` times (row g, columns 2t and 2t + 1; row g + 8, the same).
+using ColumnMaster = float[4];
+
+/// fp32 masters, in registers or in shared memory.
+template <int kSlices>
+struct RegisterMasters {
+  ColumnMaster (&master)[kSlices];
+  MACHINE_DEVICE void load(int i, ColumnMaster& to) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) to[c] = master[i][c];
+  }
+  MACHINE_DEVICE void store(int i, const ColumnMaster& from) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) master[i][c] = from[c];
+  }
+};
+struct SharedMasters {
+  float4* master;  // of this lane, slice by slice
+  MACHINE_DEVICE void load(int i, ColumnMaster& to) const {
+    const float4 four = master[i * 32];
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  }
+  MACHINE_DEVICE void store(int i, const ColumnMaster& from) const {
+    master[i * 32] = make_float4(from[0], from[1], from[2], from[3]);
+  }
+};
+
+/// A bf16 weight, rounded to nearest with ties away from zero, and the lower 16 bits of its master: together the master. Two of each
+/// in a word. A NaN stays one.
+struct SplitMaster {
+  MACHINE_DEVICE static void join(std::uint32_t high, std::uint32_t low, float& first, float& second) {
+    const std::uint32_t cut =
+        high - (low >> 15 & 0x00010001u);  // not rounded up; no half is zero where this takes one
+    first = bits_to_float(choose_bytes(low, cut, 0x5410));
+    second = bits_to_float(choose_bytes(low, cut, 0x7632));
+  }
+  MACHINE_DEVICE static std::uint32_t low(float first, float second) {
+    return choose_bytes(float_to_bits(first), float_to_bits(second), 0x5410);
+  }
+};
+
+template <class Format, ColumnShape kShape>
+class ColumnStep {
+  using Arguments = ColumnArguments;
+  static constexpr bool kSplit = Format::kPrecision == Precision::kBf16;
+  using Places = ColumnPlaces<kShape, kSplit>;
+  static constexpr int kHidden = kShape.hidden, kMembers = kShape.members, kClusters = kShape.clusters,
+                       kGroups = kShape.groups, kHalves = kShape.halves();
+
+ public:
+  static constexpr int kChainWarps = kGroups, kThreadCount = kShape.threads();
+
+  MACHINE_DEVICE explicit ColumnStep(const Arguments& a)
+      : warp_(uniform(thread_index() / 32)),
+        lane_(thread_index() % 32),
+        member_(static_cast<int>(block_index() % kMembers)),
+        input_begin_(part_begin(input_count(), kWarps, warp_)),
+        input_pairs_(part_begin(input_count(), kWarps, warp_ + 1) - input_begin_),
+        waiter_{warp_, lane_, block_index()},
+        next_batch_(static_cast<int>(a.first_step % a.batches)) {}
+
+  MACHINE_DEVICE void run(const Arguments& a) {
+    clear();
+    if (warp_ < kWarps) {
+      load(a);
+      keep_first_weights<kInputs>();
+    }
+    begin_barriers();  // nobody sends before
+    if (warp_ < kWarps)
+      update(a);
+    else if (warp_ < kWarps + kChainWarps)
+      chain(a);
+    else
+      serve(a);
+    block_sync();
+    cluster_sync();  // nobody may leave while others still store into its memory
+  }
+
+ private:
+  static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + 1);
+  // In cycles: behind barrier 1 the chain reads the first layer's weights, then those who update may read shared memory.
+  static constexpr std::uint32_t kHeadStart = kClusters > 1 ? 200 : 0;
+  // A thread block begins with 128 for each of its 16 warps, or 120 of 17, of which the last keeps them.
+  static constexpr int kUpdatingRegisters = kGroups == 4 ? 136 : 104,
+                       kChainRegisters = kGroups == 4 ? 208 : 136, kServingRegisters = 32;
+  static constexpr int kGroupTiles = Places::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
+                       kBlock = kMemberTile / 2;
+  static constexpr int kPairs = kShape.cluster_pairs(), kInputs = (kPairs + kWarps - 1) / kWarps;
+  static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
+  static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
+  static constexpr bool kLastIsLate = kHidden <= 2;      // W(L + 1) is updated behind barrier 1
+  static constexpr int kUpdaters = kThreads, kChainThreads = 32 * kChainWarps;
+  static constexpr int kBlockBytes = kColumnOwn * kColumnOwn * 2;  // of weights: 16 own columns, 16 others
+
+  // Exchanges, numbered: h(1) to h(L), d(L - 1) to d(2). Behind them, for tests that lose them, the first layer's sums over clusters,
+  // and the rows of W(2) to W(L).
+  MACHINE_DEVICE static constexpr int hidden_exchange(int layer) { return layer - 1; }
+  MACHINE_DEVICE static constexpr int gradient_exchange(int layer) { return kHidden + (kHidden - 1 - layer); }
+  static constexpr int kFirstSum = kShape.exchanges();
+  MACHINE_DEVICE static constexpr int rows_exchange(int layer) { return kFirstSum + layer - 1; }
+
+  using Fragments = typename Format::Fragments;
+  using Master = ColumnMaster;
+
+  // Pairs of inputs of this cluster. These are worked out where they are used: nobody has a register for them.
+  MACHINE_DEVICE static int cluster() { return static_cast<int>(block_index() / kMembers); }
+  MACHINE_DEVICE static int input_first() { return part_begin(kShape.input_pairs, kClusters, cluster()); }
+  MACHINE_DEVICE static int input_count() {
+    return part_begin(kShape.input_pairs, kClusters, cluster() + 1) - input_first();
+  }
+
+  MACHINE_DEVICE static void step_sync() { named_barrier<kStepThreads>(kStepBarrier); }
+  MACHINE_DEVICE void begin_step(int step) {
+    stage_ = step & 1;
+    parity_ = static_cast<std::uint32_t>(step) & 1;
+    paired_parity_ = static_cast<std::uint32_t>(step >> 1) & 1;
+    cluster_sum_.begin_step(step);
+  }
+  MACHINE_DEVICE void next_batch(const Arguments& a) {
+    batch_ = next_batch_;
+    next_batch_ = batch_ + 1 == static_cast<int>(a.batches) ? 0 : batch_ + 1;
+  }
+
+  // ---- places
+
+  MACHINE_DEVICE static unsigned char* at(int byte) { return shared_memory() + byte; }
+  /// Of h(layer); with one hidden layer of this step or the one before.
+  MACHINE_DEVICE unsigned char* hidden_tiles(int layer, bool before = false) const {
+    if (layer < kHidden) return at(Places::kLower + (layer - 1) % 2 * Places::kTiles);
+    return at(Places::kLast + (kHidden == 1 ? (before ? stage_ ^ 1 : stage_) * Places::kTiles : 0));
+  }
+  MACHINE_DEVICE static unsigned char* gradient_tiles(int layer) {
+    return at(Places::kGradients + (kHidden - layer) % 3 * Places::kTiles);
+  }
+  /// Masters' rounded weights: of W(matrix + 2) as columns, or of the last layer.
+  MACHINE_DEVICE static unsigned char* columns(int matrix) {
+    return at(Places::kColumns + matrix * Places::kMatrix);
+  }
+  /// W(layer) as others hand it on, blocks to be read transposed.
+  MACHINE_DEVICE static unsigned char* rows(int layer) {
+    return at(Places::kRows + (layer - 2) * Places::kMatrix);
+  }
+  /// This member's columns of h(layer), [groups] [2 slices] blocks.
+  MACHINE_DEVICE unsigned char* own_hidden(int layer, bool before = false) const {
+    return at(Places::kOwnHidden + (layer == 1 ? (before ? stage_ ^ 1 : stage_) : layer) * Places::kOwnTile);
+  }
+  MACHINE_DEVICE static unsigned char* first_gradient() { return at(Places::kFirstGradient); }
+  MACHINE_DEVICE static unsigned char* dlogits() { return at(Places::kDlogits); }
+  MACHINE_DEVICE static float* bias(int layer) {  // of W(layer)
+    return reinterpret_cast<float*>(at(Places::kBiases)) + kColumnOwn * (layer - 1);
+  }
+  MACHINE_DEVICE static std::uint32_t* timed_out_words() {
+    return reinterpret_cast<std::uint32_t*>(at(Places::kTimedOut));
+  }
+  /// Behind the last barrier of a step, one for each of the first lanes; written before it.
+  MACHINE_DEVICE std::uint32_t timed_out_word() const {
+    return lane_ < kChainWarps ? timed_out_words()[lane_] : 0;
+  }
+  /// [pairs of this cluster's inputs]; of those that there are not they stay zero.
+  MACHINE_DEVICE static unsigned char* first_weights() { return at(Places::kFirstWeights); }
+  MACHINE_DEVICE static std::uint32_t barrier(int which) {
+    return shared_address(shared_memory()) + static_cast<std::uint32_t>(Places::kBarriers + 8 * which);
+  }
+  MACHINE_DEVICE std::uint32_t exchange_barrier(int exchange, int group) const {
+    return barrier((kHidden == 1 ? stage_ : exchange) * kGroups + group);
+  }
+  MACHINE_DEVICE static std::uint32_t rows_barrier(int layer) {
+    return barrier(Places::kRowsBarriers + layer - 2);
+  }
+  MACHINE_DEVICE static std::uint32_t staging_barrier(int which) {
+    return barrier(Places::kStagingBarriers + which);
+  }
+  MACHINE_DEVICE static std::uint32_t taken_barrier(int layer) {
+    return barrier(Places::kTakenBarriers + layer - 1);
+  }
+  MACHINE_DEVICE static std::uint32_t read_barrier(int layer) {
+    return barrier(Places::kReadBarriers + layer - 1);
+  }
+  enum LastSignal { kLastRead, kLastUpdated };
+  MACHINE_DEVICE static std::uint32_t last_barrier(LastSignal what) {
+    return barrier(Places::kLastBarriers + what);
+  }
+
+  // ---- begin
+
+  MACHINE_DEVICE static void clear() {
+#pragma unroll 1
+    for (int byte = thread_index() * 16; byte < Places::kSharedBytes; byte += kThreadCount * 16)
+      *reinterpret_cast<uint4*>(at(byte)) = make_uint4(0, 0, 0, 0);
+    block_sync();
+  }
+  /// After shared memory was cleared and before anybody publishes.
+  MACHINE_DEVICE static void begin_barriers() {
+    if (thread_index() == 0) {
+#pragma unroll 1
+      for (int i = 0; i < Places::kBarrierCount; ++i)
+        barrier_init(barrier(i), i < Places::kTakenBarriers  ? 1
+                                 : i < Places::kReadBarriers ? kChainThreads
+                                                             : kUpdaters);
+      barrier_init_fence();
+#pragma unroll 1
+      for (int i = 0; i < Places::kStagingBarriers; ++i)
+        barrier_arrive_expect(barrier(i), i < Places::kRowsBarriers ? kGroupTiles : Places::kMatrix);
+    }
+    block_sync();
+    cluster_sync();
+  }
+  /// By whom these are announced waits for nothing that has no bound.
+  MACHINE_DEVICE static void await_own(std::uint32_t barrier, std::uint32_t parity) {
+    while (!warp_all(barrier_try_wait(barrier, parity))) {
+    }
+  }
+
+  // ---- eight warps that own masters
+
+  /// [16 own columns, all rows]
+  struct Own {
+    std::uint32_t word[kGroups / 2][4];
+  };
+
+  MACHINE_DEVICE void update(const Arguments& a) {
+    if constexpr (kGroups == 4)
+      registers_increase<kUpdatingRegisters>();
+    else
+      registers_decrease<kUpdatingRegisters>();
+#pragma unroll
+    for (int layer = 3; layer <= kHidden; ++layer) hand_on(a, layer);
+#pragma unroll 1
+    for (int step = 0; step < a.steps; ++step) {
+      begin_step(step);
+      step_sync();  // 1
+      // In the first step of tiles that are zero.
+      wait_cycles(kHeadStart);
+      update_late<true>(a);
+      await_own(taken_barrier(kHidden), parity_);
+      const bool goes_on = step + 1 < a.steps;
+      if constexpr (!kLastIsLate) {
+        update_matrix<kLastMatrix>(a, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
+        update_between<kHidden>(a, goes_on);
+      }
+      await_own(staging_barrier(1), parity_);
+      InputColumns x;
+      if (kHalves == 1) load_input_columns(x);
+      step_sync();                             // 2
+      if (kHalves > 1) load_input_columns(x);  // nobody has registers for them before
+      const std::uint32_t timed_out = timed_out_word();
+      update_first(a, x);
+      if (warp_any(timed_out != 0)) return;
+    }
+    begin_step(a.steps);
+    update_late<false>(a);
+    step_sync();  // biases are updated, too
+    store(a);
+  }
+  /// Of the step before.
+  template <bool kGoesOn>
+  MACHINE_DEVICE void update_late(const Arguments& a) {
+    if constexpr (kLastIsLate) {
+      const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
+      if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
+      if constexpr (kHidden == 2) update_second<kGoesOn>(a);
+      update_matrix<kLastMatrix>(a, last);
+      if (kGoesOn) barrier_arrive(last_barrier(kLastUpdated));
+    } else {
+      update_second<kGoesOn>(a);
+    }
+  }
+  template <bool kGoesOn>
+  MACHINE_DEVICE void update_second(const Arguments& a) {
+    const Operands second = load_operands(gradient_tiles(2), load_own(own_hidden(1, true)));
+    if (kGoesOn) barrier_arrive(read_barrier(2));
+    update_matrix<0>(a, second);
+    if (kGoesOn) hand_on(a, 2);
+  }
+  /// W(layer) to W(3), each when its gradient is there.
+  template <int kLayer>
+  MACHINE_DEVICE void update_between(const Arguments& a, bool goes_on) {
+    if constexpr (kLayer >= 3) {
+      if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
+      const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
+      barrier_arrive(read_barrier(kLayer));
+      update_matrix<kLayer - 2>(a, operands);
+      if (goes_on) hand_on(a, kLayer);
+      update_between<kLayer - 1>(a, goes_on);
+    }
+  }
+  /// This warp's blocks of W(layer): to the members whose outputs they are of.
+  MACHINE_DEVICE void hand_on(const Arguments& a, int layer) const {
+    warp_sync();  // a block was written by the whole warp
+    if (a.lost_exchange == rows_exchange(layer)) return;
+    const std::uint32_t place =
+        shared_address(rows(layer)) + static_cast<std::uint32_t>(member_ * kBlockBytes + lane_ * 16);
+#pragma unroll
+    for (int i = 0; i < kSlices / 2; ++i) {
+      const int to = warp_ * (kSlices / 2) + i;
+      const uint4 packet = load_shared16(columns(layer - 2) + to * kBlockBytes + lane_ * 16);
+      store_async16(remote_address(place, static_cast<std::uint32_t>(to)), packet,
+                    remote_address(rows_barrier(layer), static_cast<std::uint32_t>(to)));
+    }
+  }
+
+  MACHINE_DEVICE static void update_master(const Arguments& a, Master& master, const float (&sum)[4]) {
+    // The tensor core does not round to nearest: a master must not pass through its accumulator.
+#pragma unroll
+    for (int c = 0; c < 4; ++c) master[c] = fmaf(a.update_factor, sum[c], master[c]);
+  }
+  /// Two own slices as the rows of a product, out of blocks of which those of the next 8 rows are group_bytes further.
+  MACHINE_DEVICE Own load_own(const unsigned char* blocks, int group_bytes = 2 * kBlock) const {
+    const unsigned char* row =
+        blocks + (lane_ >> 4) * group_bytes + (lane_ >> 3 & 1) * kBlock + (lane_ & 7) * 16;
+    Own own;
+#pragma unroll
+    for (int i = 0; i < kGroups / 2; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
+    return own;
+  }
+  /// This member's of everybody's.
+  MACHINE_DEVICE Own own_tiles(const unsigned char* tiles) const {
+    return load_own(tiles + member_ * kMemberTile, kGroupTiles);
+  }
+  /// sum += own * the other factor, of which word(group) has 8 rows.
+  template <class Word>
+  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own, const Word& word) {
+#pragma unroll
+    for (int i = 0; i < kGroups / 2; ++i)
+      Format::product(sum, as_uint4(own.word[i]), word(2 * i), word(2 * i + 1));
+  }
+  MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
+    return make_uint4(word[0], word[1], word[2], word[3]);
+  }
+  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows.
+  struct Operands {
+    Own own;
+    std::uint32_t columns[kSlices][kGroups];
+  };
+  MACHINE_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
+    const unsigned char* row =
+        tiles + (lane_ >> 3) * kGroupTiles + warp_ * (kSlices * kBlock) + (lane_ & 7) * 16;
+    Operands operands = {own, {}};
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i)
+#pragma unroll
+      for (int group = 0; group < kGroups; group += 4)
+        load_matrices(row + i * kBlock + group * kGroupTiles, operands.columns[i] + group);
+    return operands;
+  }
+
+  /// Masters of a matrix: visit(slice, master) for this warp's, two slices at a time; whatever it leaves is kept, and weights of it.
+  template <int kMatrix, class Visit>
+  MACHINE_DEVICE void for_slices(Visit&& visit) {
+    unsigned char* place = columns(kMatrix) + warp_ * (kSlices / 2 * kBlockBytes) + lane_ * 16;
+#pragma unroll
+    for (int i = 0; i < kSlices; i += 2, place += kBlockBytes) {
+      Master first, second;
+      if constexpr (kSplit) {
+        std::uint32_t high[4];
+        std::uint32_t (&low)[4] = low_[kMatrix][i / 2];
+        load_matrices(place, high);
+        SplitMaster::join(high[0], low[0], first[0], first[1]);
+        SplitMaster::join(high[1], low[1], first[2], first[3]);
+        SplitMaster::join(high[2], low[2], second[0], second[1]);
+        SplitMaster::join(high[3], low[3], second[2], second[3]);
+        visit(i, first);
+        visit(i + 1, second);
+        low[0] = SplitMaster::low(first[0], first[1]);
+        low[1] = SplitMaster::low(first[2], first[3]);
+        low[2] = SplitMaster::low(second[0], second[1]);
+        low[3] = SplitMaster::low(second[2], second[3]);
+      } else {
+        const auto visit_both = [&](const auto& masters) {
+          masters.load(i, first);
+          masters.load(i + 1, second);
+          visit(i, first);
+          visit(i + 1, second);
+          masters.store(i, first);
+          masters.store(i + 1, second);
+        };
+        if constexpr (kMatrix < kShape.register_masters)
+          visit_both(RegisterMasters<kSlices>{masters_[kMatrix]});
+        else
+          visit_both(SharedMasters{
+              reinterpret_cast<float4*>(
+                  at(Places::kMasters + (kMatrix - kShape.register_masters) * 2 * Places::kMatrix)) +
+              warp_ * (kSlices * 32) + lane_});
+      }
+      keep_weights(place, first, second);
+    }
+  }
+  /// masters += factor * own * columns^T
+  template <int kMatrix>
+  MACHINE_DEVICE void update_matrix(const Arguments& a, const Operands& operands) {
+    for_slices<kMatrix>([&](int i, Master& master) {
+      float sum[4] = {};
+      multiply_own(sum, operands.own, [&](int group) { return operands.columns[i][group]; });
+      update_master(a, master, sum);
+    });
+  }
+  /// Of two neighbouring slices, as the rows of a product.
+  MACHINE_DEVICE static void keep_weights(unsigned char* place, const Master& first, const Master& second) {
+    const std::uint32_t word[4] = {
+        Format::pack_finite_weights(first[0], first[1]), Format::pack_finite_weights(first[2], first[3]),
+        Format::pack_finite_weights(second[0], second[1]), Format::pack_finite_weights(second[2], second[3])};
+    store_matrices(place, word);
+  }
+
+  // The first layer, of this cluster's inputs. A warp without as many pairs as others leaves them out.
+
+  /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
+  /// another are waited for.
+  using InputColumns = Fragments[kInputs][kHalves];
+  MACHINE_DEVICE void update_first(const Arguments& a, const InputColumns& x) {
+    const Own own = load_own(first_gradient());
+    static_assert(kInputs <= 2);
+    if (input_pairs_ == kInputs)
+      update_first<kInputs>(a, own, x);
+    else if (kInputs == 2 && input_pairs_ == 1)
+      update_first<1>(a, own, x);
+  }
+  template <int kCount>
+  MACHINE_DEVICE void update_first(const Arguments& a, const Own& own, const InputColumns& x) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      for (int slice = 0; slice < 2; ++slice) {
+        float sum[4] = {};
+        multiply_own(sum, own, [&](int group) { return x[i][group / 4].word[2 * (group % 4) + slice]; });
+        update_master(a, first_[i][slice], sum);
+      }
+    }
+    keep_first_weights<kCount>();
+  }
+  template <int kCount>
+  MACHINE_DEVICE void keep_first_weights() const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (i < input_pairs_)
+        keep_weights(first_weights() + (input_begin_ + i) * Places::kPairWeights + lane_ * 16, first_[i][0],
+                     first_[i][1]);
+  }
+  MACHINE_DEVICE void load_input_columns(InputColumns& x) const {
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const unsigned char* pair =
+          at(Places::kInputColumns + (input_begin_ + max(0, min(i, input_pairs_ - 1))) * Places::kPairBytes +
+             lane_ * 16);
+#pragma unroll
+      for (int part = 0; part < 2 * kHalves; ++part)
+        assign(x[i][part / 2], part % 2,
+               load_shared16(pair + part / 2 * Places::kHalfBytes + part % 2 * 512));
+    }
+  }
+
+  // ---- a warp for what is small: a warp that did it besides would be waited for
+
+  MACHINE_DEVICE void serve(const Arguments& a) {
+    if constexpr (kGroups == 4) registers_decrease<kServingRegisters>();
+    if (warp_ > kWarps + kChainWarps) return;
+    stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+    const bool first_of_all = member_ == 0 && cluster() == 0;
+#pragma unroll 1
+    for (int step = 0; step < a.steps; ++step) {
+      begin_step(step);
+      next_batch(a);
+      step_sync();  // 1: behind it nobody reads the last inputs
+      stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
+      if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+      await_own(taken_barrier(kHidden), parity_);
+      update_bias(a, kHidden + 1, load_own(dlogits()));
+      if (first_of_all) store_loss(a, step);
+#pragma unroll 1
+      for (int layer = kHidden; layer >= 2; --layer) {
+        await_own(taken_barrier(layer), parity_);
+        update_bias(a, layer, own_tiles(gradient_tiles(layer)));
+      }
+      step_sync();  // 2
+      if (warp_any(timed_out_word() != 0)) return;
+      update_bias(a, 1, load_own(first_gradient()));
+    }
+    step_sync();
+  }
+  /// bias [16] of W(layer) += factor * the sum over rows: a product with ones.
+  MACHINE_DEVICE void update_bias(const Arguments& a, int layer, const Own& gradient) const {
+    const std::uint32_t ones = Format::pack(1.0f, 1.0f);
+    float sum[4] = {};
+    multiply_own(sum, gradient, [&](int) { return ones; });
+    if ((lane_ & 3) != 0) return;
+    float* own = bias(layer) + (lane_ >> 2);
+    own[0] = fmaf(a.update_factor, sum[0], own[0]);
+    own[8] = fmaf(a.update_factor, sum[2], own[8]);
+  }
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) const {
+    float loss = 0;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = half * kGroupRows + lane_;
+      const float2 sums = row_losses()[row];
+      if (row < plan_of(a).batch) loss += logf(sums.x) - sums.y;
+    }
+    store_mean_loss(a, step, lane_, loss);
+  }
+  /// Of every row the sum of its exponentials and its label's distance to the highest logit.
+  MACHINE_DEVICE static float2* row_losses() { return reinterpret_cast<float2*>(at(Places::kRowLosses)); }
+  /// This cluster's inputs of a batch in one of the two orders, by a bulk copy for each 32 rows.
+  MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
+                            int batch) const {
+    if (lane_ != 0) return;
+    const auto bytes = static_cast<std::uint32_t>(input_count() * Places::kPairBytes);
+    fence_proxy_async_shared();
+    barrier_arrive_expect(staging_barrier(which), kHalves * bytes);
+    if (bytes == 0) return;
+    const unsigned char* from =
+        memory + batch * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      bulk_load(at(offset + half * Places::kHalfBytes), from + half * kShape.input_pairs * Places::kPairBytes,
+                bytes, staging_barrier(which));
+  }
+
+  // ---- warps that are the chain
+
+  MACHINE_DEVICE int group() const { return warp_ - kWarps; }
+  /// Of columns g and g + 8 of this member's 16, two rows each.
+  struct Two {
+    std::uint32_t first, second;
+  };
+  struct Product {
+    std::uint32_t weight[kMembers][4];
+  };
+  /// Columns of a group of 8 rows, two words of each member's.
+  struct Columns {
+    std::uint32_t word[2 * kMembers];
+  };
+  /// Where this lane publishes: from this member's shared memory to another's, half of the members each half of a warp.
+  struct Lane {
+    std::uint32_t to[kMembers / 2];
+    std::uint32_t packet;
+  };
+  MACHINE_DEVICE Lane place_lane() const {
+    Lane lane;
+    const std::uint32_t here = shared_address(shared_memory());
+#pragma unroll
+    for (int i = 0; i < kMembers / 2; ++i)
+      lane.to[i] =
+          remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ >> 4) + 2 * i) % kMembers) - here;
+    lane.packet =
+        static_cast<std::uint32_t>(group() * kGroupTiles + member_ * kMemberTile + (lane_ & 15) * 16);
+
+    return lane;
+  }
+  /// Weights as columns.
+  MACHINE_DEVICE Product load_product(int matrix) const {
+    Product product;
+    const unsigned char* place = columns(matrix) + lane_ * 16;
+#pragma unroll
+    for (int i = 0; i < kMembers; ++i) load_matrices(place + i * kBlockBytes, product.weight[i]);
+    return product;
+  }
+  /// One block of 16 x 16, transposed.
+  MACHINE_DEVICE void load_transposed(const unsigned char* block, std::uint32_t (&weight)[4]) const {
+    std::uint32_t word[4];
+    load_matrices_transposed(block + lane_ * 16, word);
+    weight[0] = word[0], weight[1] = word[2], weight[2] = word[1], weight[3] = word[3];
+  }
+  MACHINE_DEVICE Product load_rows(int layer) const {
+    Product product;
+#pragma unroll
+    for (int i = 0; i < kMembers; ++i) load_transposed(rows(layer) + i * kBlockBytes, product.weight[i]);
+    return product;
+  }
+  struct Chains {
+    float sum[4][4];
+    MACHINE_DEVICE void add(float (&total)[4]) const {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) total[c] = (sum[0][c] + sum[1][c]) + (sum[2][c] + sum[3][c]);
+    }
+  };
+  /// Chains of instructions that wait for each other; the first begins with what rows g and g + 8 have.
+  MACHINE_DEVICE static Chains begin_chains(float first, float second) {
+    return {{{first, first, second, second}, {}, {}, {}}};
+  }
+  MACHINE_DEVICE static void multiply(float (&sum)[4], const Product& product, const Columns& columns,
+                                      const float2& bias = make_float2(0, 0)) {
+    Chains chains = begin_chains(bias.x, bias.y);
+#pragma unroll
+    for (int i = 0; i < kMembers; ++i)
+      Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
+                      columns.word[2 * i + 1]);
+    chains.add(sum);
+  }
+  MACHINE_DEVICE float2 load_bias(int layer) const {
+    const float* own = bias(layer) + (lane_ >> 2);
+    return make_float2(own[0], own[8]);
+  }
+  MACHINE_DEVICE static Two activated(const float (&sum)[4]) {
+    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
+  }
+  MACHINE_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
+    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.first),
+            Format::pack(sum[2], sum[3]) & Format::positive(hidden.second)};
+  }
+  /// A lane sends the 8 rows of one column, which the lanes of a quad have; half of the lanes one of the first slice, the others
+  /// of the second. In each round a lane hands out what either of them takes.
+  MACHINE_DEVICE void publish(const Arguments& a, const Lane& lane, int exchange, const unsigned char* tiles,
+                              const Two& two) const {
+    std::uint32_t place = shared_address(tiles) + lane.packet, barrier = exchange_barrier(exchange, group());
+    compute_now(place);  // else the sums below are kept for the whole launch
+    compute_now(barrier);
+    const bool of_second = (lane_ & 8) != 0;
+    const int from = 4 * (lane_ & 7);  // the first lane of the quad that has the column this lane publishes
+    std::uint32_t round[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      round[i] = shuffle_from((lane_ & 3) == i ? two.first : two.second, from + (of_second ? i ^ 1 : i));
+    const uint4 packet = of_second ? make_uint4(round[1], round[0], round[3], round[2])
+                                   : make_uint4(round[0], round[1], round[2], round[3]);
+    if (exchange == a.lost_exchange) return;
+#pragma unroll
+    for (int i = 0; i < kMembers / 2; ++i) store_async16(place + lane.to[i], packet, barrier + lane.to[i]);
+  }
+  MACHINE_DEVICE void take(const Arguments& a, int exchange, const unsigned char* tiles, Columns& columns) {
+    waiter_.await(a, exchange_barrier(exchange, group()), kHidden == 1 ? paired_parity_ : parity_, exchange);
+    const unsigned char* place = tiles + group() * kGroupTiles + lane_ * 16;
+#pragma unroll
+    for (int i = 0; i < kMembers / 2; ++i) {
+      std::uint32_t word[4];
+      load_matrices_transposed(place + i * 512, word);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
+    }
+  }
+  /// When the buffer is taken and what depends on it is on its way. A completed phase stays visible until the next one is
+  /// complete too.
+  MACHINE_DEVICE void expect_next(int exchange) const {
+    if (lane_ == 0 && !waiter_.timed_out)
+      barrier_arrive_expect(exchange_barrier(exchange, group()), kGroupTiles);
+  }
+  /// The rows of W(layer) from everybody.
+  MACHINE_DEVICE void await_rows(const Arguments& a, int layer) {
+    waiter_.await(a, rows_barrier(layer), parity_, rows_exchange(layer));
+  }
+  MACHINE_DEVICE void expect_next_rows(int layer) const {
+    if (group() == 0 && lane_ == 0 && !waiter_.timed_out)
+      barrier_arrive_expect(rows_barrier(layer), Places::kMatrix);
+  }
+  /// By every thread of the chain. Of a lane that arrives for its warp racecheck follows only what that lane itself has written or
+  /// read.
+  MACHINE_DEVICE static void say_taken(int layer) { barrier_arrive(taken_barrier(layer)); }
+
+  MACHINE_DEVICE void chain(const Arguments& a) {
+    registers_increase<kChainRegisters>();
+    const Lane lane = place_lane();
+    await_own(staging_barrier(0), 0);
+    InputRows x = load_input_rows();
+#pragma unroll 1
+    for (int step = 0; step < a.steps; ++step) {
+      begin_step(step);
+      next_batch(a);
+      int label[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = first_row() + i;
+        label[i] = row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
+      }
+      step_sync();  // 1
+      float sum[4];
+      make_first(a, x, sum);
+      Two hidden = activated(sum);
+      if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
+      publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden);
+      if (kHidden > 1) keep_two(own_hidden(1), hidden);
+
+      Columns columns;
+#pragma unroll
+      for (int layer = 2; layer <= kHidden; ++layer) {
+        await_rows(a, layer);
+        const Product product = load_rows(layer);
+        const float2 bias = load_bias(layer);
+        if (layer == kHidden) await_own(read_barrier(2), parity_);
+        take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), columns);
+        multiply(sum, product, columns, bias);
+        hidden = activated(sum);
+        publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden);
+        if (layer < kHidden) keep_two(own_hidden(layer), hidden);
+        expect_next(hidden_exchange(layer - 1));
+        expect_next_rows(layer);
+      }
+
+      if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
+      loss(a, lane, label, hidden);
+      const bool goes_on = step + 1 < a.steps;
+      if (kHidden <= 2) {
+        if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
+        x = load_input_rows();
+      }
+#pragma unroll
+      for (int layer = kHidden - 1; layer >= 2; --layer) {
+        const Product product = load_product(layer - 2);
+        const Two below = kept_two(own_hidden(layer - 1));
+        if (layer == 2) {
+          if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
+          x = load_input_rows();
+        }
+        if (layer >= 4) await_own(read_barrier(layer + 1), parity_);
+        take(a, gradient_exchange(layer), gradient_tiles(layer), columns);
+        if (layer == 2) say_taken(layer);
+        multiply(sum, product, columns);
+        const Two gradient = masked(sum, below);
+        if (layer > 2) {
+          publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), gradient);
+          say_taken(layer);
+          expect_next(gradient_exchange(layer));
+        } else {
+          keep_two(first_gradient(), gradient);
+        }
+      }
+      if (waiter_.timed_out && lane_ == 0) timed_out_words()[group()] = 1;
+      step_sync();  // 2
+      if (kHidden > 2) expect_next(gradient_exchange(2));
+      if (warp_any(timed_out_word() != 0)) return;
+    }
+    step_sync();
+  }
+  /// This lane's two rows of a sum are this one and the next.
+  MACHINE_DEVICE int first_row() const { return 8 * group() + 2 * (lane_ & 3); }
+  /// Into this group's two blocks.
+  MACHINE_DEVICE void keep_two(unsigned char* blocks, const Two& two) const {
+    auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
+    place[0] = two.first;
+    place[kBlock / 4] = two.second;
+  }
+  /// What this lane has left there.
+  MACHINE_DEVICE Two kept_two(const unsigned char* blocks) const {
+    const auto* place = reinterpret_cast<const std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
+    return {place[0], place[kBlock / 4]};
+  }
+  /// Of this group's 8 rows, this cluster's inputs.
+  struct InputRows {
+    std::uint32_t word[kPairs][2];
+  };
+  MACHINE_DEVICE InputRows load_input_rows() const {
+    InputRows rows;
+    const auto* place =
+        reinterpret_cast<const std::uint32_t*>(at(Places::kInputRows + (group() >> 2) * Places::kHalfBytes +
+                                                  (group() >> 1 & 1) * 512 + lane_ * 16)) +
+        (group() & 1);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) rows.word[i][j] = place[i * Places::kPairBytes / 4 + 2 * j];
+    return rows;
+  }
+  /// The first layer's sums, without ReLU.
+  MACHINE_DEVICE void make_first(const Arguments& a, const InputRows& rows, float (&sum)[4]) {
+    Chains chains = begin_chains(0, 0);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      std::uint32_t weight[4];
+      load_matrices(first_weights() + i * Places::kPairWeights + lane_ * 16, weight);
+      Format::product(chains.sum[i % 4], as_uint4(weight), rows.word[i][0], rows.word[i][1]);
+    }
+    chains.add(sum);
+    const float2 bias = load_bias(1);
+    float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    if constexpr (kClusters > 1)
+      total = cluster_sum_.sum(a, waiter_, cluster(), member_, group(), true, total,
+                               a.lost_exchange == kFirstSum);
+    sum[0] = total.x + bias.x, sum[1] = total.y + bias.x;
+    sum[2] = total.z + bias.y, sum[3] = total.w + bias.y;
+  }
+
+  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `hidden`: this member's of h(L).
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& hidden) {
+    const int g = lane_ >> 2;
+    const Product last = load_product(kLastMatrix);
+    Product across;  // the same, of the gradient below: [own columns, classes]
+    std::uint32_t own_across[4];
+    if constexpr (kHidden > 1) {
+#pragma unroll
+      for (int i = 0; i < kMembers; ++i)
+        load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, across.weight[i]);
+    } else {
+      load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
+    }
+    float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
+    if (g >= plan_of(a).classes) bias.x = -INFINITY;
+    if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
+    Columns columns;
+    take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), columns);
+    float logit[4];
+    multiply(logit, last, columns, bias);
+    Product product;
+    if constexpr (kHidden > 1) product = load_product(kHidden - 2);
+
+    // Classes g and g + 8 of two rows: a row is in eight lanes.
+    float gradient[4], beneath[4], row_sum[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float highest = fmaxf(logit[i], logit[2 + i]);
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) highest = fmaxf(highest, shuffle_xor(highest, mask));
+#pragma unroll
+      for (int c = i; c < 4; c += 2) {
+        beneath[c] = logit[c] - highest;
+        gradient[c] = exponential(beneath[c]);
+      }
+      row_sum[i] = gradient[i] + gradient[2 + i];
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) row_sum[i] += shuffle_xor(row_sum[i], mask);
+      const float inverse = first_row() + i < plan_of(a).batch ? divide(a.gradient_scale, row_sum[i]) : 0.0f;
+#pragma unroll
+      for (int c = i; c < 4; c += 2)
+        gradient[c] = gradient[c] * inverse - (g + 8 * (c >> 1) == label[i] ? a.gradient_scale : 0.0f);
+    }
+    const Two kept = {Format::pack(gradient[0], gradient[1]), Format::pack(gradient[2], gradient[3])};
+    const std::uint32_t first_classes = transpose8x8(kept.first), others = transpose8x8(kept.second);
+
+    if constexpr (kHidden == 1) {
+      float sum[4] = {};
+      Format::product(sum, as_uint4(own_across), first_classes, others);
+      keep_two(first_gradient(), masked(sum, hidden));
+    } else {
+      // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
+      // once what the next product takes.
+      const uint4 rows = make_uint4(first_classes, 0, others, 0);
+      const Two below = kept_two(own_hidden(kHidden - 1));
+      Chains chains = begin_chains(0, 0);
+#pragma unroll
+      for (int i = 0; i < kMembers; ++i) {
+#pragma unroll
+        for (int slice = 0; slice < 2; ++slice) {
+          float sum[4] = {};
+          Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
+          std::uint32_t& word = columns.word[2 * i + slice];
+          word = Format::pack(sum[0], sum[1]) & Format::positive(word);
+        }
+        Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
+                        columns.word[2 * i + 1]);
+      }
+      float sum[4];
+      chains.add(sum);
+      const Two next = masked(sum, below);
+      if constexpr (kHidden > 2)
+        publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), next);
+      else
+        keep_two(first_gradient(), next);
+      // What updates take.
+      unsigned char* place = gradient_tiles(kHidden) + group() * kGroupTiles + lane_ * 16;
+#pragma unroll
+      for (int i = 0; i < kMembers / 2; ++i) {
+        const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1], columns.word[4 * i + 2],
+                                       columns.word[4 * i + 3]};
+        store_matrices_transposed(place + i * 512, word);
+      }
+    }
+    expect_next(hidden_exchange(kHidden));
+    keep_two(dlogits(), kept);
+    if (member_ == 0)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (g + 8 * (c >> 1) == label[c & 1])
+          row_losses()[first_row() + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
+    say_taken(kHidden);
+  }
+
+  // ---- start and end of a launch, by the eight
+
+  /// Where a warp's masters of one matrix stand on their way from and to the flat parameters, fp32 [slices] [32 lanes] [4]: in place of
+  /// tiles, before others send any and when all have been taken. So this is a loop that takes few registers.
+  static constexpr int kPassageSlices = kSlices > 2 * kInputs ? kSlices : 2 * kInputs;
+  MACHINE_DEVICE float4* passage() const {
+    const int thread = thread_index_here();  // nobody has a register for it until the end
+    return reinterpret_cast<float4*>(at(Places::kLower)) + thread / 32 * (kPassageSlices * 32) + thread % 32;
+  }
+  /// visit(value, whether it exists, its place in the flat parameters) for `slices` masters [16, 8] of W(layer), of which the rows
+  /// are outputs, or columns of the weight. `column`: the first of the others.
+  template <class Visit>
+  MACHINE_DEVICE void for_passage(const Arguments& a, int layer, int slices, int row, int column,
+                                  bool rows_are_outputs, Visit&& visit) const {
+    const int in = plan_of(a).widths[layer - 1], out = plan_of(a).widths[layer];
+#pragma unroll 1
+    for (int i = 0; i < 4 * slices; ++i) {
+      const int c = i % 4, x = row + (c >> 1) * 8 + (lane_ >> 2),
+                y = column + i / 4 * 8 + 2 * (lane_ & 3) + (c & 1);
+      const int output = rows_are_outputs ? x : y, place = rows_are_outputs ? y : x;
+      visit(reinterpret_cast<float*>(passage() + i / 4 * 32)[c], output < out && place < in,
+            plan_of(a).weight_begin[layer - 1] + std::int64_t{output} * in + place);
+    }
+  }
+  MACHINE_DEVICE static void load_master(Master& master, const float4* from) {
+    const float4 four = *from;
+    master[0] = four.x, master[1] = four.y, master[2] = four.z, master[3] = four.w;
+  }
+  /// This warp's masters of all layers. With kLoads into the masters what visit() leaves in the passage, else it sees them there.
+  template <bool kLoads, class Visit>
+  MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit) {
+    const auto store = [&](int slice, const Master& master) {
+      passage()[slice * 32] = make_float4(master[0], master[1], master[2], master[3]);
+    };
+    const auto visit_first = [&] {
+      for_passage(a, 1, 2 * input_pairs_, kColumnOwn * member_, (input_first() + input_begin_) * 16, true,
+                  visit);
+    };
+    if (kLoads) visit_first();
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i)
+#pragma unroll
+      for (int slice = 0; slice < 2; ++slice)
+        if (kLoads)
+          load_master(first_[i][slice], passage() + (2 * i + slice) * 32);
+        else
+          store(2 * i + slice, first_[i][slice]);
+    if (!kLoads) visit_first();
+    for_masters_from<0, kLoads>(a, visit, store);
+  }
+  template <int kMatrix, bool kLoads, class Visit, class Store>
+  MACHINE_DEVICE void for_masters_from(const Arguments& a, Visit& visit, const Store& store) {
+    constexpr bool kIsLast = kMatrix == kLastMatrix;
+    const auto visit_all = [&] {
+      for_passage(a, kMatrix + 2, kSlices, kIsLast ? 0 : kColumnOwn * member_, warp_ * (kSlices * 8), kIsLast,
+                  visit);
+    };
+    if (kLoads) visit_all();
+    for_slices<kMatrix>([&](int i, Master& master) {
+      if (kLoads)
+        load_master(master, passage() + i * 32);
+      else
+        store(i, master);
+    });
+    if (!kLoads) visit_all();
+    if constexpr (!kIsLast) for_masters_from<kMatrix + 1, kLoads>(a, visit, store);
+  }
+  template <class Visit>
+  MACHINE_DEVICE void for_biases(const Arguments& a, Visit&& visit) const {
+    if (warp_ > kHidden || lane_ >= kColumnOwn) return;
+    const int layer = warp_ + 1, column = layer <= kHidden ? kColumnOwn * member_ + lane_ : lane_;
+    visit(bias(layer)[lane_], column < plan_of(a).widths[layer], plan_of(a).bias_begin[layer - 1] + column);
+  }
+  MACHINE_DEVICE void load(const Arguments& a) {
+    const auto take = [&](float& own, bool exists, std::int64_t place) {
+      own = exists ? a.parameters[place] : 0.0f;
+    };
+    for_masters<true>(a, take);
+    for_biases(a, take);
+#pragma unroll 1
+    for (int slice = 0; slice < kPassageSlices; ++slice) passage()[slice * 32] = make_float4(0, 0, 0, 0);
+  }
+  /// What clusters do not divide comes from the first, and the mirror from the last; the last layer from the first member, and
+  /// its mirror from the last.
+  MACHINE_DEVICE void store(const Arguments& a) {
+    const std::int64_t last_begin = plan_of(a).weight_begin[kHidden], divided_end = plan_of(a).bias_begin[0];
+    for_masters<false>(a, [&](const float& own, bool exists, std::int64_t place) {
+      if (!exists) return;
+      const bool divided = place < divided_end, last = place >= last_begin;
+      if ((divided || cluster() == 0) && (!last || member_ == 0)) a.parameters[place] = own;
+      if (cluster() == kClusters - 1 && (!last || member_ == kMembers - 1)) a.mirror[place] = own;
+    });
+    for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
+      if (exists && cluster() == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
+    });
+  }
+
+  /// Extra pairs of inputs go to the last.
+  MACHINE_DEVICE static int part_begin(int count, int parts, int part) {
+    return part * (count / parts) + max(0, part - (parts - count % parts));
+  }
+
+  const int warp_, lane_, member_;
+  const int input_begin_, input_pairs_;  // pairs of inputs: of this cluster's, this warp's
+  SliceWaiter waiter_;
+  ClusterSum<kClusters == 1 ? 2 : kClusters, kGroups> cluster_sum_;  // unused by one
+  int batch_ = 0, next_batch_;                                       // of this step and the next
+  int stage_ = 0;
+  std::uint32_t parity_ = 0, paired_parity_ = 0;
+  // Masters: of the first layer; of the others, or what is left of them (SplitMaster).
+  Master first_[kInputs][2];
+  Master masters_[kSplit ? 1 : kShape.register_masters][kSlices];
+  std::uint32_t low_[kSplit ? kHidden : 1][kSlices / 2][4];
+};
+
+template <class Step>
+__global__ void __launch_bounds__(Step::kThreadCount, 1)
+    column_steps(const __grid_constant__ ColumnArguments arguments) {
+  Step(arguments).run(arguments);
+}
+
+}  // namespace headroom::resident

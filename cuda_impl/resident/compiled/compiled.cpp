@@ -1,0 +1,234 @@
+#include "resident/compiled/compiled.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "core/error.h"
+#include "device/device.h"
+#include "jit/cache.h"
+#include "jit/compiler.h"
+#include "jit/kernel.h"
+#include "resident/column_arguments.h"
+#include "resident/slice_arguments.h"
+
+namespace headroom {
+namespace {
+
+using namespace resident;
+
+/// Found once: it takes a tenth of a second and stays the same. Null: there is none, and what was kept has to do.
+const jit::Compiler* compiler() {
+  static const std::unique_ptr<jit::Compiler> found = [] {
+    try {
+      return jit::find_compiler();
+    } catch (const UnsupportedError&) {
+      return std::unique_ptr<jit::Compiler>();
+    }
+  }();
+  return found.get();
+}
+
+jit::Cache cache_in(const std::string& folder) {
+  return jit::Cache(folder.empty() ? std::filesystem::path() : std::filesystem::path(folder) / "cubins");
+}
+
+class CompiledKernel : public PlanKernel {
+ public:
+  CompiledKernel(const jit::Cubin& cubin, int threads)
+      : kernel_(cubin), threads_(threads), was_kept_(cubin.was_kept) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
+    note_ = (was_kept_ ? "its kernel was kept, of "
+                       : "its kernel was compiled in " + std::string(seconds) + " s by ") +
+            cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+  }
+  const void* function() const override { return kernel_.handle(); }
+  int threads() const override { return threads_; }
+  bool was_kept() const override { return was_kept_; }
+  std::string note() const override { return note_; }
+
+ private:
+  jit::Kernel kernel_;
+  int threads_;
+  bool was_kept_;
+  std::string note_;
+};
+
+/// The kernel compiled ahead, where the one with constants was refused.
+class AheadKernel : public PlanKernel {
+ public:
+  AheadKernel(const SliceKernel& kernel, const std::string& why)
+      : kernel_(kernel), note_("its kernel is the one compiled ahead, as with constants: " + why) {}
+  const void* function() const override { return kernel_.function; }
+  int threads() const override { return kernel_.threads; }
+  bool was_kept() const override { return true; }
+  std::string note() const override { return note_; }
+
+ private:
+  SliceKernel kernel_;
+  std::string note_;
+};
+
+int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
+int threads_of(const ColumnPlan& plan, Precision) { return plan.shape.threads(); }
+
+class Maker : public KernelMaker {
+ public:
+  Maker(const jit::Architecture& architecture, const std::string& cache_folder)
+      : architecture_(architecture), cache_folder_(cache_folder) {}
+  std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const override {
+    try {
+      return made(plan, precision);
+    } catch (const jit::CompileError& error) {
+      return std::make_shared<AheadKernel>(slice_kernel(precision, plan), error.what());
+    }
+  }
+  std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
+    try {
+      return made(plan, precision);
+    } catch (const jit::CompileError& error) {  // slices may have one
+      throw UnsupportedError(error.what());
+    }
+  }
+
+ private:
+  template <class AnyPlan>
+  std::shared_ptr<const PlanKernel> made(const AnyPlan& plan, Precision precision) const {
+    const jit::Cubin cubin =
+        jit::compile(compiled_request(plan, precision), architecture_, compiler(), cache_in(cache_folder_));
+    return std::make_shared<CompiledKernel>(cubin, threads_of(plan, precision));
+  }
+
+  jit::Architecture architecture_;
+  std::string cache_folder_;
+};
+
+/// Remembers what it was asked for first, and has no kernel.
+class Listener : public KernelMaker {
+ public:
+  mutable std::optional<jit::Request> request;
+  std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const override {
+    return remember(plan, precision);
+  }
+  std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
+    return remember(plan, precision);
+  }
+
+ private:
+  template <class AnyPlan>
+  std::shared_ptr<const PlanKernel> remember(const AnyPlan& plan, Precision precision) const {
+    if (!request) request = compiled_request(plan, precision);
+    throw UnsupportedError("no kernel is wanted");
+  }
+};
+
+std::string number(int value) { return std::to_string(value); }
+
+std::string format_of(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "SliceFp32";
+    case Precision::kTf32:
+      return "SliceTf32";
+    case Precision::kFp16:
+      return "SliceFp16";
+    case Precision::kBf16:
+      return "SliceBf16";
+  }
+  throw std::logic_error("format_of: not a Precision");
+}
+
+/// The header and the class of the members, as nearest_slice_kernel() in resident/launch.cu chooses them; but for any depth where
+/// that has one for four layers and one for any.
+std::pair<std::string, std::string> members_of(const SlicePlan& plan, Precision precision) {
+  const std::string format = format_of(precision);
+  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
+  if (sixteen && in_pair_clusters(plan))
+    return {"slice_whole_pair.cuh", "SliceWholePair<" + format + ", " + number(clusters(plan)) + ">"};
+  if (plan.form == Form::kGrid && divides_rows(precision, plan.team, plan.own))
+    return {"slice_rows.cuh", "SliceRowsMember<" + format + ">"};
+  if (turns_tiles(precision, plan.layers, plan.team, plan.own))
+    return {"slice_turned.cuh",
+            "SliceTurnedMember<" + (precision == Precision::kBf16 ? "SliceFiniteBf16" : format) + ">"};
+  if (precision == Precision::kFp32 && sums_ahead(plan))
+    return {"slice_ahead.cuh", "SliceAheadMember<" + format + ", " + number(plan.team) + ", " +
+                                   number(ahead_slices(plan)) + ", " + number(gram_teams(plan)) + ">"};
+  if (packs_tiles(precision, plan.layers, plan.team, plan.own))
+    return {"slice_packed.cuh", "SlicePackedMember<" + format + ">"};
+  if (sums_whole(precision, plan)) {
+    if (sixteen) return {"slice_whole.cuh", "SliceWholeMember<" + format + ">"};
+    return plan.own == 2 ? std::pair<std::string, std::string>{"slice_wide_rows.cuh",
+                                                               "SliceWideRowsMember<" + format + ">"}
+                         : std::pair<std::string, std::string>{"slice_whole_rows.cuh",
+                                                               "SliceWholeRowsMember<" + format + ">"};
+  }
+  // An unrolled step in fp32, or of more pairs, is longer than the instruction cache.
+  const bool unrolls = precision != Precision::kFp32 && plan.own == 1 && (sixteen || plan.pairs <= 2);
+  return {"slice_step.cuh", "SliceMember<" + format + ", headroom::resident::" +
+                                (plan.form == Form::kCluster ? "SliceCluster" : "SliceGrid") + ", " +
+                                number(plan.pairs) + ", " + number(unrolls ? plan.layers : 0) + ", " +
+                                number(plan.team) + ", " + number(plan.own) + ">"};
+}
+
+}  // namespace
+
+namespace resident {
+
+jit::Request compiled_request(const SlicePlan& plan, Precision precision) {
+  (void)slice_kernel(precision, plan);  // throws if there is none
+  const auto [header, members] = members_of(plan, precision);
+  // The first of a template's arguments is the format.
+  const std::size_t inside = members.find('<') + 1;
+  jit::Request request;
+  request.headers = {"resident/" + header};
+  request.kernel = "headroom::resident::slice_steps<headroom::resident::" + members.substr(0, inside) +
+                   "headroom::resident::" + members.substr(inside) + ">";
+  request.name =
+      "cuda-resident " + members + ", " + number(plan.layers) + " layers, batch " + number(plan.batch);
+  request.constants = {{"SLICE_PLAN", jit::as_words(plan)}};
+  request.argument_type = "headroom::resident::SliceArguments";
+  request.argument_bytes = sizeof(SliceArguments);
+  return request;
+}
+
+jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
+  const ColumnShape& shape = plan.shape;
+  const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
+                              number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
+                              number(shape.register_masters) + ", " + number(shape.groups) + "}";
+  jit::Request request;
+  request.headers = {"resident/column_step.cuh"};
+  request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
+                   format_of(precision) + ", headroom::resident::ColumnShape" + numbers + ">>";
+  request.name = "cuda-resident columns, " + std::string(to_string(precision)) + ", " + number(shape.hidden) +
+                 " hidden layers, batch " + number(plan.batch);
+  request.constants = {{"COLUMN_PLAN", jit::as_words(plan)}};
+  request.argument_type = "headroom::resident::ColumnArguments";
+  request.argument_bytes = sizeof(ColumnArguments);
+  return request;
+}
+
+}  // namespace resident
+
+std::unique_ptr<Trainer> make_compiled_resident_trainer(const Workload& workload, Precision precision,
+                                                        const DatasetView& data, const Parameters& initial,
+                                                        int device, const std::string& cache_folder,
+                                                        const ResidentOptions& options) {
+  if (const auto reason = resident_unavailable(device))
+    throw UnsupportedError("cuda-resident-compiled: " + *reason);
+  const DeviceInfo info = device_info(device);
+  const Maker maker({.major = info.compute_major, .minor = info.compute_minor}, cache_folder);
+  return make_resident_trainer(workload, precision, data, initial, device, options, &maker);
+}
+
+jit::Cubin compile_resident(const Workload& workload, Precision precision, const Limits& limits,
+                            const std::string& cache_folder, const ResidentOptions& options) {
+  validate(workload);
+  const Listener listener;
+  const std::string reason = offer_plans(workload, precision, limits, options, listener);
+  if (!listener.request) throw UnsupportedError(reason);
+  return jit::compile(*listener.request, {}, compiler(), cache_in(cache_folder));
+}
+
+}  // namespace headroom

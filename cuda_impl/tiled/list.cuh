@@ -1,0 +1,78 @@
+// A thread block's list of tasks as its threads walk through it, step after step, and how a task says that it is done. For every kernel
+// of cuda-tiled.
+#pragma once
+
+#include <cstring>
+
+#include "machine/memory.cuh"
+#include "machine/release.cuh"
+#include "machine/thread.cuh"
+#include "tiled/arguments.h"
+
+namespace headroom::tiled {
+
+/// Where in its list a thread is. kAhead: the next task is asked for a task ahead.
+template <bool kAhead>
+class List {
+ public:
+  MACHINE_DEVICE List(const Arguments& a, int first, int stride)
+      : tasks_(a.tasks),
+        begin_(a.first_task[machine::block_index()] + first),
+        end_(a.first_task[machine::block_index() + 1]),
+        stride_(stride),
+        next_(begin_) {
+    if constexpr (kAhead) load();
+  }
+  MACHINE_DEVICE int index() const { return at_; }  // of the task that take() gave
+  /// The next task of this step; the one behind it, or the first again, is on its way.
+  MACHINE_DEVICE Task take() {
+    if constexpr (!kAhead) load();
+    Task task;
+    memcpy(&task, words_, sizeof task);
+    at_ = next_;
+    next_ = at_ + stride_ < end_ ? at_ + stride_ : begin_;
+    if constexpr (kAhead) load();
+    return task;
+  }
+  MACHINE_DEVICE bool step_ends() const { return next_ == begin_; }
+
+ private:
+  MACHINE_DEVICE void load() {
+    const auto* words = reinterpret_cast<const uint4*>(tasks_ + next_);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) words_[i] = machine::load_constant16(words + i);
+  }
+  const Task* tasks_;
+  int begin_, end_, stride_, next_, at_ = 0;
+  uint4 words_[3];
+};
+
+/// The steps of a launch, and what changes from one to the next.
+struct StepPlace {
+  int of_launch = 0, parity, batch;
+  MACHINE_DEVICE explicit StepPlace(const Arguments& a)
+      : parity(a.parity), batch(static_cast<int>(a.first_step % a.batches)) {}
+  MACHINE_DEVICE void advance(const Arguments& a) {
+    ++of_launch;
+    parity ^= 1;
+    if (++batch == a.batches) batch = 0;
+  }
+};
+
+/// This warpgroup is done with its part of the task, as far as `first` to `last` of its signals say so: what its threads have written,
+/// and what the copy engine has, is there for all who see the counters.
+MACHINE_DEVICE void signal(const Arguments& a, const Task& task, int first, int last) {
+  machine::fence_release_gpu();
+#pragma unroll
+  for (int i = 0; i < 3; ++i)
+    if (i >= first && i <= last && task.signals[i] >= 0)
+      machine::add_relaxed_gpu(a.counters + std::int64_t{kCounterStride} * task.signals[i], 1u);
+}
+
+/// A value that is known when a kernel is compiled, as an argument.
+template <auto kValue>
+struct Constant {
+  static constexpr auto value = kValue;
+};
+
+}  // namespace headroom::tiled

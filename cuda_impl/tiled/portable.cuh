@@ -1,0 +1,679 @@
+// The step of cuda-tiled for every GPU of compute capability 8.0 and newer, and in all four precisions: the same lists, counters and
+// rules as in step.cuh, with cp.async in place of the copy engine, and mma.sync or plain multiply-adds in place of wgmma.
+//
+// Eight warps work on a tile; four fetch. A small tile has too few sums for eight warps, so groups of warps share out its inner index.
+// When the product is done, the sums go through shared memory, band by band: there groups are added up, and each thread gets
+// four columns next to each other of a row. So everything in device memory lies in rows, and is read and written as it lies there.
+//   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
+//   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
+//   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned
+//   on chip: the ring, a.stages of one or two slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
+//   bytes:   (rows + columns) * 128 of the L2 a slab
+//   waits:   counters in the L2 (fetching warps, and the loss of many outputs), full and free stages
+// A tile whose rows or columns end inside of it is padded here and nowhere else: what is fetched from outside of a matrix becomes zero.
+//
+// Order between thread blocks: all threads store, a barrier, then one fences and adds to the counters. Of a fetching warp one lane
+// acquires the counter and the others are behind its warp_sync(); its arrival at the stage's barrier hands on what it has seen to
+// those who multiply, who read slopes and biases.
+#pragma once
+
+#include "rules/activation.cuh"
+#include "rules/optimizer.cuh"
+#include "tiled/loss_rows.cuh"
+#include "tiled/portable_fetch.cuh"
+#include "tiled/update.cuh"
+
+namespace headroom::tiled {
+
+/// A multiplying thread: who it is, and where it is in the ring.
+template <class S>
+struct PortableWorker {
+  PortableMemory<S>& memory;
+  machine::RingPlace ring;
+  Waiter waiter;
+  int timed = -1;  // the task at hand, if this thread keeps its times
+  int thread, warp, lane;
+
+  MACHINE_DEVICE PortableWorker(const Arguments& a, PortableMemory<S>& shared)
+      : memory(shared),
+        waiter{a},
+        thread(machine::thread_index()),
+        warp(machine::uniform(machine::thread_index() / 32)),
+        lane(machine::thread_index() % 32) {}
+
+  MACHINE_DEVICE void meet() const { machine::named_barrier<S::kWorkers>(1); }
+  MACHINE_DEVICE void mark(std::uint64_t TaskTimes::* time) const {
+    if (timed >= 0) waiter.arguments.times[timed].*time = machine::nanoseconds();
+  }
+  /// All is stored: the task's counters from `first` to `last` may say so.
+  MACHINE_DEVICE void tell(const Task& task, int first, int last) const {
+    meet();
+    if (thread == 0) signal(waiter.arguments, task, first, last);
+  }
+  MACHINE_DEVICE void wait_for_stage() const {
+    wait_until(waiter, WaitFor::kFullStage, [&] {
+      return machine::barrier_is_complete(machine::shared_address(&memory.full[ring.stage]), ring.parity);
+    });
+  }
+  MACHINE_DEVICE void release_stage() {
+    machine::warp_sync();
+    if (lane == 0) machine::barrier_arrive(machine::shared_address(&memory.free[ring.stage]));
+    ring.advance(waiter.arguments.stages);
+  }
+};
+
+/// This warp's part of a tile.
+template <class T>
+struct WarpPart {
+  int group, row, column;  // of warps; of the tile
+  MACHINE_DEVICE explicit WarpPart(int warp)
+      : group(warp / T::kWarps),
+        row(warp % T::kWarps / T::kAcross * T::kWarpRows),
+        column(warp % T::kAcross * T::kWarpColumns) {}
+};
+
+/// How the product of a stage's first kInner inner indices lies in it, and in what steps it is made.
+template <class S, class T, bool kAreRowsTurned, bool kAreColumnsTurned, bool kWithRowSums, int kInner>
+struct StageProduct {
+  static constexpr bool kRowsTurned = kAreRowsTurned, kColumnsTurned = kAreColumnsTurned;
+  static constexpr bool kSumsRows = kWithRowSums;
+  static constexpr int kRowsBytes = S::template kRowsBytes<T>;
+  static constexpr int kSteps = kInner / S::Format::kInnerOfStep;
+  template <int kGroups>
+  static constexpr int kStepsOfGroup = (kSteps + kGroups - 1) / kGroups;
+  static_assert(kSteps % T::kGroups == 0 || kSteps < T::kGroups);
+  // Of a group's step number `before` / groups: its slab's place in the stage, and its number in the slab.
+  MACHINE_DEVICE static int slab(int before) { return before / S::kSteps * S::template kSlabBytes<T>; }
+  MACHINE_DEVICE static int step(int group, int before) { return group + before % S::kSteps; }
+  MACHINE_DEVICE static bool ends(int before, int slabs) { return before / S::kSteps >= slabs; }
+};
+
+/// Adds the product of the stage at hand, as far as it is this warp's.
+template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, int kInner, class Sums>
+MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, int slabs,
+                                   Sums& sums) {
+  using Stage = StageProduct<S, T, kRowsTurned, kColumnsTurned, kSumsRows, kInner>;
+  if (Stage::kSteps < T::kGroups && part.group >= Stage::kSteps) return;
+  sums.template multiply<Stage>(worker.memory.stage(worker.ring.stage), part.row, part.column, part.group,
+                                worker.lane, slabs);
+}
+
+/// ready() is called when the first stage is there.
+template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, class Sums, class Ready>
+MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& sums, const Ready& ready) {
+  const WarpPart<T> part(worker.warp);
+  const int stages = S::template stages<T>(inner);
+  sums.clear();
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
+    worker.wait_for_stage();
+    if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
+    multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
+        worker, part, S::template slabs_of_stage<T>(inner - stage * S::template kSlabs<T> * S::kDepth), sums);
+    worker.release_stage();
+  }
+}
+
+/// What a thread has of a tile in whose finishing it takes part: kItems times four columns of a row in each band.
+template <class S, class T>
+struct Share {
+  static constexpr int kAcross = T::kColumns / 4;
+  static constexpr int kRowsAtOnce = S::kWorkers / kAcross;
+  static constexpr int kItems = (T::kBandRows + kRowsAtOnce - 1) / kRowsAtOnce;
+  int column, first;  // of the tile; row of a band
+  bool takes_part;
+  MACHINE_DEVICE explicit Share(int thread)
+      : column(thread % kAcross * 4),
+        first(thread / kAcross),
+        takes_part(T::kBandRows % kRowsAtOnce == 0 || first < T::kBandRows) {}
+  MACHINE_DEVICE int row(int band, int item) const {
+    return S::Format::template row_of_band<T>(band, first + kRowsAtOnce * item);
+  }
+};
+
+/// What finishing a tile takes from device memory, asked for before it is wanted: all at once where there are registers, else a band
+/// ahead. load(row of the tile, first of four columns) gives a Loaded.
+template <class S, class T, class Loaded>
+struct Asked {
+  using Shares = Share<S, T>;
+  static constexpr int kWords = sizeof(Loaded) / 4 * Shares::kItems;  // of a band
+  static constexpr bool kAll = kWords * T::kBands <= 64, kEarly = kWords * T::kBands <= 16;
+  Loaded of[kAll ? T::kBands : 2][Shares::kItems]{};
+
+  template <class Load>
+  MACHINE_DEVICE void ask(const Shares& share, int band, const Load& load) {
+#pragma unroll
+    for (int item = 0; item < Shares::kItems; ++item)
+      if (share.takes_part)
+        of[band % (kAll ? T::kBands : 2)][item] = load(share.row(band, item), share.column);
+  }
+  template <class Load>
+  MACHINE_DEVICE void ask_all(const PortableWorker<S>& worker, const Load& load) {
+    const Shares share(worker.thread);
+#pragma unroll
+    for (int band = 0; band < (kAll ? T::kBands : 1); ++band) ask(share, band, load);
+  }
+  /// Before the product: what there are registers for beside it.
+  template <class Load>
+  MACHINE_DEVICE void ask_early(const PortableWorker<S>& worker, const Load& load) {
+    if constexpr (kEarly) ask_all(worker, load);
+  }
+  template <class Load>
+  MACHINE_DEVICE void ask_late(const PortableWorker<S>& worker, const Load& load) {
+    if constexpr (!kEarly) ask_all(worker, load);
+  }
+};
+
+/// Brings a tile's sums to the threads that finish them: finish(row of the tile, first of four columns, sums, what was asked for).
+template <class S, class T, class Sums, class Loaded, class Load, class Finish>
+MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sums, Asked<S, T, Loaded>& asked,
+                                const Load& load, const Finish& finish) {
+  using Shares = Share<S, T>;
+  const WarpPart<T> part(worker.warp);
+  const Shares share(worker.thread);
+  float* staged = worker.memory.staged;
+  const auto finish_band = [&](int band) {
+    sums.store_band(band, staged + part.group * (T::kBandRows * T::kBandPitch), part.row, part.column,
+                    worker.lane);
+    if (!Asked<S, T, Loaded>::kAll && band + 1 < T::kBands) asked.ask(share, band + 1, load);
+    worker.meet();
+#pragma unroll
+    for (int item = 0; item < Shares::kItems; ++item) {
+      if (!share.takes_part) break;
+      const float* from = staged + (share.first + Shares::kRowsAtOnce * item) * T::kBandPitch + share.column;
+      float4 sum = machine::load_shared_floats(from);
+#pragma unroll
+      for (int group = 1; group < T::kGroups; ++group) {
+        const float4 more = machine::load_shared_floats(from + group * (T::kBandRows * T::kBandPitch));
+        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+      }
+      finish(share.row(band, item), share.column, sum,
+             asked.of[band % (Asked<S, T, Loaded>::kAll ? T::kBands : 2)][item]);
+    }
+    worker.meet();
+  };
+#pragma unroll
+  for (int band = 0; band < T::kBands; ++band) finish_band(band);
+}
+
+/// The same where nothing is asked for.
+struct Nothing {};
+template <class S, class T, class Sums, class Finish>
+MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sums, const Finish& finish) {
+  Asked<S, T, Nothing> asked;
+  finish_tile<S, T>(
+      worker, sums, asked, [](int, int) { return Nothing{}; },
+      [&](int row, int column, float4 sum, Nothing) { finish(row, column, sum); });
+}
+
+template <class Value>
+MACHINE_DEVICE Value* place_in(const Rows& matrix, int slice, int row, int column) {
+  return static_cast<Value*>(matrix.values) + slice * matrix.slice + std::int64_t{row} * matrix.pitch +
+         column;
+}
+
+/// Biases of this thread's columns of a tile.
+template <class S>
+MACHINE_DEVICE float4 biases_of(const LayerArguments& layer, const Task& task,
+                                const PortableWorker<S>& worker) {
+  return __ldcg(reinterpret_cast<const float4*>(layer.bias + S::kColumns * task.column +
+                                                worker.thread % (S::kColumns / 4) * 4));
+}
+MACHINE_DEVICE float4 sum_of(float4 a, float4 b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// ---- forward and input gradient
+
+/// Activations other than ReLU are functions of their own: written out in every tile's finishing they would be most of the kernel.
+MACHINE_DEVICE_CALLED float4 activated_four(Activation activation, float4 z) {
+  with_activation(activation, [&](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::value;
+    z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
+                    rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
+  });
+  return z;
+}
+MACHINE_DEVICE float4 passed_back_four(Constant<Activation::kRelu>, float4 kept, float4 sum) {
+  constexpr Activation kRelu = Activation::kRelu;
+  return make_float4(rules::passed_back(kRelu, kept.x, sum.x), rules::passed_back(kRelu, kept.y, sum.y),
+                     rules::passed_back(kRelu, kept.z, sum.z), rules::passed_back(kRelu, kept.w, sum.w));
+}
+MACHINE_DEVICE_CALLED float4 passed_back_four(Activation activation, float4 kept, float4 sum) {
+  with_activation(activation, [&](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::value;
+    sum = make_float4(
+        rules::passed_back(kActivation, kept.x, sum.x), rules::passed_back(kActivation, kept.y, sum.y),
+        rules::passed_back(kActivation, kept.z, sum.z), rules::passed_back(kActivation, kept.w, sum.w));
+  });
+  return sum;
+}
+
+template <class S>
+MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                 const StepPlace& step) {
+  using Format = typename S::Format;
+  using T = typename S::Chain;
+  const LayerArguments& layer = a.layer[task.layer];
+  const Rows& to = a.layer[task.layer + 1].input_rows;
+  typename Format::template Sums<T> sums;
+  float4 bias;
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+                                             [&] { bias = biases_of(layer, task, worker); });
+  worker.mark(&TaskTimes::products);
+  finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
+    const int row = S::kRows * task.row + row_of_tile, column = S::kColumns * task.column + column_of_tile;
+    if (row >= a.batch || column >= layer.out) return;
+    float4 z = sum_of(sum, bias);
+    if (a.activation == Activation::kRelu) {
+      z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
+    } else {
+      const auto keep = [&] {
+        Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+      };
+      if (!keeps_outputs(a.activation)) keep();
+      z = activated_four(a.activation, z);
+      if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
+    }
+    Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
+  });
+  worker.tell(task, 0, 1);
+}
+
+/// A tile of a hidden layer's gradient. Slopes come from the activations, or from what is kept beside them.
+template <class S>
+struct InputGradient {
+  using Format = typename S::Format;
+  using T = typename S::Chain;
+  const Arguments& a;
+  const Task& task;
+  const PortableWorker<S>& worker;
+  int parity;
+  Asked<S, T, float4> asked;
+
+  MACHINE_DEVICE InputGradient(const Arguments& arguments, const Task& of, const PortableWorker<S>& by,
+                               const StepPlace& step)
+      : a(arguments), task(of), worker(by), parity(step.parity) {}
+
+  MACHINE_DEVICE bool inside(int row, int column) const {
+    return S::kRows * task.row + row < a.batch &&
+           S::kColumns * task.column + column < a.layer[task.layer].out;
+  }
+  MACHINE_DEVICE typename S::Value* place(const Rows& matrix, int slice, int row, int column) const {
+    return place_in<typename S::Value>(matrix, slice, S::kRows * task.row + row,
+                                       S::kColumns * task.column + column);
+  }
+  MACHINE_DEVICE float4 load(int row, int column) const {
+    if (!inside(row, column)) return make_float4(0, 0, 0, 0);
+    if (a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded))
+      return Format::load(place(a.layer[task.layer + 1].input_rows, parity, row, column));
+    return Format::load(place(a.layer[task.layer].kept_rows, 0, row, column));
+  }
+  /// When what the forward pass has stored is there: with the product's first stage.
+  MACHINE_DEVICE void ask_early() {
+    asked.ask_early(worker, [&](int row, int column) { return load(row, column); });
+  }
+  template <class Sums>
+  MACHINE_DEVICE void finish(const Sums& sums) {
+    const auto load_one = [&](int row, int column) { return load(row, column); };
+    asked.ask_late(worker, load_one);
+    finish_tile<S, T>(worker, sums, asked, load_one, [&](int row, int column, float4 sum, float4 kept) {
+      if (!inside(row, column)) return;
+      sum = a.activation == Activation::kRelu ? passed_back_four(Constant<Activation::kRelu>{}, kept, sum)
+                                              : passed_back_four(a.activation, kept, sum);
+      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, 0, row, column), sum);
+    });
+  }
+};
+
+template <class S>
+MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                        const StepPlace& step) {
+  using T = typename S::Chain;
+  typename S::Format::template Sums<T> sums;
+  InputGradient<S> gradient(a, task, worker, step);
+  multiply_stages<S, T, false, true, false>(worker, inner_of(a, task), sums, [&] { gradient.ask_early(); });
+  worker.mark(&TaskTimes::products);
+  gradient.finish(sums);
+  worker.tell(task, 0, 1);
+}
+
+// ---- outputs and loss
+
+/// The sum over all threads, of values of warps, in all of them.
+template <class S>
+MACHINE_DEVICE float sum_of_warps(const PortableWorker<S>& worker, float of_warp) {
+  worker.meet();  // whoever read them before has
+  if (worker.lane == 0) worker.memory.sums[worker.warp] = of_warp;
+  worker.meet();
+  const float* of = worker.memory.sums;
+  return ((of[0] + of[1]) + (of[2] + of[3])) + ((of[4] + of[5]) + (of[6] + of[7]));
+}
+
+/// Outputs that fit one tile: the loss and its gradient. With Form::kLossGradient, also the gradient of the last hidden layer: a second
+/// product, whose rows' factor is written into the stage that has the columns' (step.cuh says why).
+template <class S>
+MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                          const StepPlace& step) {
+  using Format = typename S::Format;
+  using Value = typename S::Value;
+  const bool goes_on = machine::uniform(static_cast<int>(task.form)) == static_cast<int>(Form::kLossGradient);
+  const bool stores_loss = machine::uniform(task.column) == 0;
+  const LayerArguments& last = a.layer[a.layers - 1];
+  float* outputs = worker.memory.outputs;
+  {
+    using T = typename S::Outputs;
+    typename Format::template Sums<T> sums;
+    multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums, [] {});
+    finish_tile<S, T>(worker, sums, [&](int row, int column, float4 sum) {
+      *reinterpret_cast<float4*>(outputs + row * S::kOutputsPitch + column) = sum;
+    });  // ends with a meeting
+  }
+  if (goes_on) worker.wait_for_stage();
+  unsigned char* stage = worker.memory.stage(worker.ring.stage);
+  constexpr int kPieces = kOutputsOfTile / 8;  // two columns of a row each
+  const int first = worker.lane % 4 * 2;
+  float loss = 0;
+  for (int of_tile = worker.thread / 4; of_tile < S::kRows; of_tile += S::kWorkers / 4) {
+    const SampleRow row(a, step, S::kRows * task.row + of_tile);
+    float2 z[kPieces];
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      z[j] = *reinterpret_cast<const float2*>(outputs + of_tile * S::kOutputsPitch + 8 * j + first);
+      const float2 bias = __ldcg(reinterpret_cast<const float2*>(last.bias + 8 * j + first));
+      z[j].x += bias.x, z[j].y += bias.y;
+    }
+    const float of_row =
+        a.loss == Loss::kCrossEntropy
+            ? cross_entropy_of_row(z, last.out, first, a.labels[row.sample], a.gradient_scale)
+            : loss_of_row(z, a.loss, last.out, first, a.targets + row.sample * last.out, a.gradient_scale);
+    if (row.inside && first == 0) loss += of_row;
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const int column = 8 * j + first;
+      if (goes_on) {
+        const int piece = column * S::kValueBytes / 16;
+        const int place = Format::template place_of_piece<false, 8>(of_tile, piece);
+        Format::store_two(
+            reinterpret_cast<Value*>(stage + of_tile * 128 + place * 16) + column % (16 / S::kValueBytes),
+            z[j].x, z[j].y);
+      }
+      if ((!goes_on || stores_loss) && row.inside && column < last.gradient_rows.pitch)
+        Format::store_two(place_in<Value>(last.gradient_rows, 0, row.row, column), z[j].x, z[j].y);
+    }
+  }
+#pragma unroll
+  for (int distance = 4; distance < 32; distance *= 2) loss += machine::shuffle_xor(loss, distance);
+  const float of_tile = sum_of_warps(worker, loss);  // behind its meetings the stage is whole
+  if (worker.thread == 0 && (!goes_on || stores_loss))
+    a.loss_sums[std::int64_t{step.parity} * a.loss_parts + task.row] = of_tile;
+  if (goes_on) {
+    using T = typename S::Chain;
+    typename Format::template Sums<T> sums;
+    InputGradient<S> gradient(a, task, worker, step);
+    gradient.ask_early();
+    sums.clear();
+    multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), 1, sums);
+    worker.release_stage();
+    worker.mark(&TaskTimes::products);
+    gradient.finish(sums);
+    worker.tell(task, 0, 2);
+  } else {
+    worker.mark(&TaskTimes::products);
+    worker.tell(task, 0, 1);
+  }
+}
+
+/// A tile of many outputs, to device memory.
+template <class S>
+MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker) {
+  using T = typename S::Chain;
+  const LayerArguments& layer = a.layer[task.layer];
+  typename S::Format::template Sums<T> sums;
+  float4 bias;
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+                                             [&] { bias = biases_of(layer, task, worker); });
+  worker.mark(&TaskTimes::products);
+  finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
+    const int row = S::kRows * task.row + row_of_tile, column = S::kColumns * task.column + column_of_tile;
+    if (row < a.batch && column < a.outputs_pitch)
+      __stcg(reinterpret_cast<float4*>(a.outputs + std::int64_t{row} * a.outputs_pitch + column),
+             sum_of(sum, bias));
+  });
+  worker.tell(task, 0, 1);
+}
+
+/// Loss and gradient of kRowsOfLoss rows of many outputs, a warp each.
+template <class S>
+MACHINE_DEVICE void loss_of_rows(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                 const StepPlace& step) {
+  static_assert(kRowsOfLoss == 8);
+  const LayerArguments& layer = a.layer[task.layer];
+  const int first_row = S::kRows * task.row + kRowsOfLoss * task.column;
+  if (worker.lane == 0) wait_for_counter(worker.waiter, WaitFor::kOutputs, a, task.rows, step.of_launch);
+  worker.meet();
+  worker.mark(&TaskTimes::first_slab);
+  const SampleRow row(a, step, first_row + worker.warp);
+  float loss = 0;
+  if (row.inside)
+    loss =
+        loss_of_outputs(a, row, layer.out, worker.lane, [&](int column, float x, float y, float z, float w) {
+          S::Format::store_unrounded(place_in<typename S::Value>(layer.gradient_rows, 0, row.row, column),
+                                     make_float4(x, y, z, w));
+        });
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) loss += machine::shuffle_xor(loss, distance);
+  worker.mark(&TaskTimes::products);
+  const float of_rows = sum_of_warps(worker, loss);
+  if (worker.thread == 0 && first_row < a.batch)
+    a.loss_sums[std::int64_t{step.parity} * a.loss_parts + first_row / kRowsOfLoss] = of_rows;
+  worker.tell(task, 0, 1);
+}
+
+/// The step's loss from its parts, in an order that is always the same. By the task that is the first to know that all are there.
+template <class S>
+MACHINE_DEVICE void finish_loss(const Arguments& a, const PortableWorker<S>& worker, const StepPlace& step) {
+  const float* parts = a.loss_sums + std::int64_t{step.parity} * a.loss_parts;
+  float sum = 0;
+  for (int part = worker.thread; part < a.loss_parts; part += S::kWorkers) sum += __ldcg(parts + part);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
+  const float of_step = sum_of_warps(worker, sum);
+  if (worker.thread == 0)
+    a.losses[(a.first_step + step.of_launch) % a.loss_slots] = of_step / static_cast<float>(a.batch);
+}
+
+// ---- weight gradient and update
+
+/// Four weights of a row, and their slots.
+template <int kSlots>
+struct FourWeights {
+  float4 weights, slots[kSlots == 0 ? 1 : kSlots];
+};
+
+/// A tile of weights with their slots, updated.
+template <class S, int kSlots>
+struct WeightsTile {
+  using Format = typename S::Format;
+  using T = typename S::Weights;
+  const Task& task;
+  const LayerArguments& layer;
+  int parity;
+  Asked<S, T, FourWeights<kSlots>> asked;
+
+  MACHINE_DEVICE WeightsTile(const Arguments& a, const Task& of, const StepPlace& step)
+      : task(of), layer(a.layer[of.layer]), parity(step.parity) {}
+
+  MACHINE_DEVICE std::int64_t place(int row, int column) const {  // -1: outside
+    row += S::kWeightRows * task.row, column += S::kWeightColumns * task.column;
+    return row < layer.out && column < layer.in ? std::int64_t{row} * layer.weight_rows.pitch + column : -1;
+  }
+  MACHINE_DEVICE typename S::Value* factors(int slice, std::int64_t at) const {
+    return static_cast<typename S::Value*>(layer.weight_rows.values) + slice * layer.weight_rows.slice + at;
+  }
+  MACHINE_DEVICE float* masters(std::int64_t at) const {
+    if constexpr (Format::kMastersAreFactors)
+      return factors(parity, at);
+    else
+      return reinterpret_cast<float*>(layer.masters) + at;
+  }
+  MACHINE_DEVICE float4* slot_of(int slot, std::int64_t at) const {
+    return reinterpret_cast<float4*>(reinterpret_cast<float*>(layer.slots[slot]) + at);
+  }
+  MACHINE_DEVICE FourWeights<kSlots> load(int row, int column) const {
+    FourWeights<kSlots> four{};
+    const std::int64_t at = place(row, column);
+    if (at < 0) return four;
+    four.weights = __ldcg(reinterpret_cast<const float4*>(masters(at)));
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) four.slots[slot] = __ldcg(slot_of(slot, at));
+    return four;
+  }
+  MACHINE_DEVICE void ask_early(const PortableWorker<S>& worker) {
+    asked.ask_early(worker, [&](int row, int column) { return load(row, column); });
+  }
+  template <class Sums>
+  MACHINE_DEVICE void finish(const Arguments& a, const StepPlace& step, const PortableWorker<S>& worker,
+                             const Sums& sums, bool was_asked) {
+    const auto load_one = [&](int row, int column) { return load(row, column); };
+    if (was_asked)
+      asked.ask_late(worker, load_one);
+    else
+      asked.ask_all(worker, load_one);
+    const rules::UpdateFactors factors_of_step = factors_of(a, step);
+    finish_tile<S, T>(worker, sums, asked, load_one,
+                      [&](int row, int column, float4 sum, FourWeights<kSlots> four) {
+                        const std::int64_t at = place(row, column);
+                        if (at < 0) return;
+                        const float scale = a.inverse_loss_scale;
+                        float4 &w = four.weights, &m = four.slots[0], &v = four.slots[kSlots > 1 ? 1 : 0];
+                        update<kSlots>(factors_of_step, scale * sum.x, w.x, m.x, v.x);
+                        update<kSlots>(factors_of_step, scale * sum.y, w.y, m.y, v.y);
+                        update<kSlots>(factors_of_step, scale * sum.z, w.z, m.z, v.z);
+                        update<kSlots>(factors_of_step, scale * sum.w, w.w, m.w, v.w);
+#pragma unroll
+                        for (int slot = 0; slot < kSlots; ++slot) __stcg(slot_of(slot, at), four.slots[slot]);
+                        if constexpr (!Format::kMastersAreFactors)
+                          __stcg(reinterpret_cast<float4*>(masters(at)), w);
+                        Format::store_weights(factors(parity ^ 1, at), w);
+                      });
+  }
+};
+
+/// The biases of the tile's rows, whose gradients' sums the groups of warps have left in shared memory.
+template <class S, int kSlots>
+MACHINE_DEVICE void update_biases(const Arguments& a, const Task& task, const PortableWorker<S>& worker,
+                                  const StepPlace& step) {
+  const LayerArguments& layer = a.layer[task.layer];
+  const int row = S::kWeightRows * task.row + worker.thread;
+  if (worker.thread >= S::kWeightRows || row >= layer.out) return;
+  const rules::UpdateFactors factors = factors_of(a, step);
+  float sum = worker.memory.row_sums[worker.thread];
+#pragma unroll
+  for (int group = 1; group < S::Weights::kGroups; ++group)
+    sum += worker.memory.row_sums[group * S::kWeightRows + worker.thread];
+  float value = __ldcg(layer.bias + row), slots[2] = {};
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) slots[slot] = __ldcg(layer.bias_slots[slot] + row);
+  update<kSlots>(factors, a.inverse_loss_scale * sum, value, slots[0], slots[1]);
+  __stcg(layer.bias + row, value);
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + row, slots[slot]);
+}
+
+template <class S>
+MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                         const StepPlace& step) {
+  using T = typename S::Weights;
+  typename S::Format::template Sums<T> sums;
+  const bool with_bias = machine::uniform(task.column) == 0;
+  WeightsTile<S, 0> tile(a, task, step);
+  if (a.slots == 0) tile.ask_early(worker);
+  if (with_bias) {
+    multiply_stages<S, T, true, true, true>(worker, inner_of(a, task), sums, [] {});
+    const WarpPart<T> part(worker.warp);
+    if (part.column == 0)
+      sums.for_row_sums(part.row, worker.lane, [&](int row, float sum) {
+        worker.memory.row_sums[part.group * S::kWeightRows + row] = sum;
+      });
+  } else {
+    multiply_stages<S, T, true, true, false>(worker, inner_of(a, task), sums, [] {});
+  }
+  worker.mark(&TaskTimes::products);
+  with_slots(a.slots, [&](auto slots) {
+    constexpr int kSlots = decltype(slots)::value;
+    if constexpr (kSlots == 0)
+      tile.finish(a, step, worker, sums, true);
+    else
+      WeightsTile<S, kSlots>(a, task, step).finish(a, step, worker, sums, false);
+    if (with_bias) update_biases<S, kSlots>(a, task, worker, step);  // behind the tile's meetings
+  });
+  worker.tell(task, 0, 1);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0) finish_loss<S>(a, worker, step);
+}
+
+// ---- the kernel
+
+template <class S>
+MACHINE_DEVICE void work(const Arguments& a, PortableMemory<S>& memory) {
+  PortableWorker<S> worker(a, memory);
+  List<true> list(a, 0, 1);
+  for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
+    do {
+      const Task task = list.take();
+      worker.waiter.step = step.of_launch, worker.waiter.order = task.order;
+      const bool timed = a.times != nullptr && worker.thread == 0 && step.of_launch == a.steps - 1;
+      worker.timed = timed ? list.index() : -1;
+      worker.mark(&TaskTimes::begin);
+      switch (static_cast<Form>(machine::uniform(static_cast<int>(task.form)))) {
+        case Form::kForward:
+          forward_tile<S>(a, task, worker, step);
+          break;
+        case Form::kOutputLoss:
+        case Form::kLossGradient:
+          outputs_and_loss_tile<S>(a, task, worker, step);
+          break;
+        case Form::kOutputs:
+          outputs_tile<S>(a, task, worker);
+          break;
+        case Form::kLoss:
+          loss_of_rows<S>(a, task, worker, step);
+          break;
+        case Form::kInputGradient:
+          input_gradient_tile<S>(a, task, worker, step);
+          break;
+        case Form::kWeightGradient:
+          weight_gradient_tile<S>(a, task, worker, step);
+          break;
+        case Form::kWeightGradientPart:  // these two are not in its lists
+        case Form::kUpdate:
+        case Form::kPause:
+          break;
+      }
+      worker.mark(&TaskTimes::end);
+    } while (!list.step_ends());
+  }
+}
+
+template <class Format, int kRows, int kColumns, int kWeightRows, int kWeightColumns>
+__global__ void __launch_bounds__(384, 1) train_portable_kernel(const __grid_constant__ Arguments a) {
+  using S = PortableShape<Format, kRows, kColumns, kWeightRows, kWeightColumns>;
+  unsigned char* begin = machine::shared_memory();
+  begin += (0u - machine::shared_address(begin)) & 127u;
+  auto& memory = *reinterpret_cast<PortableMemory<S>*>(begin);
+  if (machine::thread_index() == 0)
+    for (int stage = 0; stage < a.stages; ++stage) {
+      machine::barrier_init(machine::shared_address(&memory.full[stage]),
+                            4 * (32 + 1));                                     // the fetching warps
+      machine::barrier_init(machine::shared_address(&memory.free[stage]), 8);  // the warps that multiply
+    }
+  machine::block_sync();
+  const int warp = machine::uniform(machine::thread_index() / 32);
+  const int fetcher = warp - S::kWorkers / 32;
+  if (fetcher >= 2) return fetch_columns<S>(a, memory, fetcher % 2);
+  if (fetcher >= 0) return fetch_rows<S>(a, memory, fetcher % 2);
+
+  work<S>(a, memory);
+}
+
+}  // namespace headroom::tiled

@@ -1,0 +1,395 @@
+// What the portable kernel's four precisions have of their own: how values are stored, and how a warp multiplies what lies in a stage of
+// the ring.
+//
+// A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
+// tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
+// reads them together finds them in different banks: place_of_piece() and kApart.
+//
+// A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
+#pragma once
+
+#include <cstdint>
+
+#include "machine/formats.cuh"
+#include "machine/fragments.cuh"
+#include "machine/matrices.cuh"
+#include "machine/memory.cuh"
+#include "machine/mma.cuh"
+#include "machine/numbers.cuh"
+#include "machine/reductions.cuh"
+#include "machine/thread.cuh"
+
+namespace headroom::tiled {
+
+/// How a tile's product is shared out among eight warps: warps beside each other have parts of the tile, groups of them every kGroups-th
+/// step of the inner index.
+template <class Format, int kTileRows, int kTileColumns>
+struct Split {
+  static constexpr int kRows = kTileRows, kColumns = kTileColumns;
+  static constexpr int kLeastGroups =
+      8 / ((kRows < 64 ? 1 : kRows / 64) * (kColumns < 32 ? 1 : kColumns / 32));
+  static constexpr int kGroups = kLeastGroups < Format::kMostGroups ? kLeastGroups : Format::kMostGroups;
+  static constexpr int kWarpRows = (kRows < 64 ? kRows : 64) * kGroups / kLeastGroups;
+  static constexpr int kWarpColumns = kColumns < 32 ? kColumns : 32;
+  static constexpr int kAcross = kColumns / kWarpColumns, kWarps = kRows / kWarpRows * kAcross;  // of a group
+  static_assert(kWarps * kGroups == 8);
+
+  static constexpr int kBands = kWarpRows / 16, kBandRows = kRows / kBands;
+  static constexpr int kBandPitch =
+      kColumns + Format::kBandPad;  // of staged sums: neighbouring rows in other banks
+  static constexpr int kStagedFloats = kGroups * kBandRows * kBandPitch;
+};
+
+// ---- plain multiply-adds
+
+/// A lane has four rows next to each other in every 32, four columns in every 16. Lanes stand 8 x 4 over them, and the bits of a lane's
+/// number take turns: where a lane and the next one, or the one behind that, read the same place, a load of 8 or 16 bytes takes half
+/// the time.
+struct MultiplyAdds {
+  static constexpr int kInnerOfStep = 4;
+  static constexpr int kMostGroups = 8;
+  static constexpr int kApart = 0;  // bytes between turned lines
+  static constexpr int kBandPad = 4;
+  static constexpr int kSlabsOfSmallTiles = 1;  // that a stage has, at least
+
+  template <bool kTurned, int kPieces>
+  MACHINE_DEVICE static int place_of_piece(int line, int piece) {
+    return kTurned ? piece : piece ^ line / 4 % 8;
+  }
+  MACHINE_DEVICE static int lane_row(int lane) { return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4); }
+  MACHINE_DEVICE static int lane_column(int lane) { return (lane >> 1 & 1) | (lane >> 2 & 2); }
+
+  template <class Split>
+  struct Sums {
+    static constexpr int kRows = Split::kWarpRows / 8, kColumns = Split::kWarpColumns / 4;
+    float of[kRows][kColumns], of_rows[kRows];
+
+    MACHINE_DEVICE void clear() {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        of_rows[row] = 0;
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column) of[row][column] = 0;
+      }
+    }
+
+    /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins. What
+    /// two inner indices take is read while the two before are multiplied.
+    template <class Stage>
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
+                                 int slabs) {
+      constexpr int kHalves = 2 * Stage::template kStepsOfGroup<Split::kGroups>;
+      float a[2][2][kRows], b[2][2][kColumns];
+      const auto load_half = [&](int half) {
+        const int step = Stage::step(group, Split::kGroups * (half / 2));
+        const unsigned char* slab = stage + Stage::slab(Split::kGroups * (half / 2));
+        load<Stage::kRowsTurned, Split::kRows, 8>(slab, row, lane_row(lane), step, half % 2, a[half % 2]);
+        load<Stage::kColumnsTurned, Split::kColumns, 4>(slab + Stage::kRowsBytes, column, lane_column(lane),
+                                                        step, half % 2, b[half % 2]);
+      };
+      load_half(0);
+#pragma unroll 4
+      for (int half = 0; half < kHalves; ++half) {
+        if (Stage::ends(Split::kGroups * (half / 2), slabs)) break;
+        if (half + 1 < kHalves) load_half(half + 1);
+
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j)
+              of[i][j] = fmaf(a[half % 2][k][i], b[half % 2][k][j], of[i][j]);
+            if constexpr (Stage::kSumsRows) of_rows[i] += a[half % 2][k][i];
+          }
+      }
+    }
+
+    MACHINE_DEVICE void store_band(int band, float* staged /* [.][kBandPitch] */, int row_of_tile, int column,
+                                   int lane) const {
+      // 16 rows of the warp, two of each eighth lane.
+      float* to = staged + (row_of_tile / Split::kWarpRows * 16 + lane_row(lane) * 2) * Split::kBandPitch +
+                  column + lane_column(lane) * 4;
+#pragma unroll
+      for (int of_band = 0; of_band < Split::kBands; ++of_band)
+        if (band == of_band)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int j = 0; j < kColumns; j += 4) {
+              const float* from = &of[2 * of_band + i][j];
+              *reinterpret_cast<float4*>(to + i * Split::kBandPitch + 4 * j) =
+                  make_float4(from[0], from[1], from[2], from[3]);
+            }
+    }
+    /// Calls work(row of the tile, sum) for the sums of rows, by one of the lanes that have them.
+    template <class Work>
+    MACHINE_DEVICE void for_row_sums(int row, int lane, const Work& work) const {
+      if (lane_column(lane) != 0) return;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) work(row + lane_row(lane) * 4 + i % 4 + i / 4 * 32, of_rows[i]);
+    }
+
+   private:
+    /// Values of inner indices 4 step + 2 half and one more. `first` is a multiple of 32, or 0.
+    template <bool kTurned, int kTile, int kLanes, int kCount>
+    MACHINE_DEVICE static void load(const unsigned char* lines, int first, int lane, int step, int half,
+                                    float (&values)[2][kCount]) {
+      const std::uint32_t base = machine::shared_address(lines);
+      if constexpr (kTurned) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+#pragma unroll
+          for (int i = 0; i < kCount; i += 4) {
+            const float4 four = machine::load_shared_floats(
+                base + ((kInnerOfStep * step + 2 * half + k) * kTile + first + 4 * lane + kLanes * i) * 4);
+            values[k][i] = four.x, values[k][i + 1] = four.y, values[k][i + 2] = four.z,
+            values[k][i + 3] = four.w;
+          }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const int line = first + 4 * lane + i % 4 + kLanes * (i - i % 4);
+          const float2 two = machine::load_shared_pair(
+              base + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16 +
+              8 * half);
+          values[0][i] = two.x, values[1][i] = two.y;
+        }
+      }
+    }
+  };
+
+  /// The row of the tile that is row `staged` of a band.
+  template <class Split>
+  MACHINE_DEVICE static int row_of_band(int band, int staged) {
+    return staged / 16 * Split::kWarpRows + staged % 16 / 2 * 4 + staged % 2 + band % 2 * 2 + band / 2 * 32;
+  }
+};
+
+// ---- the tensor cores, by mma.sync
+
+/// `Kind` has product(), and kBytes of a value. With kRounds gradients lie in memory as they are, since a bias's gradient is their sum, and
+/// are rounded on their way into a product; a product with turned columns is one whose rows are gradients.
+template <class Kind>
+struct TensorProducts {
+  static constexpr int kInnerOfStep = 32 / Kind::kBytes;
+  static constexpr int kMostGroups = 4;
+  static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
+  static constexpr int kBandPad = 8;
+  static constexpr int kSlabsOfSmallTiles = 2;  // else waiting for the stage takes as long as its products
+
+  template <bool kTurned, int kPieces>
+  MACHINE_DEVICE static int place_of_piece(int line, int piece) {
+    if constexpr (!kTurned)
+      return piece ^ line % 8;
+    else if constexpr (Kind::kBytes == 4)
+      return piece;
+
+    else
+      return piece ^ (kPieces < 8 ? line / 2 % 4 : line % 8);
+  }
+
+  template <class Split>
+  struct Sums {
+    static constexpr int kRows = Split::kWarpRows / 16, kColumns = Split::kWarpColumns / 8;
+    float of[kRows][kColumns][4], of_rows[kRows][4];
+
+    MACHINE_DEVICE void clear() {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          of_rows[row][i] = 0;
+#pragma unroll
+          for (int column = 0; column < kColumns; ++column) of[row][column][i] = 0;
+        }
+    }
+
+    template <class Stage>
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
+                                 int slabs) {
+#pragma unroll
+      for (int step = 0; step < Stage::template kStepsOfGroup<Split::kGroups>; ++step) {
+        if (Stage::ends(Split::kGroups * step, slabs)) break;
+        const unsigned char* slab = stage + Stage::slab(Split::kGroups * step);
+        multiply_step<Stage>(slab, slab + Stage::kRowsBytes, row, column, lane,
+                             Stage::step(group, Split::kGroups * step));
+      }
+    }
+    template <class Stage>
+    MACHINE_DEVICE void multiply_step(const unsigned char* rows, const unsigned char* columns, int row,
+                                      int column, int lane, int step) {
+      std::uint32_t b[kColumns][2];
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 2) {  // first all of eight columns, then of the next
+        std::uint32_t words[4];
+        load<Stage::kColumnsTurned, Split::kColumns, false>(columns, column + 8 * j, lane, step, words);
+        b[j][0] = words[0], b[j][1] = words[1], b[j + 1][0] = words[2], b[j + 1][1] = words[3];
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        std::uint32_t a[4];
+        load<Stage::kRowsTurned, Split::kRows, true>(rows, row + 16 * i, lane, step, a);
+        if constexpr (Stage::kSumsRows && Kind::kRounds) {
+          of_rows[i][0] += machine::bits_to_float(a[0]) + machine::bits_to_float(a[2]);
+          of_rows[i][2] += machine::bits_to_float(a[1]) + machine::bits_to_float(a[3]);
+        }
+        if constexpr (Stage::kColumnsTurned && Kind::kRounds)
+#pragma unroll
+          for (std::uint32_t& word : a)
+            word = machine::float_to_bits(machine::round_tf32(machine::bits_to_float(word)));
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) Kind::product(of[i][j], a[0], a[1], a[2], a[3], b[j][0], b[j][1]);
+        if constexpr (Stage::kSumsRows && !Kind::kRounds)
+          Kind::product(of_rows[i], a[0], a[1], a[2], a[3], Kind::kOnes, Kind::kOnes);
+      }
+    }
+
+    MACHINE_DEVICE void store_band(int band, float* staged, int row_of_tile, int column, int lane) const {
+      float* to = staged + (row_of_tile / Split::kWarpRows * 16 + lane / 4) * Split::kBandPitch + column +
+                  lane % 4 * 2;
+#pragma unroll
+      for (int of_band = 0; of_band < Split::kBands; ++of_band)
+        if (band == of_band)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j)
+              *reinterpret_cast<float2*>(to + 8 * half * Split::kBandPitch + 8 * j) =
+                  make_float2(of[of_band][j][2 * half], of[of_band][j][2 * half + 1]);
+    }
+    template <class Work>
+    MACHINE_DEVICE void for_row_sums(int row, int lane, const Work& work) const {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float sum = Kind::kRounds ? machine::quad_sum(of_rows[i][2 * half])
+                                          : of_rows[i][2 * half];  // of every fourth inner index
+          if (lane % 4 == 0) work(row + 16 * i + 8 * half + lane / 4, sum);
+        }
+    }
+
+   private:
+    /// 16 rows (or columns) of the tile from `first` on: words 0 and 2 of the first eight and the first half of the step's inner indices,
+    /// and the second half; with kRowsFirst words 1 and 2 are the other way round.
+    template <bool kTurned, int kTile, bool kRowsFirst>
+    MACHINE_DEVICE static void load(const unsigned char* lines, int first, int lane, int step,
+                                    std::uint32_t* words) {
+      constexpr int kPieces = kTurned ? kTile * Kind::kBytes / 16 : 8;
+      const int matrix = lane / 8;
+      const int outer = (kRowsFirst ? matrix % 2 : matrix / 2),
+                inner = (kRowsFirst ? matrix / 2 : matrix % 2);
+      if constexpr (!kTurned) {
+        const int line = first + 8 * outer + lane % 8;
+        machine::load_matrices(lines + line * 128 + place_of_piece<false, 8>(lane, 2 * step + inner) * 16,
+                               words);
+      } else if constexpr (Kind::kBytes == 2) {
+        const int line = kInnerOfStep * step + 8 * inner + lane % 8;
+        machine::load_matrices_transposed(
+            lines + (line * kPieces + place_of_piece<true, kPieces>(line, first / 8 + outer)) * 16, words);
+      } else {
+        constexpr int kLine = 4 * kTile + kApart;
+        const unsigned char* of_lane =
+            lines + (kInnerOfStep * step + lane % 4) * kLine + (first + lane / 4) * 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          words[i] = *reinterpret_cast<const std::uint32_t*>(
+              of_lane + 4 * kLine * (kRowsFirst ? i / 2 : i % 2) + 32 * (kRowsFirst ? i % 2 : i / 2));
+      }
+    }
+  };
+
+  template <class Split>
+  MACHINE_DEVICE static int row_of_band(int band, int staged) {
+    return staged / 16 * Split::kWarpRows + 16 * band + staged % 16;
+  }
+};
+
+struct Tf32Kind {
+  static constexpr int kBytes = 4;
+  static constexpr bool kRounds = true;
+  static constexpr std::uint32_t kOnes = 0;  // not asked for
+  template <class Sums>
+  MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    machine::mma_tf32(sums, a0, a1, a2, a3, b0, b1);
+  }
+};
+struct Fp16Kind {
+  static constexpr int kBytes = 2;
+  static constexpr bool kRounds = false;
+  static constexpr std::uint32_t kOnes = 0x3c003c00;
+  template <class Sums>
+  MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    machine::mma_fp16(sums, a0, a1, a2, a3, b0, b1);
+  }
+};
+struct Bf16Kind {
+  static constexpr int kBytes = 2;
+  static constexpr bool kRounds = false;
+  static constexpr std::uint32_t kOnes = 0x3f803f80;
+  template <class Sums>
+  MACHINE_DEVICE static void product(Sums& sums, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+    machine::mma_bf16(sums, a0, a1, a2, a3, b0, b1);
+  }
+};
+
+// ---- formats
+
+/// 32-bit values. kRounds: to tf32 where they are stored for products, but for gradients and what slopes are taken from.
+template <bool kRounds, class Products>
+struct ThirtyTwoBits : Products {
+  using Value = float;
+  static constexpr bool kMastersAreFactors = !kRounds;  // fp32 weights enter products as they are
+  static constexpr bool kKeepsRounded = !kRounds;  // slopes may be taken from what is stored for products
+  MACHINE_DEVICE static float rounded(float value) { return kRounds ? machine::round_tf32(value) : value; }
+  MACHINE_DEVICE static float4 load(const float* values) {
+    return __ldcg(reinterpret_cast<const float4*>(values));
+  }
+  MACHINE_DEVICE static void store_unrounded(float* values, float4 v) {
+    __stcg(reinterpret_cast<float4*>(values), v);
+  }
+  MACHINE_DEVICE static void store(float* values, float4 v) {
+    store_unrounded(values, make_float4(rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w)));
+  }
+  MACHINE_DEVICE static void store_weights(float* values, float4 v) { store(values, v); }
+  /// Two values of a gradient, at a multiple of two.
+  MACHINE_DEVICE static void store_two(float* values, float x, float y) {
+    *reinterpret_cast<float2*>(values) = make_float2(x, y);
+  }
+};
+/// Rounded to 16 bits wherever they are stored.
+template <class Format, class Products>
+struct SixteenBits : Products {
+  using Value = std::uint16_t;
+  static constexpr bool kMastersAreFactors = false;
+  static constexpr bool kKeepsRounded = true;
+  MACHINE_DEVICE static float4 load(const std::uint16_t* values) {
+    const uint2 words = __ldcg(reinterpret_cast<const uint2*>(values));
+    const float2 low = Format::unpack(words.x), high = Format::unpack(words.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+  }
+  MACHINE_DEVICE static void store(std::uint16_t* values, float4 v) {
+    __stcg(reinterpret_cast<uint2*>(values), make_uint2(Format::pack(v.x, v.y), Format::pack(v.z, v.w)));
+  }
+  MACHINE_DEVICE static void store_unrounded(std::uint16_t* values, float4 v) { store(values, v); }
+  MACHINE_DEVICE static void store_weights(std::uint16_t* values, float4 v) {
+    if constexpr (Format::kIsBf16)
+      __stcg(reinterpret_cast<uint2*>(values),
+             make_uint2(machine::pack_bf16_weights(v.x, v.y), machine::pack_bf16_weights(v.z, v.w)));
+    else
+      store(values, v);
+  }
+  MACHINE_DEVICE static void store_two(std::uint16_t* values, float x, float y) {
+    *reinterpret_cast<std::uint32_t*>(values) = Format::pack(x, y);
+  }
+};
+using PortableFp32 = ThirtyTwoBits<false, MultiplyAdds>;
+using PortableTf32 = ThirtyTwoBits<true, TensorProducts<Tf32Kind>>;
+using PortableFp16 = SixteenBits<machine::Fp16, TensorProducts<Fp16Kind>>;
+using PortableBf16 = SixteenBits<machine::Bf16, TensorProducts<Bf16Kind>>;
+
+}  // namespace headroom::tiled

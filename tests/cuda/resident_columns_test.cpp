@@ -1,0 +1,205 @@
+// The column kernel of cuda-resident (resident/column_step.cuh), which is compiled for its network, at every depth.
+//
+// Networks have odd widths, batches and numbers of classes, one and four clusters, of 8 and of 16 members.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "column_kernels.h"
+#include "core/error.h"
+#include "not_finite.h"
+#include "resident/column_plan.h"
+#include "sanitizer.h"
+#include "step_check.h"
+
+namespace headroom {
+namespace {
+
+#define NEEDS_GPU() \
+  if (const auto reason = resident_unavailable(0)) GTEST_SKIP() << *reason
+
+constexpr resident::Limits kH200{.sm_count = 132, .shared_bytes = 232448};
+constexpr double kSanitizerWaitSeconds = 100;
+constexpr std::int64_t kSanitizedSteps = 3;
+
+std::unique_ptr<Trainer> trainer_of(const NamedProblem& problem, Precision precision,
+                                    const ResidentOptions& options) {
+  return make_column_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, options);
+}
+
+class ResidentColumns : public testing::TestWithParam<Precision> {};
+INSTANTIATE_TEST_SUITE_P(Every, ResidentColumns, testing::Values(Precision::kFp16, Precision::kBf16),
+                         [](const auto& precision) { return std::string(to_string(precision.param)); });
+
+void check(const char* name, Precision precision, const std::vector<std::int64_t>& steps,
+           double wait_seconds = kSanitizerWaitSeconds) {
+  NamedProblem problem(name, fresh_seed());
+  const auto trainer = trainer_of(problem, precision, {.wait_seconds = wait_seconds});
+  check_against_oracle(problem, precision, *trainer, steps, kSanitizedSteps);
+}
+const std::vector<std::int64_t> kFewSteps = {0, 1, 7, 9};
+
+/// By its depth.
+TEST_P(ResidentColumns, SmallStepsOfTwoLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[0], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfThreeLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[1], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfFourLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[2], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfFiveLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[3], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfEightLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[4], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfFourClustersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[5], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfMoreThan32RowsMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[6], GetParam(), kFewSteps);
+}
+TEST(ResidentColumnsDeep, SmallStepsOfSevenLayersInFourClustersMatchTheOracle) {
+  NEEDS_GPU();
+  check(kDeepColumns[0], Precision::kBf16, kFewSteps);
+}
+TEST_P(ResidentColumns, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kColumns) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+TEST(ResidentColumnsDeep, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kDeepColumns) check(name, Precision::kBf16, {0, 1, 7, 29, 71}, 2);
+}
+
+std::vector<float> bits_after(const NamedProblem& problem, Precision precision, std::int64_t cut,
+                              std::int64_t steps) {
+  const auto trainer = trainer_of(problem, precision, {.wait_seconds = kSanitizerWaitSeconds});
+  trainer->train(0, cut);
+  trainer->train(cut, steps - cut);
+  const Parameters end = trainer->parameters();
+  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  for (const float loss : trainer->losses(0, steps)) bits.push_back(loss);
+  return bits;
+}
+TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const char* name : {kSmallColumns[0], kSmallColumns[3]}) {
+    const NamedProblem problem(name, fresh_seed());
+    const std::int64_t steps = is_shortened() ? 5 : 700;
+    const auto whole = bits_after(problem, GetParam(), steps - 1, steps);
+    EXPECT_EQ(whole, bits_after(problem, GetParam(), 1, steps)) << problem.described(GetParam());
+    EXPECT_EQ(whole, bits_after(problem, GetParam(), 2, steps)) << problem.described(GetParam());
+  }
+}
+TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  for (const char* name : {kSmallColumns[1], kSmallColumns[3]}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
+      return trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
+    });
+  }
+}
+/// Behind the exchanges are the first layer's sums over clusters and the rows of the second layer to the fourth.
+TEST(ResidentColumnsWaits, SmallLostExchangeFailsInsteadOfHanging) {
+  NEEDS_GPU();
+  const std::vector<int> exchanges =
+      is_shortened() ? std::vector{0, 4, 7, 8} : std::vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  for (const int exchange : exchanges) {
+    NamedProblem problem(kSmallColumns[5], fresh_seed());
+    const auto trainer =
+        trainer_of(problem, Precision::kBf16, {.wait_seconds = 0.05, .lost_exchange = exchange});
+    EXPECT_THROW(trainer->train(0, 4), std::runtime_error) << exchange;
+  }
+}
+
+TEST(ResidentColumnPlan, FitsTheDepthsThatItsBytesAllow) {
+  const auto fits = [](const std::string& name, Precision precision) {
+    try {
+      return resident::make_column_plan(parse_workload_name(name), precision, kH200).shared_bytes <=
+             kH200.shared_bytes;
+    } catch (const UnsupportedError&) {
+      return false;
+    }
+  };
+  std::string wide = "mlp-784", narrow = "mlp-784";
+  for (int hidden = 1; hidden <= 7; ++hidden) {
+    wide += "x256", narrow += "x128";
+    for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+      EXPECT_TRUE(fits(narrow + "x10-b32", precision)) << hidden;
+      EXPECT_EQ(fits(wide + "x10-b32", precision), hidden <= (precision == Precision::kBf16 ? 6 : 4))
+          << hidden;
+    }
+  }
+}
+TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
+  const auto refusal = [](const char* name, Precision precision, resident::Limits limits = kH200) {
+    try {
+      resident::make_column_plan(parse_workload_name(name), precision, limits);
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto expect = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(refusal("mlp-784x256x10-b32", Precision::kTf32), "tf32");
+  expect(refusal("mlp-784x256x10-b33", Precision::kBf16), "batch size 33");
+  expect(refusal("mlp-784x128x10-b65", Precision::kBf16), "batch size 65");
+  expect(refusal("mlp-784x264x10-b32", Precision::kBf16), "264, not up to 256");
+  expect(refusal("mlp-900x256x10-b32", Precision::kBf16), "900 inputs");
+  expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 classes");
+  expect(
+      refusal("mlp-784x256x256x256x256x10-b32", Precision::kBf16, {.sm_count = 108, .shared_bytes = 166912}),
+      "there are 166912");
+  expect(refusal("mlp-784x256x10-b32", Precision::kBf16, {.sm_count = 48, .shared_bytes = 232448}),
+         "64 thread blocks, the device holds 48");
+}
+TEST(ResidentColumnPlan, FitsEveryDeviceOrSaysWhatThatLacks) {
+  for (const int sm_count : {132, 114, 108, 84, 48})
+    for (const int shared_bytes : {232448, 166912, 101376})
+      for (const char* name : kColumns)
+        for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+          const resident::Limits limits{.sm_count = sm_count, .shared_bytes = shared_bytes};
+          try {
+            const auto plan = resident::make_column_plan(parse_workload_name(name), precision, limits);
+            EXPECT_LE(plan.shape.members * plan.shape.clusters, sm_count) << name;
+            EXPECT_LE(plan.shared_bytes, shared_bytes) << name;
+          } catch (const UnsupportedError& error) {
+            const std::string text = error.what();
+            EXPECT_TRUE(text.find(std::to_string(sm_count)) != text.npos ||
+                        text.find(std::to_string(shared_bytes)) != text.npos)
+                << text;
+          }
+        }
+}
+TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
+  using resident::ColumnPlaces;
+  using resident::ColumnShape;
+  const auto check_shape = []<ColumnShape kShape, bool kSplit>() {
+    EXPECT_EQ((ColumnPlaces<kShape, kSplit>::kSharedBytes), resident::column_shared_bytes(kShape, kSplit))
+        << kShape.hidden << " hidden layers";
+  };
+  check_shape.operator()<ColumnShape{1, 16, 4, 49, 1, 4}, true>();
+  check_shape.operator()<ColumnShape{2, 16, 4, 49, 2, 4}, false>();
+  check_shape.operator()<ColumnShape{3, 8, 1, 3, 3, 4}, true>();
+  check_shape.operator()<ColumnShape{4, 16, 4, 49, 3, 4}, false>();
+  check_shape.operator()<ColumnShape{6, 16, 4, 49, 6, 4}, true>();
+  check_shape.operator()<ColumnShape{7, 8, 1, 14, 7, 4}, false>();
+  check_shape.operator()<ColumnShape{3, 8, 4, 49, 3, 8}, true>();
+}
+
+}  // namespace
+}  // namespace headroom
