@@ -383,8 +383,8 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   const std::uint32_t own_further_targets = own_targets ^ 16;
   const float* next_targets = arguments.targets;
   if (has_targets(plan))
-    next_targets += (batch * plan.batch + tiles.first * kTileRows + at.first_row()) * kTargetStride +
-                    at.first_column();
+    next_targets +=
+        (batch * plan.batch + tiles.first * kTileRows + at.first_row()) * kTargetStride + at.first_column();
   const auto fetch_targets = [&] {
     if (has_targets(plan)) {
 #pragma unroll

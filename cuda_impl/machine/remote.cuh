@@ -1,4 +1,4 @@
-// Ordinary loads and stores of another member's shared memory, by remote_address() (cluster.cuh). cluster_sync() orders them.
+// Ordinary loads of another member's shared memory, by remote_address() (cluster.cuh). cluster_sync() orders them.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,4 @@ MACHINE_DEVICE float4 load_remote_floats(std::uint32_t remote) {
                : "memory");
   return v;
 }
-MACHINE_DEVICE float load_remote_float(std::uint32_t remote) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
-  return value;
-}
-MACHINE_DEVICE void store_remote(std::uint32_t remote, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
-}
-MACHINE_DEVICE void store_remote(std::uint32_t remote, std::uint16_t value) {
-  asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(remote), "h"(value) : "memory");
-}
-
 }  // namespace headroom::machine

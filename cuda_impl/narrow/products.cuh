@@ -177,7 +177,8 @@ struct Product<Tf32> {
       }
     };
     const int x_row = kX == Lies::kByRows ? x_stride : 1, x_term = kX == Lies::kByRows ? 1 : x_stride;
-    const int y_column = kY == Lies::kByColumns ? y_stride : 1, y_term = kY == Lies::kByColumns ? 1 : y_stride;
+    const int y_column = kY == Lies::kByColumns ? y_stride : 1,
+              y_term = kY == Lies::kByColumns ? 1 : y_stride;
 #pragma unroll
     for (int term = 0; term < kTerms; term += 8) {
       std::uint32_t a[kTall][2][2];

@@ -61,7 +61,7 @@ class Step {
   const int thread_, block_, lane_, warp_;
   const int strip_, member_;  ///< of the team
   float sums_[larger(1, kept_pieces_of_warp(P))][4];
-  float loss_ = 0;                ///< of this lane's rows
+  float loss_ = 0;  ///< of this lane's rows
   std::uint32_t meetings_ = 0;
 #ifdef NARROW_TRACE
   int marks_ = 0;
@@ -82,10 +82,14 @@ class Step {
     clear();
     const int steps = static_cast<int>(a_.steps);
     int batch = static_cast<int>(a_.first_step % a_.batches), buffer = 0;
+    const std::int64_t first_slot = a_.first_step % a_.loss_slots;
     fetch_samples(batch, block_, 0);
     fetch_image();
     for (int step = 0; step < steps; ++step) {
       trace(true);
+      if (thread_ < 2)  // two halves; they are there when the first tile's samples are
+        machine::copy_async16(memory_ + kAt.factors + 16 * thread_,
+                              reinterpret_cast<const unsigned char*>(a_.factors + step) + 16 * thread_);
 #pragma unroll
       for (auto& piece : sums_)
 #pragma unroll
@@ -107,11 +111,13 @@ class Step {
       trace();
       if (meet()) return;
       trace();
-      add_up_and_update(step);
+      add_up_and_update();
+      if (block_ == 0 && warp_ == kWarps - 1)
+        store_loss(first_slot + step < a_.loss_slots ? first_slot + step : first_slot + step - a_.loss_slots);
       trace();
       if (meet()) return;
       trace();
-      if (!kIsLocal && step + 1 < steps) fetch_image();
+      if (P.blocks > 1 && step + 1 < steps) fetch_image();
       batch = next_batch;
     }
     finish();
@@ -161,7 +167,7 @@ class Step {
         if constexpr (P.slots > 0) in_memory<1>()[i] = own<1>()[i];
         if constexpr (P.slots > 1) in_memory<2>()[i] = own<2>()[i];
       }
-    if (kIsLocal && block_ == 0)
+    if constexpr (P.blocks == 1)
       for (int at = 16 * thread_; at < kImageBytes; at += 16 * kThreads)
         *reinterpret_cast<uint4*>(a_.image + at) = *reinterpret_cast<const uint4*>(memory_ + at);
   }
@@ -380,8 +386,8 @@ class Step {
     if (first >= kAll) return;
     float sums[kTall][kPieces][4] = {};
     Product<Format>::template add<Lies::kByRows, Lies::kByRows, kTerms>(
-        sums, values(kGradients<kLayer>) + strip_row() * kOut, kOut,
-        values(kWeightsBegin) + 8 * first, kWeights, lane_);
+        sums, values(kGradients<kLayer>) + strip_row() * kOut, kOut, values(kWeightsBegin) + 8 * first,
+        kWeights, lane_);
     constexpr int kFrom = keeps_sums(P) ? kKept<kBefore> : kActivations<kBefore>;
     const Value* kept = values(kFrom);
 #pragma unroll
@@ -409,21 +415,20 @@ class Step {
       if (!is_first)
         each_stored<kLayer>([&](int i, int j, float4* to) {
           const float4 before = kIsLocal ? *to : __ldcg(to);
-          float(&of)[4] = sums[i][j];
+          float (&of)[4] = sums[i][j];
           of[0] += before.x, of[1] += before.y, of[2] += before.z, of[3] += before.w;
         });
       each_stored<kLayer>([&](int i, int j, float4* to) {
-        const float(&of)[4] = sums[i][j];
+        const float (&of)[4] = sums[i][j];
         *to = make_float4(of[0], of[1], of[2], of[3]);
       });
     } else {
       constexpr int kFirst = first_piece_of_warp(P, kLayer);
-      multiply_gradients<kLayer>(inputs, *reinterpret_cast<float(*)[kOutputs][kInputs][4]>(sums_[kFirst]));
+      multiply_gradients<kLayer>(inputs, *reinterpret_cast<float (*)[kOutputs][kInputs][4]>(sums_[kFirst]));
     }
   }
   template <int kLayer, int kOutputPieces, int kInputPieces>
-  MACHINE_DEVICE void multiply_gradients(const Value* inputs,
-                                         float (&sums)[kOutputPieces][kInputPieces][4]) {
+  MACHINE_DEVICE void multiply_gradients(const Value* inputs, float (&sums)[kOutputPieces][kInputPieces][4]) {
     constexpr int kOut = gradient_stride(P, kLayer), kIn = activation_stride(P, kLayer - 1);
     constexpr int kOnes = P.widths[kLayer - 1];
     const int first = 8 * first_input<kLayer>(), row = warp_ / kSumWarps * kRowsOfPart;
@@ -462,7 +467,8 @@ class Step {
                   kFirst = first_piece(P, kLayer), kOutputPieces = output_pieces_of_warp(P, kLayer),
                   kAllOutputs = output_pieces(P, kLayer);
     const int output = first_output<kLayer>(), input = first_input<kLayer>();
-    float4* to = stored_sums() + warp_ / kSumWarps * kSumFours + 32 * (kFirst + output * kAll + input) + lane_;
+    float4* to =
+        stored_sums() + warp_ / kSumWarps * kSumFours + 32 * (kFirst + output * kAll + input) + lane_;
 #pragma unroll
     for (int i = 0; i < kOutputPieces; ++i)
 #pragma unroll
@@ -478,7 +484,7 @@ class Step {
       constexpr int kFirst = first_piece_of_warp(P, kLayer), kInputs = input_pieces_of_warp(P, kLayer);
       if (has_sums<kLayer>())
         each_stored<kLayer>([&](int i, int j, float4* to) {
-          const float(&of)[4] = sums_[kFirst + i * kInputs + j];
+          const float (&of)[4] = sums_[kFirst + i * kInputs + j];
           *to = make_float4(of[0], of[1], of[2], of[3]);
         });
       store_sums_of<kLayer + 1>();
@@ -518,8 +524,9 @@ class Step {
         for (std::uint32_t polls = 1; !gives_up; ++polls) {
           const std::uint32_t there = machine::load_acquire_gpu(a_.counter);
           if (machine::warp_all(static_cast<std::int32_t>(there - all) >= 0)) break;
-          gives_up = machine::gives_up<machine::GiveUp::kInline>(
-              a_, polls, begin, [&] { return static_cast<std::uint32_t>(block_) << 16 | (meetings_ & 0xffff); });
+          gives_up = machine::gives_up<machine::GiveUp::kInline>(a_, polls, begin, [&] {
+            return static_cast<std::uint32_t>(block_) << 16 | (meetings_ & 0xffff);
+          });
         }
       }
       return machine::block_sync_or(gives_up);
@@ -537,8 +544,7 @@ class Step {
       return floats_of(set / P.row_parts, kAt.partials + 16 * (set % P.row_parts * kSumFours + four));
     return __ldcg(reinterpret_cast<const float4*>(a_.partials) + std::int64_t{set} * kSumFours + four);
   }
-  MACHINE_DEVICE void add_up_and_update(int step) {
-    const rules::UpdateFactors factors = a_.factors[step];
+  MACHINE_DEVICE void add_up_and_update() {
     float4* scratch = reinterpret_cast<float4*>(memory_ + kAt.scratch);  // [part][four]
     constexpr int kLoads = divide_up(kSets, kParts), kUnrolled = kLoads <= 16 ? kLoads : 8;
     for (int item = thread_; item < kParts * kOwned; item += kThreads) {
@@ -554,9 +560,11 @@ class Step {
       scratch[item] = sum;
     }
     machine::block_sync();
+    const rules::UpdateFactors factors =
+        *reinterpret_cast<const rules::UpdateFactors*>(memory_ + kAt.factors);
 #pragma unroll 1
-    for (int first = 0; first < kParametersOfThread; first += kAtOnce) update(factors, thread_ + first * kThreads);
-    if (block_ == 0 && warp_ == kWarps - 1) store_loss(step);
+    for (int first = 0; first < kParametersOfThread; first += kAtOnce)
+      update(factors, thread_ + first * kThreads);
   }
   /// The own parameters `first`, `first` + kThreads and so on, kAtOnce of them.
   MACHINE_DEVICE void update(const rules::UpdateFactors& factors, int first) {
@@ -596,22 +604,13 @@ class Step {
         hand_out(place[i], Format::weight(value[i]));
     }
   }
-  /// A new weight or bias to all blocks.
+  /// A new weight or bias. The other blocks fetch it: stored into their shared memory, value by value, it takes longer.
   template <class Kind>
   MACHINE_DEVICE void hand_out(int place, Kind value) {
-    if constexpr (P.blocks == 1) {
-      *reinterpret_cast<Kind*>(memory_ + place) = value;
-    } else if constexpr (kIsLocal) {
-      const std::uint32_t address = machine::shared_address(memory_ + place);
-#pragma unroll
-      for (int block = 0; block < P.blocks; ++block)
-        machine::store_remote(machine::remote_address(address, static_cast<std::uint32_t>(block)), value);
-    } else {
-      *reinterpret_cast<Kind*>(a_.image + place) = value;
-    }
+    *reinterpret_cast<Kind*>((P.blocks == 1 ? memory_ : a_.image) + place) = value;
   }
   /// By one warp.
-  MACHINE_DEVICE void store_loss(int step) {
+  MACHINE_DEVICE void store_loss(std::int64_t slot) {
     float sum = 0;
     if constexpr (!kIsLocal) {
       for (int block = lane_; block < P.blocks; block += 32) sum += __ldcg(a_.block_losses + block);
@@ -626,7 +625,7 @@ class Step {
     for (int distance = 16; distance > 0; distance /= 2) sum += machine::shuffle_xor(sum, distance);
     constexpr float kMeanOf =
         kLoss == Loss::kCrossEntropy ? float(P.batch) : float(P.batch) * float(kOutputs);
-    if (lane_ == 0) a_.losses[(a_.first_step + step) % a_.loss_slots] = sum / kMeanOf;
+    if (lane_ == 0) a_.losses[slot] = sum / kMeanOf;
   }
 };
 

@@ -65,8 +65,9 @@ TEST_P(CompiledFused, EveryFormMatchesTheOracle) {
 
 TEST_P(CompiledFused, OtherRulesOfThePipelineAndOfNarrowNetworksMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-32x64x64x64x64x16-b34000-mse-adam", "mlp-40x33x5-b35001-bce-momentum0.9",
-                           "mlp-64x50x64x10-b34001-adamw", "mlp-50x64x1-b34000-mse", "mlp-17x64x64x6-b64-tanh-mse-adam"}) {
+  for (const char* name :
+       {"mlp-32x64x64x64x64x16-b34000-mse-adam", "mlp-40x33x5-b35001-bce-momentum0.9",
+        "mlp-64x50x64x10-b34001-adamw", "mlp-50x64x1-b34000-mse", "mlp-17x64x64x6-b64-tanh-mse-adam"}) {
     NamedProblem problem(name, fresh_seed());
     const auto trainer =
         make_kept_fused_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0);

@@ -24,9 +24,10 @@ void print_times(const std::string& network, Precision precision, bool traces) {
   narrow::Options options;
   if (colon != network.npos) {
     narrow::Plan plan = narrow::plan_of(workload, precision);
-    if (std::sscanf(network.c_str() + colon + 1, "%d,%d,%d,%d,%d,%d,%d", &plan.blocks, &plan.strips, &plan.team,
-                    &plan.is_clustered, &plan.tall, &plan.row_parts, &plan.sum_tall) != 7)
-      throw InputError("'" + network + "': expected WORKLOAD:blocks,strips,team,clustered,tall,row_parts,sum_tall");
+    if (std::sscanf(network.c_str() + colon + 1, "%d,%d,%d,%d,%d,%d,%d", &plan.blocks, &plan.strips,
+                    &plan.team, &plan.is_clustered, &plan.tall, &plan.row_parts, &plan.sum_tall) != 7)
+      throw InputError("'" + network +
+                       "': expected WORKLOAD:blocks,strips,team,clustered,tall,row_parts,sum_tall");
     options.plan = plan;
   }
   const Dataset data = make_dataset(workload, std::int64_t{1} << 26);
@@ -73,7 +74,8 @@ int run(int argc, char** argv) {
       try {
         print_times(argv[at], precision, traces);
       } catch (const UnsupportedError& refused) {
-        std::printf("%-60s %s refused: %s\n", argv[at], std::string(to_string(precision)).c_str(), refused.what());
+        std::printf("%-60s %s refused: %s\n", argv[at], std::string(to_string(precision)).c_str(),
+                    refused.what());
       } catch (const jit::CompileError& refused) {
         std::printf("%-60s %s: %s\n", argv[at], std::string(to_string(precision)).c_str(), refused.what());
       }

@@ -35,8 +35,8 @@ std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision pre
                              emulated::narrow_kernel, options);
 #else
   return make_compiled_narrow_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
-                                      0, jit::found_compiler(),
-                                      jit::Cache(folder_of_kept_kernels()), options);
+                                      0, jit::found_compiler(), jit::Cache(folder_of_kept_kernels()),
+                                      options);
 #endif
 }
 
@@ -84,10 +84,11 @@ TEST(NarrowPlan, HasAPlaceForEveryParameter) {
 TEST(NarrowPlan, TakesEveryNetworkOfThreeNarrowLayers) {
   for (const Precision precision : kAllPrecisions)
     for (const char* name : {"mlp-17x64x64x6-b64-tanh-mse-adam", "mlp-3x50x50x50x50x1-b10000-tanh-mse-adam",
-                             "mlp-32x64x64x64x64x16-b262144-mse-adam", "mlp-1x1-b64", "mlp-128x128x128x10-b1000",
-                             "mlp-784x10-b64"}) {
+                             "mlp-32x64x64x64x64x16-b262144-mse-adam", "mlp-1x1-b64",
+                             "mlp-128x128x128x10-b1000", "mlp-784x10-b64"}) {
       const auto reason = narrow::refusal(parse_workload_name(name), precision, narrow::kH200);
-      EXPECT_EQ(reason.has_value(), std::string(name) == "mlp-784x10-b64") << name << ": " << reason.value_or("");
+      EXPECT_EQ(reason.has_value(), std::string(name) == "mlp-784x10-b64")
+          << name << ": " << reason.value_or("");
     }
 }
 
@@ -202,7 +203,8 @@ TEST_P(Narrow, RandomNetworksMatchTheOracleOrAreRefused) {
 
 TEST_P(Narrow, LargeBatchesMatchTheOracle) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-3x50x50x50x50x1-b10000-tanh-mse-adam", "mlp-32x64x64x64x64x16-b20000-mse-adam"}) {
+  for (const char* name :
+       {"mlp-3x50x50x50x50x1-b10000-tanh-mse-adam", "mlp-32x64x64x64x64x16-b20000-mse-adam"}) {
     NamedProblem problem(name, fresh_seed());
     check_against_oracle(problem, GetParam(), *make_trainer(problem, GetParam()), {0, 1}, 3);
   }
