@@ -46,13 +46,11 @@ std::optional<std::string> not_offered(const Backend& backend, const Workload& w
   return "has no " + std::string(to_string(precision));
 }
 
-/// `cuda`: takes the fastest of ours in `backends`, as measured when it is set up. Of the rows that repeat another one, those that
-/// compile their kernel may be faster than it; the others are no candidates.
+/// `cuda`: takes the fastest of those of `backends` that compete, as measured when it is set up.
 Backend fastest_of(const std::vector<Backend>& backends, int device) {
   std::vector<Backend> strategies;
   for (const Backend& backend : backends)
-    if (backend.family == Family::kOurs && (!backend.repeats || backend.compiles))
-      strategies.push_back(backend);
+    if (backend.family == Family::kOurs && !backend.repeats) strategies.push_back(backend);
   return {.name = "cuda",
           .precisions = all_precisions(layered_unavailable(device)),
           .make_trainer =
@@ -158,9 +156,8 @@ WorkerDescription describe(int device) {
            },
        .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels for narrow networks, compiled for the network at hand; not in 'all'",
+       .description = "our kernels for narrow networks, compiled for the network at hand",
        .compiles = true,
-       .repeats = true,
        .compile =
            [](const CompileRequest& request) {
              if (request.target.compute_major != 9 || request.target.compute_minor != 0)
@@ -181,9 +178,8 @@ WorkerDescription describe(int device) {
                                                    request.initial, request.device, request.cache_folder);
            },
        .family = Family::kOurs,
-       .description = "cuda-resident with its kernel compiled for the network, at more depths; not in 'all'",
+       .description = "cuda-resident with its kernel compiled for the network, at more depths",
        .compiles = true,
-       .repeats = true,
        .compile =
            [](const CompileRequest& request) {
              if (request.target.compute_major != 9 || request.target.compute_minor != 0)
