@@ -286,6 +286,8 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
     )
     if short:
         text += f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes: {', '.join(short)}."
+    elif record["networks"] < 1000:
+        text += " None was judged wrongly; so few networks a class cannot show 999 of 1000."
     else:
         text += " In every class at least 999 of 1000 were judged rightly."
     titles = [

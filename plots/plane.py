@@ -23,7 +23,7 @@ LEAST_WIDTHS, LEAST_BATCHES = 3, 3  # fewer are better read as lines
 LEAST_SHARE = 0.5  # of the grid's cells that have a workload
 CELL_WIDTH, CELL_HEIGHT = 0.64, 0.46  # inches
 # The signs of notes that are the markers of style.LOOKS.
-SIGNS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "X": "✖", "v": "▼", "*": "★"}
+SIGNS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "X": "✖", "v": "▼", "<": "◀", ">": "▶", "p": "⬟"}
 LOST = 0.98  # a ratio whose interval lies below it
 CLOSE = 1.15  # a ratio below it wants a reason
 CLIFF = 1.6 / 1.3  # how much more than work time may grow from a cell to its neighbour

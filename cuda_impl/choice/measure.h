@@ -26,8 +26,7 @@ struct Candidate {
 struct Rule {
   double lead = 0.03;  ///< how much faster a later candidate has to be than an earlier one to take its place
   int rounds = 3;      ///< of four blocks: one, the other, the other, the one
-  double block_seconds =
-      8e-3;  ///< least length of a block; to begin one takes up to 0.13 ms, as measured on an H200
+  double block_seconds = 2e-3;  ///< least length of a block
   double far_behind =
       1.5;  ///< a candidate whose first block is so many times slower is not timed any further
   double rounds_seconds = 2;  ///< after so long no further round begins

@@ -28,6 +28,14 @@ MACHINE_BOTH constexpr bool has_targets([[maybe_unused]] const Plan& plan) {
   return false;
 #endif
 }
+/// Whether the optimizer has slots; likewise.
+MACHINE_BOTH constexpr bool has_slots([[maybe_unused]] const Plan& plan) {
+#if defined(FUSED_PLAN) || defined(HEADROOM_FUSED_TARGETS)
+  return plan.slots > 0;
+#else
+  return false;
+#endif
+}
 /// Floats of a sample's targets.
 inline constexpr int kTargetStride = 16;
 
@@ -74,9 +82,9 @@ struct PipelineArguments {
   float* partials;  ///< [blocks][rows][128]: kOwnerRows an owner, then those of the output layer; see Segment
   float* block_losses;  ///< [blocks]
   float gradient_scale;
-  std::int32_t all_tiles;  ///< of all batches
-  const float* targets;         ///< [batches * batch][kTargetStride], of the pipeline with a loss over targets
-  std::int64_t* trained_step;   ///< the step's number, for its update
+  std::int32_t all_tiles;      ///< of all batches
+  const float* targets;        ///< [batches * batch][kTargetStride], of the pipeline with a loss over targets
+  std::int64_t* trained_step;  ///< the step's number, for its update
   unsigned char* kept;  ///< [pairs][kKeptTiles][kKeptTileBytes], of pairs only: what waits for its gradient
 };
 /// The plan that a kernel goes by: its argument's. A kernel that is compiled for one network has it as a constant instead,

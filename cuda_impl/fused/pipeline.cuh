@@ -361,33 +361,46 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
   };
   if (thread == 32) load_first_inputs(0, Map::kFirstInputs);
   // Of the tile at hand; those of the next are on their way while a tile goes back. Behind the last one there are none. With targets
-  // in their place a label says only whether there is a sample.
+  // there are no labels.
   const std::int32_t* labels = arguments.labels + batch * plan.batch;
   int label[2], sample = tiles.first * kTileRows + at.first_row();
+  const auto is_sample = [&](int half) {
+    return sample - tiles.stride * kTileRows + 8 * half < plan.batch;  // behind load_labels()
+  };
   const auto load_labels = [&] {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      label[half] = sample + 8 * half >= plan.batch ? -1
-                    : has_targets(plan)             ? 0
-                                                    : __ldg(labels + sample + 8 * half);
+      label[half] =
+          !has_targets(plan) && sample + 8 * half < plan.batch ? __ldg(labels + sample + 8 * half) : -1;
     sample += tiles.stride * kTileRows;
   };
   load_labels();
-  // A tile's targets are 32 lines. Of the one behind the next they are fetched into the L2, and loaded beside the logits' product.
-  const auto targets_of = [&](int tile) {
-    return arguments.targets +
-           (batch * plan.batch + std::int64_t{tiles.first + tile * tiles.stride} * kTileRows) * kTargetStride;
+  // Each thread copies the targets of its own outputs, a tile ahead, to where it alone reads them: behind the biases' columns of the
+  // logits' gradient. There are no registers for them.
+  const std::uint32_t own_targets =
+      shared + Map::kLogitGradients +
+      static_cast<std::uint32_t>(panel_offset(thread / 2, kPanelColumns / 2 + thread % 2 * 16));
+  const std::uint32_t own_further_targets = own_targets ^ 16;
+  const float* next_targets = arguments.targets;
+  if (has_targets(plan))
+    next_targets += (batch * plan.batch + tiles.first * kTileRows + at.first_row()) * kTargetStride +
+                    at.first_column();
+  const auto fetch_targets = [&] {
+    if (has_targets(plan)) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (is_sample(i / 2 % 2))
+          copy_async4((i < 4 ? own_targets : own_further_targets) + 4 * static_cast<std::uint32_t>(i % 4),
+                      next_targets + i / 2 % 2 * 8 * kTargetStride + i / 4 * 8 + i % 2);
+      next_targets += tiles.stride * kTileRows * kTargetStride;
+    }
   };
-  const auto fetch_targets = [&](int tile) {
-    const int rows_left = plan.batch - (tiles.first + tile * tiles.stride) * kTileRows;
-    if (has_targets(plan) && at.warp == 0 && 2 * lane < rows_left) prefetch_line(targets_of(tile) + 32 * lane);
-  };
-  fetch_targets(0);
-  fetch_targets(1);
+  fetch_targets();
 
   wait_for_kernel_before();
   let_next_kernel_start();
-  if (thread == 32 && blockIdx.x == 0) *arguments.trained_step = __ldcg(&arguments.state->step);
+  if (has_slots(plan) && thread == 32 && blockIdx.x == 0)
+    *arguments.trained_step = __ldcg(&arguments.state->step);
   if (thread == 0) {
     const std::uint32_t barrier = shared + Map::kWeightsBarrier;
     constexpr std::uint32_t kOutputBytes = 16 * kPanelRowBytes;
@@ -397,6 +410,8 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
               barrier);
   }
   const float* biases = reinterpret_cast<const float*>(arguments.image + plan.bias_begin) + kOwner * 64;
+  if (has_targets(plan) && thread < 16)
+    reinterpret_cast<float*>(memory + Map::kSums)[thread] = __ldg(biases + 64 + thread);
   spread_biases<Format>(biases, memory + Map::kLogitGradients, Map::kBiasColumn, 1 + kOwner, thread);
   // Of logits and their biases as exponents of 2, as softmax takes them.
   const float exponent = has_targets(plan) ? 1.0f : kLog2E;
@@ -404,6 +419,13 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     output_biases[i] = exponent * __ldg(biases + 64 + at.first_column() + (i & 1) + 8 * (i >> 1));
+  // With targets they are read from shared memory, as registers are few.
+  const auto output_bias = [&](int i) {
+    if (has_targets(plan))
+      return load_shared_float(shared + Map::kSums +
+                               4 * static_cast<std::uint32_t>(at.first_column() + (i & 1) + 8 * (i >> 2)));
+    return output_biases[(i & 1) + 2 * (i >> 2)];
+  };
   if (thread == 32) {
     barrier_wait_unbounded(shared + Map::kWeightsBarrier, 0);
     load_first_inputs(Map::kFirstInputs, Map::input_depth());
@@ -455,16 +477,6 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
       wgmma_held<Format, Factor::kPlain>(logits, activations + 4 * k,
                                          describe(shared + Map::kOutputWeights) + k * kAlong, k > 0);
     wgmma_commit();
-    [[maybe_unused]] float2 targets[4];
-    if (has_targets(plan)) {
-      const float* first = targets_of(tile) + at.first_row() * kTargetStride + at.first_column();
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair)
-        targets[pair] = label[pair % 2] < 0 ? float2{0, 0}
-                                            : __ldg(reinterpret_cast<const float2*>(
-                                                  first + pair % 2 * 8 * kTargetStride + pair / 2 * 8));
-      fetch_targets(tile + 2);
-    }
     // Where all warps have read the tile before.
     barrier_wait_unbounded(shared + Map::kReadBarrier, parity ^ 1);
     store_rows<4>(shared + Map::kLastActivations, activations, at);
@@ -480,13 +492,18 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
     std::uint32_t logit_gradient[4];
     float totals[2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], exponent, output_biases[(i & 1) + 2 * (i >> 2)]);
-    if (has_targets(plan))
-      target_gradient<Format>(static_cast<Loss>(plan.loss), logits, targets, label, plan.classes,
+    for (int i = 0; i < 8; ++i) logits[i] = fmaf(logits[i], exponent, output_bias(i));
+    if (has_targets(plan)) {
+      copy_async_wait_all();
+      const float4 low = load_shared_floats(own_targets), high = load_shared_floats(own_further_targets);
+      const float2 targets[4] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
+      const int there[2] = {is_sample(0) ? 0 : -1, is_sample(1) ? 0 : -1};
+      target_gradient<Format>(static_cast<Loss>(plan.loss), logits, targets, there, plan.classes,
                               arguments.gradient_scale, at.first_column(), logit_gradient);
-    else
+    } else {
       narrow_gradient<Format>(logits, label, arguments.gradient_scale, at.first_column(), logit_gradient,
                               totals);
+    }
     if (kFirst && thread == 0) refill_inputs<kHidden>(arguments, tiles, tile, of_batches);
     if constexpr (kFirst) __syncwarp();
     store_rows<1>(shared + Map::kLogitGradients, logit_gradient, at);
@@ -516,6 +533,7 @@ MACHINE_DEVICE void own_last_layer(const PipelineArguments& arguments, unsigned 
     add_bias_gradient<Format>(logit_gradient, output_bias_gradient);
     wgmma_sums_are_final(output_bias_gradient);
     load_labels();
+    fetch_targets();
     if (tile + 1 < tiles.count) wait_for_inputs();
     wgmma_wait<0>();
     wgmma_sums_are_final(sums);

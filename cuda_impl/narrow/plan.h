@@ -35,9 +35,11 @@ struct Plan {
   std::int32_t is_clustered;                        ///< the thread blocks are one cluster
   std::int32_t blocks, strips, team;                ///< team: warps of one
   std::int32_t tall;                                ///< a strip has so many times kRows rows
-  std::int32_t sums_in_memory;  ///< sums are added up outside of registers, tile by tile, as they are too many for these
-  std::int32_t row_parts;       ///< so many parts of a tile's rows have sums of their own: a warp then has larger products
-  std::int32_t sum_tall;        ///< of a layer's sums a warp has so many times kRows outputs at most
+  std::int32_t
+      sums_in_memory;  ///< sums are added up outside of registers, tile by tile, as they are too many for these
+  std::int32_t
+      row_parts;  ///< so many parts of a tile's rows have sums of their own: a warp then has larger products
+  std::int32_t sum_tall;  ///< of a layer's sums a warp has so many times kRows outputs at most
 };
 
 NARROW_BOTH int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -188,8 +190,7 @@ NARROW_BOTH int parameter_of(const Plan& plan, const Target& target) {
 }
 /// Where it lies in the image, in bytes.
 NARROW_BOTH int place_of(const Plan& plan, const Target& target) {
-  if (target.in == plan.widths[target.layer - 1])
-    return bias_begin(plan, target.layer) + 4 * target.out;
+  if (target.in == plan.widths[target.layer - 1]) return bias_begin(plan, target.layer) + 4 * target.out;
   return weight_begin(plan, target.layer) +
          (target.out * weight_stride(plan, target.layer) + target.in) * value_bytes(plan);
 }
@@ -198,10 +199,10 @@ NARROW_BOTH int place_of(const Plan& plan, const Target& target) {
 
 struct Places {
   int inputs[2], targets[2], activations[kMaxLayers], kept[kMaxLayers], gradients[2];
-  int kept_begin;  ///< from here on nothing is brought by copies
-  int partials;    ///< this block's sums, where blocks are local
+  int kept_begin;                ///< from here on nothing is brought by copies
+  int partials;                  ///< this block's sums, where blocks are local
   int own_values, own_slots[2];  ///< of the parameters that this block trains; none with sums_in_memory
-  int own_places;  ///< of the parameters that this block trains, in the image
+  int own_places;                ///< of the parameters that this block trains, in the image
   int scratch, losses, end;
 };
 NARROW_BOTH Places places(const Plan& plan) {
@@ -237,8 +238,9 @@ NARROW_BOTH int shared_bytes(const Plan& plan) { return places(plan).end; }
 NARROW_BOTH int sum_registers(const Plan& plan) { return 4 * kept_pieces_of_warp(plan); }
 /// What a thread may have for sums and for the largest product at once; the rest is for addresses and factors.
 NARROW_BOTH int most_sum_registers(const Plan& plan) {
-  const int of_thread = smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
-  return of_thread - (value_bytes(plan) == 2 ? 56 : 72);
+  const int of_thread =
+      smaller(255, 2048 / round_up(warps(plan), 4) / 8 * 8);  // four schedulers have 512 of a lane each
+  return of_thread - (value_bytes(plan) == 2 ? 60 : is(plan, Precision::kTf32) ? 88 : 76);
 }
 NARROW_BOTH int product_registers(const Plan& plan) {
   int most = 0;
@@ -250,49 +252,52 @@ NARROW_BOTH int product_registers(const Plan& plan) {
   }
   return 4 * most;
 }
-NARROW_BOTH bool fits(const Plan& plan, int shared_limit) {
+NARROW_BOTH bool fits(const Plan& plan, int shared_limit, int spare) {
   if (warps(plan) < kMinWarps || warps(plan) > kMaxWarps || warps(plan) % plan.row_parts != 0 ||
       tile_rows(plan) % (plan.row_parts * depth(plan)) != 0)
     return false;
   for (int layer = 1; layer <= plan.layers; ++layer)
     if (input_groups(plan, layer) == 0) return false;
   return shared_bytes(plan) <= shared_limit &&
-         sum_registers(plan) + product_registers(plan) <= most_sum_registers(plan);
+         sum_registers(plan) + product_registers(plan) + spare <= most_sum_registers(plan);
 }
 
 struct Limits {
   int sm_count, shared_bytes;
 };
 
-/// Cycles of a multiprocessor for a product of all warps that have `tall` by `pieces` sums, over so many terms: what shared memory
-/// brings, 128 bytes a cycle to the lanes, or what is multiplied, and what a warp waits.
+/// Cycles of a multiprocessor for a product of so many warps that each have `tall` by `pieces` sums, over so many terms: what shared memory
+/// brings, 128 bytes a cycle and each lane its own, or what its four schedulers issue, or what one warp waits.
 NARROW_BOTH long product_cycles(const Plan& plan, int active_warps, int tall, int pieces, int terms) {
-  const long steps = divide_up(terms, depth(plan));
   const bool is_fp32 = is(plan, Precision::kFp32);
-  const long brought = value_bytes(plan) == 2 ? 4 * tall + 4 * divide_up(pieces, 2)
-                       : is_fp32              ? 4 * (2 * tall + 2 * pieces)
-                                              : 4 * tall + 2 * pieces;
-  const long multiplied = tall * pieces * (is_fp32 ? 4 : 2);
-  return active_warps * steps * larger(static_cast<int>(brought), static_cast<int>(multiplied)) + 300;
+  const int steps = divide_up(terms, depth(plan));
+  const int brought = value_bytes(plan) == 2 ? 4 * tall + 4 * divide_up(pieces, 2)
+                      : is_fp32              ? 4 * (2 * tall + 2 * pieces)
+                                             : 4 * tall + 2 * pieces;
+  const int issued = is_fp32 ? 16 * tall * pieces + 2 * (tall + pieces) : 8 * tall * pieces;
+  return steps * larger(active_warps * brought, larger(divide_up(active_warps, 4) * issued, 50)) + 150L;
 }
 /// Of a tile.
 NARROW_BOTH long tile_cycles(const Plan& plan) {
   long cycles = 400;
+  const bool is_short = plan.activation == static_cast<int>(Activation::kRelu);
+  const int instructions = is_short ? 5 : is(plan, Precision::kFp32) ? 30 : 12;
   for (int layer = 1; layer <= plan.layers; ++layer) {
     const int pieces = divide_up(plan.widths[layer], kColumns), of_warp = divide_up(pieces, plan.team),
-              before = divide_up(plan.widths[layer - 1], kColumns), of_warp_before = divide_up(before, plan.team);
+              before = divide_up(plan.widths[layer - 1], kColumns),
+              of_warp_before = divide_up(before, plan.team);
     const bool is_last = layer == plan.layers;
-    cycles += product_cycles(plan, is_last ? plan.strips : plan.strips * divide_up(pieces, of_warp), plan.tall,
-                             is_last ? pieces : of_warp, plan.widths[layer - 1]);
+    const int active = is_last ? plan.strips : plan.strips * divide_up(pieces, of_warp);
+    cycles += product_cycles(plan, active, plan.tall, is_last ? pieces : of_warp, plan.widths[layer - 1]);
     if (layer > 1)
-      cycles += product_cycles(plan, plan.strips * divide_up(before, of_warp_before), plan.tall, of_warp_before,
-                               plan.widths[layer]);
+      cycles += product_cycles(plan, plan.strips * divide_up(before, of_warp_before), plan.tall,
+                               of_warp_before, plan.widths[layer]);
     const int across = input_pieces_of_warp(plan, layer);
     cycles += product_cycles(
         plan, plan.row_parts * output_groups(plan, layer) * divide_up(input_pieces(plan, layer), across),
         output_pieces_of_warp(plan, layer), across, tile_rows(plan) / plan.row_parts);
-    // Activations and slopes: some 30 instructions a value, of four schedulers; and of one of a warp's, while others wait.
-    if (!is_last) cycles += tile_rows(plan) * plan.widths[layer] * 30L / 128 + 16L * plan.tall * of_warp * 4;
+    // Activations forward, and slopes back.
+    cycles += divide_up(active, 4) * plan.tall * (is_last ? pieces : of_warp) * 4L * (instructions + 5) + 250;
   }
   return cycles;
 }
@@ -308,19 +313,20 @@ NARROW_BOTH long step_cycles(const Plan& plan) {
 }
 
 /// The best of the plans that fit, by their cycles; blocks == 0: none does. `plan` says what is trained.
-NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits, int warps_at_most = kMaxWarps) {
+/// `spare`: registers of a thread to be left beside those that are counted.
+NARROW_BOTH Plan make_plan(Plan plan, const Limits& limits, int spare = 0) {
   Plan best = plan;
   best.blocks = 0;
   long best_cycles = 0;
   const auto try_this = [&] {
     plan.blocks = smaller(tiles(plan), plan.is_clustered ? kMaxCluster : limits.sm_count);
-    if (!fits(plan, limits.shared_bytes)) return;
+    if (!fits(plan, limits.shared_bytes, spare)) return;
     const long cycles = step_cycles(plan);
     if (best.blocks == 0 || cycles < best_cycles) best = plan, best_cycles = cycles;
   };
   for (plan.tall = 1; plan.tall <= (is(plan, Precision::kFp32) ? 4 : 2); plan.tall *= 2)
     for (plan.strips = 1; plan.strips <= 8; ++plan.strips)
-      for (plan.team = 1; plan.team * plan.strips <= warps_at_most; ++plan.team)
+      for (plan.team = 1; plan.team * plan.strips <= kMaxWarps; ++plan.team)
         for (plan.row_parts = 1; plan.row_parts <= 2; ++plan.row_parts)
           for (plan.sum_tall = 1; plan.sum_tall <= 4; plan.sum_tall *= 2)
             for (plan.is_clustered = 0; plan.is_clustered <= 1; ++plan.is_clustered) {

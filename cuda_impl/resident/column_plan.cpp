@@ -21,15 +21,15 @@ constexpr int kRegisterMasters = 3;
 }  // namespace
 
 int column_shared_bytes(const ColumnShape& shape, bool split) {
-  const int own_tile = kGroupRows * kColumnOwn * 2, pair_bytes = kGroupRows * 16 * 2;
+  const int own_tile = shape.rows() * kColumnOwn * 2, pair_bytes = shape.rows() * 16 * 2;
   const int tiles = shape.lower_buffers() + shape.last_buffers() + shape.gradient_buffers();
   const int masters = split ? 0 : shape.hidden - shape.register_masters;
-  const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * kColumnGroups + shape.hidden - 1 +
+  const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * shape.groups + shape.hidden - 1 +
                        2 + 2 * shape.hidden + 2;
   const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
                     shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
                     (shape.hidden == 1 ? 2 : shape.hidden + 2) * own_tile +
-                    (shape.hidden + 1) * kColumnOwn * 4 + kGroupRows * 8 + 8 * barriers + 4 * kColumnGroups;
+                    (shape.hidden + 1) * kColumnOwn * 4 + shape.rows() * 8 + 8 * barriers + 4 * shape.groups;
   return divide_up(bytes, 16) * 16;
 }
 
@@ -39,8 +39,7 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
           std::string(to_string(precision)) + ", there are fp16 and bf16");
   const int layers = workload.layers();
   require(layers >= 2 && layers <= kMaxLayers, std::to_string(layers) + " layers, not 2 to 8");
-  require(workload.batch_size <= kGroupRows,
-          "batch size " + std::to_string(workload.batch_size) + ", not up to 32");
+
   require(workload.classes() <= kColumnClasses,
           std::to_string(workload.classes()) + " classes, not up to 16");
   const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
@@ -51,6 +50,10 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   ColumnShape& shape = plan.shape;
   shape.hidden = layers - 1;
   shape.members = widest <= 8 * kColumnOwn ? 8 : 16;
+  const int most_rows = shape.members == 8 ? 2 * kGroupRows : kGroupRows;
+  require(workload.batch_size <= most_rows,
+          "batch size " + std::to_string(workload.batch_size) + ", not up to " + std::to_string(most_rows));
+  shape.groups = workload.batch_size <= kGroupRows ? 4 : 8;
   shape.input_pairs = divide_up(workload.inputs(), 16);
   shape.clusters = shape.input_pairs <= kMostColumnPairs ? 1 : kMostColumnClusters;
   require(shape.cluster_pairs() <= kMostColumnPairs,
@@ -71,10 +74,10 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   plan.classes = workload.classes();
   std::copy(workload.model.widths.begin(), workload.model.widths.end(), plan.widths);
   plan.exchanges = shape.exchanges();
-  plan.threads = kThreads + 32 * (kColumnGroups + 4);
+
   plan.exchange_bytes =
-      shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * kColumnGroups * 512 : 0;
-  plan.x_batch_bytes = std::int64_t{shape.input_pairs} * kGroupRows * 16 * 2;
+      shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * shape.groups * 512 : 0;
+  plan.x_batch_bytes = std::int64_t{shape.input_pairs} * shape.rows() * 16 * 2;
   place_parameters(plan, layers);
   return plan;
 }

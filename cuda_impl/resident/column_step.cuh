@@ -8,21 +8,21 @@
 // but those below the last layer. That is what lets a cluster hold more than four layers.
 //
 //   step, with W(l) the weights into layer l, h(l) its activations, d(l) its gradient, L hidden layers:
-//     four warps, the chain, each with 8 rows of the batch          eight warps, that own masters
+//     warps of the chain, each with 8 rows of the batch             eight warps, that own masters
 //     h(1) = relu(x W(1)' + b(1))                                   W(2) -= d(2)' h(1) of the step before; rows handed on
 //     h(l) = relu(h(l-1) W(l)' + b(l)), l = 2 .. L
 //     logits, loss, d(L) for all columns: no exchange               W(L+1), then W(L) -= d(L)' h(L-1); rows handed on
 //     d(l) = mask(d(l+1) W(l+1)), l = L-1 .. 1                      W(l) -= d(l)' h(l-1) when d(l) is there, l = L-1 .. 3
 //     x is in registers                                             W(1) -= d(1)' x
-//   A last warp has biases, inputs and the loss.
+//   The chain has four warps, or eight for a batch over 32. A last warp has biases, inputs and the loss.
 //   With one or two hidden layers W(L+1) is updated behind barrier 1, too: else the end of the step would wait for it.
 //
-//   tiles:     [32 rows, all columns] as [4 groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
+//   tiles:     [rows, all columns] as [groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
 //   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
 //   clusters:  four, if there are more inputs than one has room for: they divide the inputs, and each does all the rest alike. Their
 //              parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
-//   barriers:  of all thirteen warps, in a step: 1. the first layer is updated, 2. its gradient is complete
+//   barriers:  of all warps, in a step: 1. the first layer is updated, 2. its gradient is complete
 //   between warps (mbarriers):
 //              taken(l)  by the chain: d(l) is there, weights W(l) as columns are in registers; l = L: what the loss leaves is there
 //              read(l)   by the eight: d(l) is in registers
@@ -107,11 +107,10 @@ class ColumnStep {
   static constexpr bool kSplit = Format::kPrecision == Precision::kBf16;
   using Places = ColumnPlaces<kShape, kSplit>;
   static constexpr int kHidden = kShape.hidden, kMembers = kShape.members, kClusters = kShape.clusters,
-                       kGroups = kColumnGroups;
+                       kGroups = kShape.groups, kHalves = kShape.halves();
 
  public:
-  /// Registers are handed over by four warps together; of the last four one has work.
-  static constexpr int kChainWarps = kGroups, kThreadCount = kThreads + 32 * (kChainWarps + 4);
+  static constexpr int kChainWarps = kGroups, kThreadCount = kShape.threads();
 
   MACHINE_DEVICE explicit ColumnStep(const Arguments& a)
       : warp_(uniform(thread_index() / 32)),
@@ -143,8 +142,9 @@ class ColumnStep {
   static constexpr int kStepBarrier = 1, kStepThreads = kThreads + 32 * (kChainWarps + 1);
   // In cycles: behind barrier 1 the chain reads the first layer's weights, then those who update may read shared memory.
   static constexpr std::uint32_t kHeadStart = kClusters > 1 ? 200 : 0;
-  // A thread block begins with 128 for each of its 16 warps.
-  static constexpr int kUpdatingRegisters = 136, kChainRegisters = 208, kServingRegisters = 32;
+  // A thread block begins with 128 for each of its 16 warps, or 120 of 17, of which the last keeps them.
+  static constexpr int kUpdatingRegisters = kGroups == 4 ? 136 : 104,
+                       kChainRegisters = kGroups == 4 ? 208 : 136, kServingRegisters = 32;
   static constexpr int kGroupTiles = Places::kTiles / kGroups, kMemberTile = kGroupTiles / kMembers,
                        kBlock = kMemberTile / 2;
   static constexpr int kPairs = kShape.cluster_pairs(), kInputs = (kPairs + kWarps - 1) / kWarps;
@@ -202,7 +202,7 @@ class ColumnStep {
   MACHINE_DEVICE static unsigned char* rows(int layer) {
     return at(Places::kRows + (layer - 2) * Places::kMatrix);
   }
-  /// This member's columns of h(layer), [4 groups] [2 slices] blocks.
+  /// This member's columns of h(layer), [groups] [2 slices] blocks.
   MACHINE_DEVICE unsigned char* own_hidden(int layer, bool before = false) const {
     return at(Places::kOwnHidden + (layer == 1 ? (before ? stage_ ^ 1 : stage_) : layer) * Places::kOwnTile);
   }
@@ -275,13 +275,16 @@ class ColumnStep {
 
   // ---- eight warps that own masters
 
-  /// [16 own columns, 32 rows]
+  /// [16 own columns, all rows]
   struct Own {
-    std::uint32_t word[2][4];
+    std::uint32_t word[kGroups / 2][4];
   };
 
   MACHINE_DEVICE void update(const Arguments& a) {
-    registers_increase<kUpdatingRegisters>();
+    if constexpr (kGroups == 4)
+      registers_increase<kUpdatingRegisters>();
+    else
+      registers_decrease<kUpdatingRegisters>();
 #pragma unroll
     for (int layer = 3; layer <= kHidden; ++layer) hand_on(a, layer);
 #pragma unroll 1
@@ -298,9 +301,10 @@ class ColumnStep {
         update_between<kHidden>(a, goes_on);
       }
       await_own(staging_barrier(1), parity_);
-      Fragments x[kInputs];
-      load_input_columns(x);
-      step_sync();  // 2
+      InputColumns x;
+      if (kHalves == 1) load_input_columns(x);
+      step_sync();                             // 2
+      if (kHalves > 1) load_input_columns(x);  // nobody has registers for them before
       const std::uint32_t timed_out = timed_out_word();
       update_first(a, x);
       if (warp_any(timed_out != 0)) return;
@@ -368,32 +372,37 @@ class ColumnStep {
         blocks + (lane_ >> 4) * group_bytes + (lane_ >> 3 & 1) * kBlock + (lane_ & 7) * 16;
     Own own;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
+    for (int i = 0; i < kGroups / 2; ++i) load_matrices(row + 2 * i * group_bytes, own.word[i]);
     return own;
   }
   /// This member's of everybody's.
   MACHINE_DEVICE Own own_tiles(const unsigned char* tiles) const {
     return load_own(tiles + member_ * kMemberTile, kGroupTiles);
   }
-  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own, std::uint32_t b0, std::uint32_t b1,
-                                          std::uint32_t b2, std::uint32_t b3) {
-    Format::product(sum, as_uint4(own.word[0]), b0, b1);
-    Format::product(sum, as_uint4(own.word[1]), b2, b3);
+  /// sum += own * the other factor, of which word(group) has 8 rows.
+  template <class Word>
+  MACHINE_DEVICE static void multiply_own(float (&sum)[4], const Own& own, const Word& word) {
+#pragma unroll
+    for (int i = 0; i < kGroups / 2; ++i)
+      Format::product(sum, as_uint4(own.word[i]), word(2 * i), word(2 * i + 1));
   }
   MACHINE_DEVICE static uint4 as_uint4(const std::uint32_t (&word)[4]) {
     return make_uint4(word[0], word[1], word[2], word[3]);
   }
-  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over 32 rows.
+  /// What an update multiplies: of this warp's slices of `tiles` and of 16 own columns, over all rows.
   struct Operands {
     Own own;
-    std::uint32_t columns[kSlices][4];
+    std::uint32_t columns[kSlices][kGroups];
   };
   MACHINE_DEVICE Operands load_operands(const unsigned char* tiles, const Own& own) const {
     const unsigned char* row =
         tiles + (lane_ >> 3) * kGroupTiles + warp_ * (kSlices * kBlock) + (lane_ & 7) * 16;
     Operands operands = {own, {}};
 #pragma unroll
-    for (int i = 0; i < kSlices; ++i) load_matrices(row + i * kBlock, operands.columns[i]);
+    for (int i = 0; i < kSlices; ++i)
+#pragma unroll
+      for (int group = 0; group < kGroups; group += 4)
+        load_matrices(row + i * kBlock + group * kGroupTiles, operands.columns[i] + group);
     return operands;
   }
 
@@ -442,9 +451,8 @@ class ColumnStep {
   template <int kMatrix>
   MACHINE_DEVICE void update_matrix(const Arguments& a, const Operands& operands) {
     for_slices<kMatrix>([&](int i, Master& master) {
-      const auto& column = operands.columns[i];
       float sum[4] = {};
-      multiply_own(sum, operands.own, column[0], column[1], column[2], column[3]);
+      multiply_own(sum, operands.own, [&](int group) { return operands.columns[i][group]; });
       update_master(a, master, sum);
     });
   }
@@ -460,7 +468,8 @@ class ColumnStep {
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
-  MACHINE_DEVICE void update_first(const Arguments& a, const Fragments (&x)[kInputs]) {
+  using InputColumns = Fragments[kInputs][kHalves];
+  MACHINE_DEVICE void update_first(const Arguments& a, const InputColumns& x) {
     const Own own = load_own(first_gradient());
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
@@ -469,14 +478,12 @@ class ColumnStep {
       update_first<1>(a, own, x);
   }
   template <int kCount>
-  MACHINE_DEVICE void update_first(const Arguments& a, const Own& own, const Fragments (&x)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Own& own, const InputColumns& x) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const std::uint32_t* word = x[i].word;
-#pragma unroll
       for (int slice = 0; slice < 2; ++slice) {
         float sum[4] = {};
-        multiply_own(sum, own, word[slice], word[2 + slice], word[4 + slice], word[6 + slice]);
+        multiply_own(sum, own, [&](int group) { return x[i][group / 4].word[2 * (group % 4) + slice]; });
         update_master(a, first_[i][slice], sum);
       }
     }
@@ -490,21 +497,23 @@ class ColumnStep {
         keep_weights(first_weights() + (input_begin_ + i) * Places::kPairWeights + lane_ * 16, first_[i][0],
                      first_[i][1]);
   }
-  MACHINE_DEVICE void load_input_columns(Fragments (&x)[kInputs]) const {
+  MACHINE_DEVICE void load_input_columns(InputColumns& x) const {
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
       const unsigned char* pair =
           at(Places::kInputColumns + (input_begin_ + max(0, min(i, input_pairs_ - 1))) * Places::kPairBytes +
              lane_ * 16);
 #pragma unroll
-      for (int part = 0; part < 2; ++part) assign(x[i], part, load_shared16(pair + part * 512));
+      for (int part = 0; part < 2 * kHalves; ++part)
+        assign(x[i][part / 2], part % 2,
+               load_shared16(pair + part / 2 * Places::kHalfBytes + part % 2 * 512));
     }
   }
 
   // ---- a warp for what is small: a warp that did it besides would be waited for
 
   MACHINE_DEVICE void serve(const Arguments& a) {
-    registers_decrease<kServingRegisters>();
+    if constexpr (kGroups == 4) registers_decrease<kServingRegisters>();
     if (warp_ > kWarps + kChainWarps) return;
     stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
     const bool first_of_all = member_ == 0 && cluster() == 0;
@@ -517,7 +526,7 @@ class ColumnStep {
       if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
       await_own(taken_barrier(kHidden), parity_);
       update_bias(a, kHidden + 1, load_own(dlogits()));
-      if (first_of_all) store_loss(a, step, row_losses()[lane_]);
+      if (first_of_all) store_loss(a, step);
 #pragma unroll 1
       for (int layer = kHidden; layer >= 2; --layer) {
         await_own(taken_barrier(layer), parity_);
@@ -533,31 +542,41 @@ class ColumnStep {
   MACHINE_DEVICE void update_bias(const Arguments& a, int layer, const Own& gradient) const {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
     float sum[4] = {};
-    multiply_own(sum, gradient, ones, ones, ones, ones);
+    multiply_own(sum, gradient, [&](int) { return ones; });
     if ((lane_ & 3) != 0) return;
     float* own = bias(layer) + (lane_ >> 2);
     own[0] = fmaf(a.update_factor, sum[0], own[0]);
     own[8] = fmaf(a.update_factor, sum[2], own[8]);
   }
-  MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    const float loss = lane_ < plan_of(a).batch ? logf(row.x) - row.y : 0.0f;
+  MACHINE_DEVICE void store_loss(const Arguments& a, int step) const {
+    float loss = 0;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = half * kGroupRows + lane_;
+      const float2 sums = row_losses()[row];
+      if (row < plan_of(a).batch) loss += logf(sums.x) - sums.y;
+    }
     store_mean_loss(a, step, lane_, loss);
   }
   /// Of every row the sum of its exponentials and its label's distance to the highest logit.
   MACHINE_DEVICE static float2* row_losses() { return reinterpret_cast<float2*>(at(Places::kRowLosses)); }
-  /// This cluster's inputs of a batch in one of the two orders, by one bulk copy.
+  /// This cluster's inputs of a batch in one of the two orders, by a bulk copy for each 32 rows.
   MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
                             int batch) const {
     if (lane_ != 0) return;
     const auto bytes = static_cast<std::uint32_t>(input_count() * Places::kPairBytes);
     fence_proxy_async_shared();
-    barrier_arrive_expect(staging_barrier(which), bytes);
+    barrier_arrive_expect(staging_barrier(which), kHalves * bytes);
     if (bytes == 0) return;
-    bulk_load(at(offset), memory + batch * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes,
-              bytes, staging_barrier(which));
+    const unsigned char* from =
+        memory + batch * plan_of(a).x_batch_bytes + input_first() * Places::kPairBytes;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      bulk_load(at(offset + half * Places::kHalfBytes), from + half * kShape.input_pairs * Places::kPairBytes,
+                bytes, staging_barrier(which));
   }
 
-  // ---- four warps that are the chain
+  // ---- warps that are the chain
 
   MACHINE_DEVICE int group() const { return warp_ - kWarps; }
   /// Of columns g and g + 8 of this member's 16, two rows each.
@@ -575,7 +594,6 @@ class ColumnStep {
   struct Lane {
     std::uint32_t to[kMembers / 2];
     std::uint32_t packet;
-    int from;  // the first lane of the quad that has the column this lane publishes
   };
   MACHINE_DEVICE Lane place_lane() const {
     Lane lane;
@@ -586,7 +604,7 @@ class ColumnStep {
           remote_address(here, static_cast<std::uint32_t>(member_ + (lane_ >> 4) + 2 * i) % kMembers) - here;
     lane.packet =
         static_cast<std::uint32_t>(group() * kGroupTiles + member_ * kMemberTile + (lane_ & 15) * 16);
-    lane.from = 4 * (lane_ & 7);
+
     return lane;
   }
   /// Weights as columns.
@@ -648,10 +666,11 @@ class ColumnStep {
     compute_now(place);  // else the sums below are kept for the whole launch
     compute_now(barrier);
     const bool of_second = (lane_ & 8) != 0;
+    const int from = 4 * (lane_ & 7);  // the first lane of the quad that has the column this lane publishes
     std::uint32_t round[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      round[i] = shuffle_from((lane_ & 3) == i ? two.first : two.second, lane.from + (of_second ? i ^ 1 : i));
+      round[i] = shuffle_from((lane_ & 3) == i ? two.first : two.second, from + (of_second ? i ^ 1 : i));
     const uint4 packet = of_second ? make_uint4(round[1], round[0], round[3], round[2])
                                    : make_uint4(round[0], round[1], round[2], round[3]);
     if (exchange == a.lost_exchange) return;
@@ -781,7 +800,8 @@ class ColumnStep {
   MACHINE_DEVICE InputRows load_input_rows() const {
     InputRows rows;
     const auto* place =
-        reinterpret_cast<const std::uint32_t*>(at(Places::kInputRows + (group() >> 1) * 512 + lane_ * 16)) +
+        reinterpret_cast<const std::uint32_t*>(at(Places::kInputRows + (group() >> 2) * Places::kHalfBytes +
+                                                  (group() >> 1 & 1) * 512 + lane_ * 16)) +
         (group() & 1);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)

@@ -56,19 +56,21 @@ void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsi
 }
 
 /// One thread a lane of a pair of tiles, in the order in which instructions take them. x_columns: every 8x8 block
-/// transposed, for products that take columns. by_cluster: rows for clusters that divide them, [4 clusters] [pairs]. as_told:
+/// transposed, for products that take columns. first_row: of 32 rows of a larger batch. by_cluster: rows for clusters that divide them, [4 clusters] [pairs]. as_told:
 /// columns with their rows in the order in which such clusters read tiles from each other (slice_wide_rows.cuh).
 template <class Format, bool kTransposes>
 __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * batch, in] */,
                            std::int64_t pairs, unsigned char* x_rows, unsigned char* x_columns, bool turned,
-                           bool by_cluster, bool as_told) {
+                           bool by_cluster, bool as_told, int first_row) {
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t pair = thread / 32;
   if (pair >= pairs) return;
   const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3, in = plan.widths[0];
   const std::int64_t batch = pair / plan.input_pairs;
   const auto feature = [&](int row, int column) {
-    return row < plan.batch && column < in ? features[(batch * plan.batch + row) * in + column] : 0.0f;
+    return first_row + row < plan.batch && column < in
+               ? features[(batch * plan.batch + first_row + row) * in + column]
+               : 0.0f;
   };
   typename Format::Values rows[2], columns[2];
   for (int slice = 0; slice < 2; ++slice) {
@@ -88,7 +90,8 @@ __global__ void pack_pairs(SlicePlan plan, const float* features /* [batches * b
   const auto column_fragments = turned ? Format::row_fragments(columns[0], columns[1])
                                        : Format::column_fragments(columns[0], columns[1]);
   for (int part = 0; part < 2 * Format::kParts; ++part) {
-    const std::int64_t byte = pair * 2 * plan.tile + part * 512 + lane * 16;
+    const std::int64_t byte =
+        batch * plan.x_batch_bytes + pair % plan.input_pairs * 2 * plan.tile + part * 512 + lane * 16;
     if constexpr (std::is_same_v<Format, SliceTf32>)
       if (by_cluster) {
         // What follows a cluster is what its eight rows have in both tiles: of row g columns 2t and 2t + 1 of each.
@@ -140,13 +143,13 @@ void pack_packed_pairs_as(const SlicePlan& plan, const float* features, std::int
 
 template <class Format, bool kTransposes>
 void pack_pairs_as(const SlicePlan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
-                   unsigned char* x_columns, cudaStream_t stream) {
+                   unsigned char* x_columns, cudaStream_t stream, int first_row = 0) {
   const std::int64_t pairs = batches * plan.input_pairs;
   const bool divides =
       Format::kPrecision == Precision::kTf32 && plan.form == Form::kCluster && plan.team > 1;  // rows
   pack_pairs<Format, kTransposes><<<static_cast<unsigned>((pairs * 32 + 255) / 256), 256, 0, stream>>>(
       plan, features, pairs, x_rows, x_columns, turns_masters(Format::kPrecision, plan.own),
-      divides && plan.own == 1, divides && plan.own == 2);
+      divides && plan.own == 1, divides && plan.own == 2, first_row);
   CUDA_CHECK(cudaGetLastError());
 }
 
@@ -246,7 +249,12 @@ void pack_columns(const ColumnPlan& plan, Precision precision, const float* feat
   slices.input_pairs = plan.shape.input_pairs;
   slices.widths[0] = plan.widths[0];
   slices.x_batch_bytes = plan.x_batch_bytes;
-  pack_slices(slices, precision, features, batches, x_rows, x_columns, stream);
+  const auto pack =
+      precision == Precision::kFp16 ? pack_pairs_as<SliceFp16, true> : pack_pairs_as<SliceBf16, true>;
+  for (int half = 0; half < plan.shape.halves(); ++half) {
+    const std::int64_t byte = std::int64_t{half} * plan.shape.input_pairs * 2 * slices.tile;
+    pack(slices, features, batches, x_rows + byte, x_columns + byte, stream, half * kGroupRows);
+  }
 }
 
 std::vector<Sharing> slice_sharings(Precision precision) {

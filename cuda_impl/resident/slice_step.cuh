@@ -1286,7 +1286,9 @@ class SliceMember {
   template <int kSlices = 2, class Visit>
   MACHINE_DEVICE void for_pair(const Arguments& a, int layer, float4& pair, int master_lane, int column,
                                int output, bool transposed, bool exists, Visit&& visit) const {
-    const int in = plan_of(a).widths[layer], out = plan_of(a).widths[layer + 1];
+    // From the arguments, also where the plan is a constant (plan_of()): with constant widths more places are worked out at once than
+    // there are registers for.
+    const int in = a.plan.widths[layer], out = a.plan.widths[layer + 1];
     float* values[4] = {&pair.x, &pair.y, &pair.z, &pair.w};
 #pragma unroll
     for (int c = 0; c < 2 * kSlices; ++c) {
@@ -1294,7 +1296,7 @@ class SliceMember {
                 y = output + 2 * (master_lane & 3) + (c & 1);
       const int row = transposed ? x : y, place = transposed ? y : x;
       visit(*values[c], exists && row < out && place < in,
-            plan_of(a).weight_begin[layer] + std::int64_t{row} * in + place);
+            a.plan.weight_begin[layer] + std::int64_t{row} * in + place);
     }
   }
   /// All masters of this member that are real, each with its place: rows(), columns() and the last layer's second copies.
@@ -1352,11 +1354,11 @@ class SliceMember {
     const int last = layers(a) - 1;
     if (warp_ < last && lane_ < 8 * kOwn)
       visit(floats(plan_of(a).bias_offset)[8 * kOwn * warp_ + lane_],
-            own_column(0) + lane_ < plan_of(a).widths[warp_ + 1],
-            plan_of(a).bias_begin[warp_] + own_column(0) + lane_);
+            own_column(0) + lane_ < a.plan.widths[warp_ + 1],
+            a.plan.bias_begin[warp_] + own_column(0) + lane_);
     if (warp_ == 7 && lane_ < kMostClasses)
       visit(floats(plan_of(a).last_bias_offset)[lane_], lane_ < plan_of(a).classes,
-            plan_of(a).bias_begin[last] + lane_);
+            a.plan.bias_begin[last] + lane_);
   }
 
   /// Masters and biases of this member, by the warps that have them, out of the flat parameters; everything else zero.
@@ -1382,8 +1384,7 @@ class SliceMember {
     return kInClusters ? warp_ / (kWarps / kTeam) == rank_ : rank_ == rank;
   }
   MACHINE_DEVICE void store(const Arguments& a) {
-    const std::int64_t last_begin = plan_of(a).weight_begin[layers(a) - 1],
-                       divided_end = plan_of(a).bias_begin[0];
+    const std::int64_t last_begin = a.plan.weight_begin[layers(a) - 1], divided_end = a.plan.bias_begin[0];
     for_masters(
         a,
         [&](const float& own, bool exists, std::int64_t place) {

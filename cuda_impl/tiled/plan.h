@@ -59,8 +59,8 @@ constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int wei
 /// Those of the kernel for every GPU and precision. With small tiles a small batch keeps more multiprocessors busy; its weight gradients
 /// have short products, and much to do behind them.
 inline constexpr Tiling kPortableTilings[] = {
-    portable_tiling(32, 32, 64, 64), portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64),
-    portable_tiling(128, 128, 128, 128)};
+    portable_tiling(32, 32, 64, 64), portable_tiling(64, 32, 64, 64), portable_tiling(64, 64, 64, 64),
+    portable_tiling(128, 64, 128, 64), portable_tiling(128, 128, 128, 128)};
 /// Stages of its ring, at most: as many as fit.
 inline constexpr int kMostStages = 8;
 

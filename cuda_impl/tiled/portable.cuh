@@ -1,7 +1,7 @@
 // The step of cuda-tiled for every GPU of compute capability 8.0 and newer, and in all four precisions: the same lists, counters and
 // rules as in step.cuh, with cp.async in place of the copy engine, and mma.sync or plain multiply-adds in place of wgmma.
 //
-// Eight warps work on a tile; two fetch. A small tile has too few sums for eight warps, so groups of warps share out its inner index.
+// Eight warps work on a tile; four fetch. A small tile has too few sums for eight warps, so groups of warps share out its inner index.
 // When the product is done, the sums go through shared memory, band by band: there groups are added up, and each thread gets
 // four columns next to each other of a row. So everything in device memory lies in rows, and is read and written as it lies there.
 //   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
@@ -72,87 +72,139 @@ struct WarpPart {
         column(warp % T::kAcross * T::kWarpColumns) {}
 };
 
-/// Adds the product of the stage at hand, as far as it is this warp's; of its first kInner inner indices.
+/// How the product of a stage's first kInner inner indices lies in it, and in what steps it is made.
+template <class S, class T, bool kAreRowsTurned, bool kAreColumnsTurned, bool kWithRowSums, int kInner>
+struct StageProduct {
+  static constexpr bool kRowsTurned = kAreRowsTurned, kColumnsTurned = kAreColumnsTurned;
+  static constexpr bool kSumsRows = kWithRowSums;
+  static constexpr int kRowsBytes = S::template kRowsBytes<T>;
+  static constexpr int kSteps = kInner / S::Format::kInnerOfStep;
+  template <int kGroups>
+  static constexpr int kStepsOfGroup = (kSteps + kGroups - 1) / kGroups;
+  static_assert(kSteps % T::kGroups == 0 || kSteps < T::kGroups);
+  // Of a group's step number `before` / groups: its slab's place in the stage, and its number in the slab.
+  MACHINE_DEVICE static int slab(int before) { return before / S::kSteps * S::template kSlabBytes<T>; }
+  MACHINE_DEVICE static int step(int group, int before) { return group + before % S::kSteps; }
+  MACHINE_DEVICE static bool ends(int before, int slabs) { return before / S::kSteps >= slabs; }
+};
+
+/// Adds the product of the stage at hand, as far as it is this warp's.
 template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, int kInner, class Sums>
-MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, Sums& sums) {
-  using Format = typename S::Format;
-  constexpr int kSteps = kInner / Format::kInnerOfStep;
-  const unsigned char* stage = worker.memory.stage(worker.ring.stage);
-  const int lane =
-      machine::thread_index_here() % 32;  // so that addresses are no registers from one stage to the next
-#pragma unroll 2
-  for (int i = 0; i < (kSteps + T::kGroups - 1) / T::kGroups; ++i) {
-    if (kSteps % T::kGroups != 0 && part.group + T::kGroups * i >= kSteps) break;
-    const unsigned char* slab = stage + T::kGroups * i / S::kSteps * S::template kSlabBytes<T>;
-    sums.template multiply<Format, kRowsTurned, kColumnsTurned, kSumsRows>(
-        slab, slab + S::template kRowsBytes<T>, part.row, part.column, lane,
-        part.group + T::kGroups * i % S::kSteps);
-  }
+MACHINE_DEVICE void multiply_stage(PortableWorker<S>& worker, const WarpPart<T>& part, int slabs,
+                                   Sums& sums) {
+  using Stage = StageProduct<S, T, kRowsTurned, kColumnsTurned, kSumsRows, kInner>;
+  if (Stage::kSteps < T::kGroups && part.group >= Stage::kSteps) return;
+  sums.template multiply<Stage>(worker.memory.stage(worker.ring.stage), part.row, part.column, part.group,
+                                worker.lane, slabs);
 }
 
-template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, class Sums>
-MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& sums) {
+/// ready() is called when the first stage is there.
+template <class S, class T, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows, class Sums, class Ready>
+MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& sums, const Ready& ready) {
   const WarpPart<T> part(worker.warp);
   const int stages = S::template stages<T>(inner);
   sums.clear();
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
     worker.wait_for_stage();
-    if (stage == 0) worker.mark(&TaskTimes::first_slab);
+    if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
     multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
-        worker, part, sums);
+        worker, part, S::template slabs_of_stage<T>(inner - stage * S::template kSlabs<T> * S::kDepth), sums);
     worker.release_stage();
   }
 }
 
-/// Brings a tile's sums to the threads that finish them: finish(row of the tile, first of four columns, sums, what load(row, column) has
-/// given). Loads are a band ahead.
-template <class S, class T, class Sums, class Load, class Finish>
-MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sums, const Load& load,
-                                const Finish& finish) {
-  using Format = typename S::Format;
-  constexpr int kAcross = T::kColumns / 4;
-  constexpr int kRowsAtOnce = S::kWorkers / kAcross;
-  constexpr int kItems = (T::kBandRows + kRowsAtOnce - 1) / kRowsAtOnce;
-  const WarpPart<T> part(worker.warp);
-  const int column = worker.thread % kAcross * 4, first = worker.thread / kAcross;
-  float* staged = worker.memory.staged;
-  const auto row_of = [&](int band, int item) {
-    return Format::template row_of_band<T>(band, first + kRowsAtOnce * item);
-  };
-  const bool takes_part = T::kBandRows % kRowsAtOnce == 0 || first < T::kBandRows;
-  using Loaded = decltype(load(0, 0));
-  Loaded loaded[kItems]{}, next[kItems]{};
+/// What a thread has of a tile in whose finishing it takes part: kItems times four columns of a row in each band.
+template <class S, class T>
+struct Share {
+  static constexpr int kAcross = T::kColumns / 4;
+  static constexpr int kRowsAtOnce = S::kWorkers / kAcross;
+  static constexpr int kItems = (T::kBandRows + kRowsAtOnce - 1) / kRowsAtOnce;
+  int column, first;  // of the tile; row of a band
+  bool takes_part;
+  MACHINE_DEVICE explicit Share(int thread)
+      : column(thread % kAcross * 4),
+        first(thread / kAcross),
+        takes_part(T::kBandRows % kRowsAtOnce == 0 || first < T::kBandRows) {}
+  MACHINE_DEVICE int row(int band, int item) const {
+    return S::Format::template row_of_band<T>(band, first + kRowsAtOnce * item);
+  }
+};
+
+/// What finishing a tile takes from device memory, asked for before it is wanted: all at once where there are registers, else a band
+/// ahead. load(row of the tile, first of four columns) gives a Loaded.
+template <class S, class T, class Loaded>
+struct Asked {
+  using Shares = Share<S, T>;
+  static constexpr int kWords = sizeof(Loaded) / 4 * Shares::kItems;  // of a band
+  static constexpr bool kAll = kWords * T::kBands <= 64, kEarly = kWords * T::kBands <= 16;
+  Loaded of[kAll ? T::kBands : 2][Shares::kItems]{};
+
+  template <class Load>
+  MACHINE_DEVICE void ask(const Shares& share, int band, const Load& load) {
 #pragma unroll
-  for (int item = 0; item < kItems; ++item)
-    if (takes_part) next[item] = load(row_of(0, item), column);
-#pragma unroll 1
-  for (int band = 0; band < T::kBands; ++band) {
+    for (int item = 0; item < Shares::kItems; ++item)
+      if (share.takes_part)
+        of[band % (kAll ? T::kBands : 2)][item] = load(share.row(band, item), share.column);
+  }
+  template <class Load>
+  MACHINE_DEVICE void ask_all(const PortableWorker<S>& worker, const Load& load) {
+    const Shares share(worker.thread);
+#pragma unroll
+    for (int band = 0; band < (kAll ? T::kBands : 1); ++band) ask(share, band, load);
+  }
+  /// Before the product: what there are registers for beside it.
+  template <class Load>
+  MACHINE_DEVICE void ask_early(const PortableWorker<S>& worker, const Load& load) {
+    if constexpr (kEarly) ask_all(worker, load);
+  }
+  template <class Load>
+  MACHINE_DEVICE void ask_late(const PortableWorker<S>& worker, const Load& load) {
+    if constexpr (!kEarly) ask_all(worker, load);
+  }
+};
+
+/// Brings a tile's sums to the threads that finish them: finish(row of the tile, first of four columns, sums, what was asked for).
+template <class S, class T, class Sums, class Loaded, class Load, class Finish>
+MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sums, Asked<S, T, Loaded>& asked,
+                                const Load& load, const Finish& finish) {
+  using Shares = Share<S, T>;
+  const WarpPart<T> part(worker.warp);
+  const Shares share(worker.thread);
+  float* staged = worker.memory.staged;
+  const auto finish_band = [&](int band) {
     sums.store_band(band, staged + part.group * (T::kBandRows * T::kBandPitch), part.row, part.column,
                     worker.lane);
+    if (!Asked<S, T, Loaded>::kAll && band + 1 < T::kBands) asked.ask(share, band + 1, load);
     worker.meet();
 #pragma unroll
-    for (int item = 0; item < kItems; ++item) {
-      loaded[item] = next[item];
-      if (takes_part && band + 1 < T::kBands) next[item] = load(row_of(band + 1, item), column);
-    }
-#pragma unroll
-    for (int item = 0; item < kItems; ++item) {
-      if (!takes_part) break;
-      const float* from = staged + (first + kRowsAtOnce * item) * T::kBandPitch + column;
+    for (int item = 0; item < Shares::kItems; ++item) {
+      if (!share.takes_part) break;
+      const float* from = staged + (share.first + Shares::kRowsAtOnce * item) * T::kBandPitch + share.column;
       float4 sum = machine::load_shared_floats(from);
 #pragma unroll
       for (int group = 1; group < T::kGroups; ++group) {
         const float4 more = machine::load_shared_floats(from + group * (T::kBandRows * T::kBandPitch));
         sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
       }
-      finish(row_of(band, item), column, sum, loaded[item]);
+      finish(share.row(band, item), share.column, sum,
+             asked.of[band % (Asked<S, T, Loaded>::kAll ? T::kBands : 2)][item]);
     }
     worker.meet();
-  }
+  };
+#pragma unroll
+  for (int band = 0; band < T::kBands; ++band) finish_band(band);
 }
 
+/// The same where nothing is asked for.
 struct Nothing {};
+template <class S, class T, class Sums, class Finish>
+MACHINE_DEVICE void finish_tile(const PortableWorker<S>& worker, const Sums& sums, const Finish& finish) {
+  Asked<S, T, Nothing> asked;
+  finish_tile<S, T>(
+      worker, sums, asked, [](int, int) { return Nothing{}; },
+      [&](int row, int column, float4 sum, Nothing) { finish(row, column, sum); });
+}
 
 template <class Value>
 MACHINE_DEVICE Value* place_in(const Rows& matrix, int slice, int row, int column) {
@@ -173,6 +225,30 @@ MACHINE_DEVICE float4 sum_of(float4 a, float4 b) {
 
 // ---- forward and input gradient
 
+/// Activations other than ReLU are functions of their own: written out in every tile's finishing they would be most of the kernel.
+MACHINE_DEVICE_CALLED float4 activated_four(Activation activation, float4 z) {
+  with_activation(activation, [&](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::value;
+    z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
+                    rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
+  });
+  return z;
+}
+MACHINE_DEVICE float4 passed_back_four(Constant<Activation::kRelu>, float4 kept, float4 sum) {
+  constexpr Activation kRelu = Activation::kRelu;
+  return make_float4(rules::passed_back(kRelu, kept.x, sum.x), rules::passed_back(kRelu, kept.y, sum.y),
+                     rules::passed_back(kRelu, kept.z, sum.z), rules::passed_back(kRelu, kept.w, sum.w));
+}
+MACHINE_DEVICE_CALLED float4 passed_back_four(Activation activation, float4 kept, float4 sum) {
+  with_activation(activation, [&](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::value;
+    sum = make_float4(
+        rules::passed_back(kActivation, kept.x, sum.x), rules::passed_back(kActivation, kept.y, sum.y),
+        rules::passed_back(kActivation, kept.z, sum.z), rules::passed_back(kActivation, kept.w, sum.w));
+  });
+  return sum;
+}
+
 template <class S>
 MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                  const StepPlace& step) {
@@ -181,80 +257,84 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, PortableW
   const LayerArguments& layer = a.layer[task.layer];
   const Rows& to = a.layer[task.layer + 1].input_rows;
   typename Format::template Sums<T> sums;
-  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
+  float4 bias;
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+                                             [&] { bias = biases_of(layer, task, worker); });
   worker.mark(&TaskTimes::products);
-  const float4 bias = biases_of(layer, task, worker);
-  finish_tile<S, T>(
-      worker, sums, [](int, int) { return Nothing{}; },
-      [&](int row_of_tile, int column_of_tile, float4 sum, Nothing) {
-        const int row = S::kRows * task.row + row_of_tile,
-                  column = S::kColumns * task.column + column_of_tile;
-        if (row >= a.batch || column >= layer.out) return;
-        float4 z = sum_of(sum, bias);
-        if (a.activation == Activation::kRelu) {
-          z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
-        } else {
-          const auto keep = [&] {
-            Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
-          };
-          if (!keeps_outputs(a.activation)) keep();
-          with_activation(a.activation, [&](auto activation) {
-            constexpr Activation kActivation = decltype(activation)::value;
-            z = make_float4(rules::activated(kActivation, z.x), rules::activated(kActivation, z.y),
-                            rules::activated(kActivation, z.z), rules::activated(kActivation, z.w));
-          });
-          if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
-        }
-        Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
-      });
+  finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
+    const int row = S::kRows * task.row + row_of_tile, column = S::kColumns * task.column + column_of_tile;
+    if (row >= a.batch || column >= layer.out) return;
+    float4 z = sum_of(sum, bias);
+    if (a.activation == Activation::kRelu) {
+      z = make_float4(machine::relu(z.x), machine::relu(z.y), machine::relu(z.z), machine::relu(z.w));
+    } else {
+      const auto keep = [&] {
+        Format::store_unrounded(place_in<typename S::Value>(layer.kept_rows, 0, row, column), z);
+      };
+      if (!keeps_outputs(a.activation)) keep();
+      z = activated_four(a.activation, z);
+      if (keeps_outputs(a.activation) && !Format::kKeepsRounded) keep();
+    }
+    Format::store(place_in<typename S::Value>(to, step.parity, row, column), z);
+  });
   worker.tell(task, 0, 1);
 }
 
-/// From the sums of its product, the gradient's tile. Slopes come from the activations, or from what is kept beside them.
-template <class S, class Sums>
-MACHINE_DEVICE void finish_input_gradient(const Arguments& a, const Task& task, PortableWorker<S>& worker,
-                                          const StepPlace& step, const Sums& sums) {
+/// A tile of a hidden layer's gradient. Slopes come from the activations, or from what is kept beside them.
+template <class S>
+struct InputGradient {
   using Format = typename S::Format;
-  using Value = typename S::Value;
-  const LayerArguments& layer = a.layer[task.layer];
-  const bool from_outputs =
-      a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded);
-  const Rows& kept = from_outputs ? a.layer[task.layer + 1].input_rows : layer.kept_rows;
-  const int slice = from_outputs ? step.parity : 0;
-  const auto inside = [&](int row, int column) {
-    return S::kRows * task.row + row < a.batch && S::kColumns * task.column + column < layer.out;
-  };
-  const auto place = [&](const Rows& matrix, int of_slice, int row, int column) {
-    return place_in<Value>(matrix, of_slice, S::kRows * task.row + row, S::kColumns * task.column + column);
-  };
-  finish_tile<S, typename S::Chain>(
-      worker, sums,
-      [&](int row, int column) {
-        return inside(row, column) ? Format::load(place(kept, slice, row, column)) : make_float4(0, 0, 0, 0);
-      },
-      [&](int row, int column, float4 sum, float4 from) {
-        if (!inside(row, column)) return;
-        const auto pass_back = [&](auto activation) {
-          constexpr Activation kActivation = decltype(activation)::value;
-          sum = make_float4(
-              rules::passed_back(kActivation, from.x, sum.x), rules::passed_back(kActivation, from.y, sum.y),
-              rules::passed_back(kActivation, from.z, sum.z), rules::passed_back(kActivation, from.w, sum.w));
-        };
-        if (a.activation == Activation::kRelu)
-          pass_back(Constant<Activation::kRelu>{});
-        else
-          with_activation(a.activation, pass_back);
-        Format::store_unrounded(place(layer.gradient_rows, 0, row, column), sum);
-      });
-}
+  using T = typename S::Chain;
+  const Arguments& a;
+  const Task& task;
+  const PortableWorker<S>& worker;
+  int parity;
+  Asked<S, T, float4> asked;
+
+  MACHINE_DEVICE InputGradient(const Arguments& arguments, const Task& of, const PortableWorker<S>& by,
+                               const StepPlace& step)
+      : a(arguments), task(of), worker(by), parity(step.parity) {}
+
+  MACHINE_DEVICE bool inside(int row, int column) const {
+    return S::kRows * task.row + row < a.batch &&
+           S::kColumns * task.column + column < a.layer[task.layer].out;
+  }
+  MACHINE_DEVICE typename S::Value* place(const Rows& matrix, int slice, int row, int column) const {
+    return place_in<typename S::Value>(matrix, slice, S::kRows * task.row + row,
+                                       S::kColumns * task.column + column);
+  }
+  MACHINE_DEVICE float4 load(int row, int column) const {
+    if (!inside(row, column)) return make_float4(0, 0, 0, 0);
+    if (a.activation == Activation::kRelu || (keeps_outputs(a.activation) && Format::kKeepsRounded))
+      return Format::load(place(a.layer[task.layer + 1].input_rows, parity, row, column));
+    return Format::load(place(a.layer[task.layer].kept_rows, 0, row, column));
+  }
+  /// When what the forward pass has stored is there: with the product's first stage.
+  MACHINE_DEVICE void ask_early() {
+    asked.ask_early(worker, [&](int row, int column) { return load(row, column); });
+  }
+  template <class Sums>
+  MACHINE_DEVICE void finish(const Sums& sums) {
+    const auto load_one = [&](int row, int column) { return load(row, column); };
+    asked.ask_late(worker, load_one);
+    finish_tile<S, T>(worker, sums, asked, load_one, [&](int row, int column, float4 sum, float4 kept) {
+      if (!inside(row, column)) return;
+      sum = a.activation == Activation::kRelu ? passed_back_four(Constant<Activation::kRelu>{}, kept, sum)
+                                              : passed_back_four(a.activation, kept, sum);
+      Format::store_unrounded(place(a.layer[task.layer].gradient_rows, 0, row, column), sum);
+    });
+  }
+};
 
 template <class S>
 MACHINE_DEVICE void input_gradient_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
                                         const StepPlace& step) {
-  typename S::Format::template Sums<typename S::Chain> sums;
-  multiply_stages<S, typename S::Chain, false, true, false>(worker, inner_of(a, task), sums);
+  using T = typename S::Chain;
+  typename S::Format::template Sums<T> sums;
+  InputGradient<S> gradient(a, task, worker, step);
+  multiply_stages<S, T, false, true, false>(worker, inner_of(a, task), sums, [&] { gradient.ask_early(); });
   worker.mark(&TaskTimes::products);
-  finish_input_gradient<S>(a, task, worker, step, sums);
+  gradient.finish(sums);
   worker.tell(task, 0, 1);
 }
 
@@ -284,12 +364,10 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   {
     using T = typename S::Outputs;
     typename Format::template Sums<T> sums;
-    multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
-    finish_tile<S, T>(
-        worker, sums, [](int, int) { return Nothing{}; },
-        [&](int row, int column, float4 sum, Nothing) {
-          *reinterpret_cast<float4*>(outputs + row * S::kOutputsPitch + column) = sum;
-        });  // ends with a meeting
+    multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums, [] {});
+    finish_tile<S, T>(worker, sums, [&](int row, int column, float4 sum) {
+      *reinterpret_cast<float4*>(outputs + row * S::kOutputsPitch + column) = sum;
+    });  // ends with a meeting
   }
   if (goes_on) worker.wait_for_stage();
   unsigned char* stage = worker.memory.stage(worker.ring.stage);
@@ -332,11 +410,13 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
   if (goes_on) {
     using T = typename S::Chain;
     typename Format::template Sums<T> sums;
+    InputGradient<S> gradient(a, task, worker, step);
+    gradient.ask_early();
     sums.clear();
-    multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), sums);
+    multiply_stage<S, T, false, true, false, kOutputsOfTile>(worker, WarpPart<T>(worker.warp), 1, sums);
     worker.release_stage();
     worker.mark(&TaskTimes::products);
-    finish_input_gradient<S>(a, task, worker, step, sums);
+    gradient.finish(sums);
     worker.tell(task, 0, 2);
   } else {
     worker.mark(&TaskTimes::products);
@@ -350,18 +430,16 @@ MACHINE_DEVICE void outputs_tile(const Arguments& a, const Task& task, PortableW
   using T = typename S::Chain;
   const LayerArguments& layer = a.layer[task.layer];
   typename S::Format::template Sums<T> sums;
-  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums);
+  float4 bias;
+  multiply_stages<S, T, false, false, false>(worker, inner_of(a, task), sums,
+                                             [&] { bias = biases_of(layer, task, worker); });
   worker.mark(&TaskTimes::products);
-  const float4 bias = biases_of(layer, task, worker);
-  finish_tile<S, T>(
-      worker, sums, [](int, int) { return Nothing{}; },
-      [&](int row_of_tile, int column_of_tile, float4 sum, Nothing) {
-        const int row = S::kRows * task.row + row_of_tile,
-                  column = S::kColumns * task.column + column_of_tile;
-        if (row < a.batch && column < a.outputs_pitch)
-          __stcg(reinterpret_cast<float4*>(a.outputs + std::int64_t{row} * a.outputs_pitch + column),
-                 sum_of(sum, bias));
-      });
+  finish_tile<S, T>(worker, sums, [&](int row_of_tile, int column_of_tile, float4 sum) {
+    const int row = S::kRows * task.row + row_of_tile, column = S::kColumns * task.column + column_of_tile;
+    if (row < a.batch && column < a.outputs_pitch)
+      __stcg(reinterpret_cast<float4*>(a.outputs + std::int64_t{row} * a.outputs_pitch + column),
+             sum_of(sum, bias));
+  });
   worker.tell(task, 0, 1);
 }
 
@@ -413,54 +491,74 @@ struct FourWeights {
   float4 weights, slots[kSlots == 0 ? 1 : kSlots];
 };
 
-template <class S, int kSlots, class Sums>
-MACHINE_DEVICE void finish_weights(const Arguments& a, const Task& task, const PortableWorker<S>& worker,
-                                   const StepPlace& step, const Sums& sums) {
+/// A tile of weights with their slots, updated.
+template <class S, int kSlots>
+struct WeightsTile {
   using Format = typename S::Format;
-  const LayerArguments& layer = a.layer[task.layer];
-  const rules::UpdateFactors factors = factors_of(a, step);
-  const std::int64_t pitch = layer.weight_rows.pitch;
-  const auto place = [&](int row, int column) {  // -1: outside
+  using T = typename S::Weights;
+  const Task& task;
+  const LayerArguments& layer;
+  int parity;
+  Asked<S, T, FourWeights<kSlots>> asked;
+
+  MACHINE_DEVICE WeightsTile(const Arguments& a, const Task& of, const StepPlace& step)
+      : task(of), layer(a.layer[of.layer]), parity(step.parity) {}
+
+  MACHINE_DEVICE std::int64_t place(int row, int column) const {  // -1: outside
     row += S::kWeightRows * task.row, column += S::kWeightColumns * task.column;
-    return row < layer.out && column < layer.in ? row * pitch + column : std::int64_t{-1};
-  };
-  const auto masters = [&](std::int64_t at) -> float* {
+    return row < layer.out && column < layer.in ? std::int64_t{row} * layer.weight_rows.pitch + column : -1;
+  }
+  MACHINE_DEVICE typename S::Value* factors(int slice, std::int64_t at) const {
+    return static_cast<typename S::Value*>(layer.weight_rows.values) + slice * layer.weight_rows.slice + at;
+  }
+  MACHINE_DEVICE float* masters(std::int64_t at) const {
     if constexpr (Format::kMastersAreFactors)
-      return static_cast<float*>(layer.weight_rows.values) + step.parity * layer.weight_rows.slice + at;
+      return factors(parity, at);
     else
       return reinterpret_cast<float*>(layer.masters) + at;
-  };
-  const auto slot_of = [&](int slot, std::int64_t at) {
+  }
+  MACHINE_DEVICE float4* slot_of(int slot, std::int64_t at) const {
     return reinterpret_cast<float4*>(reinterpret_cast<float*>(layer.slots[slot]) + at);
-  };
-  finish_tile<S, typename S::Weights>(
-      worker, sums,
-      [&](int row, int column) {
-        FourWeights<kSlots> four{};
-        const std::int64_t at = place(row, column);
-        if (at < 0) return four;
-        four.weights = __ldcg(reinterpret_cast<const float4*>(masters(at)));
+  }
+  MACHINE_DEVICE FourWeights<kSlots> load(int row, int column) const {
+    FourWeights<kSlots> four{};
+    const std::int64_t at = place(row, column);
+    if (at < 0) return four;
+    four.weights = __ldcg(reinterpret_cast<const float4*>(masters(at)));
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) four.slots[slot] = __ldcg(slot_of(slot, at));
-        return four;
-      },
-      [&](int row, int column, float4 sum, FourWeights<kSlots> four) {
-        const std::int64_t at = place(row, column);
-        if (at < 0) return;
-        const float scale = a.inverse_loss_scale;
-        float4 &w = four.weights, &m = four.slots[0], &v = four.slots[kSlots > 1 ? 1 : 0];
-        update<kSlots>(factors, scale * sum.x, w.x, m.x, v.x);
-        update<kSlots>(factors, scale * sum.y, w.y, m.y, v.y);
-        update<kSlots>(factors, scale * sum.z, w.z, m.z, v.z);
-        update<kSlots>(factors, scale * sum.w, w.w, m.w, v.w);
+    for (int slot = 0; slot < kSlots; ++slot) four.slots[slot] = __ldcg(slot_of(slot, at));
+    return four;
+  }
+  MACHINE_DEVICE void ask_early(const PortableWorker<S>& worker) {
+    asked.ask_early(worker, [&](int row, int column) { return load(row, column); });
+  }
+  template <class Sums>
+  MACHINE_DEVICE void finish(const Arguments& a, const StepPlace& step, const PortableWorker<S>& worker,
+                             const Sums& sums, bool was_asked) {
+    const auto load_one = [&](int row, int column) { return load(row, column); };
+    if (was_asked)
+      asked.ask_late(worker, load_one);
+    else
+      asked.ask_all(worker, load_one);
+    const rules::UpdateFactors factors_of_step = factors_of(a, step);
+    finish_tile<S, T>(worker, sums, asked, load_one,
+                      [&](int row, int column, float4 sum, FourWeights<kSlots> four) {
+                        const std::int64_t at = place(row, column);
+                        if (at < 0) return;
+                        const float scale = a.inverse_loss_scale;
+                        float4 &w = four.weights, &m = four.slots[0], &v = four.slots[kSlots > 1 ? 1 : 0];
+                        update<kSlots>(factors_of_step, scale * sum.x, w.x, m.x, v.x);
+                        update<kSlots>(factors_of_step, scale * sum.y, w.y, m.y, v.y);
+                        update<kSlots>(factors_of_step, scale * sum.z, w.z, m.z, v.z);
+                        update<kSlots>(factors_of_step, scale * sum.w, w.w, m.w, v.w);
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) __stcg(slot_of(slot, at), four.slots[slot]);
-        if constexpr (!Format::kMastersAreFactors) __stcg(reinterpret_cast<float4*>(masters(at)), w);
-        Format::store_weights(static_cast<typename S::Value*>(layer.weight_rows.values) +
-                                  (step.parity ^ 1) * layer.weight_rows.slice + at,
-                              w);
-      });
-}
+                        for (int slot = 0; slot < kSlots; ++slot) __stcg(slot_of(slot, at), four.slots[slot]);
+                        if constexpr (!Format::kMastersAreFactors)
+                          __stcg(reinterpret_cast<float4*>(masters(at)), w);
+                        Format::store_weights(factors(parity ^ 1, at), w);
+                      });
+  }
+};
 
 /// The biases of the tile's rows, whose gradients' sums the groups of warps have left in shared memory.
 template <class S, int kSlots>
@@ -489,20 +587,25 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, P
   using T = typename S::Weights;
   typename S::Format::template Sums<T> sums;
   const bool with_bias = machine::uniform(task.column) == 0;
+  WeightsTile<S, 0> tile(a, task, step);
+  if (a.slots == 0) tile.ask_early(worker);
   if (with_bias) {
-    multiply_stages<S, T, true, true, true>(worker, inner_of(a, task), sums);
+    multiply_stages<S, T, true, true, true>(worker, inner_of(a, task), sums, [] {});
     const WarpPart<T> part(worker.warp);
     if (part.column == 0)
       sums.for_row_sums(part.row, worker.lane, [&](int row, float sum) {
         worker.memory.row_sums[part.group * S::kWeightRows + row] = sum;
       });
   } else {
-    multiply_stages<S, T, true, true, false>(worker, inner_of(a, task), sums);
+    multiply_stages<S, T, true, true, false>(worker, inner_of(a, task), sums, [] {});
   }
   worker.mark(&TaskTimes::products);
   with_slots(a.slots, [&](auto slots) {
     constexpr int kSlots = decltype(slots)::value;
-    finish_weights<S, kSlots>(a, task, worker, step, sums);
+    if constexpr (kSlots == 0)
+      tile.finish(a, step, worker, sums, true);
+    else
+      WeightsTile<S, kSlots>(a, task, step).finish(a, step, worker, sums, false);
     if (with_bias) update_biases<S, kSlots>(a, task, worker, step);  // behind the tile's meetings
   });
   worker.tell(task, 0, 1);
@@ -553,7 +656,7 @@ MACHINE_DEVICE void work(const Arguments& a, PortableMemory<S>& memory) {
 }
 
 template <class Format, int kRows, int kColumns, int kWeightRows, int kWeightColumns>
-__global__ void __launch_bounds__(320, 1) train_portable_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(384, 1) train_portable_kernel(const __grid_constant__ Arguments a) {
   using S = PortableShape<Format, kRows, kColumns, kWeightRows, kWeightColumns>;
   unsigned char* begin = machine::shared_memory();
   begin += (0u - machine::shared_address(begin)) & 127u;
@@ -561,13 +664,15 @@ __global__ void __launch_bounds__(320, 1) train_portable_kernel(const __grid_con
   if (machine::thread_index() == 0)
     for (int stage = 0; stage < a.stages; ++stage) {
       machine::barrier_init(machine::shared_address(&memory.full[stage]),
-                            2 * (32 + 1));                                     // both fetching warps
+                            4 * (32 + 1));                                     // the fetching warps
       machine::barrier_init(machine::shared_address(&memory.free[stage]), 8);  // the warps that multiply
     }
   machine::block_sync();
   const int warp = machine::uniform(machine::thread_index() / 32);
-  if (warp == S::kWorkers / 32) return fetch_rows<S>(a, memory);
-  if (warp == S::kWorkers / 32 + 1) return fetch_columns<S>(a, memory);
+  const int fetcher = warp - S::kWorkers / 32;
+  if (fetcher >= 2) return fetch_columns<S>(a, memory, fetcher % 2);
+  if (fetcher >= 0) return fetch_rows<S>(a, memory, fetcher % 2);
+
   work<S>(a, memory);
 }
 

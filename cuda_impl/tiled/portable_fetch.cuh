@@ -1,5 +1,5 @@
-// A thread block of the portable kernel: its shared memory, and the two warps that bring factors into the ring by cp.async, one those of
-// the tiles' rows, one those of their columns.
+// A thread block of the portable kernel: its shared memory, and the warps that bring factors into the ring by cp.async, two those of
+// the tiles' rows, two those of their columns.
 #pragma once
 
 #include "machine/barriers.cuh"
@@ -24,7 +24,7 @@ struct PortableShape {
   using Weights = Split<Format, kWeightRows, kWeightColumns>;
   using Outputs = Split<Format, kRows, kOutputsOfTile>;
 
-  static constexpr int kWorkers = 256, kThreads = kWorkers + 64;
+  static constexpr int kWorkers = 256, kThreads = kWorkers + 128;
   static constexpr int kValueBytes = sizeof(Value);
   static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
@@ -33,13 +33,20 @@ struct PortableShape {
   static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
   template <class T>
   static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
-  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+  static constexpr int kLargestSlab = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+  static constexpr int kStageBytes =
+      kLargestSlab * (kLargestSlab < (20 << 10) ? Format::kSlabsOfSmallTiles : 1);
 
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
   template <class T>
   MACHINE_DEVICE static int stages(int inner) {
     return (inner + kSlabs<T> * kDepth - 1) / (kSlabs<T> * kDepth);
+  }
+  /// Of a product's last stage some slabs may be none of it.
+  template <class T>
+  MACHINE_DEVICE static int slabs_of_stage(int inner_left) {
+    return inner_left >= kSlabs<T> * kDepth ? kSlabs<T> : (inner_left + kDepth - 1) / kDepth;
   }
 
   static constexpr int kStagedFloats =
@@ -83,16 +90,17 @@ MACHINE_DEVICE int inner_of(const Arguments& a, const Task& task) {
   return a.layer[task.form == Form::kLossGradient ? task.layer + 1 : task.layer].in;
 }
 
-/// What one warp fetches of a task: lines of the factor into its part of the ring's stages.
+/// What one warp fetches of a task: every other of the factor's lines, into its part of the ring's stages.
 template <class S>
 class Fetcher {
  public:
-  MACHINE_DEVICE Fetcher(const Arguments& a, PortableMemory<S>& memory, bool rows)
+  MACHINE_DEVICE Fetcher(const Arguments& a, PortableMemory<S>& memory, bool rows, int which)
       : waiter_{a},
         memory_(memory),
 
         what_(rows ? WaitFor::kRows : WaitFor::kColumns),
-        lane_(machine::thread_index() % 32) {}
+        lane_(machine::thread_index() % 32),
+        which_(which) {}
 
   MACHINE_DEVICE void begin(const Task& task, const Wait& wait, int step_of_launch) {
     waiter_.step = step_of_launch, waiter_.order = task.order;
@@ -107,26 +115,27 @@ class Fetcher {
     constexpr int kPieces = kTurned ? kTileLines * S::kValueBytes / 16 : 8;
     constexpr int kLines = kTurned ? S::kDepth : kTileLines, kAtOnce = 32 / kPieces;
     constexpr int kLineBytes = 16 * kPieces + (kTurned ? S::Format::kApart : 0);
-    static_assert(kPieces <= 32 && kLines % kAtOnce == 0);
-    const int piece = lane_ % kPieces, line = lane_ / kPieces;
+    static_assert(kPieces <= 32 && kLines % (2 * kAtOnce) == 0);
+    const int piece = lane_ % kPieces, line = lane_ / kPieces + kAtOnce * which_;
     const unsigned char* source = from.values + 16 * piece;
     source += kTurned ? line * from.pitch + std::int64_t{from.first} * S::kValueBytes
                       : (from.first + line) * from.pitch;
-    const std::int64_t next_slab = kTurned ? S::kDepth * from.pitch : 128, next_lines = kAtOnce * from.pitch;
+    const std::int64_t next_slab = kTurned ? S::kDepth * from.pitch : 128,
+                       next_lines = 2 * kAtOnce * from.pitch;
     int inner_left = from.inner;
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage) {
       unsigned char* to = begin_stage() + kPart;
 #pragma unroll 1
-      for (int slab = 0; slab < S::template kSlabs<T>; ++slab) {
+      for (int slabs = S::template slabs_of_stage<T>(inner_left); slabs > 0; --slabs) {
         // Bytes of this lane's pieces that are inside of the matrix, and how many of its lines.
         int bytes = (kTurned ? from.across : inner_left) * S::kValueBytes - 16 * piece;
         bytes = bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
         const int lines = kTurned ? inner_left : from.across;
         const unsigned char* of_line = source;
 #pragma unroll 8
-        for (int i = 0; i < kLines / kAtOnce; ++i, of_line += next_lines) {
-          const int at = line + kAtOnce * i;
+        for (int i = 0; i < kLines / kAtOnce / 2; ++i, of_line += next_lines) {
+          const int at = line + 2 * kAtOnce * i;
           const int place = S::Format::template place_of_piece<kTurned, kPieces>(at, piece);
           machine::copy_async16_zero_rest(to + at * kLineBytes + place * 16, of_line, at < lines ? bytes : 0);
         }
@@ -161,16 +170,16 @@ class Fetcher {
   PortableMemory<S>& memory_;
 
   const WaitFor what_;
-  const int lane_;
+  const int lane_, which_;
   machine::RingPlace ring_;
 };
 
 template <class S>
-MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory) {
+MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory, int which) {
   using Chain = typename S::Chain;
   using Outputs = typename S::Outputs;
   using Weights = typename S::Weights;
-  Fetcher<S> fetcher(a, memory, true);
+  Fetcher<S> fetcher(a, memory, true, which);
   List<false> list(a, 0, 1);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {
@@ -210,11 +219,11 @@ MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory) {
 }
 
 template <class S>
-MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory) {
+MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory, int which) {
   using Chain = typename S::Chain;
   using Outputs = typename S::Outputs;
   using Weights = typename S::Weights;
-  Fetcher<S> fetcher(a, memory, false);
+  Fetcher<S> fetcher(a, memory, false, which);
   List<false> list(a, 0, 1);
   for (StepPlace step(a); step.of_launch < a.steps; step.advance(a)) {
     do {

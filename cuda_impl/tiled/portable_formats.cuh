@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "machine/formats.cuh"
+#include "machine/fragments.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
 #include "machine/mma.cuh"
@@ -34,22 +35,29 @@ struct Split {
   static_assert(kWarps * kGroups == 8);
 
   static constexpr int kBands = kWarpRows / 16, kBandRows = kRows / kBands;
-  static constexpr int kBandPitch = kColumns + 8;  // of staged sums: neighbouring rows in other banks
+  static constexpr int kBandPitch =
+      kColumns + Format::kBandPad;  // of staged sums: neighbouring rows in other banks
   static constexpr int kStagedFloats = kGroups * kBandRows * kBandPitch;
 };
 
 // ---- plain multiply-adds
 
-/// Lanes stand 8 x 4 over a warp's rows and columns. A lane has four rows next to each other in every 32, four columns in every 16.
+/// A lane has four rows next to each other in every 32, four columns in every 16. Lanes stand 8 x 4 over them, and the bits of a lane's
+/// number take turns: where a lane and the next one, or the one behind that, read the same place, a load of 8 or 16 bytes takes half
+/// the time.
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
   static constexpr int kApart = 0;  // bytes between turned lines
+  static constexpr int kBandPad = 4;
+  static constexpr int kSlabsOfSmallTiles = 1;  // that a stage has, at least
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
     return kTurned ? piece : piece ^ line / 4 % 8;
   }
+  MACHINE_DEVICE static int lane_row(int lane) { return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4); }
+  MACHINE_DEVICE static int lane_column(int lane) { return (lane >> 1 & 1) | (lane >> 2 & 2); }
 
   template <class Split>
   struct Sums {
@@ -65,28 +73,43 @@ struct MultiplyAdds {
       }
     }
 
-    /// Adds the product of one step. `row`, `column`: of the tile, where the warp's part begins.
-    template <class Format, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows>
-    MACHINE_DEVICE void multiply(const unsigned char* rows, const unsigned char* columns, int row, int column,
-                                 int lane, int step) {
-      float a[kInnerOfStep][kRows], b[kInnerOfStep][kColumns];
-      load<kRowsTurned, Split::kRows, 8>(rows, row, lane / 4, step, a);
-      load<kColumnsTurned, Split::kColumns, 4>(columns, column, lane % 4, step, b);
+    /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins. What
+    /// two inner indices take is read while the two before are multiplied.
+    template <class Stage>
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
+                                 int slabs) {
+      constexpr int kHalves = 2 * Stage::template kStepsOfGroup<Split::kGroups>;
+      float a[2][2][kRows], b[2][2][kColumns];
+      const auto load_half = [&](int half) {
+        const int step = Stage::step(group, Split::kGroups * (half / 2));
+        const unsigned char* slab = stage + Stage::slab(Split::kGroups * (half / 2));
+        load<Stage::kRowsTurned, Split::kRows, 8>(slab, row, lane_row(lane), step, half % 2, a[half % 2]);
+        load<Stage::kColumnsTurned, Split::kColumns, 4>(slab + Stage::kRowsBytes, column, lane_column(lane),
+                                                        step, half % 2, b[half % 2]);
+      };
+      load_half(0);
+#pragma unroll 4
+      for (int half = 0; half < kHalves; ++half) {
+        if (Stage::ends(Split::kGroups * (half / 2), slabs)) break;
+        if (half + 1 < kHalves) load_half(half + 1);
+
 #pragma unroll
-      for (int k = 0; k < kInnerOfStep; ++k)
+        for (int k = 0; k < 2; ++k)
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
+          for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-          for (int j = 0; j < kColumns; ++j) of[i][j] = fmaf(a[k][i], b[k][j], of[i][j]);
-          if constexpr (kSumsRows) of_rows[i] += a[k][i];
-        }
+            for (int j = 0; j < kColumns; ++j)
+              of[i][j] = fmaf(a[half % 2][k][i], b[half % 2][k][j], of[i][j]);
+            if constexpr (Stage::kSumsRows) of_rows[i] += a[half % 2][k][i];
+          }
+      }
     }
 
     MACHINE_DEVICE void store_band(int band, float* staged /* [.][kBandPitch] */, int row_of_tile, int column,
                                    int lane) const {
       // 16 rows of the warp, two of each eighth lane.
-      float* to = staged + (row_of_tile / Split::kWarpRows * 16 + lane / 4 * 2) * Split::kBandPitch + column +
-                  lane % 4 * 4;
+      float* to = staged + (row_of_tile / Split::kWarpRows * 16 + lane_row(lane) * 2) * Split::kBandPitch +
+                  column + lane_column(lane) * 4;
 #pragma unroll
       for (int of_band = 0; of_band < Split::kBands; ++of_band)
         if (band == of_band)
@@ -102,33 +125,35 @@ struct MultiplyAdds {
     /// Calls work(row of the tile, sum) for the sums of rows, by one of the lanes that have them.
     template <class Work>
     MACHINE_DEVICE void for_row_sums(int row, int lane, const Work& work) const {
-      if (lane % 4 != 0) return;
+      if (lane_column(lane) != 0) return;
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) work(row + lane / 4 * 4 + i % 4 + i / 4 * 32, of_rows[i]);
+      for (int i = 0; i < kRows; ++i) work(row + lane_row(lane) * 4 + i % 4 + i / 4 * 32, of_rows[i]);
     }
 
    private:
+    /// Values of inner indices 4 step + 2 half and one more. `first` is a multiple of 32, or 0.
     template <bool kTurned, int kTile, int kLanes, int kCount>
-    MACHINE_DEVICE static void load(const unsigned char* lines, int first, int lane, int step,
-                                    float (&values)[kInnerOfStep][kCount]) {
-      first += 4 * lane;
+    MACHINE_DEVICE static void load(const unsigned char* lines, int first, int lane, int step, int half,
+                                    float (&values)[2][kCount]) {
+      const std::uint32_t base = machine::shared_address(lines);
       if constexpr (kTurned) {
 #pragma unroll
-        for (int k = 0; k < kInnerOfStep; ++k)
+        for (int k = 0; k < 2; ++k)
 #pragma unroll
           for (int i = 0; i < kCount; i += 4) {
             const float4 four = machine::load_shared_floats(
-                lines + ((kInnerOfStep * step + k) * kTile + first + kLanes * i) * 4);
+                base + ((kInnerOfStep * step + 2 * half + k) * kTile + first + 4 * lane + kLanes * i) * 4);
             values[k][i] = four.x, values[k][i + 1] = four.y, values[k][i + 2] = four.z,
             values[k][i + 3] = four.w;
           }
       } else {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {  // `first` without the lane's part is a multiple of 32
-          const int line = first + i % 4 + kLanes * (i - i % 4);
-          const float4 four = machine::load_shared_floats(
-              lines + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16);
-          values[0][i] = four.x, values[1][i] = four.y, values[2][i] = four.z, values[3][i] = four.w;
+        for (int i = 0; i < kCount; ++i) {
+          const int line = first + 4 * lane + i % 4 + kLanes * (i - i % 4);
+          const float2 two = machine::load_shared_pair(
+              base + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16 +
+              8 * half);
+          values[0][i] = two.x, values[1][i] = two.y;
         }
       }
     }
@@ -150,6 +175,8 @@ struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
   static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
+  static constexpr int kBandPad = 8;
+  static constexpr int kSlabsOfSmallTiles = 2;  // else waiting for the stage takes as long as its products
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
@@ -178,31 +205,42 @@ struct TensorProducts {
         }
     }
 
-    template <class Format, bool kRowsTurned, bool kColumnsTurned, bool kSumsRows>
-    MACHINE_DEVICE void multiply(const unsigned char* rows, const unsigned char* columns, int row, int column,
-                                 int lane, int step) {
+    template <class Stage>
+    MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane,
+                                 int slabs) {
+#pragma unroll
+      for (int step = 0; step < Stage::template kStepsOfGroup<Split::kGroups>; ++step) {
+        if (Stage::ends(Split::kGroups * step, slabs)) break;
+        const unsigned char* slab = stage + Stage::slab(Split::kGroups * step);
+        multiply_step<Stage>(slab, slab + Stage::kRowsBytes, row, column, lane,
+                             Stage::step(group, Split::kGroups * step));
+      }
+    }
+    template <class Stage>
+    MACHINE_DEVICE void multiply_step(const unsigned char* rows, const unsigned char* columns, int row,
+                                      int column, int lane, int step) {
       std::uint32_t b[kColumns][2];
 #pragma unroll
       for (int j = 0; j < kColumns; j += 2) {  // first all of eight columns, then of the next
         std::uint32_t words[4];
-        load<kColumnsTurned, Split::kColumns, false>(columns, column + 8 * j, lane, step, words);
+        load<Stage::kColumnsTurned, Split::kColumns, false>(columns, column + 8 * j, lane, step, words);
         b[j][0] = words[0], b[j][1] = words[1], b[j + 1][0] = words[2], b[j + 1][1] = words[3];
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         std::uint32_t a[4];
-        load<kRowsTurned, Split::kRows, true>(rows, row + 16 * i, lane, step, a);
-        if constexpr (kSumsRows && Kind::kRounds) {
+        load<Stage::kRowsTurned, Split::kRows, true>(rows, row + 16 * i, lane, step, a);
+        if constexpr (Stage::kSumsRows && Kind::kRounds) {
           of_rows[i][0] += machine::bits_to_float(a[0]) + machine::bits_to_float(a[2]);
           of_rows[i][2] += machine::bits_to_float(a[1]) + machine::bits_to_float(a[3]);
         }
-        if constexpr (kColumnsTurned && Kind::kRounds)
+        if constexpr (Stage::kColumnsTurned && Kind::kRounds)
 #pragma unroll
           for (std::uint32_t& word : a)
             word = machine::float_to_bits(machine::round_tf32(machine::bits_to_float(word)));
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) Kind::product(of[i][j], a[0], a[1], a[2], a[3], b[j][0], b[j][1]);
-        if constexpr (kSumsRows && !Kind::kRounds)
+        if constexpr (Stage::kSumsRows && !Kind::kRounds)
           Kind::product(of_rows[i], a[0], a[1], a[2], a[3], Kind::kOnes, Kind::kOnes);
       }
     }

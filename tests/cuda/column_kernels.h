@@ -25,7 +25,8 @@ inline constexpr const char* kSmallColumns[] = {"mlp-33x136x5-b17",
                                                 "mlp-33x24x17x128x5-b17",
                                                 "mlp-33x24x17x120x9x5-b17",
                                                 "mlp-20x16x40x9x33x16x24x12x16-b32",
-                                                "mlp-231x136x17x9x200x5-b17"};
+                                                "mlp-231x136x17x9x200x5-b17",
+                                                "mlp-33x24x17x128x5-b49"};
 inline constexpr const char* kColumns[] = {"mlp-784x256x10-b32",
                                            "mlp-784x256x256x10-b32",
                                            "mlp-784x256x256x256x10-b32",
@@ -33,7 +34,10 @@ inline constexpr const char* kColumns[] = {"mlp-784x256x10-b32",
                                            "mlp-784x128x128x128x10-b32",
                                            "mlp-896x256x200x9x16-b31",
                                            "mlp-784x128x128x128x128x128x128x10-b32",
-                                           "mlp-16x129x120x256x2-b1"};
+                                           "mlp-16x129x120x256x2-b1",
+                                           "mlp-784x128x128x128x10-b64",
+                                           "mlp-17x64x64x6-b64",
+                                           "mlp-784x128x128x10-b33"};
 inline constexpr const char* kDeepColumns[] = {"mlp-231x136x17x200x9x40x256x16-b32",
                                                "mlp-784x256x256x256x256x256x10-b32",
                                                "mlp-784x256x256x256x256x256x256x10-b32"};

@@ -65,6 +65,10 @@ TEST_P(ResidentColumns, SmallStepsOfFourClustersMatchTheOracle) {
   NEEDS_GPU();
   check(kSmallColumns[5], GetParam(), kFewSteps);
 }
+TEST_P(ResidentColumns, SmallStepsOfMoreThan32RowsMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumns[6], GetParam(), kFewSteps);
+}
 TEST(ResidentColumnsDeep, SmallStepsOfSevenLayersInFourClustersMatchTheOracle) {
   NEEDS_GPU();
   check(kDeepColumns[0], Precision::kBf16, kFewSteps);
@@ -153,6 +157,7 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   };
   expect(refusal("mlp-784x256x10-b32", Precision::kTf32), "tf32");
   expect(refusal("mlp-784x256x10-b33", Precision::kBf16), "batch size 33");
+  expect(refusal("mlp-784x128x10-b65", Precision::kBf16), "batch size 65");
   expect(refusal("mlp-784x264x10-b32", Precision::kBf16), "264, not up to 256");
   expect(refusal("mlp-900x256x10-b32", Precision::kBf16), "900 inputs");
   expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 classes");
@@ -162,6 +167,24 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   expect(refusal("mlp-784x256x10-b32", Precision::kBf16, {.sm_count = 48, .shared_bytes = 232448}),
          "64 thread blocks, the device holds 48");
 }
+TEST(ResidentColumnPlan, FitsEveryDeviceOrSaysWhatThatLacks) {
+  for (const int sm_count : {132, 114, 108, 84, 48})
+    for (const int shared_bytes : {232448, 166912, 101376})
+      for (const char* name : kColumns)
+        for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+          const resident::Limits limits{.sm_count = sm_count, .shared_bytes = shared_bytes};
+          try {
+            const auto plan = resident::make_column_plan(parse_workload_name(name), precision, limits);
+            EXPECT_LE(plan.shape.members * plan.shape.clusters, sm_count) << name;
+            EXPECT_LE(plan.shared_bytes, shared_bytes) << name;
+          } catch (const UnsupportedError& error) {
+            const std::string text = error.what();
+            EXPECT_TRUE(text.find(std::to_string(sm_count)) != text.npos ||
+                        text.find(std::to_string(shared_bytes)) != text.npos)
+                << text;
+          }
+        }
+}
 TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
   using resident::ColumnPlaces;
   using resident::ColumnShape;
@@ -169,12 +192,13 @@ TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
     EXPECT_EQ((ColumnPlaces<kShape, kSplit>::kSharedBytes), resident::column_shared_bytes(kShape, kSplit))
         << kShape.hidden << " hidden layers";
   };
-  check_shape.operator()<ColumnShape{1, 16, 4, 49, 1}, true>();
-  check_shape.operator()<ColumnShape{2, 16, 4, 49, 2}, false>();
-  check_shape.operator()<ColumnShape{3, 8, 1, 3, 3}, true>();
-  check_shape.operator()<ColumnShape{4, 16, 4, 49, 3}, false>();
-  check_shape.operator()<ColumnShape{6, 16, 4, 49, 6}, true>();
-  check_shape.operator()<ColumnShape{7, 8, 1, 14, 7}, false>();
+  check_shape.operator()<ColumnShape{1, 16, 4, 49, 1, 4}, true>();
+  check_shape.operator()<ColumnShape{2, 16, 4, 49, 2, 4}, false>();
+  check_shape.operator()<ColumnShape{3, 8, 1, 3, 3, 4}, true>();
+  check_shape.operator()<ColumnShape{4, 16, 4, 49, 3, 4}, false>();
+  check_shape.operator()<ColumnShape{6, 16, 4, 49, 6, 4}, true>();
+  check_shape.operator()<ColumnShape{7, 8, 1, 14, 7, 4}, false>();
+  check_shape.operator()<ColumnShape{3, 8, 4, 49, 3, 8}, true>();
 }
 
 }  // namespace

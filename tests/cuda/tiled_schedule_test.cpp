@@ -429,6 +429,19 @@ TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
   EXPECT_EQ(choose_tiling({{48, 512, 256, 128, 12}, 24576}, false, 132), kTilings[2]);
 }
 
+TEST(TiledSchedule, ThePortableKernelHasSmallTilesForSmallBatchesOnEveryGpu) {
+  for (const int multiprocessors : {84, 108, 132})
+    for (const Precision precision : kAllPrecisions) {
+      const auto chosen = [&](int batch, int width) {
+        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors, kPortableTilings,
+                             precision);
+      };
+      SCOPED_TRACE(std::to_string(multiprocessors) + " " + std::string(to_string(precision)));
+      EXPECT_EQ(chosen(64, 256), kPortableTilings[0]);
+      EXPECT_GE(chosen(16384, 1024).rows(), 128);
+    }
+}
+
 TEST(TiledSchedule, SaysWhatIsTooLarge) {
   const Network network{{10, 10}, 70000 * kSlab};
   EXPECT_THROW(make_schedule(network, kTilings[0], 132), std::invalid_argument);

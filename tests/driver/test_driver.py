@@ -6,6 +6,7 @@ Needs a build: HEADROOM_BUILD (set by ./headroom test) names it.
 import gzip
 import json
 import os
+import re
 import signal
 import struct
 import subprocess

@@ -44,12 +44,14 @@ std::shared_ptr<const resident::PlanKernel> instance_of(const resident::ColumnPl
 std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::ColumnPlan& plan,
                                                           Precision precision) {
   if (precision == Precision::kFp16)
-    return instance_of<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
-                       ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                       ColumnShape{4, 16, 4, 15, 3}>(plan);
-  return instance_of<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
-                     ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                     ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6}>(plan);
+    return instance_of<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1, 4}, ColumnShape{2, 16, 1, 3, 2, 4},
+                       ColumnShape{3, 8, 1, 3, 3, 4}, ColumnShape{4, 8, 1, 3, 4, 4},
+                       ColumnShape{7, 8, 1, 2, 7, 4}, ColumnShape{4, 16, 4, 15, 3, 4},
+                       ColumnShape{3, 8, 1, 3, 3, 8}>(plan);
+  return instance_of<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1, 4}, ColumnShape{2, 16, 1, 3, 2, 4},
+                     ColumnShape{3, 8, 1, 3, 3, 4}, ColumnShape{4, 8, 1, 3, 4, 4},
+                     ColumnShape{7, 8, 1, 2, 7, 4}, ColumnShape{4, 16, 4, 15, 4, 4},
+                     ColumnShape{6, 16, 4, 15, 6, 4}, ColumnShape{3, 8, 1, 3, 3, 8}>(plan);
 }
 
 }  // namespace headroom::emulated

@@ -54,16 +54,17 @@ class CompiledStep : public StepKernel {
   std::string note_;
 };
 
-/// take(plan) for the best plan, and for one of fewer warps if that takes too many registers.
+/// take(plan) for the best plan; if that takes more registers than were counted, for the best one of fewer.
 template <class Take>
 auto with_fitting_plan(const Workload& workload, Precision precision, const Limits& limits,
                        const std::optional<Plan>& chosen, const Take& take) {
   if (chosen) return take(*chosen);
-  for (int warps = kMaxWarps;; warps /= 2) {
+  constexpr int kSpare = 24;
+  for (int spare = 0;; spare += kSpare) {
     try {
-      return take(make_plan(plan_of(workload, precision), limits, warps));
+      return take(make_plan(plan_of(workload, precision), limits, spare));
     } catch (const jit::CompileError&) {
-      if (warps / 2 < kMinWarps || make_plan(plan_of(workload, precision), limits, warps / 2).blocks == 0) throw;
+      if (make_plan(plan_of(workload, precision), limits, spare + kSpare).blocks == 0) throw;
     }
   }
 }

@@ -71,7 +71,7 @@ class AheadKernel : public PlanKernel {
 };
 
 int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
-int threads_of(const ColumnPlan& plan, Precision) { return plan.threads; }
+int threads_of(const ColumnPlan& plan, Precision) { return plan.shape.threads(); }
 
 class Maker : public KernelMaker {
  public:
@@ -85,7 +85,11 @@ class Maker : public KernelMaker {
     }
   }
   std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
-    return made(plan, precision);
+    try {
+      return made(plan, precision);
+    } catch (const jit::CompileError& error) {  // slices may have one
+      throw UnsupportedError(error.what());
+    }
   }
 
  private:
@@ -192,7 +196,7 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   const ColumnShape& shape = plan.shape;
   const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
                               number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
-                              number(shape.register_masters) + "}";
+                              number(shape.register_masters) + ", " + number(shape.groups) + "}";
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
