@@ -21,6 +21,7 @@
 
 #include "machine/compiler.cuh"
 #include "machine/masks.cuh"
+#include "tiled/activated.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
 #include "tiled/update.cuh"
@@ -161,7 +162,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
           float& x = sums[8 * quad + 2 * i];
           float& y = sums[8 * quad + 2 * i + 1];
           if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
-          x = rules::activated(kActivation, x), y = rules::activated(kActivation, y);
+          x = activated_for_sixteen_bits(kActivation, x), y = activated_for_sixteen_bits(kActivation, y);
           held[4 * quad + i] = Format::pack(x, y);
           if (kKeepsOutputs) kept[i] = held[4 * quad + i];
         }
