@@ -110,6 +110,18 @@ TEST(CompiledFused, RequestsOfEveryFormCompileWithoutAGpu) {
   }
 }
 
+TEST(CompiledFused, OtherRulesCompileWithoutAGpu) {
+  try {
+    for (const char* name : {"mlp-32x64x64x64x64x16-b262144-mse-adam", "mlp-17x64x64x6-b64-tanh-mse-adam"})
+      EXPECT_GT(compile_fused(parse_workload_name(name), Precision::kBf16, kH200, folder_of_kept_kernels())
+                    .registers,
+                0)
+          << name;
+  } catch (const UnsupportedError& error) {
+    GTEST_SKIP() << error.what();
+  }
+}
+
 TEST(CompiledFused, IsCompiledForADeviceThatIsNotThereAndFoundAgain) {
   std::string folder = (std::filesystem::temp_directory_path() / "compiled-fused-XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
