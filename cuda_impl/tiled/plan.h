@@ -106,8 +106,8 @@ struct alignas(16) Task {
   std::int16_t layer = 0;             ///< whose activations, gradient or weights it makes
   std::uint16_t row = 0, column = 0;  ///< of the tile, counted in tiles
   std::uint16_t first_slab = 0;       ///< of a part; otherwise 0
-  std::uint16_t part = 0;             ///< of a weight gradient; of an update, which kColumnsOfUpdate of the tile
-  std::uint16_t slabs = 0;            ///< of the product's inner index
+  std::uint16_t part = 0;   ///< of a weight gradient; of an update, which kColumnsOfUpdate of the tile
+  std::uint16_t slabs = 0;  ///< of the product's inner index
   std::uint16_t slabs_of_others = 0;  ///< that pass before this team's next task
   Wait rows, columns;
   std::int32_t signals[3] = {-1, -1, -1};  ///< counters that every group of the team adds 1 to
