@@ -152,7 +152,8 @@ constexpr std::int64_t kMostFactors = std::int64_t{1} << 20;
 std::int64_t steps_with_factors(const Optimizer& optimizer) {
   if (optimizer.kind == Optimizer::Kind::kSgd) return 1;
   const double largest = std::max(optimizer.beta1, optimizer.beta2);
-  return largest == 0 ? 1 : static_cast<std::int64_t>(std::min(1e9, std::log(0x1p-30) / std::log(largest))) + 1;
+  return largest == 0 ? 1
+                      : static_cast<std::int64_t>(std::min(1e9, std::log(0x1p-30) / std::log(largest))) + 1;
 }
 
 class FusedTrainer : public GraphTrainer {

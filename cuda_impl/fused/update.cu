@@ -63,8 +63,7 @@ __device__ void finish_step(const UpdateArguments& arguments) {
     sum += arguments.block_losses[block];
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_xor(sum, distance);
-  if (threadIdx.x == 0)
-    arguments.losses[step % arguments.loss_slots] = sum / arguments.mean_of;
+  if (threadIdx.x == 0) arguments.losses[step % arguments.loss_slots] = sum / arguments.mean_of;
 }
 
 /// kSlots: of the optimizer.
@@ -329,8 +328,7 @@ void pack_inputs(Precision precision, const Plan& plan, const float* rows, std::
   CUDA_CHECK(cudaGetLastError());
 }
 
-void pack_targets(const float* rows, int outputs, std::int64_t samples, float* targets,
-                  cudaStream_t stream) {
+void pack_targets(const float* rows, int outputs, std::int64_t samples, float* targets, cudaStream_t stream) {
   pack_targets_kernel<<<blocks_for(samples * kTargetStride), 256, 0, stream>>>(rows, outputs, samples,
                                                                                targets);
   CUDA_CHECK(cudaGetLastError());

@@ -28,7 +28,8 @@ std::optional<std::string> refusal(const Workload& workload, Precision precision
   if (make_plan(plan, limits).blocks > 0) return std::nullopt;
   plan.strips = plan.tall = plan.sums_in_memory = plan.row_parts = plan.sum_tall = 1, plan.team = 8;
   plan.blocks = smaller(tiles(plan), limits.sm_count);
-  return of(std::to_string(shared_bytes(plan)) + " bytes of weights and of activations of 16 rows; a thread block has " +
+  return of(std::to_string(shared_bytes(plan)) +
+            " bytes of weights and of activations of 16 rows; a thread block has " +
             std::to_string(limits.shared_bytes));
 }
 

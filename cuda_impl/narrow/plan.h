@@ -202,7 +202,7 @@ struct Places {
   int kept_begin;                ///< from here on nothing is brought by copies
   int partials;                  ///< this block's sums, where blocks are local
   int own_values, own_slots[2];  ///< of the parameters that this block trains; none with sums_in_memory
-  int factors;  ///< of the step's update
+  int factors;                   ///< of the step's update
   int own_places;                ///< of the parameters that this block trains, in the image
   int scratch, losses, end;
 };

@@ -1,8 +1,7 @@
-#include "narrow/prepare.h"
-
 #include <stdexcept>
 
 #include "device/check.h"
+#include "narrow/prepare.h"
 #include "narrow/products.cuh"
 
 namespace headroom::narrow {
@@ -82,8 +81,8 @@ __global__ void __launch_bounds__(kThreads)
   if (target.layer != 0) flat[parameter_of(plan, target)] = placed[sum];
 }
 
-__global__ void __launch_bounds__(kThreads) factors_kernel(Optimizer optimizer, std::int64_t first_step,
-                                                           int steps, rules::UpdateFactors* factors) {
+__global__ void __launch_bounds__(kThreads)
+    factors_kernel(Optimizer optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors) {
   const std::int64_t step = thread_of_grid();
   if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
 }

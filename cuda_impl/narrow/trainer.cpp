@@ -68,8 +68,8 @@ class NarrowTrainer : public PersistentTrainer {
            (plan_.blocks == 1         ? " SM"
             : plan_.is_clustered != 0 ? " SMs in a cluster"
                                       : " SMs") +
-           ", tiles of " + std::to_string(tile_rows(plan_)) + " rows, teams of " + std::to_string(plan_.team) +
-           "; " + kernel_->note();
+           ", tiles of " + std::to_string(tile_rows(plan_)) + " rows, teams of " +
+           std::to_string(plan_.team) + "; " + kernel_->note();
   }
 
  private:
@@ -80,10 +80,9 @@ class NarrowTrainer : public PersistentTrainer {
     const bool has_labels = workload_.loss == Loss::kCrossEntropy;
     const int columns = has_labels ? 1 : workload_.outputs();
     DeviceBuffer<std::uint32_t> words(samples * columns);
-    CUDA_CHECK(cudaMemcpyAsync(words.data(),
-                               has_labels ? static_cast<const void*>(data.labels) : data.targets,
-                               static_cast<std::size_t>(words.bytes()), cudaMemcpyHostToDevice,
-                               stream_.get()));
+    CUDA_CHECK(
+        cudaMemcpyAsync(words.data(), has_labels ? static_cast<const void*>(data.labels) : data.targets,
+                        static_cast<std::size_t>(words.bytes()), cudaMemcpyHostToDevice, stream_.get()));
     pack_targets(plan_, words.data(), columns, batches, targets_.data(), stream_.get());
     stream_.synchronize();
     for_each_staged_batches(data, plan_.batch, batches, stream_,
@@ -108,12 +107,12 @@ class NarrowTrainer : public PersistentTrainer {
     arguments_.loss_slots = kKeptLosses;
     arguments_.counter = counter_.data();
     arguments_.status = status_.data();
-    arguments_.wait_nanoseconds =
-        static_cast<std::int64_t>(1e9 * StepWatch::seconds_of_a_step(workload_));
+    arguments_.wait_nanoseconds = static_cast<std::int64_t>(1e9 * StepWatch::seconds_of_a_step(workload_));
     arguments_.batches = batches;
     const double scale = loss_scale(precision, plan_.batch);
     const double mean_of =
-        plan_.batch * (workload_.loss == Loss::kCrossEntropy ? 1.0 : static_cast<double>(workload_.outputs()));
+        plan_.batch *
+        (workload_.loss == Loss::kCrossEntropy ? 1.0 : static_cast<double>(workload_.outputs()));
     arguments_.gradient_scale = static_cast<float>(scale / mean_of);
     arguments_.inverse_loss_scale = static_cast<float>(1 / scale);
   }

@@ -34,7 +34,8 @@ constexpr Plan trained_plan(std::string_view name, Precision precision) {
   std::size_t at = 4;  // behind "mlp-"
   const auto number = [&] {
     int value = 0;
-    for (; at < name.size() && name[at] >= '0' && name[at] <= '9'; ++at) value = 10 * value + (name[at] - '0');
+    for (; at < name.size() && name[at] >= '0' && name[at] <= '9'; ++at)
+      value = 10 * value + (name[at] - '0');
     return value;
   };
   plan.widths[0] = number();

@@ -50,7 +50,8 @@ class CompiledPlanKernel : public PlanKernel {
 
 /// Whether this workload is one for the kernel of narrow/.
 bool goes_to_narrow(const Workload& workload, Precision precision, const Limits& limits) {
-  const bool trained = beyond_plain_training(workload).empty() || pipeline_trains_rules(workload, precision, limits);
+  const bool trained =
+      beyond_plain_training(workload).empty() || pipeline_trains_rules(workload, precision, limits);
   return !trained || fused_refusal(workload, precision, limits).has_value();
 }
 
@@ -115,10 +116,9 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
   const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
     const DeviceInfo info = device_info(device);
     const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
-    return std::make_unique<CompiledPlanKernel>(
-        plan, limits,
-        jit::compile(compiled_request(plan, precision), architecture, jit::found_compiler(),
-                     cache_in(cache_folder)));
+    return std::make_unique<CompiledPlanKernel>(plan, limits,
+                                                jit::compile(compiled_request(plan, precision), architecture,
+                                                             jit::found_compiler(), cache_in(cache_folder)));
   };
   return make_fused_trainer(workload, precision, data, initial, device, compile);
 }
@@ -130,8 +130,7 @@ jit::Cubin compile_fused(const Workload& workload, Precision precision, const Li
     return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
                           cache_in(cache_folder));
   return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
-                      jit::found_compiler(),
-                      cache_in(cache_folder));
+                      jit::found_compiler(), cache_in(cache_folder));
 }
 
 }  // namespace headroom
