@@ -822,3 +822,25 @@ def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none
         }
     assert "mlp-64x64x10-b256/cuda-fused-compiled/fp16: compiled in 1.5 s" in done.stderr
     assert "mlp-64x64x10-b256/cuda-fused-compiled/bf16: kernel 'k': it spills" in done.stderr
+
+
+def test_compile_only_asks_each_worker_for_its_own_rows(tmp_path):
+    """One process at a time: the one that made a row of the first worker does not serve the second's."""
+    first, second = tmp_path / "worker.py", tmp_path / "second.py"
+    first.write_text(KERNEL_WORKER)
+    second.write_text(
+        KERNEL_WORKER.replace('"cuda"', '"second"').replace("cuda-fused-compiled", "second-row")
+    )
+    logs = {"cuda-fused-compiled": tmp_path / "first.log", "second-row": tmp_path / "second.log"}
+    done = headroom(
+        *("run", "--workload", "mlp-64x64x10-b256", "--workload", "mlp-64x32x10-b256", "--precision", "fp16"),
+        *("--worker", f"cuda={sys.executable} {first} {logs['cuda-fused-compiled']}"),
+        *("--worker", f"second={sys.executable} {second} {logs['second-row']}"),
+        *("--backend", "cuda-fused-compiled,second-row", "--device", -1, "--no-figures"),
+        *("--cache-dir", tmp_path / "cache", "--compile-only"),
+    )
+    assert done.returncode == 0, done.stderr
+    for backend, log in logs.items():
+        calls = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [call["backend"] for call in calls] == [backend, backend]
+        assert {tuple(call["workload"]["widths"]) for call in calls} == {(64, 64, 10), (64, 32, 10)}

@@ -62,14 +62,16 @@ class AheadOfTime {
   }
 
  private:
-  // A thread keeps its worker until it ends: a worker dies with the thread that started it.
+  // A thread keeps its workers until it ends: a worker dies with the thread that started it.
   void work(int index) {
-    std::shared_ptr<WorkerClient> client;
+    std::map<std::string, std::shared_ptr<WorkerClient>> clients;  // of each worker that had a cell
     while (const std::optional<Cell> cell = next()) {
       const std::string name = cell_name(cell->shared->workload->name, cell->row->name, cell->precision);
+      std::shared_ptr<WorkerClient>& client = clients[cell->row->worker];
       try {
         if (client == nullptr)
-          client = context_.pool.start_aside(*cell->row, fmt::format("compiler-{}", index), environment());
+          client = context_.pool.start_aside(
+              *cell->row, fmt::format("compiler-{}-{}", index, cell->row->worker), environment());
         const Prepared prepared = compile(*client, *cell);
         tell(fmt::format("{}: {} in {:.1f} s", name,
                          prepared.setup_cache == SetupCache::kWarm ? "found compiled" : "compiled",
