@@ -87,9 +87,10 @@ def times_block(data: Published, arguments: list[str]) -> list[str]:
 
 
 def regimes_block(data: Published, arguments: list[str]) -> list[str]:
-    """The same for every published workload outside the seed suite's family."""
+    """The same for every published workload outside the seed suite's family and of what people train."""
     seed = {cell.workload.name for width in widths_of(data, []) for cell in cells_at(data, width)}
-    cells = [cell for cell in data.cells if cell.workload.name not in seed]
+    others = [cell for cell in data.cells if cell.workload.name not in seed]
+    cells = [cell for cell in others if not is_of_users(cell)]
     if not cells:
         return ["The published files hold no other workload yet."]
     named = []
@@ -397,6 +398,8 @@ def costs_block(data: Published, arguments: list[str]) -> list[str]:
     lines = []
     for suite in sorted({str(source.run.get("suite")) for source in data.results.sources} - {"None"}):
         sources = [one for one in data.results.sources if one.run.get("suite") == suite and seconds_of(one)]
+        if not sources:
+            continue  # no run of it went to its end
         runs = {str(one.run.get("id")): seconds_of(one) for one in sources}  # some files are parts of a run
         files = {one.file for one in sources}
         rows = [row for row in data.results.rows if row.file in files and row.state != "skipped"]
@@ -418,8 +421,9 @@ def seconds_of(source: Source) -> float | None:
 
 
 def trials_block(data: Published, arguments: list[str]) -> list[str]:
-    """Microseconds a step of the named backends in the files of what was tried, a column a cell."""
-    files = sorted((ROOT / TRIALS).glob("*.json"))
+    """Microseconds a step of the named backends in a file of what was tried, a column a cell."""
+    file, *arguments = arguments
+    files = sorted((ROOT / TRIALS).glob(file))
     rows = [row for row in read_results(files).rows if row.backend in arguments] if files else []
     if not rows:
         return [f"{TRIALS}/ holds no result of {', '.join(arguments)} yet."]
@@ -479,6 +483,10 @@ def shapes_block(data: Published, arguments: list[str]) -> list[str]:
     return times_table(["workload", "precision"], named, cells, None)
 
 
+def is_of_users(cell: Cell) -> bool:
+    return Path(cell.file).name.startswith("users")
+
+
 def fastest(row: Row | None) -> str:
     return f"{row.median * 1e6:.4g} {row.backend}" if row else ""
 
@@ -487,7 +495,7 @@ def users_block(data: Published, arguments: list[str]) -> list[str]:
     """Microseconds a step of what people train, from the results files users*.json."""
     lines = []
     for cell in data.cells:
-        if not Path(cell.file).name.startswith("users"):
+        if not is_of_users(cell):
             continue
         lines.append(
             [
