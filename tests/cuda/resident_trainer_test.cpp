@@ -491,7 +491,7 @@ TEST_P(ResidentRows, SmallStepsMatchTheOracle) {
   for (const char* name : {"mlp-33x72x17x7x5-b17", "mlp-20x16x300x9x16-b32"}) {
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, kPair}, GetParam(),
                          kSanitizerWaitSeconds);
-    if (under_racecheck() || (is_shortened() && GetParam() == Precision::kBf16)) return;
+    if (under_racecheck() || is_shortened()) return;
   }
 }
 TEST_P(ResidentRows, StepsMatchTheOracle) {

@@ -72,6 +72,8 @@ def test_pytorch_and_the_oracle_are_verified(tmp_path):
     assert code == 0
 
 
+# test_jax.py has both rows in both precisions with one workload.
+@pytest.mark.long
 @pytest.mark.skipif(jax_python() is None, reason="JAX is not installed: HEADROOM_JAX_PYTHON names no Python")
 def test_jax_is_verified(tmp_path):
     code, records = records_of_a_run(
