@@ -219,7 +219,7 @@ TEST_P(FusedTrainer, LongGraphsGiveTheBitsOfSingleSteps) {
 /// Many times, as a race between warps that shows in one step of fifty did before version 22.
 TEST_P(FusedTrainer, AStepGivesTheSameBitsEveryTime) {
   NEEDS_GPU();
-  const int runs = is_shortened() ? 20 : 100;
+  const int runs = is_shortened() ? 10 : 100;
   for (const char* name : {"mlp-128x100x128x16-b1000", "mlp-128x70x128x100x128x16-b500",
                            "mlp-64x64x64x16-b600", "mlp-140x100x70x10-b600"}) {
     Problem problem(name, fresh_seed());

@@ -290,7 +290,10 @@ const std::vector<std::pair<const char*, Sharing>> kSmallAhead = {
 TEST(ResidentAhead, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, sharing] : kSmallAhead) {
-    if (is_shortened() && std::string_view(name) == kMoreThanACluster) continue;  // ResidentTeams has it
+    // ResidentTeams has more than a cluster and every lane of classes.
+    if (is_shortened() &&
+        (std::string_view(name) == kMoreThanACluster || name == std::string_view("mlp-20x16x9x12x16-b32")))
+      continue;
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, Precision::kFp32,
                          kSanitizerWaitSeconds);
   }
