@@ -80,6 +80,22 @@ Backend fastest_of(const std::vector<Backend>& backends, int device) {
           .repeats = true};
 }
 
+/// What makes a row's kernel for a device that need not be there: compile(workload, precision, limits, cache folder).
+template <class Limits, class Compile>
+std::function<Prepared(const CompileRequest&)> compiled_ahead(const char* backend, Compile compile) {
+  return [=](const CompileRequest& request) {
+    const TargetDevice& target = request.target;
+    if (target.compute_major != 9 || target.compute_minor != 0)
+      throw UnsupportedError(std::string(backend) + ": needs compute capability 9.0");
+    const jit::Cubin cubin = compile(request.workload, request.precision,
+                                     Limits{.sm_count = target.sm_count, .shared_bytes = target.shared_bytes},
+                                     request.cache_folder);
+    return Prepared{.setup_seconds = cubin.seconds,
+                    .note = cubin.kernel,
+                    .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
+  };
+}
+
 WorkerDescription describe(int device) {
   const auto missing = device_missing(device);
   WorkerDescription description;
@@ -158,18 +174,8 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "our kernels for narrow networks, compiled for the network at hand",
        .compiles = true,
-       .compile =
-           [](const CompileRequest& request) {
-             if (request.target.compute_major != 9 || request.target.compute_minor != 0)
-               throw UnsupportedError("cuda-fused-compiled: needs compute capability 9.0");
-             const jit::Cubin cubin = compile_fused(
-                 request.workload, request.precision,
-                 {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
-                 request.cache_folder);
-             return Prepared{.setup_seconds = cubin.seconds,
-                             .note = cubin.kernel,
-                             .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
-           }},
+       .compile = compiled_ahead<fused::Limits>("cuda-fused-compiled",
+                                                [](const auto&... what) { return compile_fused(what...); })},
       {.name = "cuda-resident-compiled",
        .precisions = all_precisions(resident_unavailable(device)),
        .make_trainer =
@@ -180,18 +186,8 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "cuda-resident with its kernel compiled for the network, at more depths",
        .compiles = true,
-       .compile =
-           [](const CompileRequest& request) {
-             if (request.target.compute_major != 9 || request.target.compute_minor != 0)
-               throw UnsupportedError("cuda-resident-compiled: needs compute capability 9.0");
-             const jit::Cubin cubin = compile_resident(
-                 request.workload, request.precision,
-                 {.sm_count = request.target.sm_count, .shared_bytes = request.target.shared_bytes},
-                 request.cache_folder);
-             return Prepared{.setup_seconds = cubin.seconds,
-                             .note = cubin.kernel,
-                             .setup_cache = cubin.was_kept ? SetupCache::kWarm : SetupCache::kCold};
-           }},
+       .compile = compiled_ahead<resident::Limits>(
+           "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
