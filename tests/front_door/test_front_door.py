@@ -213,6 +213,32 @@ def installation(copy, environment, tmp_path):
     return Installation(copy, environment, tmp_path / "stand-in")
 
 
+@pytest.fixture
+def values_of(copy, installation):
+    """Runs shell with the front door's parts loaded: exit code, the NAME=VALUE lines printed, messages."""
+
+    def run_lines(lines: str, **variables: str) -> tuple[int, dict[str, str], str]:
+        script = f"""
+            set -euo pipefail
+            root={copy} front_door={copy}/cmake/front_door build={copy}/build
+            for part in own_environment say attended packages environment; do . "$front_door/$part.sh"; done
+            need_space() {{ :; }}
+            python=/the/chosen base_executable={installation.folder}/python base_version=3.11.0
+            {lines}
+        """
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env=installation.environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        values = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        return done.returncode, values, done.stderr
+
+    return run_lines
+
+
 def test_a_finished_environment_is_used_again(installation):
     assert installation.run()[:2] == (0, "made:yes")
     assert installation.run()[:2] == (0, "made:yes")

@@ -3,42 +3,29 @@
 Installations are stand-ins, as in test_front_door.py.
 """
 
-import subprocess
 import sys
 
 import pytest
-from test_front_door import copy, environment, installation  # noqa: F401 (fixtures)
+from test_front_door import copy, environment, installation, values_of  # noqa: F401 (fixtures)
 
 GPU = "gpu_devices() { echo /dev/nvidia0; }"
 NO_GPU = "gpu_devices() { :; }"
 
 
 @pytest.fixture
-def chosen(copy, installation):  # noqa: F811
+def chosen(values_of):  # noqa: F811
     """Runs find_jax and, where it finds none, install_jax; returns exit code, values and messages."""
 
     def choose(setting: str, **variables: str) -> tuple[int, dict[str, str], str]:
-        script = f"""
-            set -euo pipefail
-            root={copy} front_door={copy}/cmake/front_door build={copy}/build
-            for part in own_environment say attended packages environment; do . "$front_door/$part.sh"; done
-            need_space() {{ :; }}
-            base_python=/the/base base_why="a test" base_jax_version='' base_jax_cuda='' python=/the/chosen
-            base_executable={installation.folder}/python base_version=3.11.0
+        return values_of(
+            f"""base_python=/the/base base_why="a test" base_jax_version='' base_jax_cuda=''
             {setting}
             find_jax
             [ -n "$jax_python" ] || install_jax
             printf '%s\\n' "python=$python" "jax_python=$jax_python"
-        """
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env=installation.environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            """,
+            **variables,
         )
-        values = dict(line.split("=", 1) for line in done.stdout.splitlines())
-        return done.returncode, values, done.stderr
 
     return choose
 

@@ -3,10 +3,8 @@
 Installations are stand-ins, as in test_front_door.py.
 """
 
-import subprocess
-
 import pytest
-from test_front_door import copy, environment, installation  # noqa: F401 (fixtures)
+from test_front_door import copy, environment, installation, values_of  # noqa: F401 (fixtures)
 
 # As pip leaves it, and not as PyTorch brings it.
 INSTALLED = """
@@ -17,28 +15,16 @@ touch "$folder/libnvrtc.so.13"
 
 
 @pytest.fixture
-def found(copy, installation):  # noqa: F811
+def found(values_of):  # noqa: F811
     """Runs find_nvrtc; returns exit code, values and messages."""
 
     def find(**variables: str) -> tuple[int, dict[str, str], str]:
-        script = f"""
-            set -euo pipefail
-            root={copy} front_door={copy}/cmake/front_door build={copy}/build
-            for part in own_environment say attended packages environment; do . "$front_door/$part.sh"; done
-            need_space() {{ :; }}
-            python=/the/chosen base_executable={installation.folder}/python base_version=3.11.0
-            find_nvrtc
+        return values_of(
+            """find_nvrtc
             printf '%s\\n' "python=$python" "nvrtc=$nvrtc"
-        """
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env=installation.environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            """,
+            **variables,
         )
-        values = dict(line.split("=", 1) for line in done.stdout.splitlines())
-        return done.returncode, values, done.stderr
 
     return find
 
