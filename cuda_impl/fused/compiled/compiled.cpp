@@ -48,14 +48,10 @@ class CompiledPlanKernel : public PlanKernel {
   std::string note_;
 };
 
-/// The pipeline with other losses and optimizers has run on the GPU that the CPU plays only (docs/kernels/log/fused.md), so the kernel of
-/// narrow/ trains those until it has.
-constexpr bool kPipelineHasRunWithRules = false;
-
 /// Whether this workload is one for the kernel of narrow/.
 bool goes_to_narrow(const Workload& workload, Precision precision, const Limits& limits) {
-  const bool trained = beyond_plain_training(workload).empty() ||
-                       (kPipelineHasRunWithRules && pipeline_trains_rules(workload, precision, limits));
+  const bool trained =
+      beyond_plain_training(workload).empty() || pipeline_trains_rules(workload, precision, limits);
   return !trained || fused_refusal(workload, precision, limits).has_value();
 }
 
