@@ -298,6 +298,14 @@ TEST(ResidentAhead, SmallStepsMatchTheOracle) {
                          kSanitizerWaitSeconds);
   }
 }
+TEST(ResidentAhead, SmallStepsOfFiveLayersMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Sharing& sharing : {kThree, kFour}) {
+    check_against_oracle({"mlp-33x24x17x9x7x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, sharing},
+                         Precision::kFp32, kSanitizerWaitSeconds);
+    if (is_shortened()) return;
+  }
+}
 TEST(ResidentAhead, StepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, sharing] : {std::pair{"mlp-784x128x128x128x10-b32", kFour},
@@ -614,15 +622,21 @@ TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     expect_the_same_bits(problem, GetParam(), options);
   }
 }
+void expect_nans_in_the_losses_of_patches(const char* name, Precision precision, NaNPlaces places) {
+  NotFiniteProblem problem(name);
+  expect_nans_in_the_losses(problem, precision, places, [&] {
+    return make_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                 {.form = Form::kGrid, .kernel = Kernel::kPatches});
+  });
+}
+TEST_P(ResidentPatches, ANaNWeightComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of_patches("mlp-33x24x270x7x5-b17", GetParam(), NaNPlaces::kFirstLayer);
+}
 TEST_P(ResidentPatches, ANaNInAnyPlaceComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-784x2048x2048x2048x10-b32"}) {
-    NotFiniteProblem problem(name);
-    expect_nans_in_the_losses(problem, GetParam(), NaNPlaces::kEvery, [&] {
-      return make_resident_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0,
-                                   {.form = Form::kGrid, .kernel = Kernel::kPatches});
-    });
-  }
+  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-784x2048x2048x2048x10-b32"})
+    expect_nans_in_the_losses_of_patches(name, GetParam(), NaNPlaces::kEvery);
 }
 
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
