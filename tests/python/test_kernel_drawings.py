@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,15 @@ def test_what_a_part_takes_was_given_before():
         assert not part.takes or part.takes in given
         given += [part.gives] if part.gives else []
     assert given == ["h1", "h2", "h3", "d2"]
+
+
+def test_the_program_writes_both_and_says_in_a_line_where_it_cannot(tmp_path):
+    program = [sys.executable, ROOT / "plots/kernel_drawings.py", "-o"]
+    done = subprocess.run([*program, tmp_path / "figures"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = [f"{name}.{form}" for name in sorted(kernel_drawings.DRAWINGS) for form in ("png", "svg")]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([*program, tmp_path / "file"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and str(tmp_path / "file") in done.stderr
