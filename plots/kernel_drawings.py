@@ -1,4 +1,4 @@
-"""The drawings of docs/kernels as SVG and PNG files: the tree of cuda_impl, and the life of a resident step.
+"""The drawings of docs/kernels as SVG files: the tree of cuda_impl, and the life of a resident step.
 
     python plots/kernel_drawings.py -o docs/kernels
 
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from program import BAD_INPUT, end_with, show
 from style import INK, MUTED, Page, text_inches
-from svg import save
+from svg import file_of, save
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAIN, PUT_OFF, TRAVELS, BASE, TOPOLOGY, ROW = (
@@ -256,13 +256,19 @@ DRAWINGS = {"tree": lambda: draw_tree(ROOT), "resident-step": draw_step}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True, help="a folder")
-    folder = parser.parse_args().output
+    parser.add_argument("--png", action="store_true", help="PNG files beside them, to look at")
+    arguments = parser.parse_args()
+    folder = arguments.output
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return show(
-            "kernel_drawings",
-            [path for name, draw in DRAWINGS.items() for path in save(draw(), folder, name)],
-        )
+        paths = []
+        for name, draw in DRAWINGS.items():
+            paths.append(folder / f"{name}.svg")
+            if arguments.png:
+                paths += save(draw(), folder, name)[1:]
+            else:
+                paths[-1].write_text(file_of(draw()), encoding="utf-8")
+        return show("kernel_drawings", paths)
     except OSError as error:
         print(f"kernel_drawings: {folder}: {error.strerror}", file=sys.stderr)
     return BAD_INPUT

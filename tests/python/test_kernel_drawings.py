@@ -62,7 +62,7 @@ def test_what_a_part_takes_was_given_before():
 
 
 def test_the_program_writes_both_and_says_in_a_line_where_it_cannot(tmp_path):
-    program = [sys.executable, ROOT / "plots/kernel_drawings.py", "-o"]
+    program = [sys.executable, ROOT / "plots/kernel_drawings.py", "--png", "-o"]
     done = subprocess.run([*program, tmp_path / "figures"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     names = [f"{name}.{form}" for name in sorted(kernel_drawings.DRAWINGS) for form in ("png", "svg")]
