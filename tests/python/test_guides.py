@@ -1,4 +1,4 @@
-"""The guides docs/add-a-*.md, followed in a copy of the checkout.
+"""docs/add-a-workload.md, add-a-backend.md and add-an-activation.md, followed in a copy of the checkout.
 
 The commands are the guides' own. To them the tests add only where the build is, and shorter blocks.
 Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second. What the
@@ -39,10 +39,10 @@ def run(checkout: Path, command: str, build: str) -> subprocess.CompletedProcess
         return subprocess.run(
             ["bash", "-c", command],
             cwd=checkout,
-            env=os.environ | {"PATH": PATH},
+            env=os.environ | {"PATH": PATH},  # python3 is the one that runs this
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )
     more = SHORT if words[1] == "run" else []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADROOM_")}
