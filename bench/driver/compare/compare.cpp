@@ -11,13 +11,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
+#include <variant>
 
 #include "core/error.h"
 #include "driver/compare/baselines.h"
 #include "driver/compare/file_comparison.h"
+#include "driver/compare/other_tools/other_tools.h"
 #include "driver/compare/paired_run.h"
 #include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
@@ -47,6 +50,32 @@ GateRule rule_of(const CompareOptions& options) {
 }
 
 NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
+
+// A results file, or one of another tool.
+using MeasuredFile = std::variant<NamedResults, OtherFile>;
+
+MeasuredFile read_measured(const fs::path& file) {
+  nlohmann::json root = read_measured_json(file);
+  if (const auto tool = tool_of(root)) return read_other_tool(*tool, root, file);
+  return NamedResults{file.filename().string(), results_of(root, file.string())};
+}
+
+std::string kind_of(const MeasuredFile& file) {
+  const auto* other = std::get_if<OtherFile>(&file);
+  return other == nullptr ? "a results file" : fmt::format("a file of {}", to_string(other->tool));
+}
+
+// In the order in which they are named, so that of two that cannot be read the first is told.
+Comparison compare_two_files(const std::vector<fs::path>& files, const GateRule& rule) {
+  const MeasuredFile base = read_measured(files.front()), head = read_measured(files.back());
+  if (kind_of(base) != kind_of(head))
+    throw InputError(fmt::format("{} is {}, and {} is {}; expected two files of one kind",
+                                 files.front().string(), kind_of(base), files.back().string(),
+                                 kind_of(head)));
+  if (const auto* other = std::get_if<OtherFile>(&base))
+    return compare_other_tools(*other, std::get<OtherFile>(head), rule);
+  return compare_files(std::get<NamedResults>(base), std::get<NamedResults>(head), rule);
+}
 
 // The worker programs of a build folder.
 std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder) {
@@ -222,13 +251,12 @@ Comparison read_comparison(const CompareOptions& options) {
   if (!options.within.empty()) {
     comparison =
         compare_within(named(options.within), options.base_backend, options.head_backend, rule_of(options));
-  } else {
-    // In the order in which they are named, so that of two that cannot be read the first is told.
-    std::optional<NamedResults> base;
-    if (options.baseline.empty()) base = named(options.files.front());
+  } else if (!options.baseline.empty()) {
     const NamedResults head = named(options.files.back());
-    if (!base) base = named(find_baseline(head.results, options.baselines, options.baseline));
-    comparison = compare_files(*base, head, rule_of(options));
+    const NamedResults base = named(find_baseline(head.results, options.baselines, options.baseline));
+    comparison = compare_files(base, head, rule_of(options));
+  } else {
+    comparison = compare_two_files(options.files, rule_of(options));
   }
   judge(comparison);
   return comparison;
