@@ -165,6 +165,7 @@ def repetition(document) -> dict:
         (lambda d: repetition(d).pop("run_type"), "benchmarks[0].run_type: missing"),
         (lambda d: d["benchmarks"].append(repetition(d)), "has this repetition twice"),
         (lambda d: d["context"].pop("num_cpus"), "context.num_cpus: missing"),
+        (lambda d: d["context"].update(json_schema_version=2), "json_schema_version: expected 1"),
         (lambda d: d.update(benchmarks={}), "benchmarks: expected a list"),
     ],
 )
@@ -334,6 +335,15 @@ def test_files_of_two_kinds_are_refused(base, tmp_path):
         (ours, base, "a results file", "a file of Google Benchmark"),
     ):
         assert_refused(compare(one, other), first, second, "expected two files of one kind")
+
+
+def test_baselines_and_backends_are_of_results_files(base, tmp_path):
+    for arguments in (
+        ("--within", base, "--base-backend", "a", "--head-backend", "b"),
+        ("--baseline", "main", "--baselines", tmp_path, base),
+    ):
+        said = f"{base}: expected a results file, found a file of Google Benchmark"
+        assert_refused(compare(*arguments), said)
 
 
 def test_files_without_a_benchmark_in_common_are_refused(tmp_path):

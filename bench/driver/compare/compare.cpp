@@ -49,8 +49,6 @@ GateRule rule_of(const CompareOptions& options) {
   return rule;
 }
 
-NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
-
 // A results file, or one of another tool.
 using MeasuredFile = std::variant<NamedResults, OtherFile>;
 
@@ -63,6 +61,14 @@ MeasuredFile read_measured(const fs::path& file) {
 std::string kind_of(const MeasuredFile& file) {
   const auto* other = std::get_if<OtherFile>(&file);
   return other == nullptr ? "a results file" : fmt::format("a file of {}", to_string(other->tool));
+}
+
+// Where other tools' files are not taken.
+NamedResults named(const fs::path& path) {
+  MeasuredFile file = read_measured(path);
+  if (auto* results = std::get_if<NamedResults>(&file)) return std::move(*results);
+  throw InputError(fmt::format("{}: expected a results file, found {}; two of those are compared as they are",
+                               path.string(), kind_of(file)));
 }
 
 // In the order in which they are named, so that of two that cannot be read the first is told.

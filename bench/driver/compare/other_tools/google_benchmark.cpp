@@ -60,6 +60,9 @@ void read_google_benchmark(const JsonReader& root, OtherFile& into) {
   into.machine.emplace_back("context.num_cpus", std::to_string(context.at("num_cpus").integer(1)));
   if (const auto build = context.find("library_build_type"))
     into.machine.emplace_back("context.library_build_type", build->string());
+  if (const auto version = context.find("json_schema_version")) {
+    if (version->integer(0) != 1) version->fail_expected("1, the version of the format that is read");
+  }
   if (const auto version = context.find("library_version"))
     into.software["google_benchmark"] = version->string();
   std::map<std::string, std::size_t> places;
