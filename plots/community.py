@@ -156,7 +156,7 @@ def table_of(root: Path = ROOT) -> tuple[list[str], list[list[str]]]:
     lines, titles = [], []
     for path in files(root):
         results = read_results([path])
-        cells = [cell for cell in findings.cells_of(results) if cell.workload.widths]
+        cells = findings.cells_of(results)
         if not titles:
             titles = [f"{cell.workload.name} {cell.precision}" for cell in cells]
         ratios = {f"{cell.workload.name} {cell.precision}": ratio_of(cell) for cell in cells}

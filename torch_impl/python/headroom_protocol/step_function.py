@@ -4,6 +4,7 @@
 compiler or an optimizer's slots needs a trainer of its own (Trainer in server.py).
 """
 
+import importlib.metadata
 import itertools
 import platform
 import time
@@ -79,7 +80,8 @@ class StepBackends:
         self._table = BackendTable((row,), lambda backend, precision: reason)
 
     def hello(self) -> dict:
-        software = {"python": platform.python_version()}
+        numpy = importlib.metadata.version("numpy")
+        software = {"python": platform.python_version(), "numpy": numpy}
         return {
             "worker": self._name,
             "software": software,
