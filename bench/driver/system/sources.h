@@ -18,7 +18,7 @@ struct GitState {
 GitState git_state(const std::filesystem::path& root);
 
 /// "fnv1a64:" and the FNV-1a 64 hash over path and contents of every source (*.h *.cpp *.cu *.cuh *.py
-/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/, in order of their paths. nullopt if `root` has
+/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/ (folders named build left out), in order of their paths. nullopt if `root` has
 /// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
 
