@@ -91,7 +91,7 @@ def test_what_is_called_real_is_marked_in_the_table_and_the_drift_is_said(three)
     table = " ".join(done.stdout.split())
     assert re.search(r"333333333 2026-01-03 43\.\d us .* \+[78]\.\d+ % .* REGRESSION", table)
     assert "Changes: 1 regression, 1 equivalent." in table
-    assert "a tolerance of 4.04 %: it has 2 % for the drift between runs in it" in table
+    assert "The tolerance is 4.04 %, 2 % of it for the drift between runs" in table
 
 
 def test_a_change_within_the_drift_is_not_called_real(tmp_path):

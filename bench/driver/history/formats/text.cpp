@@ -60,9 +60,9 @@ std::string history_text(const History& history, std::size_t width) {
   }
   if (!changes.empty()) text += "Changes: " + changes + ".\n";
   text += fmt::format(
-      "Each point is judged against the one before it by the gate's rule, with a tolerance of {:.3g} %: it "
-      "has {:.3g} % "
-      "for the drift between runs in it, as files are not measured together.\n",
+      "Each point is judged against the one before it by the gate's rule. The tolerance is {:.3g} %, {:.3g} "
+      "% of it for the drift "
+      "between runs, as files are not measured together.\n",
       100 * history.rule.tolerance, 100 * history.widened_by);
   return wrapped(text + file_notes(history), width);
 }
