@@ -6,6 +6,7 @@
 #include "calibration/calibration.h"
 #include "choice/choice.h"
 #include "device/device.h"
+#include "device/profiler_range.h"
 #include "fused/compiled/compiled.h"
 #include "fused/trainer.h"
 #include "layered/trainer.h"
@@ -209,6 +210,7 @@ WorkerDescription describe(int device) {
   };
   description.backends.push_back(fastest_of(description.backends, device));
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
+  description.range = profiler_ranges();
   return description;
 }
 

@@ -1,4 +1,4 @@
-"""Damaged results, suite, baseline and IDX files through `run`, `compare`, `report` and `--resume`.
+"""Damaged results, suite, baseline and IDX files through `run`, `compare`, `history` and `report`.
 
 Whatever is in a file, a program ends with one of its documented exit codes, in a line and not in a traceback,
 and prints nothing that a terminal obeys. Both readers of results files, C++ and Python, take the same ones.
@@ -217,6 +217,21 @@ def test_comparing_within_a_file_ends_as_documented(kept):
         bad.write_bytes(mutations.damaged_json(whole, kept.rng))
         backends = ["--base-backend", "pytorch-eager", "--head-backend", "cuda-layered"]
         ended([PROGRAM, "compare", "--within", bad, *backends], where)
+
+
+def test_histories_and_rows_end_as_documented(kept):
+    whole = whole_document()
+    good = kept.folder / "good.json"
+    good.write_text(json.dumps(whole))
+    for where, folder in kept.rounds(share(0.1)):
+        bad = folder / "bad.json"
+        bad.write_bytes(mutations.damaged_json(whole, kept.rng))
+        done = ended(
+            [PROGRAM, "history", good, bad, "--format", kept.rng.choice(("text", "json", "csv"))], where
+        )
+        ended([PROGRAM, "report", bad, "--format", "csv"], where)
+        if not accepted(bad)[0] and done.returncode == 0:  # a file of another version is left out
+            assert f"{bad}: left out: " in done.stdout + done.stderr or '"left_out": [' in done.stdout, where
 
 
 def test_baselines_end_as_documented(kept):

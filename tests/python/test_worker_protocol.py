@@ -125,6 +125,21 @@ def test_a_time_that_is_not_finite_fails_its_call_and_the_worker_lives(session, 
     assert answer["result"] == {"device_seconds": 1.0, "wall_seconds": 2.0, "cpu_seconds": 3.0}
 
 
+def test_ranges_begin_and_end_where_the_backends_have_any(session):
+    assert session.error("range", name="check") == {
+        "kind": "unsupported",
+        "message": "range: this worker has none",
+    }
+    begun = []
+    session.backends.begin_range = begun.append
+    for name in ("set-up", "check", None):
+        assert session.ask("range", name=name)["result"] == {}
+    assert begun == ["set-up", "check", None]
+    for wrong in ("", "two words", 3):
+        assert session.error("range", name=wrong)["kind"] == "input"
+    assert session.error("range")["message"].startswith("request.name: missing")
+
+
 @pytest.mark.parametrize("value", [float("nan"), object(), np.float32(1)], ids=["nan", "object", "float32"])
 def test_an_answer_that_json_cannot_hold_fails_its_call_and_the_worker_lives(session, value):
     session.backends.peak = value

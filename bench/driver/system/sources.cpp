@@ -54,6 +54,18 @@ GitState git_state(const fs::path& root) {
   return state;
 }
 
+std::map<std::string, std::int64_t> commit_times(const fs::path& root, const std::set<std::string>& commits) {
+  if (commits.empty()) return {};
+  std::vector<std::string> command = {
+      "git", "-C", root.string(), "rev-list", "--ignore-missing", "--no-walk", "--timestamp"};
+  command.insert(command.end(), commits.begin(), commits.end());
+  std::map<std::string, std::int64_t> times;
+  std::istringstream lines(run_program(command, 20, false).output);
+  std::int64_t seconds = 0;
+  for (std::string name; lines >> seconds >> name;) times[name] = seconds;
+  return times;
+}
+
 std::optional<std::string> source_digest(const fs::path& root) {
   std::error_code ignored;
   if (!fs::exists(root / "bench", ignored)) return std::nullopt;

@@ -73,6 +73,13 @@ std::string percent(double ratio) {
   return std::isfinite(ratio) ? fmt::format("{:+.2f} %", 100 * (ratio - 1)) : "none";
 }
 
+std::string shown_verdict(std::string verdict) {
+  if (verdict == "failed" || verdict == "missing" || verdict == "regression")
+    std::transform(verdict.begin(), verdict.end(), verdict.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+  return verdict;
+}
+
 std::string verdict_sentence(const Comparison& comparison) {
   std::string text;
   for (const auto& [word, cells] : counts_of(comparison))
@@ -93,11 +100,7 @@ std::vector<Table::Row> comparison_rows(const Comparison& comparison) {
   for (const ComparedCell& cell : comparison.cells) {
     const CellFinding& found = cell.finding;
     const bool has = judged(cell);
-    std::string result = verdict_word(cell);
-    const bool alarm = result == "failed" || result == "missing" || result == "regression";
-    if (alarm)
-      std::transform(result.begin(), result.end(), result.begin(),
-                     [](unsigned char c) { return std::toupper(c); });
+    std::string result = shown_verdict(verdict_word(cell));
     if (!cell.message.empty() && !is_plain_note(cell, comparison)) result += ": " + cell.message;
     rows.push_back({cell.name(), has ? time_text(found.base_seconds) : "",
                     has ? time_text(found.head_seconds) : "", has ? percent(found.ratio) : "",
