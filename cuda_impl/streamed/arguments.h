@@ -46,6 +46,7 @@ struct Arguments {
   float* bias_slots[2];                 // as the biases
   const rules::UpdateFactors* factors;  // of each step of the launch, and of one more
   rules::UpdateFactors rule;            // what is the same in all steps
+  const float* targets;  // [batches * batch, classes], of a loss over targets, which has no labels
   float inverse_loss_scale;
 };
 static_assert(sizeof(Arguments) < 4096);

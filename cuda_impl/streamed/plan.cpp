@@ -161,9 +161,14 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) 
                                                                    : 0;
 }
 
-SlotKernelShape slot_kernel_shape(const Plan& plan, Precision precision, int slots, std::int64_t l2_bytes,
-                                  int& held) {
-  SlotKernelShape shape{precision, slots, plan.groups, one_panel_for_all(plan), 0};
+SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
+                                  std::int64_t l2_bytes, int& held) {
+  SlotKernelShape shape{.precision = precision,
+                        .slots = workload.optimizer.slots(),
+                        .groups = plan.groups,
+                        .panels = one_panel_for_all(plan),
+                        .loss = workload.loss,
+                        .told = 0};
   held = 0;
   if (plan.groups > 1) return shape;
   const bool in_halves = precision == Precision::kBf16;
@@ -180,10 +185,9 @@ SlotKernelShape slot_kernel_shape(const Plan& plan, Precision precision, int slo
 std::optional<std::string> cannot_stream_slots(const Workload& workload) {
   if (workload.optimizer.slots() == 0)
     return "cuda-streamed-compiled: plain sgd; it trains momentum, adam and adamw";
-  Workload plain = workload;
-  plain.optimizer = {};
-  if (const std::string beyond = beyond_plain_training(plain); !beyond.empty())
-    return "cuda-streamed-compiled: " + beyond;
+  if (workload.model.activation != Activation::kRelu)
+    return "cuda-streamed-compiled: activation " + std::string(to_string(workload.model.activation)) +
+           "; it trains relu";
   return std::nullopt;
 }
 

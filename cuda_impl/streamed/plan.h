@@ -145,12 +145,13 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 struct SlotKernelShape {
   Precision precision;
   int slots, groups, panels;  ///< panels: one_panel_for_all()
-  int told;                   ///< what the L2 is told
+  Loss loss;
+  int told;  ///< what the L2 is told
 };
 /// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else the share above. In batches from 33 on the L2 is
 /// told nothing.
-SlotKernelShape slot_kernel_shape(const Plan& plan, Precision precision, int slots, std::int64_t l2_bytes,
-                                  int& held);
+SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
+                                  std::int64_t l2_bytes, int& held);
 /// Why the kernels with slots do not train this workload; nullopt if they do.
 std::optional<std::string> cannot_stream_slots(const Workload& workload);
 #endif

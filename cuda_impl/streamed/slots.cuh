@@ -6,6 +6,7 @@
 // Biases have their states beside them, one array a slot.
 #pragma once
 
+#include "machine/compiler.cuh"
 #include "machine/copy.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
@@ -40,15 +41,24 @@ struct Adam {
 ///   0  nothing
 ///   1  states only pass; in 16 bits and tf32 a share of the masters' first parts is to be held, and the rest passes, too
 ///   2  the same with both parts; in fp32 a sixteenth of the masters' lines is to be held
-template <class Base, class TheRule, int kHeld>
+template <class Base, class TheRule, int kHeld, Loss kTheLoss = Loss::kCrossEntropy>
 struct WithSlots : Base {
   using Rule = TheRule;
+  static constexpr Loss kLoss = kTheLoss;
   static constexpr int kHeldParts = kHeld;
   /// Fewer than without, as a tile takes three times the room in a ring.
   static constexpr int kPanelTiles = Base::kWalks ? 2 : 1;
 };
 template <class Format>
 inline constexpr bool kHasSlots = requires { typename Format::Rule; };
+/// Whether outputs are compared with fp32 targets, not with a label.
+template <class Format>
+MACHINE_DEVICE constexpr bool has_targets() {
+  if constexpr (kHasSlots<Format>)
+    return Format::kLoss != Loss::kCrossEntropy;
+  else
+    return false;
+}
 template <class Format>
 MACHINE_DEVICE constexpr int slots_of() {
   if constexpr (kHasSlots<Format>)
@@ -88,6 +98,8 @@ MACHINE_DEVICE void store_states(unsigned char* address, uint4 states) {
 template <class Format, int kTiles>
 MACHINE_DEVICE void ask_slots(const Arguments& a, std::int64_t tile, std::int64_t tile_step, int place,
                               int lane) {
+  // fp32's stages are counted in uniform registers, of which ptxas would make malformed instructions (machine/copy.cuh).
+  if constexpr (Format::kWalks && Format::kHeldParts > 0) place = kept_by_lane(place);
 #pragma unroll
   for (int s = 0; s < slots_of<Format>(); ++s)
 #pragma unroll

@@ -28,6 +28,7 @@
 #include "machine/numbers.cuh"
 #include "machine/status.cuh"
 #include "machine/thread.cuh"
+#include "rules/loss.cuh"
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
 #include "streamed/logit_sums.h"
@@ -848,6 +849,24 @@ MACHINE_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row
   }
 }
 
+/// The same of one row's targets.
+template <class Format, int kGroups, class Logit>
+MACHINE_DEVICE void row_loss_of_targets(const Arguments& a, const LayerPlan& layer, int row,
+                                        const float* targets, int lane, const Logit& logit) {
+  float loss = 0;
+  for (int c = lane; c < a.plan.classes; c += 32) {
+    const rules::LossTerm term = rules::loss_term(Format::kLoss, logit(c), targets[c]);
+    const float gradient = term.gradient * a.gradient_scale;
+    unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
+                          row / kGroupRows * Format::kActivationBytes;
+    Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
+    a.bias_terms[std::int64_t{row} * a.plan.logit_columns + c] = Format::bias_term(gradient);
+    loss += term.loss;
+  }
+  loss = warp_sum(loss);
+  if (lane == 0) a.row_losses[row] = loss / static_cast<float>(a.plan.classes);
+}
+
 template <class Format, int kGroups>
 MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
@@ -857,7 +876,15 @@ MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   float* slices = reduction_memory();
   float* logits = slices + kNarrowTiles * kTileSide * kSlices<Format>;
   for (int row = member_index(); row < a.plan.batch; row += a.plan.members) {
-    const std::int32_t label = labels[row];
+    [[maybe_unused]] std::int32_t label = 0;
+    if constexpr (!has_targets<Format>()) label = labels[row];
+    const auto finish_row = [&](const auto& logit) {
+      if constexpr (has_targets<Format>())
+        row_loss_of_targets<Format, kGroups>(
+            a, layer, row, a.targets + (batch * a.plan.batch + row) * a.plan.classes, lane, logit);
+      else
+        row_loss<Format, kGroups>(a, layer, row, label, lane, logit);
+    };
     if (a.plan.narrow) add_up_slices<Format, kGroups>(a, row, slices);
     block_sync();  // the slices are there
     if (warp_index<Format>() == 0) {
@@ -867,11 +894,10 @@ MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
           logits[tile * kTileSide + lane % kTileSide] = add_up_logit<Format>(slices, tile, lane) + own_bias;
         }
         warp_sync();
-        row_loss<Format, kGroups>(a, layer, row, label, lane, [&](int c) { return logits[c]; });
+        finish_row([&](int c) { return logits[c]; });
       } else {
         const float* part = a.logit_parts + std::int64_t{row} * columns;
-        row_loss<Format, kGroups>(a, layer, row, label, lane,
-                                  [&](int c) { return load_l2(part + c) + load_l2(bias + c); });
+        finish_row([&](int c) { return load_l2(part + c) + load_l2(bias + c); });
       }
     }
     block_sync();  // and read
@@ -887,10 +913,42 @@ struct OwnLogits {
   MACHINE_DEVICE static int column() { return thread_index_here() % kTileSide; }
 };
 
+/// What a thread's output of a row is compared with: the row's label, or the output's target.
+template <class Format>
+using Target = std::conditional_t<has_targets<Format>(), float, std::int32_t>;
+/// The loss over targets of all rows, as joined_loss().
+template <class Format>
+MACHINE_DEVICE void joined_loss_of_targets(const Arguments& a,
+                                           const float (&targets)[OwnLogits<Format>::kCount],
+                                           const std::uint64_t* shared, OwnLogits<Format>& own) {
+  const int c = OwnLogits<Format>::column();
+  std::int64_t found[OwnLogits<Format>::kCount];
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) found[i] = load_l2(shared + own.row(i) * kTileSide + c);
+  const bool broken = load_l2(shared + kLogitSums) != 0;
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) {
+    const int row = own.row(i);
+    const bool real = row < a.plan.batch && c < a.plan.classes;
+    const rules::LossTerm term =
+        rules::loss_term(Format::kLoss, broken ? NAN : logit_of(found[i]), targets[i]);
+    const float gradient = term.gradient * a.gradient_scale;
+    own.gradient[i] = real ? gradient : 0.0f;
+    if (!keeps_loss(a)) continue;
+    float loss = real ? term.loss : 0.0f;
+#pragma unroll
+    for (int distance = kTileSide / 2; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+    if (!real) continue;
+    a.bias_terms[row * kTileSide + c] = Format::bias_term(gradient);
+    if (c == 0) a.row_losses[row] = loss / static_cast<float>(a.plan.classes);
+  }
+}
+
 /// Softmax, loss and gradient of all rows, half a warp a row. What a bias and the mean loss are added up from goes to memory, by one block.
 template <class Format>
-MACHINE_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels)[OwnLogits<Format>::kCount],
+MACHINE_DEVICE void joined_loss(const Arguments& a, const Target<Format> (&labels)[OwnLogits<Format>::kCount],
                                 const std::uint64_t* shared, OwnLogits<Format>& own) {
+  if constexpr (has_targets<Format>()) return joined_loss_of_targets<Format>(a, labels, shared, own);
   const int c = OwnLogits<Format>::column();
   std::int64_t found[OwnLogits<Format>::kCount];
 #pragma unroll
@@ -1525,10 +1583,15 @@ MACHINE_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::i
 template <class Format, class Ask>
 MACHINE_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
                                   const Ask& ask, OwnLogits<Format>& own, bool is_loss = true) {
-  std::int32_t labels[OwnLogits<Format>::kCount];
+  Target<Format> labels[OwnLogits<Format>::kCount];
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i)
-    labels[i] = is_loss && own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
+    if constexpr (has_targets<Format>())
+      labels[i] = is_loss && own.row(i) < a.plan.batch && own.column() < a.plan.classes
+                      ? a.targets[(batch * a.plan.batch + own.row(i)) * a.plan.classes + own.column()]
+                      : 0.0f;
+    else
+      labels[i] = is_loss && own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
   if (!wait<Format>(a, barrier, ask)) return false;
   if (!is_loss) return true;
   joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);

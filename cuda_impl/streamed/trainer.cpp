@@ -99,7 +99,8 @@ class StreamedTrainer : public PersistentTrainer {
 
  private:
   void set_arguments(const Workload& workload, const StreamedOptions& options) {
-    const auto batch = static_cast<float>(plan_.batch);
+    const bool has_labels = workload.loss == Loss::kCrossEntropy;
+    const auto mean_of = static_cast<float>(plan_.batch * (has_labels ? 1 : workload.outputs()));
     const auto scale = static_cast<float>(loss_scale(precision_, plan_.batch));
     const std::int64_t second_part = master_stride(precision_) == 512 ? plan_.tiles * 512 : 512;
     arguments_.plan = plan_;
@@ -121,7 +122,7 @@ class StreamedTrainer : public PersistentTrainer {
     arguments_.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
     arguments_.lost_barrier = options.lost_barrier;
     arguments_.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
-    arguments_.gradient_scale = scale / batch;
+    arguments_.gradient_scale = scale / mean_of;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       arguments_.slots[slot] = slots_[slot].data();
       arguments_.bias_slots[slot] = bias_slots_[slot].data();
@@ -129,12 +130,19 @@ class StreamedTrainer : public PersistentTrainer {
     arguments_.factors = factors_.data();
     arguments_.rule = rules::update_factors(workload.optimizer, 0);
     arguments_.inverse_loss_scale = 1 / scale;
+    arguments_.targets = targets_.data();
   }
 
   void upload(const DatasetView& data) {
     const std::int64_t batch_bytes =
         std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(layout_);
-    labels_ = labels_of(data, batches_ * plan_.batch);
+    const std::int64_t samples = batches_ * plan_.batch;
+    if (data.targets == nullptr) {
+      labels_ = labels_of(data, samples);
+    } else {
+      targets_ = DeviceBuffer<float>(samples * plan_.classes);
+      targets_.copy_from({data.targets, static_cast<std::size_t>(samples * plan_.classes)});
+    }
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes);
     for_each_staged_batches(data, plan_.batch, batches_, stream_,
                             [&](const float* features, std::int64_t count, std::int64_t first) {
@@ -236,6 +244,7 @@ class StreamedTrainer : public PersistentTrainer {
   std::vector<DeviceBuffer<unsigned char>> slots_;  // tiles of 1024 bytes each
   std::vector<DeviceBuffer<float>> bias_slots_;
   DeviceBuffer<rules::UpdateFactors> factors_;
+  DeviceBuffer<float> targets_;
   DeviceBuffer<std::uint32_t> counters_;  // then the sums of joined logits
   Arguments arguments_{};
 };
@@ -275,12 +284,12 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
-  if (const int slots = workload.optimizer.slots(); slots > 0 || make) {
+  if (workload.optimizer.slots() > 0 || make) {
     if (const auto reason = cannot_stream_slots(workload)) throw UnsupportedError(*reason);
     if (!make) throw UnsupportedError("cuda-streamed: has no kernel of an optimizer with slots");
     int held = 0;
     SlotKernelShape shape =
-        slot_kernel_shape(plan, precision, slots, device_attribute(cudaDevAttrL2CacheSize, device), held);
+        slot_kernel_shape(plan, workload, precision, device_attribute(cudaDevAttrL2CacheSize, device), held);
     if (options.told >= 0) shape.told = options.told;
     if (options.held >= 0) held = options.held;
     return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options,

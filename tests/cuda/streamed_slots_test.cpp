@@ -49,25 +49,41 @@ INSTANTIATE_TEST_SUITE_P(Every, StreamedSlots, testing::ValuesIn(kAllPrecisions)
 /// Names, and thread blocks at most: of 2 to 5 layers, panels of 1, 2 and 4 tiles, and more classes than are multiplied column by
 /// column. Of 8 blocks most own nothing.
 struct Case {
-  const char* name;
+  std::string name;
   int members;
 };
-constexpr Case kSmall[] = {{"mlp-20x16x3-b1-adam", 2},
-                           {"mlp-33x40x17x5-b17-adamw", 2},
-                           {"mlp-33x40x17x5-b17-momentum0.9", 3},
-                           {"mlp-20x40x30-b20-adam", 3},
-                           {"mlp-40x64x48x7-b32-adam", 8},
-                           {"mlp-40x60x50x7-b32-adam", 2},
-                           {"mlp-33x47x60x34x7x5-b17-adam", 2},
-                           {"mlp-40x120x100x10-b20-momentum0.9", 2},
-                           {"mlp-20x40x70x100-b20-adamw", 3},
-                           {"mlp-17x33x80-b40-adam", 3}};
+const std::vector<Case> kSmall = {{"mlp-20x16x3-b1-adam", 2},
+                                  {"mlp-33x40x17x5-b17-adamw", 2},
+                                  {"mlp-33x40x17x5-b17-momentum0.9", 3},
+                                  {"mlp-20x40x30-b20-adam", 3},
+                                  {"mlp-40x64x48x7-b32-adam", 8},
+                                  {"mlp-40x60x50x7-b32-adam", 2},
+                                  {"mlp-33x47x60x34x7x5-b17-adam", 2},
+                                  {"mlp-40x120x100x10-b20-momentum0.9", 2},
+                                  {"mlp-20x40x70x100-b20-adamw", 3},
+                                  {"mlp-17x33x80-b40-adam", 3}};
 
 TEST_P(StreamedSlots, SmallStepsMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, members] : kSmall) {
     const NamedProblem problem(name, fresh_seed());
     check_against_oracle(problem, GetParam(), *make_trainer(problem, GetParam(), members), {0, 1, 7, 29}, 3);
+  }
+}
+
+/// Joined logits, and more outputs than are multiplied column by column.
+TEST_P(StreamedSlots, SmallLossesOverTargetsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* loss : {"mse", "bce"}) {
+#ifdef HEADROOM_EMULATED
+    const bool has_mse = GetParam() == Precision::kBf16 || GetParam() == Precision::kFp32;
+    if (has_mse != (std::string(loss) == "mse")) continue;
+#endif
+    for (const auto& [name, members] : {Case{"mlp-33x40x17x5-b17-", 2}, {"mlp-20x40x70x100-b20-", 3}}) {
+      const NamedProblem problem(std::string(name) + loss + "-adam", fresh_seed());
+      check_against_oracle(problem, GetParam(), *make_trainer(problem, GetParam(), members), {0, 1, 7, 29},
+                           3);
+    }
   }
 }
 
@@ -177,8 +193,8 @@ TEST(StreamedSlotsPlan, ToldTheL2ByTheBytesOfTheMasters) {
   const auto shape = [&](const char* name, Precision precision) {
     const Workload workload = parse_workload_name(name);
     int held = -1;
-    const auto found = streamed::slot_kernel_shape(streamed::make_plan(workload, kH200), precision,
-                                                   workload.optimizer.slots(), kL2, held);
+    const auto found =
+        streamed::slot_kernel_shape(streamed::make_plan(workload, kH200), workload, precision, kL2, held);
     return std::vector<int>{found.slots, found.groups, found.panels, found.told, held};
   };
   EXPECT_EQ(shape("mlp-784x2048x2048x2048x10-b32-adam", Precision::kBf16),
@@ -193,7 +209,7 @@ TEST(StreamedSlotsPlan, ToldTheL2ByTheBytesOfTheMasters) {
 TEST(StreamedSlotsPlan, RefusesWithTheReason) {
   for (const auto& [name, reason] : {std::pair{"mlp-8x8x8-b4", "plain sgd"},
                                      {"mlp-8x8x8-b4-tanh-adam", "tanh"},
-                                     {"mlp-8x8x8-b4-mse-adam", "mse"}}) {
+                                     {"mlp-8x8x8-b4-mse", "plain sgd"}}) {
     const auto refused = streamed::cannot_stream_slots(parse_workload_name(name));
     ASSERT_TRUE(refused.has_value()) << name;
     EXPECT_NE(refused->find(reason), std::string::npos) << *refused;
@@ -218,6 +234,9 @@ TEST(StreamedSlotsCompiled, RequestsCompileWithoutAGpu) {
   if (!folder.empty())
     for (const Precision precision : kAllPrecisions) {
       for (const Case& of : kSmall) all.push_back({of, precision});
+      for (const char* loss : {"mse-adam", "bce-adam"})
+        for (const auto& [name, members] : {Case{"mlp-33x40x17x5-b17-", 2}, {"mlp-20x40x70x100-b20-", 3}})
+          all.push_back({{name + std::string(loss), members}, precision});
       for (const char* name : {"mlp-784x4096x4096x4096x10-b32-adam", "mlp-784x2048x2048x2048x10-b32-adam"})
         all.push_back({{name, 0}, precision});
     }

@@ -36,6 +36,15 @@ const void* of_shape(const SlotKernelShape& shape) {
 }
 template <class Format, class Rule>
 const void* of_rule(const SlotKernelShape& shape) {
+  if (shape.loss != Loss::kCrossEntropy) {
+    // Losses over targets: one a format, by Adam.
+    constexpr Loss kLoss =
+        std::is_same_v<Format, Bf16> || Format::kWalks ? Loss::kMeanSquaredError : Loss::kBinaryCrossEntropy;
+    if constexpr (std::is_same_v<Rule, Adam>)
+      if (shape.loss == kLoss && shape.groups == 1)
+        return kernel_of<WithSlots<Format, Rule, 1, kLoss>, 1, 0>();
+    throw UnsupportedError("no such instance among those of tests/emulated/streamed_slot_kernels.cpp");
+  }
   if (shape.groups > 1) return of_shape<Format, Rule, 0>(shape);
   // In 16 bits and tf32 how many parts may be held is all that differs; two of them in one format.
   if constexpr (Format::kWalks || std::is_same_v<Format, Fp16>)

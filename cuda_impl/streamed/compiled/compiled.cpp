@@ -52,6 +52,18 @@ std::string format_of(Precision precision) {
   }
   throw std::logic_error("format_of: not a Precision");
 }
+/// The last of the arguments of WithSlots, left out where it is the usual one.
+std::string loss_of(Loss loss) {
+  switch (loss) {
+    case Loss::kCrossEntropy:
+      return "";
+    case Loss::kMeanSquaredError:
+      return ", headroom::Loss::kMeanSquaredError";
+    case Loss::kBinaryCrossEntropy:
+      return ", headroom::Loss::kBinaryCrossEntropy";
+  }
+  throw std::logic_error("loss_of: not a Loss");
+}
 
 }  // namespace
 
@@ -65,16 +77,18 @@ jit::Request compiled_request(const SlotKernelShape& shape) {
   request.headers = {"streamed/step.cuh"};
   request.kernel = "headroom::streamed::streamed_steps<headroom::streamed::WithSlots<headroom::streamed::" +
                    format_of(shape.precision) + ", headroom::streamed::" + rule + ", " +
-                   std::to_string(shape.told) + ">, " + numbers + ">";
+                   std::to_string(shape.told) + loss_of(shape.loss) + ">, " + numbers + ">";
   request.name = "cuda-streamed with " + rule + ", " + std::string(to_string(shape.precision)) +
-                 ", groups and panels " + numbers + ", L2 told " + std::to_string(shape.told);
+                 std::string(", ") + std::string(to_string(shape.loss)) + ", groups and panels " + numbers +
+                 ", L2 told " + std::to_string(shape.told);
   request.argument_type = "headroom::streamed::Arguments";
   request.argument_bytes = sizeof(Arguments);
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
   request.options = {"--prec-div=false", "--prec-sqrt=false"};
   // As for the kernels compiled ahead: at its usual level ptxas reorders fp32's multiply-adds.
   if (shape.precision == Precision::kFp32) request.options.push_back("-Xptxas=-O1");
-  request.most_local_bytes = 64;
+  // A batch of several groups of rows has more sums than there are registers, also in the kernels compiled ahead.
+  request.most_local_bytes = shape.groups > 1 ? 1024 : 64;
   return request;
 }
 
@@ -105,7 +119,7 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   if (options.most_members > 0) members.sm_count = std::min(members.sm_count, options.most_members);
   int held = 0;
   SlotKernelShape shape =
-      slot_kernel_shape(make_plan(workload, members), precision, workload.optimizer.slots(), l2_bytes, held);
+      slot_kernel_shape(make_plan(workload, members), workload, precision, l2_bytes, held);
   if (options.told >= 0) shape.told = options.told;
   return jit::compile(compiled_request(shape), {}, jit::found_compiler(), cache_in(cache_folder));
 }
