@@ -217,9 +217,17 @@ class StreamedTrainer : public PersistentTrainer {
     arguments_.steps = static_cast<std::int32_t>(steps);
     void* parameters[] = {&arguments_};
     // Cooperative: all thread blocks are on the chip at once, or the launch fails.
-    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_, dim3(static_cast<unsigned>(plan_.members)),
-                                           dim3(static_cast<unsigned>(block_threads(precision_))), parameters,
-                                           kSharedBytes, stream_.get()));
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(plan_.members));
+    config.blockDim = dim3(static_cast<unsigned>(block_threads(precision_)));
+    config.dynamicSmemBytes = kSharedBytes;
+    config.stream = stream_.get();
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
+    CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_, parameters));
   }
 
   /// Its parameters are those of no step then.
