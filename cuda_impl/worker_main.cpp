@@ -200,8 +200,6 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
        .compiles = true,
-       // Not in 'all', and nothing for 'cuda' to take, until it has run on a GPU.
-       .repeats = true,
        .compile = compiled_ahead<streamed::Limits>(
            "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",

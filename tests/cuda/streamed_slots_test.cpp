@@ -163,6 +163,7 @@ TEST_P(StreamedSlots, SmallANaNComesOutAsNaNLosses) {
 }
 
 #ifndef HEADROOM_EMULATED
+/// Not 71 steps as without slots: Adam has learnt these few samples by then, and of a loss of 4e-6 fp32 has no three digits.
 TEST_P(StreamedSlots, OddShapesMatchTheOracle) {
   NEEDS_GPU();
   for (const auto& [name, members] : {Case{"mlp-784x200x300x10-b32-adam", 0},
@@ -172,8 +173,7 @@ TEST_P(StreamedSlots, OddShapesMatchTheOracle) {
                                       {"mlp-784x512x512x512x512x10-b32-adam", 0},
                                       {"mlp-60x400x300x70-b65-adam", 20}}) {
     const NamedProblem problem(name, fresh_seed());
-    check_against_oracle(problem, GetParam(), *make_trainer(problem, GetParam(), members), {0, 1, 7, 29, 71},
-                         3);
+    check_against_oracle(problem, GetParam(), *make_trainer(problem, GetParam(), members), {0, 1, 7, 20}, 3);
   }
 }
 TEST_P(StreamedSlots, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
