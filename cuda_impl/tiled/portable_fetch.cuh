@@ -28,12 +28,16 @@ struct PortableShape {
   static constexpr int kValueBytes = sizeof(Value);
   static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
+  static constexpr int part_bytes(int lines) {
+    return 128 * lines + kDepth * Format::kApart + lines / 4 * Format::kApartOfFour;
+  }
+  static constexpr int stage_bytes(int slab) { return larger(slab, Format::kStageBytes / slab * slab); }
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
   template <class T>
-  static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
+  static constexpr int kRowsBytes = part_bytes(T::kRows);
   template <class T>
-  static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
-  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+  static constexpr int kSlabBytes = part_bytes(T::kRows) + part_bytes(T::kColumns);
+  static constexpr int kStageBytes = larger(stage_bytes(kSlabBytes<Chain>), stage_bytes(kSlabBytes<Weights>));
 
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
