@@ -49,9 +49,10 @@ struct Split {
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
-  static constexpr int kApart = 0;            // bytes between turned lines
-  static constexpr int kApartOfFour = 16;     // behind every four plain lines
-  static constexpr int kStageBytes = 33792;   // as many slabs of small tiles as fit
+  static constexpr int kApart = 0;           // bytes between turned lines
+  static constexpr int kApartOfFour = 16;    // behind every four plain lines
+  static constexpr int kStageBytes = 33792;  // as many slabs of small tiles as fit, but not so many that they are waited for
+  static constexpr int kMostSlabs = 4;
   static constexpr int kBandPad = 4;
 
   template <bool kTurned, int kPieces>
@@ -88,7 +89,8 @@ struct MultiplyAdds {
       using OfColumns = Pieces<Stage::kColumnsTurned, Split::kColumns, 4>;
       const std::uint32_t begin = machine::shared_address(stage),
                           rows = begin + OfRows::place(row, lane_row(lane), group),
-                          columns = begin + Stage::kRowsBytes + OfColumns::place(column, lane_column(lane), group);
+                          columns =
+                              begin + Stage::kRowsBytes + OfColumns::place(column, lane_column(lane), group);
       const auto offset = [&](int step, auto pieces, int piece) {
         constexpr int kCount = std::is_same_v<decltype(pieces), OfRows> ? kRows : kColumns;
         return Stage::slab(kGroups * step) +
@@ -204,7 +206,7 @@ struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
   static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
-  static constexpr int kApartOfFour = 0, kStageBytes = 0;
+  static constexpr int kApartOfFour = 0, kStageBytes = 0, kMostSlabs = 8;
   static constexpr int kBandPad = 8;
 
   template <bool kTurned, int kPieces>
@@ -371,6 +373,7 @@ template <bool kRounds, class Products>
 struct ThirtyTwoBits : Products {
   using Value = float;
   static constexpr bool kMastersAreFactors = !kRounds;  // fp32 weights enter products as they are
+  static constexpr bool kHasParts = !kRounds;           // weight gradients may be in parts
   static constexpr bool kKeepsRounded = !kRounds;  // slopes may be taken from what is stored for products
   MACHINE_DEVICE static float rounded(float value) { return kRounds ? machine::round_tf32(value) : value; }
   MACHINE_DEVICE static float4 load(const float* values) {
@@ -392,7 +395,7 @@ struct ThirtyTwoBits : Products {
 template <class Format, class Products>
 struct SixteenBits : Products {
   using Value = std::uint16_t;
-  static constexpr bool kMastersAreFactors = false;
+  static constexpr bool kMastersAreFactors = false, kHasParts = false;
   static constexpr bool kKeepsRounded = true;
   MACHINE_DEVICE static float4 load(const std::uint16_t* values) {
     const uint2 words = __ldcg(reinterpret_cast<const uint2*>(values));

@@ -33,6 +33,7 @@ struct Work {
   Tiling tiling;
   bool loss_gradients;  // made with the loss
   int multiprocessors, slabs_of_part;
+  Precision precision;
 
   int rows() const { return divide_up(network.batch, tiling.rows()); }
   int across(int width) const { return divide_up(width, tiling.columns); }
@@ -75,7 +76,7 @@ struct Work {
   }
   int parts_of(int layer) const {
     int parts = 1;
-    if (slabs_of_part == kNoParts || tiling.portable) return parts;
+    if (slabs_of_part == kNoParts || !has_parts(tiling, precision)) return parts;
     while ((parts + 1) * tiles_of_weights(layer) <= multiprocessors &&
            (parts + 1) * slabs_of_part <= divide_up(network.batch, kSlab))
       ++parts;
@@ -89,8 +90,8 @@ struct Work {
         if (parts_of(layer) == 1)
           tiles.insert({Form::kWeightGradient, layer, row, column, 0});
         else
-          for (int first = 0; first < tiling.columns; first += kColumnsOfUpdate)
-            if (column * tiling.columns + first < network.in(layer))
+          for (int first = 0; first < tiling.weight_columns(); first += kColumnsOfUpdate)
+            if (column * tiling.weight_columns() + first < network.in(layer))
               tiles.insert({Form::kUpdate, layer, row, column, first / kColumnsOfUpdate});
     return tiles;
   }
@@ -283,15 +284,17 @@ void for_random_networks(int count, const Check& check) {
     const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
     const Network network = random_network(random);
-    const std::size_t which = random() % (std::size(kTilings) + std::size(kPortableTilings));
+    const Precision precision = kAllPrecisions[random() % kAllPrecisions.size()];
+    const std::span<const Tiling> portable = portable_tilings(precision);
+    const std::size_t which = random() % (std::size(kTilings) + portable.size());
     const Tiling& tiling =
-        which < std::size(kTilings) ? kTilings[which] : kPortableTilings[which - std::size(kTilings)];
+        which < std::size(kTilings) ? kTilings[which] : portable[which - std::size(kTilings)];
     const int slabs_of_part = std::array{kNoParts, 1, 3}[random() % 3];
-    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors), multiprocessors,
-                    slabs_of_part};
+    const Work work{network,         tiling,        makes_loss_gradients(network, tiling, multiprocessors),
+                    multiprocessors, slabs_of_part, precision};
     SCOPED_TRACE(described(work.network, work.tiling, multiprocessors) + ", parts of " +
                  std::to_string(slabs_of_part));
-    check(work, make_schedule(work.network, work.tiling, multiprocessors, Precision::kBf16, slabs_of_part),
+    check(work, make_schedule(work.network, work.tiling, multiprocessors, precision, slabs_of_part),
           multiprocessors, random);
   }
 }
@@ -431,7 +434,8 @@ TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
 
 TEST(TiledSchedule, ThePortableKernelTakesTheTilesThatWereFastestOnAnH200) {
   const auto chosen = [](Precision precision, int batch, int width) {
-    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132, kPortableTilings, precision);
+    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132, portable_tilings(precision),
+                         precision);
   };
   for (const auto& [batch, width] : {std::pair{512, 256}, {1024, 256}, {512, 512}, {256, 1024}})
     EXPECT_EQ(chosen(Precision::kFp32, batch, width), kPortableTilings[0]) << batch << " " << width;
@@ -447,11 +451,11 @@ TEST(TiledSchedule, ThePortableKernelHasSmallTilesForSmallBatchesOnEveryGpu) {
   for (const int multiprocessors : {84, 108, 132})
     for (const Precision precision : kAllPrecisions) {
       const auto chosen = [&](int batch, int width) {
-        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors, kPortableTilings,
-                             precision);
+        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors,
+                             portable_tilings(precision), precision);
       };
       SCOPED_TRACE(std::to_string(multiprocessors) + " " + std::string(to_string(precision)));
-      EXPECT_EQ(chosen(64, 256), kPortableTilings[0]);
+      EXPECT_EQ(chosen(64, 256), portable_tilings(precision)[0]);
       EXPECT_GE(chosen(16384, 1024).rows(), 64);
     }
 }
