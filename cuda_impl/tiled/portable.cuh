@@ -56,9 +56,12 @@ struct PortableWorker {
     });
   }
   MACHINE_DEVICE void release_stage() {
-    machine::warp_sync();
-    if (lane == 0) machine::barrier_arrive(machine::shared_address(&memory.free[ring.stage]));
+    release_stage(ring.stage);
     ring.advance(waiter.arguments.stages);
+  }
+  MACHINE_DEVICE void release_stage(int stage) {
+    machine::warp_sync();
+    if (lane == 0) machine::barrier_arrive(machine::shared_address(&memory.free[stage]));
   }
 };
 
@@ -102,13 +105,41 @@ MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& 
   const WarpPart<T> part(worker.warp);
   const int stages = S::template stages<T>(inner);
   sums.clear();
-#pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) {
+  if constexpr (S::Format::kReadsAhead) {
+    using Stage =
+        StageProduct<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>;
+    const auto reader = [&] {
+      return typename Sums::template Reader<Stage>(worker.memory.stage(worker.ring.stage), part.row,
+                                                   part.column, part.group, worker.lane);
+    };
     worker.wait_for_stage();
-    if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
-    multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
-        worker, part, sums);
-    worker.release_stage();
+    worker.mark(&TaskTimes::first_slab);
+    auto here = reader();
+    typename Sums::Asked asked;
+    here.ask_first(asked);
+    ready();
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage) {
+      const int done = worker.ring.stage;
+      sums.multiply_asked(here, asked, [&] {
+        worker.ring.advance(worker.waiter.arguments.stages);
+        if (stage + 1 < stages) {  // else what is read is not used
+          worker.wait_for_stage();
+          here = reader();
+        }
+        return here;
+      });
+      worker.release_stage(done);
+    }
+  } else {
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage) {
+      worker.wait_for_stage();
+      if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
+      multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
+          worker, part, sums);
+      worker.release_stage();
+    }
   }
 }
 

@@ -34,9 +34,7 @@ struct PortableShape {
   static constexpr int slabs(int of_slab, int of_stage) {
     return of_stage / of_slab < Format::kMostSlabs ? of_stage / of_slab : Format::kMostSlabs;
   }
-  static constexpr int stage_bytes(int slab) {
-    return larger(slab, slabs(slab, Format::kStageBytes) * slab);
-  }
+  static constexpr int stage_bytes(int slab) { return larger(slab, slabs(slab, Format::kStageBytes) * slab); }
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
   template <class T>
   static constexpr int kRowsBytes = part_bytes(T::kRows);
