@@ -7,7 +7,7 @@
 //   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
 //   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
 //   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned (fp32: also in parts of the batch)
-//   on chip: the ring, a.stages of one or two slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
+//   on chip: the ring, a.stages of one to four slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
 //   bytes:   (rows + columns) * 128 of the L2 a slab
 //   waits:   counters in the L2 (fetching warps, and the loss of many outputs), full and free stages
 // A tile whose rows or columns end inside of it is padded here and nowhere else: what is fetched from outside of a matrix becomes zero.

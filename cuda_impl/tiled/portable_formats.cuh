@@ -3,7 +3,7 @@
 //
 // A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
 // tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
-// reads them together finds them in different banks: place_of_piece() and kApart.
+// reads them together finds them in different banks: place_of_piece(), kApart and kApartOfFour.
 //
 // A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
 #pragma once
