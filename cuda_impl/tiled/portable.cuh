@@ -7,7 +7,7 @@
 //   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
 //   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
 //   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned (fp32: also in parts of the batch)
-//   on chip: the ring, a.stages of one to four slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
+//   on chip: the ring, a.stages of one to five slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
 //   bytes:   (rows + columns) * 128 of the L2 a slab
 //   waits:   counters in the L2 (fetching warps, and the loss of many outputs), full and free stages
 // A tile whose rows or columns end inside of it is padded here and nowhere else: what is fetched from outside of a matrix becomes zero.
@@ -56,12 +56,9 @@ struct PortableWorker {
     });
   }
   MACHINE_DEVICE void release_stage() {
-    release_stage(ring.stage);
-    ring.advance(waiter.arguments.stages);
-  }
-  MACHINE_DEVICE void release_stage(int stage) {
     machine::warp_sync();
-    if (lane == 0) machine::barrier_arrive(machine::shared_address(&memory.free[stage]));
+    if (lane == 0) machine::barrier_arrive(machine::shared_address(&memory.free[ring.stage]));
+    ring.advance(waiter.arguments.stages);
   }
 };
 
@@ -105,41 +102,13 @@ MACHINE_DEVICE void multiply_stages(PortableWorker<S>& worker, int inner, Sums& 
   const WarpPart<T> part(worker.warp);
   const int stages = S::template stages<T>(inner);
   sums.clear();
-  if constexpr (S::Format::kReadsAhead) {
-    using Stage =
-        StageProduct<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>;
-    const auto reader = [&] {
-      return typename Sums::template Reader<Stage>(worker.memory.stage(worker.ring.stage), part.row,
-                                                   part.column, part.group, worker.lane);
-    };
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
     worker.wait_for_stage();
-    worker.mark(&TaskTimes::first_slab);
-    auto here = reader();
-    typename Sums::Asked asked;
-    here.ask_first(asked);
-    ready();
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
-      const int done = worker.ring.stage;
-      sums.multiply_asked(here, asked, [&] {
-        worker.ring.advance(worker.waiter.arguments.stages);
-        if (stage + 1 < stages) {  // else what is read is not used
-          worker.wait_for_stage();
-          here = reader();
-        }
-        return here;
-      });
-      worker.release_stage(done);
-    }
-  } else {
-#pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage) {
-      worker.wait_for_stage();
-      if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
-      multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
-          worker, part, sums);
-      worker.release_stage();
-    }
+    if (stage == 0) worker.mark(&TaskTimes::first_slab), ready();
+    multiply_stage<S, T, kRowsTurned, kColumnsTurned, kSumsRows, S::template kSlabs<T> * S::kDepth>(
+        worker, part, sums);
+    worker.release_stage();
   }
 }
 

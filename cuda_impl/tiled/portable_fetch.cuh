@@ -31,10 +31,7 @@ struct PortableShape {
   static constexpr int part_bytes(int lines) {
     return 128 * lines + kDepth * Format::kApart + lines / 4 * Format::kApartOfFour;
   }
-  static constexpr int slabs(int of_slab, int of_stage) {
-    return of_stage / of_slab < Format::kMostSlabs ? of_stage / of_slab : Format::kMostSlabs;
-  }
-  static constexpr int stage_bytes(int slab) { return larger(slab, slabs(slab, Format::kStageBytes) * slab); }
+  static constexpr int stage_bytes(int slab) { return larger(slab, Format::kStageBytes / slab * slab); }
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
   template <class T>
   static constexpr int kRowsBytes = part_bytes(T::kRows);
@@ -43,7 +40,7 @@ struct PortableShape {
   static constexpr int kStageBytes = larger(stage_bytes(kSlabBytes<Chain>), stage_bytes(kSlabBytes<Weights>));
 
   template <class T>
-  static constexpr int kSlabs = slabs(kSlabBytes<T>, kStageBytes);
+  static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
   template <class T>
   MACHINE_DEVICE static int stages(int inner) {
     return (inner + kSlabs<T> * kDepth - 1) / (kSlabs<T> * kDepth);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "machine/formats.cuh"
 #include "machine/fragments.cuh"
@@ -48,12 +49,9 @@ struct Split {
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
-  static constexpr int kApart = 0;         // bytes between turned lines
-  static constexpr int kApartOfFour = 16;  // behind every four plain lines
-  static constexpr int kStageBytes =
-      33792;  // as many slabs of small tiles as fit, but not so many that they are waited for
-  static constexpr int kMostSlabs = 4;
-  static constexpr bool kReadsAhead = true;  // from one stage into the next
+  static constexpr int kApart = 0;           // bytes between turned lines
+  static constexpr int kApartOfFour = 16;    // behind every four plain lines
+  static constexpr int kStageBytes = 33792;  // as many slabs of small tiles as fit
   static constexpr int kBandPad = 4;
 
   template <bool kTurned, int kPieces>
@@ -62,26 +60,6 @@ struct MultiplyAdds {
   }
   MACHINE_DEVICE static int lane_row(int lane) { return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4); }
   MACHINE_DEVICE static int lane_column(int lane) { return (lane >> 1 & 1) | (lane >> 2 & 2); }
-
-  /// Where the pieces of a lane lie in a slab, `kLanes` lanes beside each other: place() is the lane's, offset() is known when the kernel
-  /// is compiled. Plain: piece i is of row i. Turned: piece i is of inner index i / (values / 4) of the step.
-  template <bool kTurned, int kTile, int kLanes>
-  struct Pieces {
-    MACHINE_DEVICE static std::uint32_t place(int first, int lane, int group) {
-      const int line = first + 4 * lane;
-      return kTurned ? (kInnerOfStep * group * kTile + line) * 4
-                     : line * 128 + place_of_piece<false, 8>(line, group) * 16;
-    }
-    template <int kCount>
-    MACHINE_DEVICE static constexpr int offset(int step, int piece) {
-      if (kTurned) {
-        const int k = piece / (kCount / 4), four = piece % (kCount / 4);
-        return ((kInnerOfStep * step + k) * kTile + kLanes * 4 * four) * 4;
-      }
-      const int line = piece % 4 + kLanes * (piece - piece % 4);
-      return line * 128 + line / 4 * 16 + step * 16;
-    }
-  };
 
   template <class Split>
   struct Sums {
@@ -97,91 +75,52 @@ struct MultiplyAdds {
       }
     }
 
-    // A step of a product is four inner indices, and four values of a factor are one load, a *piece*: of a row, or turned of four rows at
-    // one inner index. So 32 multiply-adds follow each piece of the rows. Pieces of the rows are asked for some ahead, those of the
-    // columns a whole step, one with each piece of the rows: no multiply-add waits for shared memory, and no load is followed by many
-    // others. It goes on so from one stage into the next.
-
-    /// What is asked for.
-    struct Asked {
-      static constexpr int kAhead = 2, kKept = 4;
-      float4 rows[kKept], columns[2][kColumns];
-    };
-    /// A lane's pieces of its group's steps of a stage.
-    template <class Stage>
-    struct Reader {
-      static constexpr int kGroups = Split::kGroups, kSteps = Stage::template kStepsOfGroup<kGroups>;
-      using OfRows = Pieces<Stage::kRowsTurned, Split::kRows, 8>;
-      using OfColumns = Pieces<Stage::kColumnsTurned, Split::kColumns, 4>;
-      std::uint32_t rows, columns;
-      MACHINE_DEVICE Reader(const unsigned char* stage, int row, int column, int group, int lane) {
-        const std::uint32_t begin = machine::shared_address(stage);
-        rows = begin + OfRows::place(row, lane_row(lane), group);
-        columns = begin + Stage::kRowsBytes + OfColumns::place(column, lane_column(lane), group);
-      }
-      MACHINE_DEVICE static int begin_of(int step) { return Stage::slab(kGroups * step); }
-      MACHINE_DEVICE void ask_row(Asked& asked, int number) const {
-        const int step = number / kRows;
-        asked.rows[number % Asked::kKept] = machine::load_shared_floats(
-            rows + begin_of(step) +
-            OfRows::template offset<kRows>(Stage::step(0, kGroups * step), number % kRows));
-      }
-      MACHINE_DEVICE void ask_column(Asked& asked, int step, int piece) const {
-        asked.columns[step % 2][piece] = machine::load_shared_floats(
-            columns + begin_of(step) +
-            OfColumns::template offset<kColumns>(Stage::step(0, kGroups * step), piece));
-      }
-      MACHINE_DEVICE void ask_first(Asked& asked) const {
-#pragma unroll
-        for (int piece = 0; piece < kColumns; ++piece) ask_column(asked, 0, piece);
-#pragma unroll
-        for (int number = 0; number < Asked::kAhead; ++number) ask_row(asked, number);
-      }
-    };
-
-    /// Adds the product of this warp's group of the steps of a stage, of which ask_first() was called. next() is called before the
-    /// last of them.
-    template <class Stage, class Next>
-    MACHINE_DEVICE void multiply_asked(Reader<Stage> reader, Asked& asked, const Next& next) {
-      constexpr int kSteps = Reader<Stage>::kSteps, kAll = kSteps * kRows;
-      static_assert(kAll % Asked::kKept == 0);
-#pragma unroll
-      for (int step = 0; step < kSteps - 1; ++step)
-#pragma unroll
-        for (int piece = 0; piece < kRows; ++piece) {
-          reader.ask_row(asked, step * kRows + piece + Asked::kAhead);
-#pragma unroll
-          for (int i = piece * kColumns / kRows; i < (piece + 1) * kColumns / kRows; ++i)
-            reader.ask_column(asked, step + 1, i);
-          add<Stage>(asked.rows[(step * kRows + piece) % Asked::kKept], piece, asked.columns[step % 2]);
-        }
-      const Reader<Stage> following = next();
-#pragma unroll
-      for (int piece = 0; piece < kRows; ++piece) {
-        const int number = kAll - kRows + piece;
-        if (number + Asked::kAhead < kAll) {
-          reader.ask_row(asked, number + Asked::kAhead);
-        } else {
-          following.ask_row(asked, number + Asked::kAhead - kAll);
-        }
-        if constexpr (kSteps % 2 == 0) {
-#pragma unroll
-          for (int i = piece * kColumns / kRows; i < (piece + 1) * kColumns / kRows; ++i)
-            following.ask_column(asked, 0, i);
-        }
-        add<Stage>(asked.rows[number % Asked::kKept], piece, asked.columns[(kSteps - 1) % 2]);
-      }
-      if constexpr (kSteps % 2 == 1) {
-#pragma unroll
-        for (int piece = 0; piece < kColumns; ++piece) following.ask_column(asked, 0, piece);
-      }
-    }
+    /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins.
+    ///
+    /// A step is four inner indices, and four values of a factor are one load, a *piece*: of a row, or turned of four rows at one inner
+    /// index. So 32 multiply-adds follow each piece of the rows. Pieces of the rows are asked for two ahead, those of the columns a
+    /// whole step, one with each piece of the rows: behind the first of a stage no multiply-add waits for shared memory, and a load is
+    /// never followed by many others.
     template <class Stage>
     MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane) {
-      const Reader<Stage> reader(stage, row, column, group, lane);
-      Asked asked;
-      reader.ask_first(asked);
-      multiply_asked(reader, asked, [&] { return reader; });
+      constexpr int kGroups = Split::kGroups, kSteps = Stage::template kStepsOfGroup<kGroups>;
+      using OfRows = Pieces<Stage::kRowsTurned, Split::kRows, 8>;
+      using OfColumns = Pieces<Stage::kColumnsTurned, Split::kColumns, 4>;
+      const std::uint32_t begin = machine::shared_address(stage),
+                          rows = begin + OfRows::place(row, lane_row(lane), group),
+                          columns =
+                              begin + Stage::kRowsBytes + OfColumns::place(column, lane_column(lane), group);
+      const auto offset = [&](int step, auto pieces, int piece) {
+        constexpr int kCount = std::is_same_v<decltype(pieces), OfRows> ? kRows : kColumns;
+        return Stage::slab(kGroups * step) +
+               decltype(pieces)::template offset<kCount>(Stage::step(0, kGroups * step), piece);
+      };
+      constexpr int kAhead = 2;
+      float4 a[kAhead + 1], b[2][kColumns];
+      const auto load_rows = [&](int number) {
+        if (number < kSteps * kRows)
+          a[number % (kAhead + 1)] =
+              machine::load_shared_floats(rows + offset(number / kRows, OfRows{}, number % kRows));
+      };
+      const auto load_columns = [&](int step, int piece) {
+        b[step % 2][piece] = machine::load_shared_floats(columns + offset(step, OfColumns{}, piece));
+      };
+#pragma unroll
+      for (int piece = 0; piece < kColumns; ++piece) load_columns(0, piece);
+#pragma unroll
+      for (int number = 0; number < kAhead; ++number) load_rows(number);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int piece = 0; piece < kRows; ++piece) {
+          load_rows(step * kRows + piece + kAhead);
+          if (step + 1 < kSteps) {
+#pragma unroll
+            for (int i = piece * kColumns / kRows; i < (piece + 1) * kColumns / kRows; ++i)
+              load_columns(step + 1, i);
+          }
+          add<Stage>(a[(step * kRows + piece) % (kAhead + 1)], piece, b[step % 2]);
+        }
     }
 
     MACHINE_DEVICE void store_band(int band, float* staged /* [.][kBandPitch] */, int row_of_tile, int column,
@@ -230,6 +169,26 @@ struct MultiplyAdds {
     }
   };
 
+  /// Where the pieces of a lane lie in a slab, `kLanes` lanes beside each other: place() is the lane's, offset() is known when the kernel
+  /// is compiled. Plain: piece i is of row i. Turned: piece i is of inner index i / (values / 4) of the step.
+  template <bool kTurned, int kTile, int kLanes>
+  struct Pieces {
+    MACHINE_DEVICE static std::uint32_t place(int first, int lane, int group) {
+      const int line = first + 4 * lane;
+      return kTurned ? (kInnerOfStep * group * kTile + line) * 4
+                     : line * 128 + place_of_piece<false, 8>(line, group) * 16;
+    }
+    template <int kCount>
+    MACHINE_DEVICE static constexpr int offset(int step, int piece) {
+      if (kTurned) {
+        const int k = piece / (kCount / 4), four = piece % (kCount / 4);
+        return ((kInnerOfStep * step + k) * kTile + kLanes * 4 * four) * 4;
+      }
+      const int line = piece % 4 + kLanes * (piece - piece % 4);
+      return line * 128 + line / 4 * 16 + step * 16;
+    }
+  };
+
   /// The row of the tile that is row `staged` of a band.
   template <class Split>
   MACHINE_DEVICE static int row_of_band(int band, int staged) {
@@ -246,8 +205,7 @@ struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
   static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
-  static constexpr int kApartOfFour = 0, kStageBytes = 0, kMostSlabs = 8;
-  static constexpr bool kReadsAhead = false;
+  static constexpr int kApartOfFour = 0, kStageBytes = 0;
   static constexpr int kBandPad = 8;
 
   template <bool kTurned, int kPieces>
