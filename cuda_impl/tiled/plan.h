@@ -61,10 +61,10 @@ constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int wei
 inline constexpr Tiling kPortableTilings[] = {
     portable_tiling(32, 32, 64, 64), portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64),
     portable_tiling(128, 128, 128, 128)};
-/// Those of plain multiply-adds, which are slow: there are more sizes, so that as many multiprocessors as there are share a product.
-inline constexpr Tiling kPlainTilings[] = {
-    portable_tiling(32, 16, 64, 64), portable_tiling(32, 32, 64, 64),   portable_tiling(64, 32, 64, 64),
-    portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64), portable_tiling(128, 128, 128, 128)};
+/// Those of plain multiply-adds, which are slow: with the smallest ones more multiprocessors share a product.
+inline constexpr Tiling kPlainTilings[] = {portable_tiling(32, 16, 64, 64), portable_tiling(32, 32, 64, 64),
+                                           portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64),
+                                           portable_tiling(128, 128, 128, 128)};
 /// Stages of its ring, at most: as many as fit.
 inline constexpr int kMostStages = 8;
 

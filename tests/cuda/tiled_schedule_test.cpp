@@ -391,6 +391,11 @@ TEST(TiledSchedule, DividesTheBatchWhereThatIsShorter) {
   EXPECT_EQ(choose_parts({{784, 512, 512, 512, 10}, 4096}, kTilings[1], 132), kNoParts);
   EXPECT_NE(choose_parts({{784, 256, 256, 256, 10}, 4096}, kTilings[1], 132), kNoParts);
   EXPECT_NE(choose_parts({{48, 512, 256, 128, 12}, 24576}, kTilings[2], 132), kNoParts);
+  const Tiling plain = portable_tiling(64, 64, 64, 64);
+  EXPECT_NE(choose_parts({{784, 256, 256, 256, 10}, 4096}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 512, 512, 512, 10}, 1024}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 1024, 1024, 1024, 10}, 1024}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 256, 256, 256, 10}, 4096}, plain, 132, Precision::kTf32), kNoParts);
 }
 
 TEST(TiledSchedule, TeamsTakeTurnsAndKnowWhatPassesBetween) {
@@ -437,10 +442,17 @@ TEST(TiledSchedule, ThePortableKernelTakesTheTilesThatWereFastestOnAnH200) {
     return choose_tiling({{784, width, width, width, 10}, batch}, true, 132, portable_tilings(precision),
                          precision);
   };
+  const auto expect_plain = [&](int batch, int width, int rows, int columns) {
+    const Tiling tiling = chosen(Precision::kFp32, batch, width);
+    EXPECT_EQ(tiling.rows(), rows) << batch << " " << width;
+    EXPECT_EQ(tiling.columns, columns) << batch << " " << width;
+  };
+  for (const auto& [batch, width] : {std::pair{64, 256}, {256, 256}, {64, 512}, {64, 1024}})
+    expect_plain(batch, width, 32, 16);
   for (const auto& [batch, width] : {std::pair{512, 256}, {1024, 256}, {512, 512}, {256, 1024}})
-    EXPECT_EQ(chosen(Precision::kFp32, batch, width), kPortableTilings[0]) << batch << " " << width;
-  for (const auto& [batch, width] : {std::pair{4096, 256}, {1024, 512}, {512, 1024}, {1024, 1024}})
-    EXPECT_EQ(chosen(Precision::kFp32, batch, width), kPortableTilings[1]) << batch << " " << width;
+    expect_plain(batch, width, 32, 32);
+  for (const auto& [batch, width] : {std::pair{4096, 256}, {512, 1024}, {1024, 1024}})
+    expect_plain(batch, width, 64, 64);
   EXPECT_EQ(chosen(Precision::kTf32, 64, 256), kPortableTilings[0]);
   EXPECT_EQ(chosen(Precision::kTf32, 512, 512), kPortableTilings[1]);
   EXPECT_EQ(chosen(Precision::kTf32, 1024, 1024), kPortableTilings[2]);
