@@ -76,7 +76,7 @@ struct BoundRule {
   /// Of a tensor whose gradients pass through 16 bits, times the median of the sizes of a copy's scales. In a trained regression the
   /// residual is small against the output, so how the output is rounded makes every gradient longer or shorter, at one step so, at
   /// another the other way. The median of the signed scales of a copy may then be near zero by chance.
-  double scale_size_spreads = 1.5;
+  double scale_size_spreads = 2;
   double least_decay = 1e-3;  ///< of momentum
   double rule = 1e-5;         ///< of `update_rule`, beside what fp32 makes of a bias correction
   /// A tensor is evidence at a step where what the oracle adds is so many times the rounding of storage, and the bound of its distance
