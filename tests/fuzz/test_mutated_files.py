@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -170,6 +171,43 @@ def test_compare_ends_as_documented_and_both_readers_agree(kept):
         refused = done.returncode == 2 and done.stderr.startswith(f"headroom: {bad}: ")
         taken, why = accepted(bad)
         assert taken != refused, f"{where}\nPython: {why or 'taken'}\nC++: {done.stderr}"
+
+
+def other_tools_documents(folder: Path) -> list[dict]:
+    """What Google Benchmark and NVBench write, with the folder of samples that the latter needs."""
+    context = {"date": "2026-01-01T00:00:00+00:00", "num_cpus": 2, "library_build_type": "release"}
+    runs = [
+        {"run_name": "b", "run_type": "iteration", "repetition_index": place, "iterations": 10}
+        | {"real_time": 2.0 + place / 100, "cpu_time": 2.0, "time_unit": "us"}
+        for place in range(12)
+    ]
+    (folder / "bad.json-bin").mkdir()
+    (folder / "bad.json-bin" / "0.bin").write_bytes(struct.pack("<12f", *range(1, 13)))
+    data = [{"name": "filename", "type": "string", "value": "bad.json-bin/0.bin"}]
+    data.append({"name": "size", "type": "int64", "value": "12"})
+    samples = {"tag": "nv/json/bin:nv/cold/sample_times", "hint": "file/sample_times", "data": data}
+    states = [{"name": "Device=0", "device": 0, "summaries": [samples], "is_skipped": False}]
+    states.append({"name": "Device=1", "summaries": None, "is_skipped": True, "skip_reason": "none"})
+    version = {"json": {"major": 1}, "nvbench": {"string": "0.1.0"}}
+    return [
+        {"context": context, "benchmarks": runs},
+        {
+            "meta": {"argv": [], "version": version},
+            "devices": [{"id": 0, "name": "a GPU"}],
+            "benchmarks": [{"name": "b", "axes": None, "states": states}],
+        },
+    ]
+
+
+def test_comparing_files_of_other_tools_ends_as_documented(kept):
+    for where, folder in kept.rounds(share(0.2)):
+        document = kept.rng.choice(other_tools_documents(folder))
+        good, bad = folder / "good.json", folder / "bad.json"
+        good.write_text(json.dumps(document))
+        assert ended([PROGRAM, "compare", good, good], where).returncode in (0, 3)
+        bad.write_bytes(mutations.damaged_json(document, kept.rng))
+        sides = kept.rng.choice([[bad, bad], [bad, good], [good, bad]])
+        ended([PROGRAM, "compare", *sides, "--json"], where)
 
 
 def test_comparing_within_a_file_ends_as_documented(kept):

@@ -1,6 +1,7 @@
 """docs/add-a-workload.md, add-a-backend.md and add-an-activation.md, followed in a copy of the checkout.
 
-The commands are the guides' own. To them the tests add only where the build is, and shorter blocks.
+The commands are the guides' own. To them the tests add only where the build is, shorter blocks, and that pip
+asks no index.
 Needs a build (HEADROOM_BUILD, set by ./headroom test) for the first, compilers for the second. What the
 second makes is compiled with `./headroom test --all`; that its steps fit the files is tested always.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from guides import copy_of_checkout, steps_of
+from worker_process import Problem, Worker, losses_of, parameters_of, relative_error
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = os.environ.get("HEADROOM_BUILD", "")
@@ -37,7 +39,12 @@ def run(checkout: Path, command: str, build: str) -> subprocess.CompletedProcess
     words = shlex.split(command)
     if words[0] != "./headroom":
         return subprocess.run(
-            ["bash", "-c", command], cwd=checkout, capture_output=True, text=True, timeout=60
+            ["bash", "-c", command],
+            cwd=checkout,
+            env=os.environ | {"PATH": PATH},  # python3 is the one that runs this
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
     more = SHORT if words[1] == "run" else []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADROOM_")}
@@ -83,6 +90,23 @@ def test_the_guide_to_a_workload(checkout):
         "mlp-784x32x10-b32",
         "mlp-784x32x32x10-b8",
     }
+
+
+def folder_of(python: str, module: str) -> Path | None:
+    """Where that Python has a package."""
+    find = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]).origin)"
+    done = subprocess.run([python, "-c", find, module], capture_output=True, text=True)
+    return Path(done.stdout.strip()).parent if done.returncode == 0 else None
+
+
+def lend(venv: Path, *modules: str) -> None:
+    """Links packages that are installed here into a virtual environment, for want of an index."""
+    (target,) = (venv / "lib").glob("python3*/site-packages")
+    for module in modules:
+        places = (folder_of(python, module) for python in (sys.executable, "/usr/bin/python3"))
+        folder = next((place for place in places if place and not (target / module).exists()), None)
+        for part in folder.parent.glob(f"{module}*") if folder else ():
+            (target / part.name).symlink_to(part)
 
 
 def configure_and_build(checkout: Path, build: Path, *targets: str, options: tuple[str, ...] = ()) -> None:
@@ -156,6 +180,65 @@ def test_the_guide_to_a_backend_in_python(checkout, tmp_path):
 def nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     return shutil.which("nvcc", path=f"{PATH}{os.pathsep}{home}/bin")
+
+
+def test_the_step_of_the_guide_trains_as_the_contract_says(tmp_path):
+    """Less than following it, which --all does: the package from the tree, the worker without the driver."""
+    (file,) = [step for step in section(3) if step.new]
+    file.put_into(tmp_path)
+    problem = Problem(tmp_path)
+    worker = Worker(tmp_path / "log", command=[sys.executable, str(tmp_path / file.new)])
+    worker.ok("hello", protocol=2)
+    worker.ok("prepare", **problem.request(backend="numpy-step"))
+    parameters, found = problem.parameters, []
+    for step in (0, 1, 2, 3, 4):  # the fifth begins the data anew
+        worker.ok("train", first_step=step, count=1)
+        loss, parameters = problem.step(parameters, step)
+        found.append(loss)
+    assert relative_error(parameters_of(worker, problem), parameters) <= 1e-6
+    assert relative_error(losses_of(worker, problem, 0, 5), found) <= 1e-6
+    momentum = {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}
+    request = problem.request(backend="numpy-step", workload__optimizer=momentum)
+    assert worker.error("prepare", **request) == ("unsupported", "momentum; it trains plain sgd")
+    assert worker.end() == 0
+
+
+def test_a_step_on_the_cpu_is_not_offered_where_a_gpu_is_measured(tmp_path):
+    (file,) = [step for step in section(3) if step.new]
+    file.put_into(tmp_path)
+    worker = Worker(tmp_path / "log", device=0, command=[sys.executable, str(tmp_path / file.new)])
+    (backend,) = worker.ok("hello", protocol=2)["backends"]
+    assert "this run measures a GPU" in backend["precisions"]["fp32"]["unavailable"]
+    assert worker.end() == 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (Path(BUILD) / "bin" / "headroom").exists(), reason="HEADROOM_BUILD names no build")
+def test_the_guide_to_a_step_of_your_own(checkout):
+    """The package is installed without an index: what builds it is lent."""
+    for step in section(3):
+        step.put_into(checkout)
+        for command in step.commands:
+            if " pip install " in command:
+                lend(checkout / "mine", "numpy", "setuptools", "wheel")
+                if not (folder_of(str(checkout / "mine/bin/python"), "wheel")):
+                    pytest.skip("no setuptools and wheel are installed (Debian: python3-wheel)")
+                command += " --no-index --no-build-isolation"
+            done = run(checkout, command, BUILD)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert folder_of(str(checkout / "mine/bin/python"), "torch") is None
+    installed = folder_of(str(checkout / "mine/bin/python"), "headroom_protocol")
+    assert installed.is_relative_to(checkout / "mine")
+    found = {record["backend"]: record for record in records(checkout, done)}
+    assert found["numpy-step"]["verification"]["verdict"] == "pass"
+    assert found["numpy-step"]["family"] == "other"
+    # As the guide says: leave out the last line of the loop, and see it fail.
+    file = checkout / "numpy_step.py"
+    file.write_text(file.read_text().replace("        gradient = below\n", ""))
+    done = run(checkout, command, BUILD)
+    assert done.returncode == 1
+    found = {record["backend"]: record for record in records(checkout, done)}
+    assert found["numpy-step"]["outcome"] == "failed"
 
 
 @pytest.mark.long

@@ -38,7 +38,10 @@ void CompareParser::add_what() {
   command->add_option("--base", options.base, "A git revision or a build folder, measured now")->group(what);
   command->add_option("--head", options.head, "The same for the other side; default: this checkout")
       ->group(what);
-  command->add_option("files", options.files, "BASE.json HEAD.json: two results files")->group(what);
+  command
+      ->add_option("files", options.files,
+                   "BASE.json HEAD.json: two results files, or two of Google Benchmark or NVBench")
+      ->group(what);
   command->add_option("--within", options.within, "One results file, two of its backends")->group(what);
   command->add_option("--base-backend", options.base_backend, "With --within")->group(what);
   command->add_option("--head-backend", options.head_backend, "With --within")->group(what);

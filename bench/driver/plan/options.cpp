@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/names.h"
 #include "core/optimizer_numbers.h"
+#include "driver/plan/backends.h"
 #include "driver/plan/compare_options.h"
 #include "driver/plan/file_options.h"
 #include "driver/plan/named_option.h"
@@ -232,7 +233,7 @@ struct Parser {
   CLI::Option* device_option = nullptr;
 
   Parser() {
-    app.add_flag("--version", version, "Print the version and exit");
+    app.add_flag("--version", version, "Print version and commit, and exit");
     app.footer(
         "Front door commands (./headroom): test, clean, and report with its figures. `" + command_name() +
         " COMMAND --help` explains a command.\n"
@@ -436,7 +437,7 @@ struct Parser {
     } catch (const CLI::ParseError& error) {
       throw InputError(fmt::format("{}; see {} --help", first_line(error.what()), command_called(argv)));
     }
-    if (version) return fmt::format("headroom {}\n", kVersion);
+    if (version) return fmt::format("headroom {}\n", version_text(find_installation().root));
     for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
     refuse_extras(app, subcommand_called(argv));
     if (run->parsed()) {

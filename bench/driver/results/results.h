@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -90,5 +91,7 @@ class OtherFileError : public InputError {
 
 /// Throws InputError (`file: records[3].backend: expected a string, found null`), OtherFileError.
 Results read_results(const std::filesystem::path& file);
+/// The same of a file's JSON, which is read already.
+Results results_of(nlohmann::json root, const std::string& file);
 
 }  // namespace headroom

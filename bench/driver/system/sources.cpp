@@ -75,6 +75,8 @@ std::optional<std::string> source_digest(const fs::path& root) {
     for (auto it = fs::recursive_directory_iterator(root / folder, ignored);
          it != fs::recursive_directory_iterator(); it.increment(ignored)) {
       const fs::path& path = it->path();
+      // What pip leaves when it installs torch_impl/python: copies.
+      if (path.filename() == "build" && it->is_directory(ignored)) it.disable_recursion_pending();
       const std::string extension = path.extension().string();
       const bool source = extension == ".h" || extension == ".cpp" || extension == ".cu" ||
                           extension == ".cuh" || extension == ".py" || path.filename() == "CMakeLists.txt";

@@ -26,7 +26,7 @@ std::map<std::string, std::int64_t> commit_times(const std::filesystem::path& ro
                                                  const std::set<std::string>& commits);
 
 /// "fnv1a64:" and the FNV-1a 64 hash over path and contents of every source (*.h *.cpp *.cu *.cuh *.py
-/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/, in order of their paths. nullopt if `root` has
+/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/ (folders named build left out), in order of their paths. nullopt if `root` has
 /// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
 
