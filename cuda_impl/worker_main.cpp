@@ -13,6 +13,7 @@
 #include "oracle/reference.h"
 #include "resident/compiled/compiled.h"
 #include "resident/trainer.h"
+#include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
 #include "worker/server.h"
@@ -189,6 +190,19 @@ WorkerDescription describe(int device) {
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
            "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
+      {.name = "cuda-streamed-compiled",
+       .precisions = all_precisions(streamed_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
+           },
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
+       .compiles = true,
+       .compile = compiled_ahead<streamed::Limits>(
+           "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

@@ -7,6 +7,7 @@
 
 #include "column_kernels.h"
 #include "kept_resident_trainer.h"
+#include "not_finite.h"
 #include "resident/column_plan.h"
 #include "step_check.h"
 
@@ -69,6 +70,20 @@ TEST(CompiledResident, SlicesOfOtherDepthsMatchTheOracle) {
         make_compiled_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
                                        0, folder_of_kept_kernels(), {.kernel = Kernel::kSlices});
     check_against_oracle(problem, precision, *trainer, {0, 1, 7, 29, 71}, 3);
+  }
+}
+
+TEST(CompiledResident, ANaNComesOutOfSlicesAsNaNLosses) {
+  NEEDS_GPU();
+  for (const auto& [name, precision] : {Cell{"mlp-33x72x17x7x9x5-b17", Precision::kTf32},
+                                        {"mlp-33x72x17x7x9x5-b17", Precision::kFp32},
+                                        {"mlp-784x512x512x512x512x10-b32", Precision::kFp16}}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, NaNPlaces::kFew, [&] {
+      return make_compiled_resident_trainer(problem.workload, precision, problem.dataset.train(),
+                                            problem.initial, 0, folder_of_kept_kernels(),
+                                            {.kernel = Kernel::kSlices});
+    });
   }
 }
 

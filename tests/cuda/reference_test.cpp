@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "gpu_test.h"
+#include "not_finite.h"
 #include "oracle/oracle.h"
 
 namespace headroom {
@@ -95,6 +96,18 @@ TEST(DeviceReferenceTrainer, TrainsAsTheCpuTrainer) {
   EXPECT_NEAR(gpu->losses(19, 1)[0], cpu->losses(19, 1)[0], 1e-6);
   EXPECT_FALSE(!(relative_error(doubles(gpu->parameters()), doubles(cpu->parameters())) <= 1e-6));
   EXPECT_THROW(gpu->losses(20, 1), InputError);
+}
+
+TEST(DeviceReferenceTrainer, SmallANaNComesOutAsNaNLosses) {
+  HEADROOM_NEEDS_DEVICE();
+  for (const Precision precision : kAllPrecisions)
+    for (const char* name : {"mlp-33x7-b31", "mlp-20x24x33x10-b8", "mlp-20x24x33x1-b8-silu-mse-adam"}) {
+      NotFiniteProblem problem(name);
+      expect_nans_in_the_losses(problem, precision, NaNPlaces::kFew, [&] {
+        return make_device_oracle_trainer(problem.workload, precision, problem.dataset.train(),
+                                          problem.initial, 0);
+      });
+    }
 }
 
 TEST(DeviceReferenceTrainer, ThrowsUnsupportedWithoutADevice) {

@@ -305,3 +305,48 @@ def test_the_guide_to_an_activation(checkout, tmp_path):
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (record,) = [record for record in records(checkout, done) if record["backend"] == "pytorch-eager"]
     assert record["verification"]["verdict"] == "pass"
+
+
+def follow_the_guide_to_a_topology(checkout: Path) -> list[Path]:
+    """Returns the new files."""
+    steps = steps_of(ROOT / "docs/add-a-topology.md")
+    for step in steps:
+        step.put_into(checkout)
+        for command in step.commands:
+            done = run(checkout, command, "")
+            assert done.returncode == 0, done.stderr
+    return [checkout / step.new for step in steps if step.new]
+
+
+def test_the_steps_of_the_guide_to_a_topology_fit_the_files(checkout):
+    """And what they make is formatted, and has what the tests of the docs want of every kernel."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    new = follow_the_guide_to_a_topology(checkout)
+    sources = [path for path in new if path.suffix in (".h", ".cpp", ".cuh")]
+    assert len(sources) >= 8
+    if formatter := tool("clang-format"):
+        command = [formatter, "--dry-run", "-Werror", *sources]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    names = ["tests/python/test_kernel_tests.py", "tests/python/test_kernel_drawings.py"]
+    wanted = "has_a_line or tests_named or drawing_kept or tree_names"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", wanted, *names]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.long
+@needs_compilers
+@pytest.mark.skipif(nvcc() is None, reason="no CUDA compiler on PATH or in CUDA_HOME")
+def test_the_guide_to_a_topology(checkout, tmp_path):
+    """The kernel passes its tests on the GPU that the CPU plays, and compiles for a GPU."""
+    follow_the_guide_to_a_topology(checkout)
+    build = tmp_path / "build"
+    options = (f"-DCMAKE_CUDA_COMPILER={nvcc()}", "-DHEADROOM_CUDA=ON", "-DHEADROOM_TESTS=ON")
+    programs = ("emulated_one_block_tests", "cuda_one_block_tests")
+    configure_and_build(checkout, build, *programs, options=options)
+    for program, names in zip(programs, ("*", "OneBlockCompiled.*:OneBlockPlan.*"), strict=True):
+        command = [build / "bin" / program, f"--gtest_filter={names}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout[-4000:]
+        assert "PASSED" in done.stdout and "SKIPPED" not in done.stdout
