@@ -28,6 +28,7 @@ def test_the_changes_begin_with_the_projects_version():
     [
         ("results file", "schema.json"),
         ("comparison", "compare.schema.json"),
+        ("history", "history.schema.json"),
         ("proof of the gate", "gate.schema.json"),
     ],
 )
