@@ -29,7 +29,8 @@ int column_shared_bytes(const ColumnShape& shape, bool split) {
   const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
                     shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
                     (shape.hidden == 1 ? 2 : shape.hidden + 2) * own_tile +
-                    (shape.hidden + 1) * kColumnOwn * 4 + kGroupRows * 8 + 8 * barriers + 4 * kColumnGroups;
+                    (1 + shape.slots) * (shape.hidden + 1) * kColumnOwn * 4 + 16 + kGroupRows * 8 +
+                    8 * barriers + 4 * kColumnGroups + shape.shared_slot_bytes();
   return divide_up(bytes, 16) * 16;
 }
 
@@ -37,6 +38,10 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   const bool split = precision == Precision::kBf16;
   require(split || precision == Precision::kFp16,
           std::string(to_string(precision)) + ", there are fp16 and bf16");
+  require(workload.model.activation == Activation::kRelu,
+          "activation " + std::string(to_string(workload.model.activation)) + ", there is relu");
+  require(workload.loss == Loss::kCrossEntropy,
+          "loss " + std::string(to_string(workload.loss)) + ", there is cross-entropy");
   const int layers = workload.layers();
   require(layers >= 2 && layers <= kMaxLayers, std::to_string(layers) + " layers, not 2 to 8");
   require(workload.batch_size <= kGroupRows,
@@ -60,7 +65,12 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
                                                                  std::to_string(limits.sm_count));
   shape.register_masters =
       split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
+  shape.slots = workload.optimizer.slots();
   plan.shared_bytes = column_shared_bytes(shape, split);
+  while (shape.slots > 0 && plan.shared_bytes > limits.shared_bytes && shape.memory_slots <= shape.hidden) {
+    ++shape.memory_slots;
+    plan.shared_bytes = column_shared_bytes(shape, split);
+  }
   require(plan.shared_bytes <= limits.shared_bytes,
           "'" + workload.name + "' in " + std::string(to_string(precision)) + " needs " +
               std::to_string(plan.shared_bytes) + " bytes of shared memory; there are " +
@@ -74,6 +84,7 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   plan.threads = kThreads + 32 * (kColumnGroups + 4);
   plan.exchange_bytes =
       shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * kColumnGroups * 512 : 0;
+  plan.slot_bytes = std::int64_t{shape.members} * shape.clusters * shape.memory_slot_bytes();
   plan.x_batch_bytes = std::int64_t{shape.input_pairs} * kGroupRows * 16 * 2;
   place_parameters(plan, layers);
   return plan;

@@ -3,7 +3,8 @@
 //
 // A member (thread block) owns 16 columns of every hidden layer. Of the weights between two hidden layers it has the masters of
 // those that start from its own columns, 16 columns of the matrix, and nothing else: it updates them, rounds them, and hands the others
-// the rows that they multiply by.
+// the rows that they multiply by. So the optimizer's slots are held once, too, with the master that they belong to. What of them does
+// not fit into shared memory lies in device memory, that is in the L2: only the thread that updates a master reads and writes them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,10 @@ struct ColumnShape {
   std::int32_t clusters;     ///< 1 or 4, which hold the same hidden layers and divide the inputs
   std::int32_t input_pairs;  ///< groups of 16 inputs, of all clusters
   std::int32_t
-      register_masters;  ///< matrices whose masters are in registers, counted from the second layer's
+      register_masters;    ///< matrices whose masters are in registers, counted from the second layer's
+  std::int32_t slots = 0;  ///< of the optimizer, for every parameter: 0, 1 or 2
+  /// Matrices whose slots are in device memory, counted from the last layer's down; hidden + 1: the first layer's, too.
+  std::int32_t memory_slots = 0;
 
   constexpr int cluster_pairs() const { return (input_pairs + clusters - 1) / clusters; }
   /// 16-bit values [32 rows, all columns]: one exchange.
@@ -39,6 +43,21 @@ struct ColumnShape {
   constexpr int gradient_buffers() const { return hidden >= 4 ? 3 : hidden - 1; }
   /// Exchanges of a step: activations h(1) to h(hidden), then gradients d(hidden - 1) to d(2).
   constexpr int exchanges() const { return hidden == 1 ? 1 : 2 * hidden - 2; }
+  /// fp32 values [16 own columns, all columns of the other layer], or [16 own columns, the inputs of a cluster].
+  constexpr int matrix_values() const { return 2 * matrix(); }
+  constexpr int first_values() const { return cluster_pairs() * kColumnOwn * 16 * 4; }
+  constexpr int shared_slot_matrices() const {
+    return hidden - (memory_slots < hidden ? memory_slots : hidden);
+  }
+  constexpr bool first_slots_are_shared() const { return memory_slots <= hidden; }
+  /// Of all slots of a member, without those of biases, which are in shared memory.
+  constexpr int shared_slot_bytes() const {
+    return slots *
+           (shared_slot_matrices() * matrix_values() + (first_slots_are_shared() ? first_values() : 0));
+  }
+  constexpr int memory_slot_bytes() const {
+    return slots * (hidden * matrix_values() + first_values()) - shared_slot_bytes();
+  }
   constexpr bool operator==(const ColumnShape&) const = default;
 };
 
@@ -57,15 +76,19 @@ struct ColumnPlaces {
   static constexpr int kRows = kColumns + kHidden * kMatrix;                        // [hidden - 1]
   static constexpr int kMasters = kRows + (kHidden - 1) * kMatrix;
   static constexpr int kSharedMasters = kSplit ? 0 : kHidden - kShape.register_masters;
-  static constexpr int kFirstWeights = kMasters + kSharedMasters * 2 * kMatrix;
+  static constexpr int kSlots =
+      kMasters + kSharedMasters * 2 * kMatrix;  // [matrix] [slot], then the first layer's [slot]
+  static constexpr int kFirstWeights = kSlots + kShape.shared_slot_bytes();
   static constexpr int kInputRows = kFirstWeights + kShape.cluster_pairs() * kPairWeights;
   static constexpr int kInputColumns = kInputRows + kShape.cluster_pairs() * kPairBytes;
   static constexpr int kOwnHidden =
       kInputColumns + kShape.cluster_pairs() * kPairBytes;  // [hidden], h1 twice
   static constexpr int kFirstGradient = kOwnHidden + (kHidden == 1 ? 0 : kHidden) * kOwnTile;
   static constexpr int kDlogits = kFirstGradient + kOwnTile;
-  static constexpr int kBiases = kDlogits + kOwnTile;  // fp32 [hidden + 1, 16]
-  static constexpr int kRowLosses = kBiases + (kHidden + 1) * kColumnOwn * 4;
+  static constexpr int kBiases = kDlogits + kOwnTile;  // fp32 [1 + slots] [hidden + 1, 16]
+  static constexpr int kFactors =
+      kBiases + (1 + kShape.slots) * (kHidden + 1) * kColumnOwn * 4;  // [2 steps] 8 bytes
+  static constexpr int kRowLosses = kFactors + 16;
   static constexpr int kBarriers = kRowLosses + kGroupRows * 8;
   // mbarriers: of exchanges [exchanges and one more, groups], rows [hidden - 1], inputs [2], between warps [2, hidden] and 2
   static constexpr int kRowsBarriers = (kShape.exchanges() + (kHidden == 1 ? 1 : 0)) * kColumnGroups;
@@ -86,7 +109,8 @@ struct ColumnPlan {
   std::int32_t threads;  ///< of a thread block
   Form form;
   std::int64_t
-      exchange_bytes;  ///< of device memory: the first layer's sums on their way from cluster to cluster
+      exchange_bytes;       ///< of device memory: the first layer's sums on their way from cluster to cluster
+  std::int64_t slot_bytes;  ///< of device memory: what of the slots is not in shared memory, of all members
   std::int64_t x_batch_bytes;                                     ///< of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  ///< in the flat parameters
 };
@@ -96,7 +120,7 @@ struct ColumnPlan {
 int column_shared_bytes(const ColumnShape& shape, bool split);
 
 /// Throws UnsupportedError with what does not fit: precision (fp16 and bf16), layers (2 to 8), batch (32), classes (16), widths (256),
-/// inputs (896), thread blocks, or bytes.
+/// inputs (896), thread blocks, or bytes. As many slots as fit are in shared memory.
 ColumnPlan make_column_plan(const Workload& workload, Precision precision, const Limits& limits);
 #endif
 

@@ -20,6 +20,7 @@
 #include "resident/slice_arguments.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -272,6 +273,12 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       return Program(plan, maker->make(plan, precision));
     });
   };
+  if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) {
+    if (maker == nullptr || !allowed(Kernel::kColumns)) throw UnsupportedError("cuda-resident: " + beyond);
+    consider_columns();
+    if (!found) throw UnsupportedError(reason);
+    return *found;
+  }
   // With four layers there are kernels of slices that were measured to be faster (docs/kernels/log/resident.md, version 50).
   const bool has_faster_slices = workload.layers() == 4;
   if (!has_faster_slices) consider_columns();
@@ -337,6 +344,7 @@ class ResidentTrainer : public PersistentTrainer {
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Program& program, const ResidentOptions& options)
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
+        optimizer_(workload.optimizer),
         batches_(data.batches(workload.batch_size)),
         program_(program) {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
@@ -344,8 +352,10 @@ class ResidentTrainer : public PersistentTrainer {
     mirror_ = DeviceBuffer<float>(parameters);
     exchange_ = zeros<unsigned char>(program.exchange_bytes);
     free_steps_ = zeros<std::uint32_t>(program.members);
+    for (int slot = 0; slot < optimizer_.slots(); ++slot) slots_.emplace_back(parameters);
+    if (!slots_.empty()) step_factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
     upload(data, precision);
-    set_parameters(initial);
+    set_state(State::initial(initial, optimizer_.slots()));
 
     const auto batch = static_cast<float>(program.batch);
     const auto scale = static_cast<float>(loss_scale(precision, program.batch));
@@ -365,6 +375,7 @@ class ResidentTrainer : public PersistentTrainer {
           arguments.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
           arguments.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
           arguments.gradient_scale = scale / batch;
+          if constexpr (requires { arguments.inverse_loss_scale; }) arguments.inverse_loss_scale = 1 / scale;
         },
         arguments_);
   }
@@ -390,6 +401,16 @@ class ResidentTrainer : public PersistentTrainer {
     parameters_.copy_from(parameters.flat());
     mirror_.copy_from(parameters.flat());
     ahead_step_ = -1;
+  }
+
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (const DeviceBuffer<float>& slot : slots_) slot.copy_to(result.emplace_back(widths_).flat());
+    return result;
+  }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, optimizer_.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) slots_[slot].copy_from(slots[slot].flat());
   }
 
   std::string note() override { return program_.note(); }
@@ -421,6 +442,11 @@ class ResidentTrainer : public PersistentTrainer {
     ColumnArguments arguments{};
     arguments.plan = plan;
     arguments.lost_exchange = options.lost_exchange;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) arguments.slots[slot] = slots_[slot].data();
+    slot_memory_ = DeviceBuffer<unsigned char>(plan.slot_bytes);
+    arguments.slot_memory = slot_memory_.data();
+    arguments.step_factors = step_factors_.data();
+    arguments.factors = rules::update_factors(optimizer_, 0);
     arguments_ = arguments;
   }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
@@ -473,6 +499,7 @@ class ResidentTrainer : public PersistentTrainer {
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
       CUDA_CHECK(cudaMemsetAsync(free_steps_.data(), 0, bytes(free_steps_), stream_.get()));
     }
+    if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps, step_factors_.data(), stream_.get());
     const LaunchShape shape(program_, stream_.get());
     std::visit(
         [&](auto& arguments) {
@@ -488,10 +515,14 @@ class ResidentTrainer : public PersistentTrainer {
 
   std::string describe_status(std::uint32_t status) const override { return in_words(status, program_); }
 
+  const Optimizer optimizer_;
   const std::int64_t batches_;
   const Program program_;
 
   DeviceBuffer<float> parameters_, mirror_;
+  std::vector<DeviceBuffer<float>> slots_;
+  DeviceBuffer<unsigned char> slot_memory_;
+  DeviceBuffer<rules::UpdateFactors> step_factors_;
   DeviceBuffer<float>
       ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
   std::int64_t ahead_step_ = -1;

@@ -78,19 +78,63 @@ TEST(ResidentColumnsDeep, StepsMatchTheOracle) {
   for (const char* name : kDeepColumns) check(name, Precision::kBf16, {0, 1, 7, 29, 71}, 2);
 }
 
+/// Of optimizers with slots, by depth and by where the slots lie.
+TEST_P(ResidentColumns, SmallStepsWithAdamMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {kSmallColumnsWithSlots[0], kSmallColumnsWithSlots[3]})
+    check(name, GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithMomentumMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[1], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithAdamWMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[2], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfFourClustersWithSlotsInDeviceMemoryMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[4], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, StepsWithSlotsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kColumnsWithSlots) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+
+std::vector<float> flat_of(const State& state) {
+  std::vector<float> values(state.parameters.flat().begin(), state.parameters.flat().end());
+  for (const Parameters& slot : state.slots)
+    values.insert(values.end(), slot.flat().begin(), slot.flat().end());
+  return values;
+}
+TEST_P(ResidentColumns, SmallStatesComeBackAsTheyWereSet) {
+  NEEDS_GPU();
+  const NamedProblem problem(kSmallColumnsWithSlots[3], fresh_seed());
+  const auto trainer = trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
+  for (const Parameters& slot : trainer->slots())
+    for (const float value : slot.flat()) ASSERT_EQ(value, 0);
+  const std::vector<int>& widths = problem.workload.model.widths;
+  const State state{initial_parameters(widths, 2),
+                    {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
+  trainer->set_state(state);
+  EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  trainer->train(7, 0);
+  EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  EXPECT_THROW(trainer->set_slots({state.slots[0]}), InputError);
+}
+
 std::vector<float> bits_after(const NamedProblem& problem, Precision precision, std::int64_t cut,
                               std::int64_t steps) {
   const auto trainer = trainer_of(problem, precision, {.wait_seconds = kSanitizerWaitSeconds});
   trainer->train(0, cut);
   trainer->train(cut, steps - cut);
-  const Parameters end = trainer->parameters();
-  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  std::vector<float> bits = flat_of(trainer->state());
   for (const float loss : trainer->losses(0, steps)) bits.push_back(loss);
   return bits;
 }
 TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[0], kSmallColumns[3]}) {
+  for (const char* name : {kSmallColumns[0], kSmallColumns[3], kSmallColumnsWithSlots[2]}) {
     if (is_shortened() && name == kSmallColumns[0]) continue;
     const NamedProblem problem(name, fresh_seed());
     const std::int64_t steps = is_shortened() ? 4 : 700;
@@ -101,7 +145,7 @@ TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[1], kSmallColumns[3]}) {
+  for (const char* name : {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0]}) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
       return trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});

@@ -35,7 +35,11 @@ std::shared_ptr<const resident::PlanKernel> instance_of(const resident::ColumnPl
                                          Step::kThreadCount);
   };
   (look.template operator()<kShapes>(), ...);
-  if (!found) throw UnsupportedError("no such instance among those of tests/emulated/column_kernels.cpp");
+  if (!found)
+    throw UnsupportedError("no instance of " + std::to_string(plan.shape.hidden) + " hidden layers with " +
+                           std::to_string(plan.shape.slots) + " slots, of " +
+                           std::to_string(plan.shape.memory_slots) +
+                           " matrices in device memory, in tests/emulated/column_kernels.cpp");
   return found;
 }
 
@@ -46,10 +50,15 @@ std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::Column
   if (precision == Precision::kFp16)
     return instance_of<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
                        ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                       ColumnShape{4, 16, 4, 15, 3}>(plan);
+                       ColumnShape{4, 16, 4, 15, 3}, ColumnShape{1, 16, 1, 3, 1, 2},
+                       ColumnShape{2, 16, 1, 3, 2, 1}, ColumnShape{3, 8, 1, 3, 3, 2},
+                       ColumnShape{4, 8, 1, 3, 4, 2}, ColumnShape{4, 16, 4, 15, 3, 2, 3}>(plan);
   return instance_of<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
                      ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                     ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6}>(plan);
+                     ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6},
+                     ColumnShape{1, 16, 1, 3, 1, 2}, ColumnShape{2, 16, 1, 3, 2, 1},
+                     ColumnShape{3, 8, 1, 3, 3, 2}, ColumnShape{4, 8, 1, 3, 4, 2},
+                     ColumnShape{4, 16, 4, 15, 4, 2, 3}>(plan);
 }
 
 }  // namespace headroom::emulated

@@ -196,7 +196,8 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   const ColumnShape& shape = plan.shape;
   const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
                               number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
-                              number(shape.register_masters) + "}";
+                              number(shape.register_masters) + ", " + number(shape.slots) + ", " +
+                              number(shape.memory_slots) + "}";
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
@@ -206,6 +207,11 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   request.constants = {{"COLUMN_PLAN", jit::as_words(plan)}};
   request.argument_type = "headroom::resident::ColumnArguments";
   request.argument_bytes = sizeof(ColumnArguments);
+  // Exact quotients and roots are most of Adam's update; these are good to two units in the last place.
+  if (shape.slots > 0) {
+    request.options = {"--prec-div=false", "--prec-sqrt=false"};
+    request.most_local_bytes = 16;  // in fp16 at 256 columns
+  }
   return request;
 }
 
