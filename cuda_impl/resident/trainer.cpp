@@ -18,6 +18,7 @@
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_slots.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
 #include "trainers/step_factors.h"
@@ -32,7 +33,7 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 
 /// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<BlockPlan, SlicePlan, PatchPlan, ColumnPlan, Plan> plan;
+  std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, Plan> plan;
   const void* kernel;
   std::shared_ptr<const PlanKernel> compiled;  // if it was, for this plan
   int threads;                                 // of a block
@@ -45,21 +46,26 @@ struct Program {
       : plan(given),
         kernel(its_kernel),
         threads(its_threads),
-        form(given.form),
-        members(blocks_of(given)),
-        cluster(cluster_of(given)),
-        team(team_of(given)),
-        batch(given.batch),
-        exchanges(given.exchanges),
-        shared_bytes(given.shared_bytes),
-        exchange_bytes(given.exchange_bytes),
-        x_batch_bytes(given.x_batch_bytes) {}
+        form(layout_of(given).form),
+        members(blocks_of(layout_of(given))),
+        cluster(cluster_of(layout_of(given))),
+        team(team_of(layout_of(given))),
+        batch(layout_of(given).batch),
+        exchanges(layout_of(given).exchanges),
+        shared_bytes(layout_of(given).shared_bytes),
+        exchange_bytes(layout_of(given).exchange_bytes),
+        x_batch_bytes(layout_of(given).x_batch_bytes) {}
   template <class AnyPlan>
   Program(const AnyPlan& given, std::shared_ptr<const PlanKernel> made)
       : Program(given, made->function(), made->threads()) {
     compiled = std::move(made);
   }
 
+  static const SlicePlan& layout_of(const SlotPlan& plan) { return plan.slices; }
+  template <class OtherPlan>
+  static const OtherPlan& layout_of(const OtherPlan& plan) {
+    return plan;
+  }
   static int blocks_of(const SlicePlan& plan) { return thread_blocks(plan); }
   static int blocks_of(const ColumnPlan& plan) { return plan.shape.members * plan.shape.clusters; }
   template <class OtherPlan>
@@ -239,6 +245,13 @@ void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
                               std::to_string(asked.own) + "}; there are" + there_are);
 }
 
+/// Of thread blocks that own a slice together where the optimizer has slots, in the order in which they are tried.
+std::vector<int> teams_of_slots(Precision precision, const ResidentOptions& options) {
+  if (options.sharing.team != 0) return {options.sharing.team};
+  if (in_sixteen_bits(precision)) return {2, 1};
+  return {4, 2};
+}
+
 /// The first kernel and form that fit; throws the last one's reason. With a maker, of those that it makes. The slice kernel is
 /// several times faster than the general one, and than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
@@ -274,8 +287,14 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
     });
   };
   if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) {
-    if (maker == nullptr || !allowed(Kernel::kColumns)) throw UnsupportedError("cuda-resident: " + beyond);
+    if (maker == nullptr) throw UnsupportedError("cuda-resident: " + beyond);
     consider_columns();
+    if (allowed(Kernel::kSlices))
+      for (const int team : teams_of_slots(precision, options))
+        consider([&] {
+          const SlotPlan plan = make_slot_plan(workload, precision, Form::kGrid, limits, team);
+          return Program(plan, maker->make(plan, precision));
+        });
     if (!found) throw UnsupportedError(reason);
     return *found;
   }
@@ -438,15 +457,26 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.ahead = ahead_.data();
     arguments_ = arguments;
   }
+  void set_arguments(const SlotPlan& plan, const ResidentOptions& options) {
+    set_arguments(plan.slices, options);
+    SlotArguments arguments{};
+    static_cast<SliceArguments&>(arguments) = std::get<SliceArguments>(arguments_);
+    set_slots_of(arguments);
+    arguments_ = arguments;
+  }
+  template <class WithSlots>
+  void set_slots_of(WithSlots& arguments) {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) arguments.slots[slot] = slots_[slot].data();
+    arguments.step_factors = step_factors_.data();
+    arguments.factors = rules::update_factors(optimizer_, 0);
+  }
   void set_arguments(const ColumnPlan& plan, const ResidentOptions& options) {
     ColumnArguments arguments{};
     arguments.plan = plan;
     arguments.lost_exchange = options.lost_exchange;
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) arguments.slots[slot] = slots_[slot].data();
+    set_slots_of(arguments);
     slot_memory_ = DeviceBuffer<unsigned char>(plan.slot_bytes);
     arguments.slot_memory = slot_memory_.data();
-    arguments.step_factors = step_factors_.data();
-    arguments.factors = rules::update_factors(optimizer_, 0);
     arguments_ = arguments;
   }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
@@ -474,6 +504,8 @@ class ResidentTrainer : public PersistentTrainer {
       pack_blocks(*blocks, features, batches, x_rows, stream_.get());
     else if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* slots = std::get_if<SlotPlan>(&program_.plan))
+      pack_slices(slots->slices, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
       pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* patches = std::get_if<PatchPlan>(&program_.plan))
@@ -529,7 +561,8 @@ class ResidentTrainer : public PersistentTrainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_;
-  std::variant<BlockArguments, SliceArguments, PatchArguments, ColumnArguments, Arguments> arguments_;
+  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, Arguments>
+      arguments_;
 };
 
 }  // namespace

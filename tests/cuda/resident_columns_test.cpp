@@ -123,6 +123,75 @@ TEST_P(ResidentColumns, SmallStatesComeBackAsTheyWereSet) {
   EXPECT_THROW(trainer->set_slots({state.slots[0]}), InputError);
 }
 
+/// Slices, in every precision.
+std::unique_ptr<Trainer> trainer_of_slices(const NamedProblem& problem, Precision precision,
+                                           double wait_seconds = kSanitizerWaitSeconds) {
+  return make_resident_test_trainer(
+      problem.workload, precision, problem.dataset.train(), problem.initial,
+      {.kernel = ResidentOptions::Kernel::kSlices, .wait_seconds = wait_seconds});
+}
+void check_slots(const SlotCase& of, const std::vector<std::int64_t>& steps) {
+  for (const Precision precision : of.precisions) {
+    NamedProblem problem(of.name, fresh_seed());
+    check_against_oracle(problem, precision, *trainer_of_slices(problem, precision), steps, kSanitizedSteps);
+  }
+}
+TEST(ResidentSlots, SmallStepsOfFourLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[0], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[1], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoPairsMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[2], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoPairsIn16BitsMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[3], kFewSteps);
+}
+TEST(ResidentSlots, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const SlotCase& of : kSlots) check_slots(of, {0, 1, 7, 29, 71});
+}
+TEST(ResidentSlots, SmallStatesComeBackAsTheyWereSet) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    const NamedProblem problem(kSmallSlots[0].name, fresh_seed());
+    const auto trainer = trainer_of_slices(problem, precision);
+    const std::vector<int>& widths = problem.workload.model.widths;
+    const State state{initial_parameters(widths, 2),
+                      {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
+    trainer->set_state(state);
+    EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  }
+}
+TEST(ResidentSlots, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    if (is_shortened() && precision != Precision::kFp32) continue;
+    const NamedProblem problem(kSmallSlots[0].name, fresh_seed());
+    const auto after = [&](std::int64_t cut, std::int64_t steps) {
+      const auto trainer = trainer_of_slices(problem, precision);
+      trainer->train(0, cut);
+      trainer->train(cut, steps - cut);
+      return flat_of(trainer->state());
+    };
+    const std::int64_t steps = is_shortened() ? 4 : 300;
+    EXPECT_EQ(after(1, steps), after(steps - 1, steps)) << problem.described(precision);
+  }
+}
+TEST(ResidentSlots, ANaNComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    NotFiniteProblem problem(kSmallSlots[0].name);
+    expect_nans_in_the_losses(problem, precision, is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery,
+                              [&] { return trainer_of_slices(problem, precision); });
+  }
+}
+
 std::vector<float> bits_after(const NamedProblem& problem, Precision precision, std::int64_t cut,
                               std::int64_t steps) {
   const auto trainer = trainer_of(problem, precision, {.wait_seconds = kSanitizerWaitSeconds});

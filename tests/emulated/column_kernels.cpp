@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "intrinsics.h"
+#include "kernel_instance.h"
 // What CUDA C++ has without asking comes first.
 #include "core/error.h"
 #include "resident/column_step.cuh"
@@ -11,19 +12,6 @@ namespace headroom::emulated {
 namespace {
 
 using resident::ColumnShape;
-
-class Instance : public resident::PlanKernel {
- public:
-  Instance(const void* function, int threads) : function_(function), threads_(threads) {}
-  const void* function() const override { return function_; }
-  int threads() const override { return threads_; }
-  bool was_kept() const override { return false; }
-  std::string note() const override { return "its kernel is an instance of the tests"; }
-
- private:
-  const void* function_;
-  int threads_;
-};
 
 template <class Format, ColumnShape... kShapes>
 std::shared_ptr<const resident::PlanKernel> instance_of(const resident::ColumnPlan& plan) {
