@@ -14,7 +14,8 @@ struct ColumnArguments {
   float* slots[2];    // the optimizer's, in the same order; null where it has none
   const unsigned char* x_rows;               // [batches] [pairs of inputs] tiles
   const unsigned char* x_columns;            // the same with every block transposed
-  const std::int32_t* labels;                // [batches * batch]
+  const std::int32_t* labels;                // [batches * batch], or null
+  const float* targets;                      // [batches * batch, outputs] for losses over targets, or null
   float* losses;                             // ring of loss_slots, a power of two
   unsigned char* exchange;                   // between clusters; all bytes 0xff at the start
   unsigned char* slot_memory;                // [members] slots that are not in shared memory, during a launch
@@ -25,7 +26,7 @@ struct ColumnArguments {
   std::int32_t steps;
   std::int32_t lost_exchange;  // one that nobody publishes, for tests; else -1
   float update_factor;         // -learning rate / loss scale; plain sgd
-  float gradient_scale;        // loss scale / batch size
+  float gradient_scale;        // loss scale / what the mean of the loss divides by
   float inverse_loss_scale;
   rules::UpdateFactors factors;  // what is the same in every step: all but `rate` and `inverse_root` of Adam
 };

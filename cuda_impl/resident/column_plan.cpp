@@ -22,13 +22,14 @@ constexpr int kRegisterMasters = 3;
 
 int column_shared_bytes(const ColumnShape& shape, bool split) {
   const int own_tile = kGroupRows * kColumnOwn * 2, pair_bytes = kGroupRows * 16 * 2;
-  const int tiles = shape.lower_buffers() + shape.last_buffers() + shape.gradient_buffers();
+  const int tiles =
+      shape.lower_buffers() + shape.last_buffers() + shape.last_sum_buffers() + shape.gradient_buffers();
   const int masters = split ? 0 : shape.hidden - shape.register_masters;
   const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * kColumnGroups + shape.hidden - 1 +
                        2 + 2 * shape.hidden + 2;
   const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
                     shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
-                    (shape.hidden == 1 ? 2 : shape.hidden + 2) * own_tile +
+                    ((shape.hidden == 1 ? 2 : shape.hidden + 2) + shape.own_sum_tiles()) * own_tile +
                     (1 + shape.slots) * (shape.hidden + 1) * kColumnOwn * 4 + 16 + kGroupRows * 8 +
                     8 * barriers + 4 * kColumnGroups + shape.shared_slot_bytes();
   return divide_up(bytes, 16) * 16;
@@ -38,16 +39,12 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   const bool split = precision == Precision::kBf16;
   require(split || precision == Precision::kFp16,
           std::string(to_string(precision)) + ", there are fp16 and bf16");
-  require(workload.model.activation == Activation::kRelu,
-          "activation " + std::string(to_string(workload.model.activation)) + ", there is relu");
-  require(workload.loss == Loss::kCrossEntropy,
-          "loss " + std::string(to_string(workload.loss)) + ", there is cross-entropy");
   const int layers = workload.layers();
   require(layers >= 2 && layers <= kMaxLayers, std::to_string(layers) + " layers, not 2 to 8");
   require(workload.batch_size <= kGroupRows,
           "batch size " + std::to_string(workload.batch_size) + ", not up to 32");
   require(workload.classes() <= kColumnClasses,
-          std::to_string(workload.classes()) + " classes, not up to 16");
+          std::to_string(workload.classes()) + " outputs, not up to 16");
   const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
   require(widest <= kMaxCluster * kColumnOwn,
           "a hidden layer of " + std::to_string(widest) + ", not up to 256");
@@ -66,6 +63,8 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   shape.register_masters =
       split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
   shape.slots = workload.optimizer.slots();
+  shape.activation = static_cast<int>(workload.model.activation);
+  shape.loss = static_cast<int>(workload.loss);
   plan.shared_bytes = column_shared_bytes(shape, split);
   while (shape.slots > 0 && plan.shared_bytes > limits.shared_bytes && shape.memory_slots <= shape.hidden) {
     ++shape.memory_slots;

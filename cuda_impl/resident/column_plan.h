@@ -29,7 +29,16 @@ struct ColumnShape {
   std::int32_t slots = 0;  ///< of the optimizer, for every parameter: 0, 1 or 2
   /// Matrices whose slots are in device memory, counted from the last layer's down; hidden + 1: the first layer's, too.
   std::int32_t memory_slots = 0;
+  std::int32_t activation = 0, loss = 0;  ///< core/workload.h's, by their numbers
 
+  /// Whether the way back takes the sums before the activation (core/training_rules.h), and not its outputs.
+  constexpr bool keeps_sums() const {
+    return activation == static_cast<int>(Activation::kSilu) ||
+           activation == static_cast<int>(Activation::kGelu);
+  }
+  /// A member's own, of each layer but the last; and everybody's, of the last, which travel beside its outputs.
+  constexpr int own_sum_tiles() const { return keeps_sums() ? hidden - 1 : 0; }
+  constexpr int last_sum_buffers() const { return keeps_sums() && hidden > 1 ? 1 : 0; }
   constexpr int cluster_pairs() const { return (input_pairs + clusters - 1) / clusters; }
   /// 16-bit values [32 rows, all columns]: one exchange.
   constexpr int tiles() const { return kGroupRows * members * kColumnOwn * 2; }
@@ -71,7 +80,8 @@ struct ColumnPlaces {
 
   static constexpr int kLower = 0;  // tiles
   static constexpr int kLast = kLower + kShape.lower_buffers() * kTiles;
-  static constexpr int kGradients = kLast + kShape.last_buffers() * kTiles;
+  static constexpr int kLastSums = kLast + kShape.last_buffers() * kTiles;
+  static constexpr int kGradients = kLastSums + kShape.last_sum_buffers() * kTiles;
   static constexpr int kColumns = kGradients + kShape.gradient_buffers() * kTiles;  // weights [hidden]
   static constexpr int kRows = kColumns + kHidden * kMatrix;                        // [hidden - 1]
   static constexpr int kMasters = kRows + (kHidden - 1) * kMatrix;
@@ -82,8 +92,9 @@ struct ColumnPlaces {
   static constexpr int kInputRows = kFirstWeights + kShape.cluster_pairs() * kPairWeights;
   static constexpr int kInputColumns = kInputRows + kShape.cluster_pairs() * kPairBytes;
   static constexpr int kOwnHidden =
-      kInputColumns + kShape.cluster_pairs() * kPairBytes;  // [hidden], h1 twice
-  static constexpr int kFirstGradient = kOwnHidden + (kHidden == 1 ? 0 : kHidden) * kOwnTile;
+      kInputColumns + kShape.cluster_pairs() * kPairBytes;                               // [hidden], h1 twice
+  static constexpr int kOwnSums = kOwnHidden + (kHidden == 1 ? 0 : kHidden) * kOwnTile;  // [hidden - 1]
+  static constexpr int kFirstGradient = kOwnSums + kShape.own_sum_tiles() * kOwnTile;
   static constexpr int kDlogits = kFirstGradient + kOwnTile;
   static constexpr int kBiases = kDlogits + kOwnTile;  // fp32 [1 + slots] [hidden + 1, 16]
   static constexpr int kFactors =

@@ -22,6 +22,8 @@
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
 //   slots:     of the optimizer (momentum, Adam), fp32, in the order of the masters that they belong to: each belongs to one thread,
 //              which alone reads and writes it. In shared memory, or in device memory where that is full.
+//   slopes:    of ReLU, tanh and ELU follow from the outputs, of SiLU and GELU from sums that are kept in 16 bits: a member's own, and
+//              of h(L), whose gradient everybody makes, everybody's. These travel beside h(L), and are counted by its barrier.
 //   clusters:  four, if there are more inputs than one has room for: they divide the inputs, and each does all the rest alike. Their
 //              parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
 //   barriers:  of all thirteen warps, in a step: 1. the first layer is updated, 2. its gradient is complete
@@ -57,7 +59,9 @@
 #include "resident/column_arguments.h"
 #include "resident/mean_loss.cuh"
 #include "resident/slice_cluster_sum.cuh"
+#include "rules/loss.cuh"
 #include "rules/optimizer.cuh"
+#include "rules/rounded_activation.cuh"
 
 namespace headroom::resident {
 
@@ -163,6 +167,11 @@ class ColumnStep {
   static constexpr int kUpdaters = kThreads, kChainThreads = 32 * kChainWarps;
   static constexpr int kBlockBytes = kColumnOwn * kColumnOwn * 2;  // of weights: 16 own columns, 16 others
 
+  static constexpr Activation kActivation = static_cast<Activation>(kShape.activation);
+  static constexpr Loss kLoss = static_cast<Loss>(kShape.loss);
+  static constexpr bool kIsRelu = kActivation == Activation::kRelu, kKeepsSums = kShape.keeps_sums(),
+                        kHasLabels = kLoss == Loss::kCrossEntropy;
+
   // Exchanges, numbered: h(1) to h(L), d(L - 1) to d(2). Behind them, for tests that lose them, the first layer's sums over clusters,
   // and the rows of W(2) to W(L).
   MACHINE_DEVICE static constexpr int hidden_exchange(int layer) { return layer - 1; }
@@ -216,6 +225,11 @@ class ColumnStep {
   MACHINE_DEVICE unsigned char* own_hidden(int layer, bool before = false) const {
     return at(Places::kOwnHidden + (layer == 1 ? (before ? stage_ ^ 1 : stage_) : layer) * Places::kOwnTile);
   }
+  /// The same of its sums, where the way back takes them; everybody's of h(L).
+  MACHINE_DEVICE static unsigned char* own_sums(int layer) {
+    return at(Places::kOwnSums + (layer - 1) * Places::kOwnTile);
+  }
+  MACHINE_DEVICE static unsigned char* last_sums() { return at(Places::kLastSums); }
   MACHINE_DEVICE static unsigned char* first_gradient() { return at(Places::kFirstGradient); }
   MACHINE_DEVICE static unsigned char* dlogits() { return at(Places::kDlogits); }
   /// Of W(layer); 1 or 2: a slot of it.
@@ -273,7 +287,8 @@ class ColumnStep {
       barrier_init_fence();
 #pragma unroll 1
       for (int i = 0; i < Places::kStagingBarriers; ++i)
-        barrier_arrive_expect(barrier(i), i < Places::kRowsBarriers ? kGroupTiles : Places::kMatrix);
+        barrier_arrive_expect(barrier(i),
+                              i < Places::kRowsBarriers ? exchange_bytes(i / kGroups) : Places::kMatrix);
     }
     block_sync();
     cluster_sync();
@@ -644,10 +659,11 @@ class ColumnStep {
     }
   }
   MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    const float loss = lane_ < plan_of(a).batch ? logf(row.x) - row.y : 0.0f;
+    const float of_row = kHasLabels ? logf(row.x) - row.y : row.x / static_cast<float>(plan_of(a).classes);
+    const float loss = lane_ < plan_of(a).batch ? of_row : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
-  /// Of every row the sum of its exponentials and its label's distance to the highest logit.
+  /// Of every row the sum of its exponentials and its label's distance to the highest logit; or the sum of its outputs' losses.
   MACHINE_DEVICE static float2* row_losses() { return reinterpret_cast<float2*>(at(Places::kRowLosses)); }
   /// This cluster's inputs of a batch in one of the two orders, by one bulk copy.
   MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
@@ -737,12 +753,29 @@ class ColumnStep {
     const float* own = bias(layer) + (lane_ >> 2);
     return make_float2(own[0], own[8]);
   }
-  MACHINE_DEVICE static Two activated(const float (&sum)[4]) {
-    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
+  MACHINE_DEVICE static float activated(float z) {
+    return kIsRelu ? relu(z) : rules::activated_roughly(kActivation, z);
   }
-  MACHINE_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
-    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.first),
-            Format::pack(sum[2], sum[3]) & Format::positive(hidden.second)};
+  MACHINE_DEVICE static Two activated(const float (&sum)[4]) {
+    return {Format::pack(activated(sum[0]), activated(sum[1])),
+            Format::pack(activated(sum[2]), activated(sum[3]))};
+  }
+  /// What the way back takes: outputs, or sums.
+  MACHINE_DEVICE static Two kept_of(const float (&sum)[4], const Two& hidden) {
+    return kKeepsSums ? Two{Format::pack(sum[0], sum[1]), Format::pack(sum[2], sum[3])} : hidden;
+  }
+  MACHINE_DEVICE static float half_of(std::uint32_t word, int half) {
+    if constexpr (kSplit) return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
+    return fp16_value(word >> (16 * half));
+  }
+  /// Two gradients, through the slopes that `kept` stands for.
+  MACHINE_DEVICE static std::uint32_t passed_back(float first, float second, std::uint32_t kept) {
+    if constexpr (kIsRelu) return Format::pack(first, second) & Format::positive(kept);
+    return Format::pack(rules::passed_back_roughly(kActivation, half_of(kept, 0), first),
+                        rules::passed_back_roughly(kActivation, half_of(kept, 1), second));
+  }
+  MACHINE_DEVICE static Two passed_back(const float (&sum)[4], const Two& kept) {
+    return {passed_back(sum[0], sum[1], kept.first), passed_back(sum[2], sum[3], kept.second)};
   }
   /// A lane sends the 8 rows of one column, which the lanes of a quad have; half of the lanes one of the first slice, the others
   /// of the second. In each round a lane hands out what either of them takes.
@@ -777,7 +810,11 @@ class ColumnStep {
   /// complete too.
   MACHINE_DEVICE void expect_next(int exchange) const {
     if (lane_ == 0 && !waiter_.timed_out)
-      barrier_arrive_expect(exchange_barrier(exchange, group()), kGroupTiles);
+      barrier_arrive_expect(exchange_barrier(exchange, group()), exchange_bytes(exchange));
+  }
+  /// Of a group; h(L) may come with its sums.
+  MACHINE_DEVICE static constexpr std::uint32_t exchange_bytes(int exchange) {
+    return kKeepsSums && kHidden > 1 && exchange == hidden_exchange(kHidden) ? 2 * kGroupTiles : kGroupTiles;
   }
   /// The rows of W(layer) from everybody.
   MACHINE_DEVICE void await_rows(const Arguments& a, int layer) {
@@ -804,15 +841,17 @@ class ColumnStep {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = first_row() + i;
-        label[i] = row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
+        label[i] = kHasLabels && row < plan_of(a).batch
+                       ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
+                       : -1;
       }
       step_sync();  // 1
       float sum[4];
       make_first(a, x, sum);
-      Two hidden = activated(sum);
+      Two hidden = activated(sum), kept = kept_of(sum, hidden);
       if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
       publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden);
-      if (kHidden > 1) keep_two(own_hidden(1), hidden);
+      if (kHidden > 1) keep_own(1, hidden, kept);
 
       Columns columns;
 #pragma unroll
@@ -823,15 +862,16 @@ class ColumnStep {
         if (layer == kHidden) await_own(read_barrier(2), parity_);
         take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), columns);
         multiply(sum, product, columns, bias);
-        hidden = activated(sum);
+        hidden = activated(sum), kept = kept_of(sum, hidden);
         publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden);
-        if (layer < kHidden) keep_two(own_hidden(layer), hidden);
+        if (kKeepsSums && layer == kHidden) publish(a, lane, hidden_exchange(layer), last_sums(), kept);
+        if (layer < kHidden) keep_own(layer, hidden, kept);
         expect_next(hidden_exchange(layer - 1));
         expect_next_rows(layer);
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
-      loss(a, lane, label, hidden);
+      loss(a, lane, label, kept);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
         if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
@@ -840,7 +880,7 @@ class ColumnStep {
 #pragma unroll
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
-        const Two below = kept_two(own_hidden(layer - 1));
+        const Two below = kept_two(kept_tile(layer - 1));
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
@@ -849,7 +889,7 @@ class ColumnStep {
         take(a, gradient_exchange(layer), gradient_tiles(layer), columns);
         if (layer == 2) say_taken(layer);
         multiply(sum, product, columns);
-        const Two gradient = masked(sum, below);
+        const Two gradient = passed_back(sum, below);
         if (layer > 2) {
           publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), gradient);
           say_taken(layer);
@@ -872,6 +912,14 @@ class ColumnStep {
     auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
     place[0] = two.first;
     place[kBlock / 4] = two.second;
+  }
+  /// This member's part of h(layer), and what the way back takes of it.
+  MACHINE_DEVICE void keep_own(int layer, const Two& hidden, const Two& kept) const {
+    keep_two(own_hidden(layer), hidden);
+    if constexpr (kKeepsSums) keep_two(own_sums(layer), kept);
+  }
+  MACHINE_DEVICE unsigned char* kept_tile(int layer) const {
+    return kKeepsSums ? own_sums(layer) : own_hidden(layer);
   }
   /// What this lane has left there.
   MACHINE_DEVICE Two kept_two(const unsigned char* blocks) const {
@@ -912,8 +960,8 @@ class ColumnStep {
     sum[2] = total.z + bias.y, sum[3] = total.w + bias.y;
   }
 
-  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `hidden`: this member's of h(L).
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& hidden) {
+  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& own) {
     const int g = lane_ >> 2;
     const Product last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
@@ -926,8 +974,13 @@ class ColumnStep {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
     float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
-    if (g >= plan_of(a).classes) bias.x = -INFINITY;
-    if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
+    float target[4];
+    if constexpr (kHasLabels) {
+      if (g >= plan_of(a).classes) bias.x = -INFINITY;
+      if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
+    } else {
+      load_targets(a, target);
+    }
     Columns columns;
     take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), columns);
     float logit[4];
@@ -937,8 +990,9 @@ class ColumnStep {
 
     // Classes g and g + 8 of two rows: a row is in eight lanes.
     float gradient[4], beneath[4], row_sum[2];
+    if constexpr (!kHasLabels) loss_of_targets(a, logit, target, gradient, row_sum);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; kHasLabels && i < 2; ++i) {
       float highest = fmaxf(logit[i], logit[2 + i]);
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) highest = fmaxf(highest, shuffle_xor(highest, mask));
@@ -961,28 +1015,31 @@ class ColumnStep {
     if constexpr (kHidden == 1) {
       float sum[4] = {};
       Format::product(sum, as_uint4(own_across), first_classes, others);
-      keep_two(first_gradient(), masked(sum, hidden));
+      keep_two(first_gradient(), passed_back(sum, own));
     } else {
       // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
       // once what the next product takes.
       const uint4 rows = make_uint4(first_classes, 0, others, 0);
-      const Two below = kept_two(own_hidden(kHidden - 1));
+      const Two below = kept_two(kept_tile(kHidden - 1));
+      std::uint32_t sums[4];  // of two members' columns
       Chains chains = begin_chains(0, 0);
 #pragma unroll
       for (int i = 0; i < kMembers; ++i) {
+        if (kKeepsSums && i % 2 == 0)
+          load_matrices_transposed(last_sums() + group() * kGroupTiles + lane_ * 16 + i / 2 * 512, sums);
 #pragma unroll
         for (int slice = 0; slice < 2; ++slice) {
           float sum[4] = {};
           Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
           std::uint32_t& word = columns.word[2 * i + slice];
-          word = Format::pack(sum[0], sum[1]) & Format::positive(word);
+          word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
         }
         Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
                         columns.word[2 * i + 1]);
       }
       float sum[4];
       chains.add(sum);
-      const Two next = masked(sum, below);
+      const Two next = passed_back(sum, below);
       if constexpr (kHidden > 2)
         publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), next);
       else
@@ -998,12 +1055,41 @@ class ColumnStep {
     }
     expect_next(hidden_exchange(kHidden));
     keep_two(dlogits(), kept);
-    if (member_ == 0)
+    if (kHasLabels && member_ == 0)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (g + 8 * (c >> 1) == label[c & 1])
           row_losses()[first_row() + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
+    if (!kHasLabels && member_ == 0 && g == 0)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) row_losses()[first_row() + i] = make_float2(row_sum[i], 0);
     say_taken(kHidden);
+  }
+  MACHINE_DEVICE bool is_output(const Arguments& a, int c) const {
+    return first_row() + (c & 1) < plan_of(a).batch && (lane_ >> 2) + 8 * (c >> 1) < plan_of(a).classes;
+  }
+  /// Of this lane's logits.
+  MACHINE_DEVICE void load_targets(const Arguments& a, float (&target)[4]) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const std::int64_t row = std::int64_t{batch_} * plan_of(a).batch + first_row() + (c & 1);
+      target[c] = is_output(a, c) ? a.targets[row * plan_of(a).classes + (lane_ >> 2) + 8 * (c >> 1)] : 0.0f;
+    }
+  }
+  /// The gradient by each logit, and of both rows the sum of the losses of their outputs.
+  MACHINE_DEVICE void loss_of_targets(const Arguments& a, const float (&logit)[4], const float (&target)[4],
+                                      float (&gradient)[4], float (&row_sum)[2]) const {
+    row_sum[0] = row_sum[1] = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const rules::LossTerm term = rules::loss_term(kLoss, logit[c], target[c]);
+      gradient[c] = is_output(a, c) ? term.gradient * a.gradient_scale : 0.0f;
+      if (is_output(a, c)) row_sum[c & 1] += term.loss;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) row_sum[i] += shuffle_xor(row_sum[i], mask);
   }
 
   // ---- start and end of a launch, by the eight

@@ -373,10 +373,12 @@ class ResidentTrainer : public PersistentTrainer {
     free_steps_ = zeros<std::uint32_t>(program.members);
     for (int slot = 0; slot < optimizer_.slots(); ++slot) slots_.emplace_back(parameters);
     if (!slots_.empty()) step_factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
-    upload(data, precision);
+    upload(workload, data, precision);
     set_state(State::initial(initial, optimizer_.slots()));
 
-    const auto batch = static_cast<float>(program.batch);
+    const bool has_labels = workload.loss == Loss::kCrossEntropy;
+    const auto mean_of =
+        static_cast<float>(program.batch) * (has_labels ? 1.0f : static_cast<float>(workload.outputs()));
     const auto scale = static_cast<float>(loss_scale(precision, program.batch));
     std::visit([&](const auto& plan) { set_arguments(plan, options); }, program_.plan);
     std::visit(
@@ -393,8 +395,9 @@ class ResidentTrainer : public PersistentTrainer {
           arguments.loss_slots = kKeptLosses;
           arguments.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
           arguments.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
-          arguments.gradient_scale = scale / batch;
+          arguments.gradient_scale = scale / mean_of;
           if constexpr (requires { arguments.inverse_loss_scale; }) arguments.inverse_loss_scale = 1 / scale;
+          if constexpr (requires { arguments.targets; }) arguments.targets = targets_.data();
         },
         arguments_);
   }
@@ -515,8 +518,14 @@ class ResidentTrainer : public PersistentTrainer {
                   stream_.get());
   }
 
-  void upload(const DatasetView& data, Precision precision) {
-    labels_ = labels_of(data, batches_ * program_.batch);
+  void upload(const Workload& workload, const DatasetView& data, Precision precision) {
+    const std::int64_t samples = batches_ * program_.batch;
+    if (workload.loss == Loss::kCrossEntropy) {
+      labels_ = labels_of(data, samples);
+    } else {
+      targets_ = DeviceBuffer<float>(samples * workload.outputs());
+      targets_.copy_from({data.targets, static_cast<std::size_t>(samples * workload.outputs())});
+    }
     x_rows_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
     x_columns_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
     for_each_staged_batches(data, program_.batch, batches_, stream_,
@@ -559,6 +568,7 @@ class ResidentTrainer : public PersistentTrainer {
       ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
   std::int64_t ahead_step_ = -1;
   DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<float> targets_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
   DeviceBuffer<std::uint32_t> free_steps_;
   std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, Arguments>

@@ -48,6 +48,15 @@ inline constexpr const char* kColumnsWithSlots[] = {
     "mlp-896x256x200x9x16-b31-momentum0.9", "mlp-17x64x64x6-b32-adamw",
     "mlp-784x256x256x256x256x10-b32-adamw", "mlp-784x128x128x128x128x128x128x10-b32-adam"};
 
+/// With other activations and losses.
+inline constexpr const char* kSmallColumnsWithRules[] = {
+    "mlp-33x24x17x9x5-b17-tanh-mse-adam", "mlp-33x24x17x5-b17-silu-bce-momentum0.9",
+    "mlp-33x24x17x9x6x5-b17-gelu",        "mlp-33x136x5-b17-elu-mse",
+    "mlp-33x24x5-b17-silu-mse-adamw",     "mlp-33x24x17x9x1-b17-bce"};
+inline constexpr const char* kColumnsWithRules[] = {
+    "mlp-17x64x64x6-b32-tanh-mse-adam", "mlp-784x256x256x256x10-b32-gelu-adam",
+    "mlp-3x50x50x1-b32-silu-mse-adamw", "mlp-784x256x10-b31-elu-bce-momentum0.9"};
+
 /// Networks of slices with slots, in each of these precisions.
 struct SlotCase {
   const char* name;

@@ -101,6 +101,24 @@ TEST_P(ResidentColumns, StepsWithSlotsMatchTheOracle) {
   for (const char* name : kColumnsWithSlots) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
 }
 
+/// Of other activations and losses.
+TEST_P(ResidentColumns, SmallStepsWithTanhAndEluMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {0, 3}) check(kSmallColumnsWithRules[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithSiluAndGeluMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {1, 2, 4}) check(kSmallColumnsWithRules[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfOneOutputMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithRules[5], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, StepsWithRulesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kColumnsWithRules) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+
 std::vector<float> flat_of(const State& state) {
   std::vector<float> values(state.parameters.flat().begin(), state.parameters.flat().end());
   for (const Parameters& slot : state.slots)
@@ -214,7 +232,8 @@ TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0]}) {
+  for (const char* name : {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0],
+                           kSmallColumnsWithRules[0], kSmallColumnsWithRules[1]}) {
     NotFiniteProblem problem(name);
     expect_nans_in_the_losses(problem, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
       return trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
@@ -269,7 +288,7 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   expect(refusal("mlp-784x256x10-b33", Precision::kBf16), "batch size 33");
   expect(refusal("mlp-784x264x10-b32", Precision::kBf16), "264, not up to 256");
   expect(refusal("mlp-900x256x10-b32", Precision::kBf16), "900 inputs");
-  expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 classes");
+  expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 outputs");
   expect(
       refusal("mlp-784x256x256x256x256x10-b32", Precision::kBf16, {.sm_count = 108, .shared_bytes = 166912}),
       "there are 166912");
@@ -307,6 +326,10 @@ TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
   check_shape.operator()<ColumnShape{4, 16, 4, 49, 3}, false>();
   check_shape.operator()<ColumnShape{6, 16, 4, 49, 6}, true>();
   check_shape.operator()<ColumnShape{7, 8, 1, 14, 7}, false>();
+  check_shape.operator()<ColumnShape{3, 16, 4, 49, 3, 2, 2}, true>();
+  check_shape.operator()<ColumnShape{4, 16, 4, 49, 1, 1, 5}, false>();
+  check_shape.operator()<ColumnShape{2, 8, 1, 3, 2, 2, 0, 2, 1}, true>();
+  check_shape.operator()<ColumnShape{1, 8, 1, 3, 1, 0, 0, 3, 0}, true>();
 }
 
 }  // namespace
