@@ -63,7 +63,7 @@ struct SlotCase {
   std::vector<Precision> precisions;
 };
 inline const std::vector<SlotCase> kSmallSlots = {
-    {"mlp-33x24x17x9x5-b17-adam", {kAllPrecisions.begin(), kAllPrecisions.end()}},
+    {"mlp-33x24x17x9x10-b17-adam", {kAllPrecisions.begin(), kAllPrecisions.end()}},
     {"mlp-33x24x9-b17-momentum0.9", {Precision::kFp32}},
     {"mlp-20x264x17x5-b9-adamw", {Precision::kFp32}},
     {"mlp-33x24x264x9x5-b17-adamw", {Precision::kBf16}}};
