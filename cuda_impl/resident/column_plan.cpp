@@ -54,15 +54,19 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   shape.hidden = layers - 1;
   shape.members = widest <= 8 * kColumnOwn ? 8 : 16;
   shape.input_pairs = divide_up(workload.inputs(), 16);
+  shape.slots = workload.optimizer.slots();
   shape.clusters = shape.input_pairs <= kMostColumnPairs ? 1 : kMostColumnClusters;
-  require(shape.cluster_pairs() <= kMostColumnPairs,
+  // Half of the first layer's updates, which a step waits for.
+  if (shape.clusters > 1 && shape.members == 8 && shape.slots > 0 &&
+      8 * kSlotColumnClusters <= limits.sm_count)
+    shape.clusters = kSlotColumnClusters;
+  require(shape.input_pairs <= kMostColumnClusters * kMostColumnPairs,
           std::to_string(workload.inputs()) + " inputs, not up to 896");
   require(shape.members * shape.clusters <= limits.sm_count, std::to_string(shape.members * shape.clusters) +
                                                                  " thread blocks, the device holds " +
                                                                  std::to_string(limits.sm_count));
   shape.register_masters =
       split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
-  shape.slots = workload.optimizer.slots();
   shape.activation = static_cast<int>(workload.model.activation);
   shape.loss = static_cast<int>(workload.loss);
   plan.shared_bytes = column_shared_bytes(shape, split);

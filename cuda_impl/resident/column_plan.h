@@ -15,14 +15,16 @@ namespace headroom::resident {
 
 inline constexpr int kColumnOwn = 16;  ///< columns of a layer that a member owns
 inline constexpr int kColumnClasses = 16, kColumnGroups = 4;
-inline constexpr int kMostColumnClusters = 4, kMostColumnPairs = 14;  ///< pairs: of 16 inputs, of a cluster
+inline constexpr int kMostColumnPairs = 14;  ///< of 16 inputs each, of a cluster
+/// Clusters that divide the inputs where one has no room for them; and those of 8 members where the optimizer has slots.
+inline constexpr int kMostColumnClusters = 4, kSlotColumnClusters = 8;
 inline constexpr int kMostHidden = kMaxLayers - 1;
 
 /// What the kernel is compiled for; everything else of a network is zero padding, or a number in the plan.
 struct ColumnShape {
   std::int32_t hidden;       ///< hidden layers, 1 to 7
   std::int32_t members;      ///< of a cluster, 8 or 16: hidden layers of up to 128 or 256 columns
-  std::int32_t clusters;     ///< 1 or 4, which hold the same hidden layers and divide the inputs
+  std::int32_t clusters;     ///< 1, 4 or 8, which hold the same hidden layers and divide the inputs
   std::int32_t input_pairs;  ///< groups of 16 inputs, of all clusters
   std::int32_t
       register_masters;    ///< matrices whose masters are in registers, counted from the second layer's

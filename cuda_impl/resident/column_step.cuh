@@ -24,8 +24,8 @@
 //              which alone reads and writes it. In shared memory, or in device memory where that is full.
 //   slopes:    of ReLU, tanh and ELU follow from the outputs, of SiLU and GELU from sums that are kept in 16 bits: a member's own, and
 //              of h(L), whose gradient everybody makes, everybody's. These travel beside h(L), and are counted by its barrier.
-//   clusters:  four, if there are more inputs than one has room for: they divide the inputs, and each does all the rest alike. Their
-//              parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
+//   clusters:  four, with slots eight of 8 members, if there are more inputs than one has room for: they divide the inputs, and each does
+//              all the rest alike. Their parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
 //   barriers:  of all thirteen warps, in a step: 1. the first layer is updated, 2. its gradient is complete
 //   between warps (mbarriers):
 //              taken(l)  by the chain: d(l) is there, weights W(l) as columns are in registers; l = L: what the loss leaves is there

@@ -41,8 +41,8 @@ inline constexpr const char* kDeepColumns[] = {"mlp-231x136x17x200x9x40x256x16-b
                                                "mlp-784x256x256x256x256x256x256x10-b32"};
 /// The same with an optimizer that has slots, in shared memory and in device memory.
 inline constexpr const char* kSmallColumnsWithSlots[] = {
-    "mlp-33x136x5-b17-adam", "mlp-33x136x17x5-b17-momentum0.9", "mlp-33x24x17x128x5-b17-adamw",
-    "mlp-33x24x17x120x9x5-b17-adam", "mlp-231x136x17x9x200x5-b17-adam"};
+    "mlp-33x136x5-b17-adam",         "mlp-33x136x17x5-b17-momentum0.9", "mlp-33x24x17x128x5-b17-adamw",
+    "mlp-33x24x17x120x9x5-b17-adam", "mlp-231x136x17x9x200x5-b17-adam", "mlp-231x24x17x9x5-b17-adam"};
 inline constexpr const char* kColumnsWithSlots[] = {
     "mlp-784x128x128x128x10-b32-adam",      "mlp-784x256x256x256x10-b32-adam",
     "mlp-896x256x200x9x16-b31-momentum0.9", "mlp-17x64x64x6-b32-adamw",

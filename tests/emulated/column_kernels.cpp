@@ -17,13 +17,14 @@ std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::Column
                            ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
                            ColumnShape{4, 16, 4, 15, 3}, ColumnShape{1, 16, 1, 3, 1, 2},
                            ColumnShape{2, 16, 1, 3, 2, 1}, ColumnShape{3, 8, 1, 3, 3, 2},
-                           ColumnShape{4, 8, 1, 3, 4, 2}, ColumnShape{4, 16, 4, 15, 3, 2, 3}>(plan);
+                           ColumnShape{4, 8, 1, 3, 4, 2}, ColumnShape{4, 16, 4, 15, 3, 2, 3},
+                           ColumnShape{3, 8, 8, 15, 3, 2}>(plan);
   return column_instance<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
                          ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
                          ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6},
                          ColumnShape{1, 16, 1, 3, 1, 2}, ColumnShape{2, 16, 1, 3, 2, 1},
                          ColumnShape{3, 8, 1, 3, 3, 2}, ColumnShape{4, 8, 1, 3, 4, 2},
-                         ColumnShape{4, 16, 4, 15, 4, 2, 3}>(plan);
+                         ColumnShape{4, 16, 4, 15, 4, 2, 3}, ColumnShape{3, 8, 8, 15, 3, 2}>(plan);
 }
 
 }  // namespace headroom::emulated
