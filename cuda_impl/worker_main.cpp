@@ -185,6 +185,7 @@ WorkerDescription describe(int device) {
              return make_compiled_resident_trainer(request.workload, request.precision, request.data,
                                                    request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
        .description = "cuda-resident with its kernel compiled for the network, at more depths",
        .compiles = true,

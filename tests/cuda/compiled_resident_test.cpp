@@ -95,6 +95,8 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
     cells.push_back({{name, Precision::kBf16}, Kernel::kColumns});
   cells.push_back({{"mlp-33x24x17x120x9x5-b17", Precision::kFp16}, Kernel::kColumns});
   cells.push_back({kSlices.front(), Kernel::kSlices});
+  cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kBf16}, Kernel::kColumns});
+  cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kFp32}, Kernel::kSlices});
   if (!folder.empty()) {
     for (const Cell& cell : kSlices) cells.push_back({cell, Kernel::kSlices});
     for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
@@ -102,6 +104,16 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
       for (const char* name : kColumns) cells.push_back({{name, precision}, Kernel::kColumns});
     }
     for (const char* name : kDeepColumns) cells.push_back({{name, Precision::kBf16}, Kernel::kColumns});
+    for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+      for (const char* name : kSmallColumnsWithSlots) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kColumnsWithSlots) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kSmallColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
+    }
+    for (const auto* cases : {&kSmallSlots, &kSlots})
+      for (const SlotCase& of : *cases)
+        for (const Precision precision : of.precisions)
+          cells.push_back({{of.name, precision}, Kernel::kSlices});
   }
   for (const auto& [cell, kernel] : cells) try {
       EXPECT_GT(
@@ -110,8 +122,9 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
           0)
           << cell.name;
     } catch (const jit::CompileError& error) {
-      // Of slices those that spill are taken as they were compiled ahead.
+      // Of slices without slots those that spill are taken as they were compiled ahead.
       EXPECT_EQ(kernel, Kernel::kSlices) << error.what();
+      EXPECT_EQ(parse_workload_name(cell.name).optimizer.slots(), 0) << error.what();
       EXPECT_NE(std::string(error.what()).find("local memory"), std::string::npos) << error.what();
     } catch (const UnsupportedError& error) {
       GTEST_SKIP() << error.what();

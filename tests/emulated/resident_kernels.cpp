@@ -6,6 +6,7 @@
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_slots.h"
 #include "runtime.h"
 
 namespace headroom::emulated {
@@ -15,9 +16,10 @@ namespace {
 /// many bytes as the largest has can be read. By the x86-64 ABI such a parameter lies on the stack, where a kernel looks at
 /// the first bytes of this one.
 struct AnyArguments {
-  alignas(16) unsigned char bytes[std::max(
-      {sizeof(resident::Arguments), sizeof(resident::SliceArguments), sizeof(resident::PatchArguments),
-       sizeof(resident::BlockArguments), sizeof(resident::ColumnArguments)})];
+  alignas(
+      16) unsigned char bytes[std::max({sizeof(resident::Arguments), sizeof(resident::SliceArguments),
+                                        sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
+                                        sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments)})];
 };
 static_assert(alignof(resident::ColumnArguments) <= 16);
 static_assert(alignof(resident::Arguments) <= 16 && alignof(resident::SliceArguments) <= 16 &&
