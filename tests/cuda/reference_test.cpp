@@ -4,7 +4,10 @@
 #include "core/error.h"
 #include "gpu_test.h"
 #include "not_finite.h"
+#include "oracle/device_gradient.h"
+#include "oracle/gradient.h"
 #include "oracle/oracle.h"
+#include "oracle/step_copies.h"
 
 namespace headroom {
 namespace {
@@ -76,6 +79,31 @@ TEST_P(DeviceReference, SmallAgreesWithTheCpuInContractsThatRoundOtherwise) {
   for (const Contract contract : {Contract::kAutocast, Contract::kLibrary}) {
     compare_references({7, 33, 5}, 31, GetParam(), {0, 1}, contract);
     compare_references({7, 33, 1}, 31, GetParam(), {0, 1}, contract, Loss::kMeanSquaredError);
+  }
+}
+TEST_P(DeviceReference, SmallAgreesWithTheCpuInWhatEachCopyOfAutocastRounds) {
+  if (GetParam() != Precision::kFp16 && GetParam() != Precision::kBf16) return;  // nothing is left out
+  for (const std::vector<int>& widths : std::vector<std::vector<int>>{{7, 33, 1}, {7, 33, 3}, {9, 1}}) {
+    Workload workload = test_workload(widths, 31, fresh_seed());
+    workload.model.activation = Activation::kSilu;
+    workload.loss = Loss::kMeanSquaredError;
+    workload.name = default_name(workload);
+    const Dataset data = make_dataset(workload, 1 << 20);
+    const Parameters initial = initial_parameters(widths, workload.seed);
+    const Values parameters(initial.flat().begin(), initial.flat().end());
+    GradientOfBatch of_cpu(workload, data.train());
+    DeviceGradient of_device(workload, data.train());
+    Stream stream;
+    DeviceBuffer<double> device_parameters(std::ssize(parameters)), found(std::ssize(parameters));
+    device_parameters.copy_from(parameters);
+    for (int copy = 0; copy < kCopies; ++copy) {
+      const Roundings roundings = copy_roundings(workload, GetParam(), Contract::kAutocast, copy, kCopies);
+      Values expected;
+      of_cpu(parameters, 1, roundings, expected);
+      of_device(device_parameters.data(), 1, roundings, found.data(), stream);
+      const double error = relative_error(found.to_host(), {expected.begin(), expected.end()});
+      EXPECT_FALSE(!(error <= 1e-6)) << error << ", copy " << copy << ", seed " << workload.seed;
+    }
   }
 }
 TEST_P(DeviceReference, AgreesWithTheCpuOnTheSeedNetwork) {
