@@ -121,9 +121,10 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
           std::to_string(end) + " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
 }
 
-/// may_be_ahead: whether the first layer's sums may be made a step ahead.
-SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
-                  int own, bool may_be_ahead, int gram_teams) {
+}  // namespace
+
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                          int team, int own, int gram_teams) {
   require(gram_teams == 0 || (form == Form::kGrid && own == 1),
           "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
@@ -158,11 +159,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
           std::to_string(plan.layers) + " layers, thread blocks that divide rows have 4");
   plan.pairs = own == 2 ? 4 : rows ? kRowsPairs : 1;
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
-  require(plan.pairs <= (rows ? kRowsPairs : kMostPairs),
-          "a hidden layer of " + std::to_string(widest) + ", not up to " + (rows ? "512" : "1024"));
-  require(precision != Precision::kFp32 || (own == 1 && plan.pairs <= most_pairs_in_fp32(team)),
-          "a hidden layer of " + std::to_string(widest) + " in fp32, not up to " +
-              std::to_string(widest_in_fp32(team)));
+  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
+  require(sixteen || team > 1 || (form == Form::kCluster && precision == Precision::kTf32),
+          std::string(to_string(precision)) + " takes teams of thread blocks");
+  require(precision != Precision::kFp32 || own == 1, "two slices a thread block, in fp32 one");
+  const int most = rows ? kRowsPairs * kWarps * team * kPairColumns : widest_of_slices(precision, team, own);
+  require(widest <= most, "a hidden layer of " + std::to_string(widest) + " in " +
+                              std::string(to_string(precision)) + ", not up to " + std::to_string(most));
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
   const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
   plan.members = divide_up(slices, 2) * 2;
@@ -170,13 +173,12 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     plan.members = 2;
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
+    if (sixteen && plan.layers == 4) plan.members = kMaxCluster;  // with whole sums
   }
-  // Of x x' so many thread blocks make a part each, if no teams more make it.
-  const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs) &&
-                     (gram_teams > 0 || !is_narrow_ahead(team, plan.members));
+  const bool ahead = gram_teams > 0;
+  require(!ahead || may_sum_ahead(precision, plan.layers, team, plan.pairs),
+          "no first layer a step ahead, and so no teams that make x x'");
   require(ahead || team != 3, "teams of three have the first layer a step ahead or nothing");
-  require(ahead || gram_teams == 0, "no first layer a step ahead, and so no teams that make x x'");
-  if (ahead && gram_teams == 0) plan.members = std::max(plan.members, divide_up(kGramParts, 2 * team) * 2);
   if (rows) plan.members = kRowsMembers;
   const int thread_blocks = (plan.members / own + gram_teams) * team;
   require(
@@ -193,8 +195,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const bool packed = form == Form::kGrid && packs_tiles(precision, plan.layers, team, own);
   const std::int64_t own_tile =
       std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) ? 2 : 1);
-  const std::int64_t kept =
-      std::int64_t{kept_layers(precision, plan.layers, team, ahead)} * kWarps * 2 * plan.pairs * plan.tile;
+  const std::int64_t kept = std::int64_t{kept_layers(ahead)} * kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
   place_parameters(plan, plan.layers);
@@ -246,7 +247,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
                                  (form == Form::kGrid && turns_tiles(precision, plan.layers, team, own))));
     if (ahead) {
       plan.behind_tiles = plan.exchange_bytes;
-      plan.exchange_bytes += 2 * kGramBytes + (gram_teams > 0 ? plan.members * kTakenWords * 4 : 0);
+      plan.exchange_bytes += 2 * kGramBytes + plan.members * kTakenWords * 4;
     }
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
@@ -263,18 +264,6 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;
-}
-
-}  // namespace
-
-SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
-                          int team, int own, int gram_teams) {
-  if (gram_teams > 0) return lay_out(workload, precision, form, limits, team, own, true, gram_teams);
-  if (form == Form::kGrid && own == 1) try {
-      return lay_out(workload, precision, form, limits, team, own, true, 0);
-    } catch (const UnsupportedError&) {  // no room for what is ahead, or for this network
-    }
-  return lay_out(workload, precision, form, limits, team, own, false, 0);
 }
 
 }  // namespace headroom::resident

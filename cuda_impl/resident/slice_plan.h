@@ -2,7 +2,7 @@
 //
 // A member (thread block) owns exactly one slice of 8 columns of every hidden layer, and the whole last layer, which
 // must be narrow: so logits, loss and the gradient that leaves them need no exchange. That fixes every address and trip
-// count in a launch but the number of layers; what does not fit goes to the general kernel (plan.h).
+// count in a launch but the number of layers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace headroom::resident {
 
-inline constexpr int kSliceColumns = 8, kPairColumns = 16;
-inline constexpr int kMostPairs = 8;       // pairs of slices that a warp sums over: widths up to 1024
+inline constexpr int kPairColumns = 16;
 inline constexpr int kInputPairs = 7;      // the same of the inputs: up to 896
 inline constexpr int kMostClasses = 16;    // two tiles of logits
 inline constexpr int kTeamWarps = 4;       // that send to their team and wait for it
@@ -30,8 +29,7 @@ inline constexpr int kRowsMembers = 64, kRowsPairs = kRowsMembers / 2 / kWarps /
                      kRowsMatrixBytes = kRowsMembers / 2 * 256, kRowsWeightBytes = 6 * kRowsMatrixBytes;
 inline constexpr int kRowsBarriers = 11, kRowsWarps = kWarps + 5;
 /// What a first layer a step ahead takes (slice_ahead.cuh): four parts of a tile, the tile, and fp32 [32, 32]; and two of these
-/// over the grid, each element beside the number of its step. Behind them, if teams of their own make it, of every team that takes
-/// it four words: the last step whose two warps of two members have taken.
+/// over the grid, each element beside the number of its step. Behind them, of every team that takes it four words: the last step whose two warps of two members have taken.
 inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8, kTakenWords = 4;
 inline constexpr int kAheadInputWarps = 4;  // that have the first layer
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
@@ -46,22 +44,17 @@ constexpr bool keeps_columns(Precision precision, int pairs, int team) {
 constexpr bool publishes_columns(Precision precision, int pairs, int team) {
   return precision == Precision::kTf32 && team > 1 && pairs >= 2;
 }
-/// Whether the first layer's sums are made a step ahead (slice_ahead.cuh), if there is room for what that takes. With three
-/// layers a step is too short for it.
-constexpr bool sums_ahead(Precision precision, int layers, int team, int pairs) {
+/// Whether the first layer's sums may be made a step ahead (slice_ahead.cuh). With three layers a step is too short for it.
+constexpr bool may_sum_ahead(Precision precision, int layers, int team, int pairs) {
   return precision == Precision::kFp32 && layers >= 4 && team > 2 && pairs == 1;
 }
-/// Parts of x x' then: each is made by one of the first thread blocks or, where so many teams more are resident beside the
-/// members, by two warps of theirs.
+/// Parts of x x' then, each made by two warps of so many teams, which are there beside the members.
 inline constexpr int kGramParts = 64, kGramTeams = 3;
-/// Whether a warp with hidden columns has one slice then, and not two. So few teams leave room for those that make x x', and have
-/// no other kernel.
+/// Whether a warp with hidden columns has one slice then, and not two.
 constexpr bool is_narrow_ahead(int team, int members) { return team == 4 && members <= 4 * team; }
 /// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
 /// read them from the L2 a second time.
-constexpr int kept_layers(Precision precision, int layers, int team, bool ahead) {
-  return ahead || (precision == Precision::kTf32 && layers == 4 && team == 4) ? 3 : 0;
-}
+constexpr int kept_layers(bool ahead) { return ahead ? 3 : 0; }
 /// Whether masters are turned: [16 outputs of both slices, 8 columns] instead of [16 columns, 8 outputs]. A gradient takes
 /// as many instructions either way, and weights need no transposes then.
 constexpr bool turns_masters(Precision precision, int own) {
@@ -86,9 +79,14 @@ constexpr bool divides_rows(Precision precision, int team, int own) {
   return (precision == Precision::kFp16 || precision == Precision::kBf16) && team == 2 && own == 1;
 }
 
-/// Pairs of slices that a warp sums over in fp32. Unrolled, a step with more of them is longer than the instruction cache.
-constexpr int most_pairs_in_fp32(int team) { return team == 2 ? 2 : 1; }
-constexpr int widest_in_fp32(int team) { return most_pairs_in_fp32(team) * kWarps * team * kPairColumns; }
+/// Pairs of slices that a warp sums over. In fp32, unrolled, a step with more of them is longer than the instruction cache.
+constexpr int most_pairs(Precision precision, int team, int own) {
+  if (own == 2 || precision == Precision::kFp16 || precision == Precision::kBf16) return 4;
+  return team == 2 ? 2 : 1;
+}
+constexpr int widest_of_slices(Precision precision, int team, int own) {
+  return most_pairs(precision, team, own) * kWarps * team * kPairColumns;
+}
 
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
@@ -99,7 +97,7 @@ struct SlicePlan {
                          // in pair clusters (in_pair_clusters()) clusters that do so: see clusters()
   std::int32_t own;      // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
-  std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
+  std::int32_t pairs;  // a warp's, of hidden columns: 1, 2 or 4, the kernel's
   std::int32_t input_pairs;
   std::int32_t member_input_pairs;  // of them a thread block's, at most
   std::int32_t exchanges;           // hidden activations, then gradients from the highest layer down
@@ -249,9 +247,7 @@ constexpr bool sums_ahead(const SlicePlan& plan) {
   return plan.form == Form::kGrid && plan.exchange_offset >= 0;
 }
 /// Teams behind the members that make x x' for them. They are told what was taken, behind both.
-constexpr int gram_teams(const SlicePlan& plan) {
-  return sums_ahead(plan) && plan.exchange_bytes > plan.behind_tiles + 2 * kGramBytes ? kGramTeams : 0;
-}
+constexpr int gram_teams(const SlicePlan& plan) { return sums_ahead(plan) ? kGramTeams : 0; }
 /// Of a launch.
 constexpr int thread_blocks(const SlicePlan& plan) {
   return (plan.members / plan.own + gram_teams(plan)) * plan.team;
@@ -270,7 +266,7 @@ constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
 
 #ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes. gram_teams: 0, or kGramTeams, with
-/// which the first layer's sums are made a step ahead or nothing is.
+/// which the first layer's sums are made a step ahead.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
                           int team = 1, int own = 1, int gram_teams = 0);
 #endif
