@@ -121,10 +121,8 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
           std::to_string(end) + " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
 }
 
-}  // namespace
-
-SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
-                          int team, int own, int gram_teams) {
+SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
+                  int own, int gram_teams) {
   require(gram_teams == 0 || (form == Form::kGrid && own == 1),
           "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
@@ -264,6 +262,13 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
   plan.shared_bytes = static_cast<std::int32_t>(end);
   return plan;
+}
+
+}  // namespace
+
+SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                          int team, int own, int gram_teams) {
+  return lay_out(workload, precision, form, limits, team, own, gram_teams);
 }
 
 }  // namespace headroom::resident

@@ -70,12 +70,12 @@ class RowClusters {
   struct Product {
     uint4 weights[kCount / 2];  // of a pair of slices
   };
-  /// Of kCount tiles; `begin`: this lane's place in the first pair's.
+  /// Of kCount tiles from `first` on; `begin`: this lane's place in those of the first pair of all.
   template <int kCount>
-  MACHINE_DEVICE static Product<kCount> product_at(const uint4* begin) {
+  MACHINE_DEVICE static Product<kCount> product_at(const uint4* begin, int first) {
     Product<kCount> product;
 #pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) product.weights[i] = begin[i * 32];
+    for (int i = 0; i < kCount / 2; ++i) product.weights[i] = begin[(first / 2 + i) * 32];
     return product;
   }
   /// In kChains chains of instructions that wait for each other. An instruction has 16 rows, of which there are eight: one takes the first
@@ -125,11 +125,12 @@ class RowClusters {
       }
     return part[0];
   }
-  /// The parts of a divided sum that the warps of the chain have made, a tile each from `first` on.
-  MACHINE_DEVICE static float2 sum_of_parts(const float2* first) {
+  /// part_of(i): what the i-th warp of the chain has made of a divided sum.
+  template <class PartOf>
+  MACHINE_DEVICE static float2 sum_of_parts(const PartOf& part_of) {
     float2 part[WholeRows::kChainWarps];
 #pragma unroll
-    for (int i = 0; i < WholeRows::kChainWarps; ++i) part[i] = first[i * 32];
+    for (int i = 0; i < WholeRows::kChainWarps; ++i) part[i] = part_of(i);
     return added(part);
   }
 
@@ -183,15 +184,6 @@ class RowClusters {
                  second == 0 ? make_uint4(low_weight.x, high_weight.x, low_weight.y, high_weight.y)
                              : make_uint4(low_weight.z, high_weight.z, low_weight.w, high_weight.w));
     return make_float2(upper[0] + lower[2], upper[1] + lower[3]);
-  }
-  /// What the loss needs of a cluster's eight rows, for the first member: it is told it at `place`, 8 bytes a row of the batch.
-  MACHINE_DEVICE static void tell_row_loss(const RowsOfLoss<1>& rows, int label, int first_row, float2* own,
-                                           unsigned char* place, std::uint32_t mark, int lane) {
-    rows.keep(own, {label}, {first_row + (lane >> 2)}, lane & 3);
-    warp_sync();
-    if (lane >= 8) return;
-    const float2 mine = own[first_row + lane];
-    store_marked(place + (first_row + lane) * 8, float_to_bits(mine.x), float_to_bits(mine.y), mark);
   }
 };
 

@@ -549,8 +549,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   template <int kCount>
   MACHINE_DEVICE Product<kCount> load_product(const Arguments& a, Matrix matrix, int first = 0,
                                               int further = 0) const {
-    return Shared::template product_at<kCount>(reinterpret_cast<const uint4*>(fragments(a, matrix)) +
-                                               further + first / 2 * 32 + lane_);
+    return Shared::template product_at<kCount>(
+        reinterpret_cast<const uint4*>(fragments(a, matrix)) + further + first / 2 * 32 + lane_, 0);
   }
   // Parts of a divided sum; complete behind a barrier.
   enum Divided { kLowLogits, kHighLogits, kSecondGradientSum };
@@ -559,7 +559,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
                                      (which * kParts + part) * kTile)[lane_];
   }
   MACHINE_DEVICE float2 sum_of_parts(const Arguments& a, Divided which) const {
-    return Shared::sum_of_parts(&part_of_sum(a, which, 0));
+    return Shared::sum_of_parts([&](int part) { return part_of_sum(a, which, part); });
   }
   MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, const Two& two) const {
     tell(a, step, tile, two.first, two.second);
@@ -646,9 +646,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
              make_float2(member_ == 0 ? low.x : high.x, member_ == 0 ? low.y : high.y));
       }
       if (number == 1) tell_below_third(a, step, of_loss);
-      if (number == 2 && member_ == 0)
-        Shared::tell_row_loss(of_loss.rows, label, 8 * rank_, row_loss(a) + 8 * Rows::kClusters,
-                              row_loss_told(a, step, 0), mark(step), lane_);
+      if (number == 2 && member_ == 0) tell_row_loss(a, step, label, of_loss.rows);
       tell(a, kRead);
       if (number == 1 && Base::is_first()) store_loss(a, step);
     }
@@ -691,6 +689,16 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
   MACHINE_DEVICE float2* row_loss(const Arguments& a) const {
     return reinterpret_cast<float2*>(shared_memory() + plan_of(a).row_loss_offset);
+  }
+  MACHINE_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
+                                    const RowsOfLoss<1>& rows) const {
+    float2* own = row_loss(a) + 8 * Rows::kClusters;
+    rows.keep(own, {label}, {row()}, lane_ & 3);
+    warp_sync();
+    if (lane_ >= 8) return;
+    const float2 mine = own[8 * rank_ + lane_];
+    store_marked(row_loss_told(a, step, 8 * rank_ + lane_), float_to_bits(mine.x), float_to_bits(mine.y),
+                 mark(step));
   }
   MACHINE_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
     return board(a, step) + kRowLoss * kAllRowsTile + row * 8;

@@ -506,7 +506,7 @@ class SliceWideRowsMember : RowClusters<Format> {
   /// Of kCount tiles from `first` on.
   template <int kCount>
   MACHINE_DEVICE static Product<kCount> load_product(const uint4& begin, int first) {
-    return Shared::template product_at<kCount>(&begin + first / 2 * 32);
+    return Shared::template product_at<kCount>(&begin, first);
   }
   /// Half of the weights of a sum over all tiles, which can be here before these are.
   using Early = Product<kSlices / 2>;
@@ -531,7 +531,9 @@ class SliceWideRowsMember : RowClusters<Format> {
   MACHINE_DEVICE float2& part_of_sum(int which, int part) const {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kParts)[(which * kParts + part) * 32 + lane_];
   }
-  MACHINE_DEVICE float2 sum_of_parts(int which) const { return Shared::sum_of_parts(&part_of_sum(which, 0)); }
+  MACHINE_DEVICE float2 sum_of_parts(int which) const {
+    return Shared::sum_of_parts([&](int part) { return part_of_sum(which, part); });
+  }
   MACHINE_DEVICE float2 bias_of(int layer) const {
     return reinterpret_cast<const float2*>(biases(layer) + 8 * part_)[lane_ & 3];
   }
@@ -634,9 +636,7 @@ class SliceWideRowsMember : RowClusters<Format> {
         const auto &low = of_loss.logits_gradient[0], &high = of_loss.logits_gradient[1];
         tell(a, step, kLogitsGradient + helper,
              make_float2(helper == 0 ? low.x : high.x, helper == 0 ? low.y : high.y));
-        if (helper == 0)
-          Shared::tell_row_loss(of_loss.rows, label, 8 * rank_, row_loss(), row_loss_told(a, step, 0),
-                                mark(step), lane_);
+        if (helper == 0) tell_row_loss(a, step, label, of_loss.rows);
       }
       tell(kRead);
       if (helper == 1 && member_ == 0 && rank_ == 0) store_loss(a, step);
@@ -664,6 +664,16 @@ class SliceWideRowsMember : RowClusters<Format> {
   }
   MACHINE_DEVICE static float2* row_loss() {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kRowLosses);
+  }
+  MACHINE_DEVICE void tell_row_loss(const Arguments& a, int step, int label,
+                                    const RowsOfLoss<1>& rows) const {
+    float2* own = row_loss();
+    rows.keep(own, {label}, {row()}, lane_ & 3);
+    warp_sync();
+    if (lane_ >= 8) return;
+    const float2 mine = own[8 * rank_ + lane_];
+    store_marked(row_loss_told(a, step, 8 * rank_ + lane_), float_to_bits(mine.x), float_to_bits(mine.y),
+                 mark(step));
   }
   MACHINE_DEVICE static unsigned char* row_loss_told(const Arguments& a, int step, int row) {
     return board(a, step) + kRowLoss * kAllRowsTile + row * 8;
