@@ -232,7 +232,7 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   const int pairs = plan.pairs, layers = plan.layers;
   switch (precision) {
     case Precision::kFp32:
-      return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan))
+      return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan), gram_teams(plan))
                               : slice_kernel_fp32(pairs, plan.team);
     case Precision::kTf32:
       if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();

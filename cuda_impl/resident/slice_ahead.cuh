@@ -15,8 +15,9 @@
 //   order. The masters are updated as in slice_step.cuh, and a launch makes its first sums from the masters alone.
 //
 //   x x':      short for x(s+1) x(s)', the products of the next batch's rows with this batch's rows. Functions call it `gram`
-//              (Gram matrix). It depends on inputs alone. Three teams behind the members make it, and nothing else, from
-//              inputs that they read from the L2. x x' travels over the grid. Each element is published with the number
+//              (Gram matrix). It depends on inputs alone. Three teams behind the members make it, and nothing else. Where three
+//              more teams are not resident, each of the first 64 thread blocks makes 16 elements of it beside its other work,
+//              from inputs that it reads from the L2. x x' travels over the grid. Each element is published with the number
 //              of its step as one 8-byte value, so a reader sees whether the element has arrived.
 //   warps:     - Four have the first layer. In step s they update W1 with d1(s-1) and multiply it with x(s+1).
 //              - Four have hidden columns, as in slice_step.cuh: two slices each or, up to 128 columns, one. In teams of three
@@ -54,21 +55,22 @@
 
 namespace headroom::resident {
 
-/// How members hand each other tiles. Where waits are given up is as was measured (docs/kernels/log/resident.md, version 46): with one
-/// slice a warp a called function makes no difference.
+/// How members hand each other tiles. Where waits are given up is as was measured (docs/kernels/log/resident.md, version 46): in teams
+/// of three that make x x' themselves a called function costs registers, with one slice a warp it makes no difference.
 template <bool kCalls>
 struct AheadExchange {
   template <class Format, int kPairs>
   using Type = std::conditional_t<kCalls, SliceCallingGrid<Format, kPairs>, SliceGrid<Format, kPairs>>;
 };
-template <class Format, int kTeam, int kSlices>
+template <class Format, int kTeam, int kSlices, int kOfTeams>
 using AheadBase =
-    SliceMember<Format, AheadExchange<kSlices == 2>::template Type, 1, 0, kTeam, 1, false, kSlices>;
+    SliceMember<Format, AheadExchange<kSlices == 2 && (kTeam == 4 || kOfTeams > 0)>::template Type, 1, 0,
+                kTeam, 1, false, kSlices>;
 
-/// kSlices: of a warp with hidden columns.
-template <class Format, int kTeam, int kSlices>
-class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
-  using Base = AheadBase<Format, kTeam, kSlices>;
+/// kOfTeams: teams behind the members that make x x' for them, or 0.
+template <class Format, int kTeam, int kSlices, int kOfTeams>
+class SliceAheadMember : AheadBase<Format, kTeam, kSlices, kOfTeams> {
+  using Base = AheadBase<Format, kTeam, kSlices, kOfTeams>;
   using Base::batch_, Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_,
       Base::team_, Base::waiter_, Base::warp_;
   using typename Base::Arguments;
@@ -82,7 +84,8 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
   MACHINE_DEVICE explicit SliceAheadMember(const Arguments& a) : Base(a) {}
 
   MACHINE_DEVICE void run(const Arguments& a) {
-    if (member_ >= plan_of(a).members) return make_grams(a);
+    if constexpr (kOfTeams > 0)
+      if (member_ >= plan_of(a).members) return make_grams(a);
     Base::load(a);
     exchange_.begin(a);
     team_.begin(a);
@@ -202,12 +205,15 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
     }
     Base::load_label(a);
     const int last = Base::layers(a) - 1;
+    float gram_sum[2][4] = {};
 #pragma unroll 1
     for (int layer = 1; layer < last; ++layer) {
       const Place to = exchange_.template place<false>(a, member_, Base::publisher(), layer);
       Base::await_sums();
       if (leads()) Base::publish_hidden(a, layer, step, to);
+      if (makes_gram() && layer <= 2) add_gram(a, own_part(), layer - 1, gram_sum);
     }
+    if (makes_gram()) publish_gram(a, own_part(), step, gram_sum);
     Base::await_sums();  // of the logits
     Base::gradient_of_loss(a);
     if (Base::is_first()) Base::keep_row_loss(a);
@@ -244,7 +250,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
     sum_inputs(a);
     if (makes_hidden()) {
       take_gram(a, step);
-      if (lane_ == 0)
+      if (kOfTeams > 0 && lane_ == 0)
         store_relaxed_gpu_32(taken(a) + member_ * kTakenWords + 2 * rank_ + (Base::serving_warp() & 1),
                              static_cast<std::uint32_t>(step));
     }
@@ -339,12 +345,16 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
   MACHINE_DEVICE std::uint32_t* taken(const Arguments& a) const {
     return reinterpret_cast<std::uint32_t*>(a.exchange + plan_of(a).behind_tiles + 2 * kGramBytes);
   }
+  MACHINE_DEVICE bool makes_gram() const { return kOfTeams == 0 && !leads() && block_index() < kGramParts; }
   /// Of rows, 8 apart, of both batches; made by two warps, each with half of the next batch's rows.
   struct GramPart {
     int number, half;
     MACHINE_DEVICE int next_row() const { return number >> 3; }
     MACHINE_DEVICE int this_row() const { return number & 7; }
   };
+  MACHINE_DEVICE GramPart own_part() const {
+    return {static_cast<int>(block_index()), Base::serving_warp() & 1};
+  }
   /// By teams behind the members, which have nothing else to do: all parts of all steps.
   MACHINE_DEVICE void make_grams(const Arguments& a) {
     constexpr int kPairs = kThreadCount / 64;  // of warps
@@ -356,7 +366,7 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
       if (warp_ == 0) await_taken(a, step - 2);
       if (block_sync_or(waiter_.timed_out)) return;
 #pragma unroll 1
-      for (int number = first; number < kGramParts; number += kGramTeams * kTeam * kPairs) {
+      for (int number = first; number < kGramParts; number += kOfTeams * kTeam * kPairs) {
         const GramPart part = {number, warp_ & 1};
         float sum[2][4] = {};
 #pragma unroll 1
@@ -536,15 +546,26 @@ class SliceAheadMember : AheadBase<Format, kTeam, kSlices> {
   }
 };
 
-template <class Format, int kTeam, int kSlices>
+template <class Format, int kTeam, int kSlices, int kOfTeams>
 SliceKernel slice_ahead_kernel_with() {
-  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices>>(
-      {.form = Form::kGrid, .pairs = 1, .team = kTeam, .own = 1, .ahead_slices = kSlices});
+  return slice_kernel_of_members<SliceAheadMember<Format, kTeam, kSlices, kOfTeams>>(
+      {.form = Form::kGrid,
+       .pairs = 1,
+       .team = kTeam,
+       .own = 1,
+       .ahead_slices = kSlices,
+       .gram_teams = kOfTeams});
+}
+template <class Format, int kOfTeams>
+SliceKernel slice_ahead_kernel_of(int team, int slices) {
+  if (slices == 1) return slice_ahead_kernel_with<Format, 4, 1, kGramTeams>();
+  return team == 3 ? slice_ahead_kernel_with<Format, 3, 2, kOfTeams>()
+                   : slice_ahead_kernel_with<Format, 4, 2, kOfTeams>();
 }
 template <class Format>
-SliceKernel slice_ahead_kernel_of(int team, int slices) {
-  if (slices == 1) return slice_ahead_kernel_with<Format, 4, 1>();
-  return team == 3 ? slice_ahead_kernel_with<Format, 3, 2>() : slice_ahead_kernel_with<Format, 4, 2>();
+SliceKernel slice_ahead_kernel_of(int team, int slices, int gram_teams) {
+  return gram_teams > 0 ? slice_ahead_kernel_of<Format, kGramTeams>(team, slices)
+                        : slice_ahead_kernel_of<Format, 0>(team, slices);
 }
 
 }  // namespace headroom::resident

@@ -3,8 +3,8 @@
 
 namespace headroom::resident {
 
-SliceKernel slice_ahead_kernel_fp32(int team, int slices) {
-  return slice_ahead_kernel_of<SliceFp32>(team, slices);
+SliceKernel slice_ahead_kernel_fp32(int team, int slices, int gram_teams) {
+  return slice_ahead_kernel_of<SliceFp32>(team, slices, gram_teams);
 }
 
 }  // namespace headroom::resident

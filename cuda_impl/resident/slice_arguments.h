@@ -60,18 +60,20 @@ struct SliceKernel {
   int threads = 0;  // of a block
   bool whole = false;
   int ahead_slices = 0;
+  int gram_teams = 0;
 
   bool takes(Precision precision, const SlicePlan& plan) const {
     return form == plan.form && pairs == plan.pairs && team == plan.team && own == plan.own &&
            (layers == 0 || layers == plan.layers) && whole == sums_whole(precision, plan) &&
-           ahead_slices == headroom::resident::ahead_slices(plan);
+           ahead_slices == headroom::resident::ahead_slices(plan) &&
+           gram_teams == headroom::resident::gram_teams(plan);
   }
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
 SliceKernel slice_kernel_fp32(int pairs, int team);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
-SliceKernel slice_ahead_kernel_fp32(int team, int slices);
+SliceKernel slice_ahead_kernel_fp32(int team, int slices, int gram_teams);
 SliceKernel slice_packed_kernel_tf32();
 SliceKernel slice_whole_rows_kernel_tf32();
 SliceKernel slice_wide_rows_kernel_tf32();

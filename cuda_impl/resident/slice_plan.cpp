@@ -121,8 +121,9 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
           std::to_string(end) + " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
 }
 
+/// may_be_ahead: whether the first layer's sums may be made a step ahead.
 SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
-                  int own, int gram_teams) {
+                  int own, bool may_be_ahead, int gram_teams) {
   require(gram_teams == 0 || (form == Form::kGrid && own == 1),
           "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
@@ -173,10 +174,12 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
     if (sixteen && plan.layers == 4) plan.members = kMaxCluster;  // with whole sums
   }
-  const bool ahead = gram_teams > 0;
-  require(!ahead || may_sum_ahead(precision, plan.layers, team, plan.pairs),
-          "no first layer a step ahead, and so no teams that make x x'");
+  // Of x x' so many thread blocks make a part each, if no teams more make it.
+  const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs) &&
+                     (gram_teams > 0 || !is_narrow_ahead(team, plan.members));
   require(ahead || team != 3, "teams of three have the first layer a step ahead or nothing");
+  require(ahead || gram_teams == 0, "no first layer a step ahead, and so no teams that make x x'");
+  if (ahead && gram_teams == 0) plan.members = std::max(plan.members, divide_up(kGramParts, 2 * team) * 2);
   if (rows) plan.members = kRowsMembers;
   const int thread_blocks = (plan.members / own + gram_teams) * team;
   require(
@@ -245,7 +248,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
                                  (form == Form::kGrid && turns_tiles(precision, plan.layers, team, own))));
     if (ahead) {
       plan.behind_tiles = plan.exchange_bytes;
-      plan.exchange_bytes += 2 * kGramBytes + plan.members * kTakenWords * 4;
+      plan.exchange_bytes += 2 * kGramBytes + (gram_teams > 0 ? plan.members * kTakenWords * 4 : 0);
     }
   }
   require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
@@ -268,7 +271,12 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
 
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
                           int team, int own, int gram_teams) {
-  return lay_out(workload, precision, form, limits, team, own, gram_teams);
+  if (gram_teams > 0) return lay_out(workload, precision, form, limits, team, own, true, gram_teams);
+  if (form == Form::kGrid && own == 1) try {
+      return lay_out(workload, precision, form, limits, team, own, true, 0);
+    } catch (const UnsupportedError&) {  // no room for what is ahead, or for this network
+    }
+  return lay_out(workload, precision, form, limits, team, own, false, 0);
 }
 
 }  // namespace headroom::resident

@@ -29,7 +29,8 @@ inline constexpr int kRowsMembers = 64, kRowsPairs = kRowsMembers / 2 / kWarps /
                      kRowsMatrixBytes = kRowsMembers / 2 * 256, kRowsWeightBytes = 6 * kRowsMatrixBytes;
 inline constexpr int kRowsBarriers = 11, kRowsWarps = kWarps + 5;
 /// What a first layer a step ahead takes (slice_ahead.cuh): four parts of a tile, the tile, and fp32 [32, 32]; and two of these
-/// over the grid, each element beside the number of its step. Behind them, of every team that takes it four words: the last step whose two warps of two members have taken.
+/// over the grid, each element beside the number of its step. Behind them, if teams of their own make it, of every team that takes
+/// it four words: the last step whose two warps of two members have taken.
 inline constexpr int kAheadBytes = 5 * 1024 + 4096, kGramBytes = 32 * 32 * 8, kTakenWords = 4;
 inline constexpr int kAheadInputWarps = 4;  // that have the first layer
 inline constexpr int kTeamBarrierBytes = 8 * (2 * kTeamWarps + 1);
@@ -44,13 +45,16 @@ constexpr bool keeps_columns(Precision precision, int pairs, int team) {
 constexpr bool publishes_columns(Precision precision, int pairs, int team) {
   return precision == Precision::kTf32 && team > 1 && pairs >= 2;
 }
-/// Whether the first layer's sums may be made a step ahead (slice_ahead.cuh). With three layers a step is too short for it.
-constexpr bool may_sum_ahead(Precision precision, int layers, int team, int pairs) {
+/// Whether the first layer's sums are made a step ahead (slice_ahead.cuh), if there is room for what that takes. With three
+/// layers a step is too short for it.
+constexpr bool sums_ahead(Precision precision, int layers, int team, int pairs) {
   return precision == Precision::kFp32 && layers >= 4 && team > 2 && pairs == 1;
 }
-/// Parts of x x' then, each made by two warps of so many teams, which are there beside the members.
+/// Parts of x x' then: each is made by one of the first thread blocks or, where so many teams more are resident beside the
+/// members, by two warps of theirs.
 inline constexpr int kGramParts = 64, kGramTeams = 3;
-/// Whether a warp with hidden columns has one slice then, and not two.
+/// Whether a warp with hidden columns has one slice then, and not two. So few teams leave room for those that make x x', and have
+/// no other kernel.
 constexpr bool is_narrow_ahead(int team, int members) { return team == 4 && members <= 4 * team; }
 /// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
 /// read them from the L2 a second time.
@@ -247,7 +251,9 @@ constexpr bool sums_ahead(const SlicePlan& plan) {
   return plan.form == Form::kGrid && plan.exchange_offset >= 0;
 }
 /// Teams behind the members that make x x' for them. They are told what was taken, behind both.
-constexpr int gram_teams(const SlicePlan& plan) { return sums_ahead(plan) ? kGramTeams : 0; }
+constexpr int gram_teams(const SlicePlan& plan) {
+  return sums_ahead(plan) && plan.exchange_bytes > plan.behind_tiles + 2 * kGramBytes ? kGramTeams : 0;
+}
 /// Of a launch.
 constexpr int thread_blocks(const SlicePlan& plan) {
   return (plan.members / plan.own + gram_teams(plan)) * plan.team;
@@ -266,7 +272,7 @@ constexpr std::int64_t slot_bytes(int members, int tile, bool columns) {
 
 #ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// Throws UnsupportedError with what does not fit: layers, batch, classes, widths, or bytes. gram_teams: 0, or kGramTeams, with
-/// which the first layer's sums are made a step ahead.
+/// which the first layer's sums are made a step ahead or nothing is.
 SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
                           int team = 1, int own = 1, int gram_teams = 0);
 #endif

@@ -32,19 +32,11 @@ class RowClusters {
     std::uint32_t first, second;
   };
   /// Where this lane publishes, known before there is anything to publish: 16 bytes of the tile, to every other member, with the
-  /// lane 16 further, which holds the same. `ways`: how far it is from this member's shared memory to those of others, from itself on. Read
-  /// anew for every tile, ahead of it: what can be computed, the compiler would compute when it is waited for.
+  /// lane 16 further, which holds the same.
   struct Publication {
     std::uint32_t tile, barrier, to[kMaxCluster / 2];
     bool lost;
   };
-  MACHINE_DEVICE static Publication publication(std::uint32_t tile, std::uint32_t barrier, bool lost,
-                                                const std::uint32_t* ways, int lane) {
-    Publication publication = {tile + static_cast<std::uint32_t>((lane & 15) * 16), barrier, {}, lost};
-#pragma unroll
-    for (int i = 0; i < kMaxCluster / 2; ++i) publication.to[i] = ways[2 * i + (lane >> 4)];
-    return publication;
-  }
   MACHINE_DEVICE static void publish(const Publication& publication, const Two& two, int lane) {
     const int from = 2 * (lane & 15);
     const uint4 packet = make_uint4(shuffle_from(two.first, from), shuffle_from(two.second, from),

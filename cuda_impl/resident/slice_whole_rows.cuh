@@ -522,10 +522,14 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     ways(a)[lane_] = remote_address(here, static_cast<std::uint32_t>(member_ + lane_) % kSlices) - here;
   }
   MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
-    return Shared::publication(shared_address(shared_memory()) + exchange_.buffer(a, exchange) +
-                                   static_cast<std::uint32_t>(member_ * kTile),
+    Publication publication = {shared_address(shared_memory()) + exchange_.buffer(a, exchange) +
+                                   static_cast<std::uint32_t>(member_ * kTile + (lane_ & 15) * 16),
                                exchange_.barrier(a, exchange),
-                               exchange == a.lost_exchange || waiter_.timed_out, ways(a), lane_);
+                               {},
+                               exchange == a.lost_exchange || waiter_.timed_out};
+#pragma unroll
+    for (int i = 0; i < kSlices / 2; ++i) publication.to[i] = ways(a)[2 * i + (lane_ >> 4)];
+    return publication;
   }
   MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
     Shared::publish(publication, two, lane_);

@@ -491,9 +491,14 @@ class SliceWideRowsMember : RowClusters<Format> {
     return shared_memory() + Rows::kExchangeBuffers + exchange * Rows::kExchange;
   }
   MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
-    return Shared::publication(
-        shared_address(buffer(exchange)) + static_cast<std::uint32_t>(own_slice(part_) * kTile),
-        exchange_barrier(exchange), exchange == a.lost_exchange || waiter_.timed_out, ways(), lane_);
+    Publication publication = {shared_address(buffer(exchange)) +
+                                   static_cast<std::uint32_t>(own_slice(part_) * kTile + (lane_ & 15) * 16),
+                               exchange_barrier(exchange),
+                               {},
+                               exchange == a.lost_exchange || waiter_.timed_out};
+#pragma unroll
+    for (int i = 0; i < kMaxCluster / 2; ++i) publication.to[i] = ways()[2 * i + (lane_ >> 4)];
+    return publication;
   }
   MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
     Shared::publish(publication, two, lane_);

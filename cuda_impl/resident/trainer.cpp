@@ -297,22 +297,22 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   if (precision == Precision::kFp32 ||
       (precision == Precision::kTf32 && (workload.inputs() > 64 || workload.layers() == 4)))
     std::reverse(slice_forms.begin(), slice_forms.end());
-  const auto consider_slices = [&](Form form, const Sharing& sharing, int gram_teams) {
-    consider([&] {
-      const SlicePlan plan =
-          make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own, gram_teams);
-      if (maker != nullptr) return Program(plan, maker->make(plan, precision));
-      const SliceKernel kernel = slice_kernel(precision, plan);
-      return Program(plan, kernel.function, kernel.threads);
-    });
+  const auto consider_slices = [&](Form form, const Sharing& sharing) {
+    for (const int gram_teams : {kGramTeams, 0})
+      consider([&] {
+        const SlicePlan plan =
+            make_slice_plan(workload, precision, form, limits, sharing.team, sharing.own, gram_teams);
+        if (maker != nullptr) return Program(plan, maker->make(plan, precision));
+        const SliceKernel kernel = slice_kernel(precision, plan);
+        return Program(plan, kernel.function, kernel.threads);
+      });
   };
   if (allowed(Kernel::kSlices)) {
     if (const auto sharing = row_clusters(workload, precision, options))
-      consider_slices(Form::kCluster, *sharing, 0);
+      consider_slices(Form::kCluster, *sharing);
     for (const Form form : slice_forms)
-      for (const int gram_teams : {kGramTeams, 0})
-        for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
-          consider_slices(form, sharing, gram_teams);
+      for (const Sharing& sharing : sharings_to_try(workload, precision, form, options))
+        consider_slices(form, sharing);
   }
   if (has_faster_slices) consider_columns();
   const bool has_patches = in_sixteen_bits(precision) && workload.layers() == kPatchLayers;

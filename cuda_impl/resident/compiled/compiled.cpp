@@ -153,7 +153,7 @@ std::pair<std::string, std::string> members_of(const SlicePlan& plan, Precision 
             "SliceTurnedMember<" + (precision == Precision::kBf16 ? "SliceFiniteBf16" : format) + ">"};
   if (precision == Precision::kFp32 && sums_ahead(plan))
     return {"slice_ahead.cuh", "SliceAheadMember<" + format + ", " + number(plan.team) + ", " +
-                                   number(ahead_slices(plan)) + ">"};
+                                   number(ahead_slices(plan)) + ", " + number(gram_teams(plan)) + ">"};
   if (packs_tiles(precision, plan.layers, plan.team, plan.own))
     return {"slice_packed.cuh", "SlicePackedMember<" + format + ">"};
   if (sums_whole(precision, plan)) {
