@@ -2,11 +2,9 @@
 #include <stdexcept>
 
 #include "device/check.h"
-#include "resident/arguments.h"
 #include "resident/block_arguments.h"
 #include "resident/block_fma.cuh"
 #include "resident/column_arguments.h"
-#include "resident/formats.cuh"
 #include "resident/packed_tf32.cuh"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
@@ -14,46 +12,6 @@
 
 namespace headroom::resident {
 namespace {
-
-/// One thread a lane and place: rows g + 8i of chunk t of a unit, and column g of chunk i of the same unit.
-template <class Format>
-__global__ void pack(Plan plan, const float* features /* [batches * batch, in] */, std::int64_t places,
-                     unsigned char* x_rows, unsigned char* x_columns) {
-  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const std::int64_t place = thread / 32;
-  if (place >= places) return;
-  const int lane = static_cast<int>(thread % 32), g = lane >> 2, t = lane & 3;
-  const int units = plan.layer[0].in_units, in = plan.layer[0].in;
-  const int i = static_cast<int>(place % 4), unit = static_cast<int>(place / 4 % units);
-  const int group = static_cast<int>(place / 4 / units % plan.groups);
-  const std::int64_t batch = place / 4 / units / plan.groups;
-  const auto feature = [&](int row_in_group, int column) {
-    const int row = group * kGroupRows + row_in_group;
-    return row < plan.batch && column < in ? features[(batch * plan.batch + row) * in + column] : 0.0f;
-  };
-  float row[8], column[8];
-  for (int k = 0; k < 8; ++k) {
-    row[k] = feature(g + 8 * i, unit * kUnitColumns + t * kChunkColumns + k);
-    // The orders of Format::column(), see formats.cuh.
-    const int source_row = Format::kElementBytes == 2 ? 8 * (k / 2) + 2 * t + k % 2 : 4 * k + t;
-    column[k] = feature(source_row, unit * kUnitColumns + i * kChunkColumns + g);
-  }
-  const typename Format::Values rounded_row = Format::round(row), rounded_column = Format::round(column);
-  for (int part = 0; part < Format::kParts; ++part) {
-    const std::int64_t byte = (place * Format::kParts + part) * 512 + lane * 16;
-    *reinterpret_cast<uint4*>(x_rows + byte) = part_of(rounded_row, part);
-    *reinterpret_cast<uint4*>(x_columns + byte) = part_of(rounded_column, part);
-  }
-}
-
-template <class Format>
-void pack_as(const Plan& plan, const float* features, std::int64_t batches, unsigned char* x_rows,
-             unsigned char* x_columns, cudaStream_t stream) {
-  const std::int64_t places = batches * plan.groups * plan.layer[0].in_units * 4;
-  pack<Format><<<static_cast<unsigned>((places * 32 + 255) / 256), 256, 0, stream>>>(plan, features, places,
-                                                                                     x_rows, x_columns);
-  CUDA_CHECK(cudaGetLastError());
-}
 
 /// One thread a lane of a pair of tiles, in the order in which instructions take them. x_columns: every 8x8 block
 /// transposed, for products that take columns. by_cluster: rows for clusters that divide them, [4 clusters] [pairs]. as_told:
@@ -252,9 +210,9 @@ void pack_columns(const ColumnPlan& plan, Precision precision, const float* feat
 std::vector<Sharing> slice_sharings(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
-      return {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
+      return {{4, 1}, {3, 1}, {2, 1}};
     case Precision::kTf32:
-      return {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
+      return {{4, 1}, {2, 1}, {2, 2}};
     case Precision::kFp16:
     case Precision::kBf16:
       return {{2, 2}, {2, 1}, {1, 1}};
@@ -275,15 +233,15 @@ SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
   switch (precision) {
     case Precision::kFp32:
       return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan), gram_teams(plan))
-                              : slice_kernel_fp32(form, pairs, plan.team);
+                              : slice_kernel_fp32(pairs, plan.team);
     case Precision::kTf32:
       if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
       if (!sums_whole(precision, plan)) return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
       return plan.own == 2 ? slice_wide_rows_kernel_tf32() : slice_whole_rows_kernel_tf32();
     case Precision::kFp16:
-      return slice_kernel_fp16(form, pairs, layers, plan.own, sums_whole(precision, plan));
+      return slice_kernel_fp16(form, pairs, plan.own, sums_whole(precision, plan));
     case Precision::kBf16:
-      return slice_kernel_bf16(form, pairs, layers, plan.own, sums_whole(precision, plan));
+      return slice_kernel_bf16(form, pairs, plan.own, sums_whole(precision, plan));
   }
   throw std::logic_error("slice_kernel: not a Precision");
 }
@@ -297,35 +255,6 @@ SliceKernel slice_kernel(Precision precision, const SlicePlan& plan) {
                                 std::to_string(plan.team) + " thread blocks own " + std::to_string(plan.own) +
                                 " slices of " + std::to_string(plan.pairs) + " pairs a warp");
   return kernel;
-}
-
-void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
-                 unsigned char* x_rows, unsigned char* x_columns, cudaStream_t stream) {
-  switch (precision) {
-    case Precision::kFp32:
-      return pack_as<Fp32>(plan, features, batches, x_rows, x_columns, stream);
-    case Precision::kTf32:
-      return pack_as<Tf32>(plan, features, batches, x_rows, x_columns, stream);
-    case Precision::kFp16:
-      return pack_as<Fp16>(plan, features, batches, x_rows, x_columns, stream);
-    case Precision::kBf16:
-      return pack_as<Bf16>(plan, features, batches, x_rows, x_columns, stream);
-  }
-  throw std::logic_error("pack_inputs: not a Precision");
-}
-
-const void* resident_kernel(Precision precision, Form form) {
-  switch (precision) {
-    case Precision::kFp32:
-      return resident_kernel_fp32(form);
-    case Precision::kTf32:
-      return resident_kernel_tf32(form);
-    case Precision::kFp16:
-      return resident_kernel_fp16(form);
-    case Precision::kBf16:
-      return resident_kernel_bf16(form);
-  }
-  throw std::logic_error("resident_kernel: not a Precision");
 }
 
 }  // namespace headroom::resident

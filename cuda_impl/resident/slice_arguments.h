@@ -45,7 +45,8 @@ __device__ constexpr const SlicePlan& plan_of(const SliceArguments&) { return kS
 #endif
 
 #ifndef HEADROOM_COMPILED_ALONE
-/// The ways to share that a precision has kernels for, in the order in which they are tried. In 16 bits teams of one slice divide rows.
+/// The ways to share over the grid that a precision has kernels for, in the order in which they are tried. In 16 bits teams of one slice
+/// divide rows.
 std::vector<Sharing> slice_sharings(Precision precision);
 #endif
 
@@ -70,7 +71,7 @@ struct SliceKernel {
 };
 /// The kernel for a precision and plan. Throws std::invalid_argument if there is none.
 SliceKernel slice_kernel(Precision precision, const SlicePlan& plan);
-SliceKernel slice_kernel_fp32(Form form, int pairs, int team);
+SliceKernel slice_kernel_fp32(int pairs, int team);
 SliceKernel slice_kernel_tf32(Form form, int pairs, int layers, int team, int own);
 SliceKernel slice_ahead_kernel_fp32(int team, int slices, int gram_teams);
 SliceKernel slice_packed_kernel_tf32();
@@ -79,8 +80,8 @@ SliceKernel slice_wide_rows_kernel_tf32();
 SliceKernel slice_whole_pair_kernel(Precision precision, int clusters);
 SliceKernel slice_rows_kernel(Precision precision);
 SliceKernel slice_turned_kernel(Precision precision);
-SliceKernel slice_kernel_fp16(Form form, int pairs, int layers, int own, bool whole);
-SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole);
+SliceKernel slice_kernel_fp16(Form form, int pairs, int own, bool whole);
+SliceKernel slice_kernel_bf16(Form form, int pairs, int own, bool whole);
 
 #ifndef HEADROOM_COMPILED_ALONE
 /// inputs [batches * batch, in] fp32 -> both orders, rounded to the precision, padding zero. Asynchronous.

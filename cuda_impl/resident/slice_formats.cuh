@@ -18,7 +18,7 @@
 #include "machine/mma.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
-#include "resident/formats.cuh"
+#include "resident/eight.cuh"
 #include "resident/slice_plan.h"
 
 namespace headroom::resident {
@@ -613,6 +613,18 @@ struct Tf32Slices : TensorLastLayer<Tf32Slices, Eight<4>> {
   MACHINE_DEVICE static int master_lane(int lane) { return lane; }
 };
 
+/// Adds up `value` over the four lanes of a quad, always as (0 + 2) + (1 + 3); lane t keeps values 2t and 2t + 1.
+MACHINE_DEVICE float2 sum_quad(const float (&value)[8], int lane) {
+  const bool upper = (lane & 2) != 0, odd = (lane & 1) != 0;
+  float half[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    half[i] = (upper ? value[i + 4] : value[i]) + shuffle_xor(upper ? value[i] : value[i + 4], 2);
+  const float first = (odd ? half[2] : half[0]) + shuffle_xor(odd ? half[0] : half[2], 1);
+  const float second = (odd ? half[3] : half[1]) + shuffle_xor(odd ? half[1] : half[3], 1);
+  return make_float2(first, second);
+}
+
 /// Multiply-adds. In a product lane (g, t) sums its own columns for its rows and all outputs; pair j of a lane's sums
 /// are outputs 2 * (j ^ t) and the next, so that adding up a quad leaves outputs 2t and 2t + 1 in lane t. In a weight
 /// gradient it sums its own rows for its columns and all outputs, pair j being outputs 2 * (j ^ (g >> 1)): adding up the
@@ -623,7 +635,12 @@ struct Fp32Slices {
   static constexpr bool kSpareBit = false, kFirstInRegisters = false;
   using Values = Eight<8>;
 
-  MACHINE_DEVICE static Values round(const float (&v)[8]) { return ThirtyTwoBit::store_exactly(v); }
+  MACHINE_DEVICE static Values round(const float (&v)[8]) {
+    Values values;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values.word[i] = float_to_bits(v[i]);
+    return values;
+  }
   MACHINE_DEVICE static Values masked(const float (&v)[8], const Values& hidden) {
     Values values;
 #pragma unroll

@@ -3,9 +3,9 @@
 
 namespace headroom::resident {
 
-SliceKernel slice_kernel_bf16(Form form, int pairs, int layers, int own, bool whole) {
+SliceKernel slice_kernel_bf16(Form form, int pairs, int own, bool whole) {
   if (whole) return slice_whole_kernel_of<SliceBf16>();
-  return own == 2 ? slice_pair_kernel_of<SliceBf16>() : slice_kernel_of<SliceBf16>(form, pairs, layers);
+  return own == 2 ? slice_pair_kernel_of<SliceBf16>() : slice_kernel_of<SliceBf16>(form, pairs);
 }
 
 }  // namespace headroom::resident

@@ -3,10 +3,8 @@
 
 namespace headroom::resident {
 
-SliceKernel slice_kernel_fp32(Form form, int pairs, int team) {
-  if (form == Form::kCluster) return slice_steps_kernel<SliceFp32, SliceCluster, 1>();
+SliceKernel slice_kernel_fp32(int pairs, int team) {
   if (team == 4) return slice_steps_kernel<SliceFp32, SliceGrid, 1, 0, 4>();
-  if (team == 1) return slice_steps_kernel<SliceFp32, SliceGrid, 1>();
   return pairs == 1 ? slice_steps_kernel<SliceFp32, SliceGrid, 1, 0, 2>()
                     : slice_steps_kernel<SliceFp32, SliceGrid, 2, 0, 2>();
 }

@@ -19,11 +19,9 @@
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
 #include "resident/packed_tf32.cuh"
-#include "resident/slice_step.cuh"
+#include "resident/slice_two.cuh"
 
 namespace headroom::resident {
-
-inline constexpr int kPackedPairs = 4, kPackedLayers = 4;
 
 /// Packed tiles of a warp's pairs of slices.
 template <int kPairs>
@@ -150,92 +148,52 @@ class SlicePackedGrid {
 };
 
 template <class Format>
-class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPackedLayers, 2, 2> {
-  using Base = SliceMember<Format, SlicePackedGrid, kPackedPairs, kPackedLayers, 2, 2>;
-  static constexpr int kPairs = kPackedPairs, kOwn = 2, kLast = kPackedLayers - 1;
+class SlicePackedMember : SliceTwoMember<Format, SlicePackedGrid, SlicePackedMember<Format>> {
+  using Base = SliceTwoMember<Format, SlicePackedGrid, SlicePackedMember>;
+  friend Base;
+  using Base::batch_, Base::exchange_, Base::first_, Base::first_sums_, Base::input_begin_,
+      Base::input_pairs_, Base::kInputs, Base::kLast, Base::kOwn, Base::kPairs, Base::kTile, Base::lane_,
+      Base::next_batch_, Base::waiter_, Base::warp_;
+  using typename Base::AcrossWeights;
+  using typename Base::Addends;
   using typename Base::Arguments;
+  using typename Base::MatrixWeights;
+  using typename Base::Own;
+  using typename Base::PairWeights;
   using typename Base::Place;
+  using typename Base::Taken;
+  using typename Base::TurnedOwn;
   using typename Base::Values;
   using typename Base::Weights;
-  using AcrossWeights = typename Format::AcrossWeights;
   using Half = typename Format::Half;
-  using Own = typename Format::Own;
   using Sums = typename Format::Sums;
-  using TurnedOwn = typename Format::TurnedOwn;
-  using Packed = PackedShare<kPairs>;
-  using Base::batch_, Base::exchange_, Base::first_, Base::first_sums_, Base::input_begin_,
-      Base::input_pairs_, Base::kInputs, Base::kTile, Base::lane_, Base::next_batch_, Base::skipped_,
-      Base::team_, Base::waiter_, Base::warp_;
+  static constexpr bool kSaysUniform = false;
 
  public:
-  using Base::kThreadCount;
+  using Base::kThreadCount, Base::run;
 
   MACHINE_DEVICE explicit SlicePackedMember(const Arguments& a) : Base(a) {}
 
-  MACHINE_DEVICE void run(const Arguments& a) {
-    Base::load(a);
-    exchange_.begin(a);
-    team_.begin(a);
-    next_batch_ = static_cast<int>(a.first_step % a.batches);
+ private:
+  using Inputs = PackedShare<kInputs>;
+
+  MACHINE_DEVICE void begin_inputs(const Arguments& a) {
     Inputs rows;
     load_inputs(a, rows, a.x_rows, next_batch_);
     Base::clear_first_sums();
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) multiply_first(rows, i);
-    int step = 0;
-    Packed gradient;  // of the second layer, kept until the next step has time to use it
-    while (step <= a.steps && pass(a, step, gradient)) ++step;
-    block_sync();
-    if (!waiter_.timed_out && step > a.steps) Base::store(a);
-    block_sync();
-    exchange_.end();
-    team_.end();
   }
-
- private:
-  /// Of a pair of slices, for both of the member's own.
-  struct PairWeights {
-    Weights own[kOwn];
-  };
-  struct MatrixWeights {
-    PairWeights pair[kPairs];
-  };
-  using Inputs = PackedShare<kInputs>;
-
-  /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  MACHINE_DEVICE bool pass(const Arguments& a, int step, Packed& gradient) {
-    const bool training = step < a.steps;
-    exchange_.begin_step(a, step);
-    Packed old;  // activations of the step before as columns, for an update that was put off
-    if (training) {
-      if (!forward_first(a, step, old)) return false;
-    } else {
-      exchange_.fetch_columns(a, old, 0);
-    }
-    if (step > 0 && warp_ == kWarps - 1 && Base::is_first()) Base::store_loss(a, step - 1);
-#pragma unroll
-    for (int layer = 1; layer < kLast; ++layer) {
-      if (step > 0) update_second_columns(a, step - 1, layer - 1, gradient);
-      MatrixWeights w;
-      update_rows(a, layer, step, old, w);
-      if (training)
-        forward(a, layer, step, w, old);
-      else
-        exchange_.fetch_columns(a, old, layer);
-    }
-    if (step > 0) update_second_columns(a, step - 1, kLast - 1, gradient);
-    AcrossWeights across[kPairs];
-    update_last(a, step, old, across);
-    if (!training) return true;
-
+  MACHINE_DEVICE void backward(const Arguments& a, int step, const AcrossWeights (&across)[kPairs],
+                               Taken& gradient) {
     MatrixWeights back;
-    load_weights(plan_of(a).columns_offset, 2, back);
+    Base::load_weights(plan_of(a).columns_offset, 2, back);
     logits(a, across, gradient);
     if (warp_ < Base::kLossWarps) Base::gradient_of_loss(a);
     block_sync();  // the logits' gradient is complete
     Place place = exchange_.template place<true>(a, Base::published_slice(), Base::publisher(),
                                                  Base::gradient_exchange(a, 1));
-    const Addends of_third = addends(a);
+    const Addends of_third = Base::addends(a);
     Half mask = load_mask(a, 1, step);
     Values below[2 * kPairs];
     gradient_below_last(a, gradient, across, below);
@@ -246,42 +204,23 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     if (warp_ == Base::kOwnGradientWarp) Base::own_gradient_below_last(a, step);
     Inputs columns, rows;
     load_inputs(a, columns, a.x_columns, batch_);
-    update_columns(a, 2, step, 0, kPairs, [&](int slice) { return Format::transposed(below[slice]); });
-    load_weights(plan_of(a).columns_offset, 1, back);
-    const Addends of_second = addends(a);
+    Base::update_columns(a, 2, step, 0, kPairs, [&](int slice) { return Format::transposed(below[slice]); });
+    Base::load_weights(plan_of(a).columns_offset, 1, back);
+    const Addends of_second = Base::addends(a);
     mask = load_mask(a, 0, step);
     exchange_.take(a, gradient, waiter_, Base::gradient_exchange(a, 1));
     load_inputs(a, rows, a.x_rows, next_batch_);
-    sum_pairs(a, back, [&](int slice) { return PackedTf32::operands(gradient.tile(slice)); });
+    sum_tiles(a, back, gradient);
     block_sync();
     publish_gradient(a, 0, step, place, of_second, mask);
     update_biases(a);
     Base::await_own_gradient(a, step);
     block_sync();  // the first layer's gradient is complete
     update_first_and_multiply(a, columns, rows);
-    return true;
   }
 
-  MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Packed& old) {
-    Base::next_batch(a);
-    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
-    const Addends own = addends(a, 0);
-    Base::store_partial(a, first_sums_);
-    if (block_sync_or(waiter_.timed_out)) return false;
-    publish_hidden(a, 0, step, place, own);
-    exchange_.fetch_columns(a, old, 0);
-    return true;
-  }
-  /// Leaves in `old` what the next layer's put-off update takes.
-  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Packed& old) {
-    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
-    const Addends own = addends(a, layer);
-    Packed below;
-    exchange_.take(a, below, waiter_, layer - 1);
-    exchange_.fetch_columns(a, old, layer);
-    sum_pairs(a, w, [&](int slice) { return PackedTf32::operands(below.tile(slice)); });
-    block_sync();
-    publish_hidden(a, layer, step, place, own);
+  MACHINE_DEVICE void sum_tiles(const Arguments& a, const MatrixWeights& w, const Taken& tiles) {
+    sum_pairs(a, w, [&](int slice) { return tile_of(tiles, slice); });
   }
   /// Partial sums of a product; tile(slice): what this warp takes.
   template <class Tile>
@@ -307,7 +246,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     return w;
   }
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Packed& hidden) {
+  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Taken& hidden) {
     Base::load_label(a);
     Weights w[kPairs], second[kPairs];
 #pragma unroll
@@ -333,7 +272,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     block_sync();
   }
   /// For this warp's columns.
-  MACHINE_DEVICE void gradient_below_last(const Arguments& a, const Packed& hidden,
+  MACHINE_DEVICE void gradient_below_last(const Arguments& a, const Taken& hidden,
                                           const AcrossWeights (&across)[kPairs],
                                           Values (&below)[2 * kPairs]) const {
     const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
@@ -349,41 +288,11 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
 
   // ---- publishing
 
-  /// Bytes of shared memory where this lane's addends of the next product begin, and of activations its bias. They are read behind the
-  /// barrier by those who are the last in a window, so where is computed before.
-  struct Addends {
-    std::uint32_t sums, bias;
-  };
-  MACHINE_DEVICE Addends addends(const Arguments& a) const {
-    const Publisher publisher = Base::publisher();
-    auto sums =
-        static_cast<std::uint32_t>(plan_of(a).partial_offset +
-                                   ((Base::partial_ ^ 1) * kOwn + Base::published()) * kWarps * kPartialTile +
-                                   (publisher.half * 32 + publisher.position) * 16);
-    compute_now(sums);
-    return {sums, 0};
-  }
-  MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
-    Addends own = addends(a);
-    own.bias = static_cast<std::uint32_t>(plan_of(a).bias_offset +
-                                          ((layer * kOwn + Base::published()) * 4 + (lane_ & 3)) * 8);
-    compute_now(own.bias);
-    return own;
-  }
-  MACHINE_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
-    const float4 total =
-        add_up<kWarps>(reinterpret_cast<const float4*>(shared_memory() + own.sums), kPartialTile / 16);
-    sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
-  }
   MACHINE_DEVICE void publish_hidden(const Arguments& a, int layer, int step, const Place& place,
                                      const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
-    add_up_partial(addends, sums);
-    const float2 bias = *reinterpret_cast<const float2*>(shared_memory() + addends.bias);
-    Base::sum_over_team(a, sums);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
+    Base::add_up_hidden(a, addends, sums);
     const Publisher publisher = Base::publisher();
     const uint4 packet = publisher.packet(Format::round_half(sums));
     if (Base::publishes()) exchange_.template publish<false>(a, packet, publisher, place);
@@ -395,7 +304,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
                                        const Addends& addends, const Half& hidden) {
     if (!Base::adds_up()) return;
     float sums[4];
-    add_up_partial(addends, sums);
+    Base::add_up_partial(addends, sums);
     Base::sum_over_team(a, sums);
     const Publisher publisher = Base::publisher();
     const Half gradient = Format::masked_half(sums, hidden);
@@ -413,65 +322,18 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
 
   // ---- updates
 
-  MACHINE_DEVICE static Values transposed_operands(const Packed& tiles, int slice) {
-    return Format::transposed(PackedTf32::operands(tiles.tile(slice)));
+  MACHINE_DEVICE static Values tile_of(const Taken& tiles, int slice) {
+    return PackedTf32::operands(tiles.tile(slice));
   }
-  /// Of the turned masters of a pair.
-  MACHINE_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
-    return {{Format::turned_weights(low, high, 0), Format::turned_weights(low, high, 1)}};
-  }
-  MACHINE_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      w.pair[i] = weights_of(Base::matrix(offset, layer, 0)[i * 32 + lane_],
-                             Base::matrix(offset, layer, 1)[i * 32 + lane_]);
-  }
-  /// masters += factor * own^T * columns, of the matrices at `offset`; columns(slice): as columns, what this warp has of the others'.
-  /// The masters that a lane updates are those whose weights it takes: no other lane is waited for.
-  template <bool kWeights, class Columns>
-  MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
-                             int begin, int end, Columns&& columns, MatrixWeights& w) const {
-    const auto own = TurnedOwn::load(own_tiles, lane_);
-    float4* mine[2] = {Base::matrix(offset, layer, 0) + lane_, Base::matrix(offset, layer, 1) + lane_};
-#pragma unroll
-    for (int i = begin; i < end; ++i) {
-      float4 value[2];
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice) {
-        value[slice] = mine[slice][i * 32];
-        const float4 sum = Format::outer_turned(columns(2 * i + slice), own);
-        if (i >= skipped_) value[slice] = Base::updated(a, value[slice], sum);
-        mine[slice][i * 32] = value[slice];
-      }
-      if constexpr (kWeights) w.pair[i] = weights_of(value[0], value[1]);
-    }
-  }
-  template <class Columns>
-  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
-                                     Columns&& columns) const {
-    MatrixWeights unused;
-    update<false>(a, plan_of(a).columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
-                  columns, unused);
-  }
-  /// A part of the second layer's, put off until the window of this exchange in the next step.
-  MACHINE_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
-                                            const Packed& gradient) const {
-    constexpr int kBegin[] = {0, 1, 2, kPairs};
-    update_columns(a, 1, step, kBegin[exchange], kBegin[exchange + 1],
-                   [&](int slice) { return transposed_operands(gradient, slice); });
-  }
-  /// From the step before, if there is one. Makes the weights of the product that follows.
-  MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Packed& old, MatrixWeights& w) {
-    if (step == 0) return load_weights(plan_of(a).rows_offset, layer, w);
-    exchange_.ready_columns(a, old, waiter_, layer - 1);
-    update<true>(
-        a, plan_of(a).rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
-        [&](int slice) { return PackedTf32::operands(old.tile(slice)); }, w);
-    if (layer == 2 && warp_ >= 6) update_bias(a, layer, warp_ - 6);
+  MACHINE_DEVICE static Values transposed(const Taken& tiles, int slice) {
+    return Format::transposed(tile_of(tiles, slice));
   }
   MACHINE_DEVICE void update_bias(const Arguments& a, int layer, int own) const {
     Base::update_bias(a, load_tile<Format::kWords>(Base::own_gradient(a, layer, own), lane_),
                       Base::floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + own));
+  }
+  MACHINE_DEVICE void update_third_bias(const Arguments& a) const {
+    if (warp_ >= 6) update_bias(a, 2, warp_ - 6);
   }
   /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
   /// gradients are complete.
@@ -481,33 +343,11 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     else if (warp_ >= 6)
       Base::update_last_bias(a, warp_ - 6);
   }
-  /// Both tiles of the last layer, and the weights that their products take.
-  MACHINE_DEVICE void update_last(const Arguments& a, int step, Packed& old,
-                                  AcrossWeights (&across)[kPairs]) {
-    float4* masters = Base::matrix(plan_of(a).last_offset[0], 1) + lane_;
-    float4 value[kPairs], high_value[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      value[i] = masters[i * 32], high_value[i] = Base::second_tile(a, i).load(lane_);
-    if (step > 0) {
-      exchange_.ready_columns(a, old, waiter_, kLast - 1);
-      const unsigned char* dlogits = shared_memory() + plan_of(a).dlogits_offset;
-      const Own own = Base::load_own(dlogits, 2 * kTile),
-                second_own = Base::load_own(dlogits + kTile, 2 * kTile);
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const Values first = PackedTf32::operands(old.tile(2 * i)),
-                     second = PackedTf32::operands(old.tile(2 * i + 1));
-        const float4 sum = Format::outer(first, second, own, lane_),
-                     high_sum = Format::outer(first, second, second_own, lane_);
-        if (i < skipped_) continue;
-        masters[i * 32] = value[i] = Base::updated(a, value[i], sum);
-        Base::second_tile(a, i).store(lane_, high_value[i] = Base::updated(a, high_value[i], high_sum));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) across[i] = {{rounded(value[i]), rounded(high_value[i])}};
+  MACHINE_DEVICE Own load_dlogits(const unsigned char* tile) const { return Base::load_own(tile, 2 * kTile); }
+  MACHINE_DEVICE static AcrossWeights across_weights(const float4& low, const float4& high) {
+    return {{rounded(low), rounded(high)}};
   }
+  MACHINE_DEVICE typename Base::Summed summed() const { return {Base::published(), Base::publisher().half}; }
 
   // ---- the first layer
 
@@ -530,7 +370,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
     if (warp_ == 4 || warp_ == 5) update_bias(a, 0, warp_ - 4);
   }
   MACHINE_DEVICE void multiply_first(const Inputs& rows, int i) {
-    const PairWeights w = weights_of(first_[i], first_[kInputs + i]);
+    const PairWeights w = Base::weights_of(first_[i], first_[kInputs + i]);
     const Values first = PackedTf32::operands(rows.tile(2 * i)),
                  second = PackedTf32::operands(rows.tile(2 * i + 1));
 #pragma unroll
@@ -553,7 +393,7 @@ class SlicePackedMember : SliceMember<Format, SlicePackedGrid, kPackedPairs, kPa
 template <class Format>
 SliceKernel slice_packed_kernel_of() {
   return slice_kernel_of_members<SlicePackedMember<Format>>(
-      {.form = Form::kGrid, .pairs = kPackedPairs, .team = 2, .own = 2, .layers = kPackedLayers});
+      {.form = Form::kGrid, .pairs = kTwoPairs, .team = 2, .own = 2, .layers = kTwoLayers});
 }
 
 }  // namespace headroom::resident

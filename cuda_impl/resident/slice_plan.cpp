@@ -159,11 +159,13 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
           std::to_string(plan.layers) + " layers, thread blocks that divide rows have 4");
   plan.pairs = own == 2 ? 4 : rows ? kRowsPairs : 1;
   while (plan.pairs * kWarps * team * kPairColumns < widest) plan.pairs *= 2;
-  require(plan.pairs <= (rows ? kRowsPairs : kMostPairs),
-          "a hidden layer of " + std::to_string(widest) + ", not up to " + (rows ? "512" : "1024"));
-  require(precision != Precision::kFp32 || (own == 1 && plan.pairs <= most_pairs_in_fp32(team)),
-          "a hidden layer of " + std::to_string(widest) + " in fp32, not up to " +
-              std::to_string(widest_in_fp32(team)));
+  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
+  require(sixteen || team > 1 || (form == Form::kCluster && precision == Precision::kTf32),
+          std::string(to_string(precision)) + " takes teams of thread blocks");
+  require(precision != Precision::kFp32 || own == 1, "two slices a thread block, in fp32 one");
+  const int most = rows ? kRowsPairs * kWarps * team * kPairColumns : widest_of_slices(precision, team, own);
+  require(widest <= most, "a hidden layer of " + std::to_string(widest) + " in " +
+                              std::string(to_string(precision)) + ", not up to " + std::to_string(most));
   // At least what one warp reads: a warp beyond the last pair reads the last ones, against weights of zero.
   const int slices = std::max(divide_up(widest, kSliceColumns), 2 * plan.pairs);
   plan.members = divide_up(slices, 2) * 2;
@@ -171,6 +173,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     plan.members = 2;
     while (plan.members < slices) plan.members *= 2;
     require(plan.members <= kMaxCluster, std::to_string(plan.members) + " thread blocks, a cluster holds 16");
+    if (sixteen && plan.layers == 4) plan.members = kMaxCluster;  // with whole sums
   }
   // Of x x' so many thread blocks make a part each, if no teams more make it.
   const bool ahead = may_be_ahead && sums_ahead(precision, plan.layers, team, plan.pairs) &&
@@ -194,8 +197,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   const bool packed = form == Form::kGrid && packs_tiles(precision, plan.layers, team, own);
   const std::int64_t own_tile =
       std::int64_t{plan.tile} * (keeps_columns(precision, plan.pairs, team) ? 2 : 1);
-  const std::int64_t kept =
-      std::int64_t{kept_layers(precision, plan.layers, team, ahead)} * kWarps * 2 * plan.pairs * plan.tile;
+  const std::int64_t kept = std::int64_t{kept_layers(ahead)} * kWarps * 2 * plan.pairs * plan.tile;
   plan.last_lanes = std::max(0, divide_up(plan.classes - kSliceColumns, 2));
 
   place_parameters(plan, plan.layers);

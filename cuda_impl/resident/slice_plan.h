@@ -2,7 +2,7 @@
 //
 // A member (thread block) owns exactly one slice of 8 columns of every hidden layer, and the whole last layer, which
 // must be narrow: so logits, loss and the gradient that leaves them need no exchange. That fixes every address and trip
-// count in a launch but the number of layers; what does not fit goes to the general kernel (plan.h).
+// count in a launch but the number of layers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace headroom::resident {
 
-inline constexpr int kSliceColumns = 8, kPairColumns = 16;
-inline constexpr int kMostPairs = 8;       // pairs of slices that a warp sums over: widths up to 1024
+inline constexpr int kPairColumns = 16;
 inline constexpr int kInputPairs = 7;      // the same of the inputs: up to 896
 inline constexpr int kMostClasses = 16;    // two tiles of logits
 inline constexpr int kTeamWarps = 4;       // that send to their team and wait for it
@@ -59,9 +58,7 @@ inline constexpr int kGramParts = 64, kGramTeams = 3;
 constexpr bool is_narrow_ahead(int team, int members) { return team == 4 && members <= 4 * team; }
 /// Of how many layers, the highest, a warp keeps the activations that it took for the update of the next step, rather than
 /// read them from the L2 a second time.
-constexpr int kept_layers(Precision precision, int layers, int team, bool ahead) {
-  return ahead || (precision == Precision::kTf32 && layers == 4 && team == 4) ? 3 : 0;
-}
+constexpr int kept_layers(bool ahead) { return ahead ? 3 : 0; }
 /// Whether masters are turned: [16 outputs of both slices, 8 columns] instead of [16 columns, 8 outputs]. A gradient takes
 /// as many instructions either way, and weights need no transposes then.
 constexpr bool turns_masters(Precision precision, int own) {
@@ -86,9 +83,14 @@ constexpr bool divides_rows(Precision precision, int team, int own) {
   return (precision == Precision::kFp16 || precision == Precision::kBf16) && team == 2 && own == 1;
 }
 
-/// Pairs of slices that a warp sums over in fp32. Unrolled, a step with more of them is longer than the instruction cache.
-constexpr int most_pairs_in_fp32(int team) { return team == 2 ? 2 : 1; }
-constexpr int widest_in_fp32(int team) { return most_pairs_in_fp32(team) * kWarps * team * kPairColumns; }
+/// Pairs of slices that a warp sums over. In fp32, unrolled, a step with more of them is longer than the instruction cache.
+constexpr int most_pairs(Precision precision, int team, int own) {
+  if (own == 2 || precision == Precision::kFp16 || precision == Precision::kBf16) return 4;
+  return team == 2 ? 2 : 1;
+}
+constexpr int widest_of_slices(Precision precision, int team, int own) {
+  return most_pairs(precision, team, own) * kWarps * team * kPairColumns;
+}
 
 /// Every hidden layer is treated as if it were as wide as the widest: weights beyond its width are zero and stay so.
 /// Offsets are bytes from the start of a member's shared memory. Tiles are [32 rows, 8 columns].
@@ -99,7 +101,7 @@ struct SlicePlan {
                          // in pair clusters (in_pair_clusters()) clusters that do so: see clusters()
   std::int32_t own;      // slices of every layer that a thread block, or team, owns: 1 or 2
   std::int32_t layers, batch, classes;
-  std::int32_t pairs;  // a warp's, of hidden columns: 1, 2, 4 or 8, the kernel's
+  std::int32_t pairs;  // a warp's, of hidden columns: 1, 2 or 4, the kernel's
   std::int32_t input_pairs;
   std::int32_t member_input_pairs;  // of them a thread block's, at most
   std::int32_t exchanges;           // hidden activations, then gradients from the highest layer down

@@ -92,10 +92,8 @@ class SliceMember {
   static constexpr int kInputs = (kWarps / kInputWarps * kInputPairs + kInputTeam - 1) /
                                  kInputTeam;   // pairs of inputs a warp has at most
   static constexpr int kHeld = kOwn * kPairs;  // pairs of one matrix of which a warp has the masters
-  /// fp32 with nothing to loop over: as in version 7, since version 8 is 2.7 us slower here.
-  static constexpr bool kLongBodies = !Format::kFirstInRegisters && kPairs == 1 && kTeam == 1;
   /// fp32: unrolled, the first layer's share of a step's instructions would not stay in the cache.
-  static constexpr bool kRollsInputs = !Format::kFirstInRegisters && !kLongBodies;
+  static constexpr bool kRollsInputs = !Format::kFirstInRegisters;
   // What is loaded before it is needed, as far as registers go.
   static constexpr bool kFetchesEarly = kPairs * Format::kWords <= 16;
   /// Pairs of inputs that are in registers before the first layer's gradient is complete. If there are any, the first
@@ -111,7 +109,7 @@ class SliceMember {
   static constexpr bool kMultipliesEarly = kEarlyInputs > 0;
   using EarlyInputs = Fragments[kEarlyInputs > 0 ? kEarlyInputs : 1];
   /// Layers whose activations are kept here for the update in the next step, and not read a second time.
-  static constexpr int kKeptLayers = kWhole ? 0 : kept_layers(Format::kPrecision, kLayers, kTeam, kAhead);
+  static constexpr int kKeptLayers = kept_layers(kAhead);
   /// Rows of the second layer are updated in the step itself, not when the next begins. With one slice a warp that is slower.
   static constexpr bool kUpdatesRowsEarly = kAhead && !kOneSlice;
   /// Old activations come as columns.
@@ -131,7 +129,7 @@ class SliceMember {
   static constexpr bool kLastOnTheWay = Format::kFirstInRegisters && kPairs * Format::kWords <= 16;
 
   MACHINE_DEVICE explicit SliceMember(const Arguments& a)
-      : warp_(kLongBodies ? thread_index() / 32 : uniform(thread_index() / 32)),
+      : warp_(uniform(thread_index() / 32)),
         lane_(thread_index() % 32),
         member_(kInClusters ? static_cast<int>(block_index() % kMaxCluster) : Team<kTeam>::number()),
         rank_(kInClusters ? static_cast<int>(block_index() / kMaxCluster) : Team<kTeam>::rank()),
@@ -268,7 +266,7 @@ class SliceMember {
     if constexpr (!kAhead)
       if (training && !forward_first(a, step, old)) return false;
     if (!training || kAhead) fetch_early(a, old, 0);
-    if (!kLongBodies && !kAhead && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
+    if (!kAhead && step > 0 && warp_ == kWarps - 1 && is_first()) store_loss(a, step - 1);
     if (!kServes && step > 0 && last > 1) update_columns(a, 1, step - 1, gradient);
 #pragma unroll kUnroll
     for (int layer = 1; layer < last; ++layer) {
@@ -294,11 +292,7 @@ class SliceMember {
     Tiles& hidden = kServes ? beside : gradient;
     logits(a, step, hidden, w, second);
     // Inputs are asked for while no tiles are on their way.
-    if constexpr (kLongBodies) {
-      stage_columns(a);
-      if (step + 1 < a.steps) stage_rows(a);
-      loss_and_gradient(a);
-    } else if (!kServes && warp_ < kLossWarps) {
+    if (!kServes && warp_ < kLossWarps) {
       gradient_of_loss(a);
     } else if (!kAhead && warp_ == kWarps - 1) {
       stage_columns(a);
@@ -354,21 +348,11 @@ class SliceMember {
 
   MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
     next_batch(a);
-    if constexpr (kLongBodies) wait_for_inputs(a, 0, plan_of(a).x_rows_offset, step);
     Place place;
     if constexpr (!kServes) place = exchange_.template place<false>(a, published_slice(), publisher(), 0);
-    if constexpr (kLongBodies) {
-      typename Format::Sums sums[1] = {};
-      for_inputs(a, a.x_rows, plan_of(a).x_rows_offset, batch_, [&](int i, const Fragments& x) {
-        Format::multiply_inputs(sums[0], i & 1, x, first_weights(a, i, 0), lane_);
-      });
-      fetch_early(a, old, 0);
-      store_partial(a, sums);
-    } else {
-      if constexpr (!kMultipliesEarly) multiply_first(a, step, batch_);
-      fetch_early(a, old, 0);
-      store_partial(a, first_sums_);
-    }
+    if constexpr (!kMultipliesEarly) multiply_first(a, step, batch_);
+    fetch_early(a, old, 0);
+    store_partial(a, first_sums_);
     if constexpr (kServes)
       step_sync();
     else if (block_sync_or(waiter_.timed_out))
@@ -507,14 +491,12 @@ class SliceMember {
     float power[4], sum = 0, label_distance = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      power[i] = kLongBodies ? exponential_checked(logit[i] - highest) : exponential(logit[i] - highest);
+      power[i] = exponential(logit[i] - highest);
       sum += power[i];
       if (class_of(i, t) == label_) label_distance = logit[i] - highest;
     }
     sum = quad_sum(sum);
-    const float inverse = row < plan_of(a).batch ? (kLongBodies ? divide_checked(a.gradient_scale, sum)
-                                                                : divide(a.gradient_scale, sum))
-                                                 : 0.0f;
+    const float inverse = row < plan_of(a).batch ? divide(a.gradient_scale, sum) : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       power[i] = power[i] * inverse - (class_of(i, t) == label_ ? a.gradient_scale : 0.0f);
@@ -540,7 +522,6 @@ class SliceMember {
   /// What nobody waits for: rows of the loss, the last layer's bias, and this member's part of the gradient below the
   /// last layer.
   MACHINE_DEVICE void finish_loss(const Arguments& a, int step) {
-    if constexpr (kLongBodies) return after_loss(a, step);
     if (!kServes && warp_ < kLossWarps && is_first()) keep_row_loss(a);
     if (!kBiasesInStep && !kAhead && warp_ == 6) update_last_bias(a);
     if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
@@ -560,17 +541,6 @@ class SliceMember {
       update_own_bias(a, warp_ - 5, factors(a));
     else if (warp_ >= 4)
       update_last_bias(a, warp_ - 4);
-  }
-  // The same with everything at once, where bodies are long.
-  MACHINE_DEVICE void loss_and_gradient(const Arguments& a) {
-    if (warp_ >= kLossWarps) return;
-    gradient_of_loss(a);
-    keep_row_loss(a);
-  }
-  MACHINE_DEVICE void after_loss(const Arguments& a, int step) {
-    if (warp_ == kWarps - 1 && is_first()) store_loss(a, step);
-    if (warp_ == 6) update_last_bias(a);
-    if (warp_ == kOwnGradientWarp) own_gradient_below_last(a, step);
   }
 
   MACHINE_DEVICE void store_loss(const Arguments& a, int step) {
@@ -1250,14 +1220,12 @@ class SliceMember {
                     [](const unsigned char* address) { return load_shared16(address); });
       else
         roll_inputs(unstaged, use, [](const unsigned char* address) { return load_constant16(address); });
-    } else if constexpr (!Format::kFirstInRegisters)  // long bodies
-      each(offset >= 0 ? shared_memory() + offset + begin : unstaged,
-           [](const unsigned char* address) { return load_generic16(address); });
-    else if (offset >= 0)
+    } else if (offset >= 0) {
       each(shared_memory() + offset + begin,
            [](const unsigned char* address) { return load_shared16(address); });
-    else
+    } else {
       each(unstaged, [](const unsigned char* address) { return load_constant16(address); });
+    }
   }
   /// One pair on its way while another is used.
   template <class Use, class Load>
@@ -1622,42 +1590,18 @@ SliceKernel slice_steps_kernel() {
        .layers = kLayers});
 }
 
-/// A cluster has at most 16 members: widths up to 128, one pair a warp. An unrolled step in tf32 has registers for two.
-template <class Format, int kLayers>
-SliceKernel slice_kernel_with(Form form, int pairs) {
-  if (form == Form::kCluster) return slice_steps_kernel<Format, SliceCluster, 1, kLayers>();
-  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1, kLayers>();
-  if (pairs == 2) return slice_steps_kernel<Format, SliceGrid, 2, kLayers>();
-  constexpr int kWideLayers = Format::kWords == 4 ? kLayers : 0;
-  if (pairs == 4) return slice_steps_kernel<Format, SliceGrid, 4, kWideLayers>();
-  return slice_steps_kernel<Format, SliceGrid, 8, kWideLayers>();
-}
-/// Of two thread blocks or, with one pair a warp, four.
-template <class Format, int kLayers>
-SliceKernel slice_team_kernel_with(int pairs, int team) {
-  if (team == 4) return slice_steps_kernel<Format, SliceGrid, 1, kLayers, 4>();
-  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1, kLayers, 2>();
-  if (pairs == 2) return slice_steps_kernel<Format, SliceGrid, 2, kLayers, 2>();
-  return slice_steps_kernel<Format, SliceGrid, 4, 0, 2>();
-}
-/// Four layers, the depth that is measured, have kernels of their own; the others take any.
-template <class Format>
-SliceKernel slice_kernel_of(Form form, int pairs, int layers) {
-  return layers == 4 ? slice_kernel_with<Format, 4>(form, pairs) : slice_kernel_with<Format, 0>(form, pairs);
-}
 /// A team of two thread blocks that own two slices of a wide network. With four layers there are slice_turned.cuh and
 /// slice_packed.cuh.
 template <class Format>
 SliceKernel slice_pair_kernel_of() {
   return slice_steps_kernel<Format, SliceGrid, 4, 0, 2, 2>();
 }
-/// With teams: of two or four thread blocks, which own one slice, or of two that own two of a wide network.
+/// Of thread blocks alone, in 16 bits: a cluster of them has widths up to 128 and one pair a warp.
 template <class Format>
-SliceKernel slice_kernel_of(Form form, int pairs, int layers, int team, int own) {
-  if (own == 2) return slice_pair_kernel_of<Format>();
-  if (team == 1) return slice_kernel_of<Format>(form, pairs, layers);
-  return layers == 4 ? slice_team_kernel_with<Format, 4>(pairs, team)
-                     : slice_team_kernel_with<Format, 0>(pairs, team);
+SliceKernel slice_kernel_of(Form form, int pairs) {
+  if (form == Form::kCluster) return slice_steps_kernel<Format, SliceCluster, 1>();
+  if (pairs == 1) return slice_steps_kernel<Format, SliceGrid, 1>();
+  return pairs == 2 ? slice_steps_kernel<Format, SliceGrid, 2>() : slice_steps_kernel<Format, SliceGrid, 4>();
 }
 
 }  // namespace headroom::resident

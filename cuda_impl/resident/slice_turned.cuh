@@ -18,11 +18,9 @@
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
-#include "resident/slice_step.cuh"
+#include "resident/slice_two.cuh"
 
 namespace headroom::resident {
-
-inline constexpr int kTurnedPairs = 4, kTurnedLayers = 4;
 
 /// As SliceGrid. What a team publishes of an exchange is, for each half of the rows, 16 bytes a lane of both its slices, as a product
 /// takes them; activations also as columns, behind all tiles.
@@ -155,86 +153,43 @@ class SliceTurnedGrid {
 };
 
 template <class Format>
-class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTurnedLayers, 2, 2> {
-  using Base = SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTurnedLayers, 2, 2>;
-  static constexpr int kPairs = kTurnedPairs, kOwn = 2, kLast = kTurnedLayers - 1;
+class SliceTurnedMember : SliceTwoMember<Format, SliceTurnedGrid, SliceTurnedMember<Format>> {
+  using Base = SliceTwoMember<Format, SliceTurnedGrid, SliceTurnedMember>;
+  friend Base;
+  using Base::exchange_, Base::input_pairs_, Base::kInputs, Base::kLast, Base::kOwn, Base::kPairs,
+      Base::kTile, Base::lane_, Base::next_batch_, Base::team_, Base::waiter_, Base::warp_;
+  using typename Base::AcrossWeights;
+  using typename Base::Addends;
   using typename Base::Arguments;
   using typename Base::EarlyInputs;
+  using typename Base::MatrixWeights;
+  using typename Base::Own;
   using typename Base::Place;
-  using typename Base::Tiles;
+  using typename Base::Taken;
+  using typename Base::TurnedOwn;
   using typename Base::Values;
   using typename Base::Weights;
-  using AcrossWeights = typename Format::AcrossWeights;
   using Fragments = typename Format::Fragments;
   using Half = typename Format::Half;
-  using Own = typename Format::Own;
-  using Sums = typename Format::Sums;
-  using TurnedOwn = typename Format::TurnedOwn;
-  using Base::batch_, Base::exchange_, Base::first_, Base::first_sums_, Base::input_pairs_, Base::kInputs,
-      Base::kTile, Base::lane_, Base::next_batch_, Base::skipped_, Base::team_, Base::waiter_, Base::warp_;
+  /// Said so, the number of the step is the same in all lanes for ptxas, too, which then leaves out all checks whether they have
+  /// parted.
+  static constexpr bool kSaysUniform = true;
 
  public:
-  using Base::kThreadCount;
+  using Base::kThreadCount, Base::run;
 
   MACHINE_DEVICE explicit SliceTurnedMember(const Arguments& a) : Base(a) {}
 
-  MACHINE_DEVICE void run(const Arguments& a) {
-    Base::load(a);
-    exchange_.begin(a);
-    team_.begin(a);
-    next_batch_ = static_cast<int>(a.first_step % a.batches);
+ private:
+  MACHINE_DEVICE void begin_inputs(const Arguments& a) {
     Base::begin_staging(a);
     Base::stage_rows(a);
     Base::multiply_first(a, 0, next_batch_);
-    int step = 0;
-    Tiles gradient;  // of the second layer, kept until the next step has time to use it
-    // Said so, the number of the step is the same in all lanes for ptxas, too, which then leaves out all checks whether they have
-    // parted.
-    while (step <= a.steps && pass(a, uniform(step), gradient)) ++step;
-    block_sync();
-    if (!waiter_.timed_out && step > a.steps) Base::store(a);
-    block_sync();
-    exchange_.end();
-    team_.end();
   }
-
- private:
-  /// Of a pair of slices, for both of the member's own.
-  struct PairWeights {
-    Weights own[kOwn];
-  };
-  struct MatrixWeights {
-    PairWeights pair[kPairs];
-  };
-
-  /// One step; behind the last one, only the updates that were put off. False if a wait ran out.
-  MACHINE_DEVICE bool pass(const Arguments& a, int step, Tiles& gradient) {
-    const bool training = step < a.steps;
-    exchange_.begin_step(a, step);
-    Tiles old;  // activations of the step before as columns, for an update that was put off
-    if (training) {
-      if (!forward_first(a, step, old)) return false;
-    } else {
-      exchange_.fetch_columns(a, old, 0);
-    }
-    if (step > 0 && warp_ == kWarps - 1 && Base::is_first()) Base::store_loss(a, step - 1);
-#pragma unroll
-    for (int layer = 1; layer < kLast; ++layer) {
-      if (step > 0) update_second_columns(a, step - 1, layer - 1, gradient);
-      MatrixWeights w;
-      update_rows(a, layer, step, old, w);
-      if (training)
-        forward(a, layer, step, w, old);
-      else
-        exchange_.fetch_columns(a, old, layer);
-    }
-    if (step > 0) update_second_columns(a, step - 1, kLast - 1, gradient);
-    AcrossWeights across[kPairs];
-    update_last(a, step, old, across);
-    if (!training) return true;
-
+  MACHINE_DEVICE void backward(const Arguments& a, int step, const AcrossWeights (&across)[kPairs],
+                               Taken& gradient) {
     MatrixWeights back;
-    load_weights(plan_of(a).columns_offset, 2, back);
+    Base::load_weights(plan_of(a).columns_offset, 2, back);
     logits(a, across, gradient);
     if (warp_ < Base::kLossWarps) {
       Base::gradient_of_loss(a);
@@ -245,54 +200,32 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     block_sync();  // the logits' gradient is complete
     Place place = exchange_.template place<true>(a, Base::published_slice(), Base::publisher(),
                                                  Base::gradient_exchange(a, 1));
-    Addends own = addends(a);
+    Addends own = Base::addends(a);
     gradient_below_last(a, gradient, across);
-    sum_pairs(a, back, gradient);
+    sum_tiles(a, back, gradient);
     block_sync();
     publish_gradient(a, 1, place, own);
     if (warp_ < Base::kLossWarps && Base::is_first()) Base::keep_row_loss(a);
     if (warp_ == Base::kOwnGradientWarp) own_gradient_below_last(a);
-    update_columns(a, 2, step, 0, kPairs, gradient);
-    load_weights(plan_of(a).columns_offset, 1, back);
+    Base::update_columns(a, 2, step, 0, kPairs, [&](int slice) { return transposed(gradient, slice); });
+    Base::load_weights(plan_of(a).columns_offset, 1, back);
     EarlyInputs columns;
     Base::load_inputs(a, columns, step);
-    own = addends(a);
+    own = Base::addends(a);
     Fragments rows[kInputs];
     load_rows(a, step, rows);
     exchange_.take_gradient(a, gradient, waiter_, Base::gradient_exchange(a, 1));
-    sum_pairs(a, back, gradient);
+    sum_tiles(a, back, gradient);
     block_sync();
     publish_gradient(a, 0, place, own);
     update_biases(a);
     Base::await_own_gradient(a, step);
     block_sync();  // the first layer's gradient is complete
     update_first_and_multiply(a, columns, rows);
-    return true;
   }
 
-  MACHINE_DEVICE bool forward_first(const Arguments& a, int step, Tiles& old) {
-    Base::next_batch(a);
-    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), 0);
-    const Addends own = addends(a, 0);
-    Base::store_partial(a, first_sums_);
-    if (block_sync_or(waiter_.timed_out)) return false;
-    publish_hidden(a, 0, step, place, own);
-    exchange_.fetch_columns(a, old, 0);
-    return true;
-  }
-  /// Leaves in `old` what the next layer's put-off update takes.
-  MACHINE_DEVICE void forward(const Arguments& a, int layer, int step, const MatrixWeights& w, Tiles& old) {
-    const Place place = exchange_.template place<false>(a, Base::published_slice(), Base::publisher(), layer);
-    const Addends own = addends(a, layer);
-    Tiles below;
-    exchange_.take(a, below, waiter_, layer - 1);
-    exchange_.fetch_columns(a, old, layer);
-    sum_pairs(a, w, below);
-    block_sync();
-    publish_hidden(a, layer, step, place, own);
-  }
   /// Partial sums of a product of what this warp takes.
-  MACHINE_DEVICE void sum_pairs(const Arguments& a, const MatrixWeights& w, const Tiles& tiles) {
+  MACHINE_DEVICE void sum_tiles(const Arguments& a, const MatrixWeights& w, const Taken& tiles) {
     PairSums sums[kOwn] = {};
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
@@ -313,7 +246,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
       return make_float4(half[i][0], half[i][1], half[i][2], half[i][3]);
     }
   };
-  MACHINE_DEVICE static void multiply(PairSums& sums, int i, const Tiles& tiles, const Weights& w) {
+  MACHINE_DEVICE static void multiply(PairSums& sums, int i, const Taken& tiles, const Weights& w) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       Format::product(sums.half[half], part_of(tiles.slice[2 * i + half], 0), w.word[0], w.word[1]);
@@ -323,7 +256,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     return {{transpose8x8(w[0]), transpose8x8(w[1])}};
   }
   /// Partial logits of this warp's columns; `hidden` takes the activations below the last layer.
-  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Tiles& hidden) {
+  MACHINE_DEVICE void logits(const Arguments& a, const AcrossWeights (&across)[kPairs], Taken& hidden) {
     Base::load_label(a);
     Weights w[kPairs], second[kPairs];
 #pragma unroll
@@ -354,7 +287,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
         {a[row], a[row + 1], a[row + 2], a[row + 3], b[row], b[row + 1], b[row + 2], b[row + 3]}, hidden);
   }
   /// In place: from the activations below the last layer to their gradient, for this warp's columns.
-  MACHINE_DEVICE void gradient_below_last(const Arguments& a, Tiles& tiles,
+  MACHINE_DEVICE void gradient_below_last(const Arguments& a, Taken& tiles,
                                           const AcrossWeights (&across)[kPairs]) const {
     const auto dlogits = Format::load_across(shared_memory() + plan_of(a).dlogits_offset, lane_);
 #pragma unroll
@@ -397,31 +330,6 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
 
   // ---- publishing
 
-  /// Bytes of shared memory where this lane's addends of the next product begin, and of activations its bias. They are read behind the
-  /// barrier by those who are the last in a window, so where is computed before.
-  struct Addends {
-    std::uint32_t sums, bias;
-  };
-  MACHINE_DEVICE Addends addends(const Arguments& a) const {
-    const Publisher publisher = Base::publisher();
-    auto sums = static_cast<std::uint32_t>(
-        plan_of(a).partial_offset + ((Base::partial_ ^ 1) * kOwn + publisher.half) * kWarps * kPartialTile +
-        (Base::published() * 32 + publisher.position) * 16);
-    compute_now(sums);
-    return {sums, 0};
-  }
-  MACHINE_DEVICE Addends addends(const Arguments& a, int layer) const {
-    Addends own = addends(a);
-    own.bias = static_cast<std::uint32_t>(plan_of(a).bias_offset +
-                                          ((layer * kOwn + Base::publisher().half) * 4 + (lane_ & 3)) * 8);
-    compute_now(own.bias);
-    return own;
-  }
-  MACHINE_DEVICE void add_up_partial(const Addends& own, float (&sums)[4]) const {
-    const float4 total =
-        add_up<kWarps>(reinterpret_cast<const float4*>(shared_memory() + own.sums), kPartialTile / 16);
-    sums[0] = total.x, sums[1] = total.y, sums[2] = total.z, sums[3] = total.w;
-  }
   /// What a lane stores of both slices' rows: lanes 0 to 15, which have summed the first slice, 16 bytes of them as they are, the
   /// others, which have the second, as columns.
   MACHINE_DEVICE uint4 both_forms(const Half& own) const {
@@ -445,11 +353,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
                                      const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
-    add_up_partial(addends, sums);
-    const float2 bias = *reinterpret_cast<const float2*>(shared_memory() + addends.bias);
-    Base::sum_over_team(a, sums);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = relu(sums[i] + (i % 2 == 0 ? bias.x : bias.y));
+    Base::add_up_hidden(a, addends, sums);
     const Half own = Format::round_half(sums);
     if (layer < 2) active_[layer] = own;
     const uint4 packet = both_forms(own);
@@ -466,7 +370,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
                                        const Addends& addends) {
     if (!Base::adds_up()) return;
     float sums[4];
-    add_up_partial(addends, sums);
+    Base::add_up_partial(addends, sums);
     Base::sum_over_team(a, sums);
     const Publisher publisher = Base::publisher();
     const uint4 packet = both_forms(Format::masked_half(sums, active_[layer]));
@@ -483,66 +387,14 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
 
   // ---- updates
 
-  /// Of the turned masters of a pair.
-  MACHINE_DEVICE static PairWeights weights_of(const float4& low, const float4& high) {
-    return {{Format::turned_weights(low, high, 0), Format::turned_weights(low, high, 1)}};
-  }
-  MACHINE_DEVICE void load_weights(int offset, int layer, MatrixWeights& w) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      w.pair[i] = weights_of(Base::matrix(offset, layer, 0)[i * 32 + lane_],
-                             Base::matrix(offset, layer, 1)[i * 32 + lane_]);
-  }
-  /// masters += factor * own^T * columns, of the matrices at `offset`; columns(slice): as columns, what this warp has of the others'.
-  /// The masters that a lane updates are those whose weights it takes: no other lane is waited for.
-  template <bool kWeights, class Columns>
-  MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const unsigned char* own_tiles,
-                             int begin, int end, Columns&& columns, MatrixWeights& w) const {
-    const auto own = TurnedOwn::load(own_tiles, lane_);
-    float4* mine[2] = {Base::matrix(offset, layer, 0) + lane_, Base::matrix(offset, layer, 1) + lane_};
-#pragma unroll
-    for (int i = begin; i < end; ++i) {
-      float4 value[2];
-#pragma unroll
-      for (int slice = 0; slice < 2; ++slice) {
-        value[slice] = mine[slice][i * 32];
-        const float4 sum = Format::outer_turned(columns(2 * i + slice), own);
-        if (i >= skipped_) value[slice] = Base::updated(a, value[slice], sum);
-        mine[slice][i * 32] = value[slice];
-      }
-      if constexpr (kWeights) w.pair[i] = weights_of(value[0], value[1]);
-    }
-  }
   /// A tile, of the two parts of a pair.
-  MACHINE_DEVICE static Values tile_of(const Tiles& tiles, int slice) {
+  MACHINE_DEVICE static Values tile_of(const Taken& tiles, int slice) {
     const Values &upper = tiles.slice[slice & ~1], &lower = tiles.slice[slice | 1];
     const int word = 2 * (slice & 1);
     return {{upper.word[word], upper.word[word + 1], lower.word[word], lower.word[word + 1]}};
   }
-  MACHINE_DEVICE static Values transposed(const Tiles& tiles, int slice) {
+  MACHINE_DEVICE static Values transposed(const Taken& tiles, int slice) {
     return Format::transposed(tile_of(tiles, slice));
-  }
-  MACHINE_DEVICE void update_columns(const Arguments& a, int layer, int step, int begin, int end,
-                                     const Tiles& gradient) const {
-    MatrixWeights unused;
-    update<false>(
-        a, plan_of(a).columns_offset, layer, Base::own_hidden(a, layer - 1, step), begin, end,
-        [&](int slice) { return transposed(gradient, slice); }, unused);
-  }
-  /// A part of the second layer's, put off until the window of this exchange in the next step.
-  MACHINE_DEVICE void update_second_columns(const Arguments& a, int step, int exchange,
-                                            const Tiles& gradient) const {
-    constexpr int kBegin[] = {0, 1, 2, kPairs};
-    update_columns(a, 1, step, kBegin[exchange], kBegin[exchange + 1], gradient);
-  }
-  /// From the step before, if there is one. Makes the weights of the product that follows.
-  MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, MatrixWeights& w) {
-    if (step == 0) return load_weights(plan_of(a).rows_offset, layer, w);
-    exchange_.ready_columns(a, old, waiter_, layer - 1);
-    update<true>(
-        a, plan_of(a).rows_offset, layer, Base::own_gradient(a, layer), 0, kPairs,
-        [&](int slice) { return tile_of(old, slice); }, w);
-    if (layer == 2 && warp_ == kWarps - 1) update_bias(a, layer);
   }
   /// Of both slices.
   MACHINE_DEVICE void update_bias(const Arguments& a, int layer) const {
@@ -552,6 +404,9 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     bias[0] = fmaf(a.update_factor, sum.x, bias[0]);
     bias[8] = fmaf(a.update_factor, sum.y, bias[8]);
   }
+  MACHINE_DEVICE void update_third_bias(const Arguments& a) const {
+    if (warp_ == kWarps - 1) update_bias(a, 2);
+  }
   /// By a warp each that publishes nothing, while others add up the first layer's gradient: of the last layer and the second, whose
   /// gradients are complete.
   MACHINE_DEVICE void update_biases(const Arguments& a) const {
@@ -560,30 +415,11 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
     else if (warp_ >= 6)
       Base::update_last_bias(a, warp_ - 6);
   }
-  /// Both tiles of the last layer, and the weights that their products take.
-  MACHINE_DEVICE void update_last(const Arguments& a, int step, Tiles& old, AcrossWeights (&across)[kPairs]) {
-    float4* masters = Base::matrix(plan_of(a).last_offset[0], 1) + lane_;
-    float4 value[kPairs], high_value[kPairs];
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      value[i] = masters[i * 32], high_value[i] = Base::second_tile(a, i).load(lane_);
-    if (step > 0) {
-      exchange_.ready_columns(a, old, waiter_, kLast - 1);
-      const unsigned char* dlogits = shared_memory() + plan_of(a).dlogits_offset;
-      const Own own = Format::load_own(dlogits, lane_), second_own = Format::load_own(dlogits + kTile, lane_);
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const Values first = tile_of(old, 2 * i), second = tile_of(old, 2 * i + 1);
-        const float4 sum = Format::outer(first, second, own, lane_),
-                     high_sum = Format::outer(first, second, second_own, lane_);
-        if (i < skipped_) continue;
-        masters[i * 32] = value[i] = Base::updated(a, value[i], sum);
-        Base::second_tile(a, i).store(lane_, high_value[i] = Base::updated(a, high_value[i], high_sum));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) across[i] = Format::across_weights(value[i], high_value[i]);
+  MACHINE_DEVICE Own load_dlogits(const unsigned char* tile) const { return Format::load_own(tile, lane_); }
+  MACHINE_DEVICE static AcrossWeights across_weights(const float4& low, const float4& high) {
+    return Format::across_weights(low, high);
   }
+  MACHINE_DEVICE typename Base::Summed summed() const { return {Base::publisher().half, Base::published()}; }
 
   // ---- the first layer
 
@@ -623,7 +459,7 @@ class SliceTurnedMember : SliceMember<Format, SliceTurnedGrid, kTurnedPairs, kTu
 template <class Format>
 SliceKernel slice_turned_kernel_of() {
   return slice_kernel_of_members<SliceTurnedMember<Format>>(
-      {.form = Form::kGrid, .pairs = kTurnedPairs, .team = 2, .own = 2, .layers = kTurnedLayers});
+      {.form = Form::kGrid, .pairs = kTwoPairs, .team = 2, .own = 2, .layers = kTwoLayers});
 }
 
 }  // namespace headroom::resident

@@ -52,8 +52,8 @@
 #include "machine/numbers.cuh"
 #include "machine/reductions.cuh"
 #include "machine/thread.cuh"
+#include "resident/slice_row_clusters.cuh"
 #include "resident/slice_step.cuh"
-#include "resident/slice_whole_loss.cuh"
 
 namespace headroom::resident {
 
@@ -113,7 +113,8 @@ class SliceEightRows {
 };
 
 template <class Format>
-class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kClusters, 1, true> {
+class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kClusters, 1, true>,
+                             RowClusters<Format> {
   using Base = SliceMember<Format, SliceEightRows, 1, 4, Rows::kClusters, 1, true>;
   using Base::exchange_, Base::lane_, Base::member_, Base::next_batch_, Base::rank_, Base::waiter_,
       Base::warp_;
@@ -122,6 +123,12 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   using typename Base::Fragments;
   using typename Base::Owns;
   using typename Base::Values;
+  using Shared = RowClusters<Format>;
+  using Shared::added, Shared::below_last, Shared::hidden, Shared::mark, Shared::masked, Shared::multiply_add,
+      Shared::operand, Shared::store_marked;
+  using typename Shared::Loss, typename Shared::Publication, typename Shared::Two;
+  template <int kCount>
+  using Product = typename Shared::template Product<kCount>;
 
  public:
   static constexpr int kThreadCount = kThreads + 32 * (Rows::kChainWarps + Rows::kUpdaters);
@@ -209,7 +216,6 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   MACHINE_DEVICE static unsigned char* board(const Arguments& a, int step) {
     return a.exchange + (step & 1) * Rows::kBoard;
   }
-  MACHINE_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
   /// Rows 8 * cluster + 2t and the next of column g.
   MACHINE_DEVICE unsigned char* told(const Arguments& a, int step, int tile, int cluster) const {
     return board(a, step) + tile * kAllRowsTile + (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 +
@@ -219,10 +225,6 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   MACHINE_DEVICE unsigned char* told_weights(const Arguments& a, int step, int from, int number) const {
     return board(a, step) + Rows::kTold * kAllRowsTile +
            ((member_ * kClusters + from) * Rows::kWeights + number) * kMasterPair + lane_ * 16;
-  }
-  MACHINE_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
-                                          std::uint32_t mark) {
-    store_relaxed_gpu_64(place, make_uint2(first, (second & ~1u) | mark));
   }
   /// This lane's two columns of a row, as columns. What others compute with has lost the bit that the mark takes.
   MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, std::uint32_t first,
@@ -519,12 +521,6 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     const std::uint32_t here = shared_address(shared_memory());
     ways(a)[lane_] = remote_address(here, static_cast<std::uint32_t>(member_ + lane_) % kSlices) - here;
   }
-  /// Where this lane publishes, known before there is anything to publish: 16 bytes of the tile, to every other member, with the
-  /// lane 16 further, which holds the same.
-  struct Publication {
-    std::uint32_t tile, barrier, to[kSlices / 2];
-    bool lost;
-  };
   MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
     Publication publication = {shared_address(shared_memory()) + exchange_.buffer(a, exchange) +
                                    static_cast<std::uint32_t>(member_ * kTile + (lane_ & 15) * 16),
@@ -535,18 +531,8 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     for (int i = 0; i < kSlices / 2; ++i) publication.to[i] = ways(a)[2 * i + (lane_ >> 4)];
     return publication;
   }
-  /// Columns 2t and 2t + 1 of row g.
-  struct Two {
-    std::uint32_t first, second;
-  };
   MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
-    const int from = 2 * (lane_ & 15);
-    const uint4 packet = make_uint4(shuffle_from(two.first, from), shuffle_from(two.second, from),
-                                    shuffle_from(two.first, from + 1), shuffle_from(two.second, from + 1));
-    if (publication.lost) return;
-#pragma unroll
-    for (const std::uint32_t to : publication.to)
-      store_async16(publication.tile + to, packet, publication.barrier + to);
+    Shared::publish(publication, two, lane_);
   }
   MACHINE_DEVICE const uint2* taken(const Arguments& a, int exchange, int slice) const {
     return reinterpret_cast<const uint2*>(shared_memory() + exchange_.buffer(a, exchange) + slice * kTile) +
@@ -557,11 +543,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   MACHINE_DEVICE void take(const Arguments& a, int exchange, Two (&tiles)[kCount], int first = 0) {
     const uint2* begin = taken(a, exchange, first);
     exchange_.await(a, waiter_, exchange);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const uint2 two = begin[i * (kTile / 8)];
-      tiles[i] = Two{two.x, two.y};
-    }
+    Shared::take(tiles, begin);
   }
   /// When the buffer is taken and what depends on it is on its way.
   MACHINE_DEVICE void expect_next(const Arguments& a, int exchange) const {
@@ -569,54 +551,10 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
   }
 
   template <int kCount>
-  struct Product {
-    uint4 weights[kCount / 2];  // of a pair of slices
-  };
-  template <int kCount>
   MACHINE_DEVICE Product<kCount> load_product(const Arguments& a, Matrix matrix, int first = 0,
                                               int further = 0) const {
-    const uint4* begin =
-        reinterpret_cast<const uint4*>(fragments(a, matrix)) + further + first / 2 * 32 + lane_;
-    Product<kCount> product;
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) product.weights[i] = begin[i * 32];
-    return product;
-  }
-  /// In kChains chains of instructions that wait for each other, on both halves. An instruction has 16 rows, of which there are
-  /// eight: one takes the first columns of two tiles and leaves its sums in the upper half, the next the second columns, which
-  /// lie in the lower half of the same operand. Nothing has to be moved, and what is in the other halves is for nobody.
-  template <int kChains, int kCount>
-  MACHINE_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
-    float upper[kChains][4] = {}, lower[kChains][4] = {};
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i)
-      multiply_add(upper[i % kChains], lower[i % kChains],
-                   make_uint4(tiles[2 * i].first, tiles[2 * i].second, tiles[2 * i + 1].first,
-                              tiles[2 * i + 1].second),
-                   product.weights[i]);
-    float2 sum[kChains];
-#pragma unroll
-    for (int i = 0; i < kChains; ++i)
-      sum[i] = make_float2(upper[i][0] + lower[i][2], upper[i][1] + lower[i][3]);
-    return added(sum);
-  }
-  /// x: of a row columns 2t and 2t + 1 of two tiles. w: what those columns have to be multiplied with, first columns first.
-  MACHINE_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
-                                          const uint4& w) {
-    Format::product(upper, x, w.x, w.y);
-    Format::product(lower, x, w.z, w.w);
-  }
-  /// As a tree.
-  template <int kCount>
-  MACHINE_DEVICE static float2 added(float2 (&part)[kCount]) {
-#pragma unroll
-    for (int distance = 1; distance < kCount; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kCount; from += 2 * distance) {
-        part[from].x += part[from + distance].x;
-        part[from].y += part[from + distance].y;
-      }
-    return part[0];
+    return Shared::template product_at<kCount>(
+        reinterpret_cast<const uint4*>(fragments(a, matrix)) + further + first / 2 * 32 + lane_, 0);
   }
   // Parts of a divided sum; complete behind a barrier.
   enum Divided { kLowLogits, kHighLogits, kSecondGradientSum };
@@ -625,25 +563,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
                                      (which * kParts + part) * kTile)[lane_];
   }
   MACHINE_DEVICE float2 sum_of_parts(const Arguments& a, Divided which) const {
-    float2 part[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] = part_of_sum(a, which, i);
-    return added(part);
-  }
-  MACHINE_DEVICE static Two operand(const float2& value) {
-    return {Format::rounded(value.x), Format::rounded(value.y)};
-  }
-  MACHINE_DEVICE static Two hidden(const float2& sum, const float2& bias) {
-    return operand(make_float2(relu(sum.x + bias.x), relu(sum.y + bias.y)));
-  }
-  MACHINE_DEVICE static float2 masked(const float2& value, const Two& hidden) {
-    return without_mark(make_float2(bits_to_float(hidden.first) > 0 ? value.x : 0,
-                                    bits_to_float(hidden.second) > 0 ? value.y : 0));
-  }
-  /// What others are told of a gradient has no last bit: so that everybody rounds the same, its own cluster does without it, too.
-  MACHINE_DEVICE static float2 without_mark(const float2& value) {
-    return make_float2(bits_to_float(float_to_bits(value.x) & ~1u),
-                       bits_to_float(float_to_bits(value.y) & ~1u));
+    return Shared::sum_of_parts([&](int part) { return part_of_sum(a, which, part); });
   }
   MACHINE_DEVICE void tell(const Arguments& a, int step, int tile, const Two& two) const {
     tell(a, step, tile, two.first, two.second);
@@ -666,12 +586,6 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
     return row() < plan_of(a).batch ? a.labels[std::int64_t{Base::batch_} * plan_of(a).batch + row()] : -1;
   }
 
-  /// Of eight rows: the gradient of the logits, unrounded and as operands.
-  struct Loss {
-    RowsOfLoss<1> rows;
-    float2 logits_gradient[2];
-    Two low, high;
-  };
   /// One leads, three have shares of the last layer's sums and of those below it, and what is small.
   MACHINE_DEVICE void chain(const Arguments& a) {
     const int number = (part_ - rank_ + 3) % 4;                           // 3: who leads
@@ -699,7 +613,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
           Two tiles[kSlices];
           take(a, kFirstHidden + layer - 1, tiles);
           second = current;
-          current = hidden(multiply<4>(tiles, product), bias);
+          current = hidden(Shared::template multiply<4>(tiles, product), bias);
           publish(to, current);
           expect_next(a, kFirstHidden + layer - 1);
           tell(a, step, tile_of(kFirst + layer, member_), current);
@@ -723,7 +637,7 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         tell(a, kRead);
         Two tiles[kSlices];
         take(a, kSecondGradient, tiles);
-        gradient = masked(multiply<4>(tiles, product), first);
+        gradient = masked(Shared::template multiply<4>(tiles, product), first);
         tell(a, a.lost_exchange == plan_of(a).exchanges ? step ^ 2 : step, tile_of(kBelowFirst, member_),
              gradient);
         tell(a, kFirstTold);
@@ -815,44 +729,25 @@ class SliceWholeRowsMember : SliceMember<Format, SliceEightRows, 1, 4, Rows::kCl
         RowsOfLoss<1>::load_bias(Base::floats(plan_of(a).last_bias_offset), plan_of(a).classes, t);
     Two tiles[kMine];
     take(a, kThirdHidden, tiles, first);
-    part_of_sum(a, kLowLogits, part_) = multiply<1>(tiles, low_weights);
-    part_of_sum(a, kHighLogits, part_) = multiply<1>(tiles, high_weights);
+    part_of_sum(a, kLowLogits, part_) = Shared::template multiply<1>(tiles, low_weights);
+    part_of_sum(a, kHighLogits, part_) = Shared::template multiply<1>(tiles, high_weights);
     tell(a, kPartsSum);
     await(a, kPartsSum, 0);
     const auto low_across = load_product<kMine>(a, kLastAcross, first),
                high_across = load_product<kMine>(a, kLastAcross, first, kLastHighAcross);
     const auto product = load_product<kMine>(a, kThirdColumns, first);
     const float2 low = sum_of_parts(a, kLowLogits), high = sum_of_parts(a, kHighLogits);
-    Loss of_loss;
-    of_loss.rows = RowsOfLoss<1>::of({low.x + bias.low.x, low.y + bias.low.y},
-                                     {high.x + bias.high.x, high.y + bias.high.y}, {label}, {row()},
-                                     plan_of(a).batch, a.gradient_scale, t);
-    const auto& gradient = of_loss.rows.gradient[0];
-    of_loss.logits_gradient[0] = without_mark(make_float2(gradient[0], gradient[1]));
-    of_loss.logits_gradient[1] = without_mark(make_float2(gradient[2], gradient[3]));
-    of_loss.low = operand(of_loss.logits_gradient[0]);
-    of_loss.high = operand(of_loss.logits_gradient[1]);
+    const Loss of_loss =
+        Shared::loss_of(low, high, bias, label, row(), plan_of(a).batch, a.gradient_scale, t);
 #pragma unroll
     for (int i = 0; i < kMine; ++i)
       tiles[i] = operand(masked(
           below_last(of_loss, low_across.weights[i / 2], high_across.weights[i / 2], i % 2), tiles[i]));
-    part_of_sum(a, kSecondGradientSum, part_) = multiply<2>(tiles, product);
+    part_of_sum(a, kSecondGradientSum, part_) = Shared::template multiply<2>(tiles, product);
     tell(a, kPartsSum);
     await(a, kPartsSum, 1);
     return of_loss;
   }
-  /// Of a slice, `second` of its pair: the gradient of the rows, from that of the logits.
-  MACHINE_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
-                                          const uint4& high_weight, int second) {
-    float upper[4] = {}, lower[4] = {};
-    const uint4 x =
-        make_uint4(of_loss.low.first, of_loss.low.second, of_loss.high.first, of_loss.high.second);
-    multiply_add(upper, lower, x,
-                 second == 0 ? make_uint4(low_weight.x, high_weight.x, low_weight.y, high_weight.y)
-                             : make_uint4(low_weight.z, high_weight.z, low_weight.w, high_weight.w));
-    return make_float2(upper[0] + lower[2], upper[1] + lower[3]);
-  }
-
   /// Of the first layer, over this warp's inputs: first and second columns, as multiply_add() leaves them.
   float sums_[2][4];
   /// Of the chain, which columns of a divided sum, and who leads; of the updaters, which masters.

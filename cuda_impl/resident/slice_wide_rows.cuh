@@ -29,15 +29,20 @@
 #include "machine/thread.cuh"
 #include "resident/mean_loss.cuh"
 #include "resident/parameter_places.h"
-#include "resident/slice_exchange.cuh"
 #include "resident/slice_kernel.cuh"
-#include "resident/slice_whole_loss.cuh"
+#include "resident/slice_row_clusters.cuh"
 
 namespace headroom::resident {
 
 template <class Format>
-class SliceWideRowsMember {
+class SliceWideRowsMember : RowClusters<Format> {
   using Rows = WideRows;
+  using Shared = RowClusters<Format>;
+  using Shared::added, Shared::below_last, Shared::hidden, Shared::mark, Shared::masked, Shared::operand,
+      Shared::store_marked;
+  using typename Shared::Loss, typename Shared::Publication, typename Shared::Two;
+  template <int kCount>
+  using Product = typename Shared::template Product<kCount>;
   using Arguments = SliceArguments;
   using Values = typename Format::Values;
   using Waiter = SliceWaiter;
@@ -147,7 +152,6 @@ class SliceWideRowsMember {
   MACHINE_DEVICE static unsigned char* board(const Arguments& a, int step) {
     return a.exchange + (step & 1) * Rows::kBoard;
   }
-  MACHINE_DEVICE static std::uint32_t mark(int step) { return step >> 1 & 1; }
   /// Of words of which the last bits count. Left to itself ptxas makes a predicate of each bit, and three instructions.
   MACHINE_DEVICE static bool all_marked(std::uint32_t wrong) {
     compute_now(wrong);
@@ -180,14 +184,6 @@ class SliceWideRowsMember {
                                      (cluster >> 1) * 2 * kTile + (lane_ >> 2) * 64 + (cluster & 1) * 32 +
                                      (lane_ & 3) * 8);
   }
-  MACHINE_DEVICE static void store_marked(unsigned char* place, std::uint32_t first, std::uint32_t second,
-                                          std::uint32_t mark) {
-    store_relaxed_gpu_64(place, make_uint2(first, (second & ~1u) | mark));
-  }
-  /// Columns 2t and 2t + 1 of row g.
-  struct Two {
-    std::uint32_t first, second;
-  };
   /// Words that are one operand come from two tiles. As they are ptxas copies them, once for every product; so they are computed,
   /// with a zero of which it does not know.
   MACHINE_DEVICE static Turned turned_of(const Arguments& a, const Values& first, const Values& second) {
@@ -494,12 +490,6 @@ class SliceWideRowsMember {
   MACHINE_DEVICE static unsigned char* buffer(int exchange) {
     return shared_memory() + Rows::kExchangeBuffers + exchange * Rows::kExchange;
   }
-  /// Where this lane publishes, known before there is anything to publish: 16 bytes of the tile, to every other member, with the
-  /// lane 16 further, which holds the same.
-  struct Publication {
-    std::uint32_t tile, barrier, to[kMaxCluster / 2];
-    bool lost;
-  };
   MACHINE_DEVICE Publication publication(const Arguments& a, int exchange) const {
     Publication publication = {shared_address(buffer(exchange)) +
                                    static_cast<std::uint32_t>(own_slice(part_) * kTile + (lane_ & 15) * 16),
@@ -511,82 +501,17 @@ class SliceWideRowsMember {
     return publication;
   }
   MACHINE_DEVICE void publish(const Publication& publication, const Two& two) const {
-    const int from = 2 * (lane_ & 15);
-    const uint4 packet = make_uint4(shuffle_from(two.first, from), shuffle_from(two.second, from),
-                                    shuffle_from(two.first, from + 1), shuffle_from(two.second, from + 1));
-    if (publication.lost) return;
-#pragma unroll
-    for (const std::uint32_t to : publication.to)
-      store_async16(publication.tile + to, packet, publication.barrier + to);
+    Shared::publish(publication, two, lane_);
   }
   /// Of an exchange that was waited for.
   template <int kCount>
   MACHINE_DEVICE void take(int exchange, Two (&tiles)[kCount], int first) const {
-    const uint2* begin = reinterpret_cast<const uint2*>(buffer(exchange) + first * kTile) + lane_;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const uint2 two = begin[i * (kTile / 8)];
-      tiles[i] = Two{two.x, two.y};
-    }
+    Shared::take(tiles, reinterpret_cast<const uint2*>(buffer(exchange) + first * kTile) + lane_);
   }
-  template <int kCount>
-  struct Product {
-    uint4 weights[kCount / 2];  // of a pair of slices
-  };
   /// Of kCount tiles from `first` on.
   template <int kCount>
   MACHINE_DEVICE static Product<kCount> load_product(const uint4& begin, int first) {
-    Product<kCount> product;
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) product.weights[i] = (&begin)[(first / 2 + i) * 32];
-    return product;
-  }
-  /// An instruction has 16 rows, of which there are eight: one takes the first columns of two tiles and leaves its sums in the upper
-  /// half, the next the second columns, which lie in the lower half of the same operand. Nothing has to be moved, and what
-  /// is in the other halves is for nobody.
-  template <int kChains>
-  struct Sums {
-    float upper[kChains][4] = {}, lower[kChains][4] = {};
-    template <int kCount>
-    MACHINE_DEVICE void add(const Two (&tiles)[kCount], const Product<kCount>& product) {
-#pragma unroll
-      for (int i = 0; i < kCount / 2; ++i)
-        multiply_add(upper[i % kChains], lower[i % kChains],
-                     make_uint4(tiles[2 * i].first, tiles[2 * i].second, tiles[2 * i + 1].first,
-                                tiles[2 * i + 1].second),
-                     product.weights[i]);
-    }
-    MACHINE_DEVICE float2 total() const {
-      float2 sum[kChains];
-#pragma unroll
-      for (int i = 0; i < kChains; ++i)
-        sum[i] = make_float2(upper[i][0] + lower[i][2], upper[i][1] + lower[i][3]);
-      return added(sum);
-    }
-  };
-  /// x: of a row columns 2t and 2t + 1 of two tiles. w: what those columns have to be multiplied with, first columns first.
-  MACHINE_DEVICE static void multiply_add(float (&upper)[4], float (&lower)[4], const uint4& x,
-                                          const uint4& w) {
-    Format::product(upper, x, w.x, w.y);
-    Format::product(lower, x, w.z, w.w);
-  }
-  template <int kChains, int kCount>
-  MACHINE_DEVICE static float2 multiply(const Two (&tiles)[kCount], const Product<kCount>& product) {
-    Sums<kChains> sums;
-    sums.add(tiles, product);
-    return sums.total();
-  }
-  /// As a tree.
-  template <int kCount>
-  MACHINE_DEVICE static float2 added(float2 (&part)[kCount]) {
-#pragma unroll
-    for (int distance = 1; distance < kCount; distance *= 2)
-#pragma unroll
-      for (int from = 0; from < kCount; from += 2 * distance) {
-        part[from].x += part[from + distance].x;
-        part[from].y += part[from + distance].y;
-      }
-    return part[0];
+    return Shared::template product_at<kCount>(&begin, first);
   }
   /// Half of the weights of a sum over all tiles, which can be here before these are.
   using Early = Product<kSlices / 2>;
@@ -597,7 +522,7 @@ class SliceWideRowsMember {
   MACHINE_DEVICE float2 whole_sum(const Arguments& a, int step, int exchange, int matrix,
                                   const Early& early) {
     await_exchange(a, exchange, step);
-    Sums<2> sums;
+    typename Shared::template Sums<2> sums;
     Two low[kSlices / 2], high[kSlices / 2];
     take(exchange, low, 0);
     const auto late = load_product<kSlices / 2>(weights(matrix, part_, 0), kSlices / 2);
@@ -612,25 +537,7 @@ class SliceWideRowsMember {
     return reinterpret_cast<float2*>(shared_memory() + Rows::kParts)[(which * kParts + part) * 32 + lane_];
   }
   MACHINE_DEVICE float2 sum_of_parts(int which) const {
-    float2 part[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] = part_of_sum(which, i);
-    return added(part);
-  }
-  MACHINE_DEVICE static Two operand(const float2& value) {
-    return {Format::rounded(value.x), Format::rounded(value.y)};
-  }
-  MACHINE_DEVICE static Two hidden(const float2& sum, const float2& bias) {
-    return operand(make_float2(relu(sum.x + bias.x), relu(sum.y + bias.y)));
-  }
-  MACHINE_DEVICE static float2 masked(const float2& value, const Two& hidden) {
-    return without_mark(make_float2(bits_to_float(hidden.first) > 0 ? value.x : 0,
-                                    bits_to_float(hidden.second) > 0 ? value.y : 0));
-  }
-  /// What others are told of a gradient has no last bit: so that everybody rounds the same, its own cluster does without it, too.
-  MACHINE_DEVICE static float2 without_mark(const float2& value) {
-    return make_float2(bits_to_float(float_to_bits(value.x) & ~1u),
-                       bits_to_float(float_to_bits(value.y) & ~1u));
+    return Shared::sum_of_parts([&](int part) { return part_of_sum(which, part); });
   }
   MACHINE_DEVICE float2 bias_of(int layer) const {
     return reinterpret_cast<const float2*>(biases(layer) + 8 * part_)[lane_ & 3];
@@ -673,12 +580,6 @@ class SliceWideRowsMember {
     first_gradient(1, part_) = make_uint2(both.z, both.w);
     tell(kFirstThere);
   }
-  /// Of eight rows: the gradient of the logits, unrounded and as operands.
-  struct Loss {
-    RowsOfLoss<1> rows;
-    float2 logits_gradient[2];
-    Two low, high;
-  };
   MACHINE_DEVICE void chain(const Arguments& a) {
     const bool leads = part_ < kLeaders;
     stage(a, 0, Rows::kInputRows, a.x_rows, next_batch_);
@@ -802,23 +703,16 @@ class SliceWideRowsMember {
     Two tiles[kMine];
     await_exchange(a, kThirdHidden, step);
     take(kThirdHidden, tiles, first);
-    part_of_sum(kLowLogits, part_) = multiply<1>(tiles, low_weights);
-    part_of_sum(kHighLogits, part_) = multiply<1>(tiles, high_weights);
+    part_of_sum(kLowLogits, part_) = Shared::template multiply<1>(tiles, low_weights);
+    part_of_sum(kHighLogits, part_) = Shared::template multiply<1>(tiles, high_weights);
     tell(kPartsSum);
     const auto low_across = load_product<kMine>(across(0, 0), first),
                high_across = load_product<kMine>(across(1, 0), first);
     await(kReady + kThirdColumns, step);
     await(kPartsSum, 0);
     const float2 low = sum_of_parts(kLowLogits), high = sum_of_parts(kHighLogits);
-    Loss of_loss;
-    of_loss.rows = RowsOfLoss<1>::of({low.x + bias.low.x, low.y + bias.low.y},
-                                     {high.x + bias.high.x, high.y + bias.high.y}, {label}, {row()},
-                                     plan_of(a).batch, a.gradient_scale, t);
-    const auto& gradient = of_loss.rows.gradient[0];
-    of_loss.logits_gradient[0] = without_mark(make_float2(gradient[0], gradient[1]));
-    of_loss.logits_gradient[1] = without_mark(make_float2(gradient[2], gradient[3]));
-    of_loss.low = operand(of_loss.logits_gradient[0]);
-    of_loss.high = operand(of_loss.logits_gradient[1]);
+    const Loss of_loss =
+        Shared::loss_of(low, high, bias, label, row(), plan_of(a).batch, a.gradient_scale, t);
 #pragma unroll
     for (int i = 0; i < kMine; ++i)
       tiles[i] = operand(masked(
@@ -826,23 +720,11 @@ class SliceWideRowsMember {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       part_of_sum(kSecondGradientSum + c, part_) =
-          multiply<2>(tiles, load_product<kMine>(weights(kThirdColumns, c, 0), first));
+          Shared::template multiply<2>(tiles, load_product<kMine>(weights(kThirdColumns, c, 0), first));
     tell(kPartsSum);
     await(kPartsSum, 1);
     return of_loss;
   }
-  /// Of a slice, `second` of its pair: the gradient of the rows, from that of the logits.
-  MACHINE_DEVICE static float2 below_last(const Loss& of_loss, const uint4& low_weight,
-                                          const uint4& high_weight, int second) {
-    float upper[4] = {}, lower[4] = {};
-    const uint4 x =
-        make_uint4(of_loss.low.first, of_loss.low.second, of_loss.high.first, of_loss.high.second);
-    multiply_add(upper, lower, x,
-                 second == 0 ? make_uint4(low_weight.x, high_weight.x, low_weight.y, high_weight.y)
-                             : make_uint4(low_weight.z, high_weight.z, low_weight.w, high_weight.w));
-    return make_float2(upper[0] + lower[2], upper[1] + lower[3]);
-  }
-
   // ---- start and end of a launch
 
   /// visit(own value, place in the flat parameters) for the four values of a lane in turned masters that are real. In rows own

@@ -13,7 +13,6 @@
 #include "core/error.h"
 #include "device/copies.h"
 #include "device/device.h"
-#include "resident/arguments.h"
 #include "resident/block_arguments.h"
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
@@ -33,7 +32,7 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 
 /// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan, Plan> plan;
+  std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan> plan;
   const void* kernel;
   std::shared_ptr<const PlanKernel> compiled;  // if it was, for this plan
   int threads;                                 // of a block
@@ -93,8 +92,7 @@ struct Program {
   std::string note() const {
     const bool in_clusters = form == Form::kCluster;
     const auto* slices = std::get_if<SlicePlan>(&plan);
-    return (std::holds_alternative<Plan>(plan)               ? "general, "
-            : std::holds_alternative<PatchPlan>(plan)        ? "a patch of every weight a thread block, "
+    return (std::holds_alternative<PatchPlan>(plan)          ? "a patch of every weight a thread block, "
             : slices != nullptr && in_pair_clusters(*slices) ? "two slices a thread block, "
             : std::holds_alternative<BlockPlan>(plan)        ? "a block of weights a thread block, "
             : std::holds_alternative<ColumnPlan>(plan)       ? "16 columns a thread block, "
@@ -208,10 +206,10 @@ std::vector<Sharing> sharings_to_try(const Workload& workload, Precision precisi
     return {{1, 1}};
   }
   if (!any) return {options.sharing};
+  if (!in_sixteen_bits(precision)) return slice_sharings(precision);
   // Up to 512 columns teams divide rows; they have four layers.
-  if (in_sixteen_bits(precision) && widest_hidden(workload) <= kRowsMembers * kSliceColumns)
-    return {{2, 1}, {1, 1}};
-  return slice_sharings(precision);
+  if (widest_hidden(workload) <= kRowsMembers * kSliceColumns) return {{2, 1}, {1, 1}};
+  return {{2, 2}};
 }
 
 /// Whether the block kernel was measured to be faster than slices: its time is nearly the same for every width
@@ -223,17 +221,12 @@ bool worth_blocks(const Workload& workload, const ResidentOptions& options) {
                      [](int width) { return width >= kNarrowest; });
 }
 
-/// Whether the general kernel was measured to be as fast as cuda-streamed, or takes what that refuses. In fp32 it is behind from 512
-/// columns on (40 and 65 us at 512 and 1024, where cuda-streamed takes 39 and 50).
-bool general_pays(const Workload& workload, Precision precision) {
-  return precision != Precision::kFp32 || workload.batch_size > kGroupRows || widest_hidden(workload) <= 512;
-}
-
 /// Before anything else, so that it is said on every machine.
 void require_a_sharing_with_kernels(Precision precision, const Sharing& asked) {
   if (asked.team == 0 || (in_sixteen_bits(precision) && is_pair_clusters(asked)) ||
       (precision == Precision::kTf32 && asked.team == kWideRowClusters.team &&
-       asked.own == kWideRowClusters.own))
+       asked.own == kWideRowClusters.own) ||
+      (precision == Precision::kTf32 && asked.team == 1 && asked.own == 1))  // in a cluster
     return;
   std::string there_are;
   for (const Sharing& sharing : slice_sharings(precision)) {
@@ -252,11 +245,27 @@ std::vector<int> teams_of_slots(Precision precision, const ResidentOptions& opti
   return {4, 2};
 }
 
+/// What no kernel takes.
+void require_a_shape_with_kernels(const Workload& workload) {
+  const auto require = [](bool fits, const std::string& what, const std::string& takes) {
+    if (!fits) throw UnsupportedError("cuda-resident: " + what + "; it trains " + takes);
+  };
+  const auto layers = workload.layers();
+  require(layers >= 2 && layers <= resident::kMaxLayers, std::to_string(layers) + " layers",
+          "2 to " + std::to_string(resident::kMaxLayers));
+  require(workload.batch_size <= kGroupRows, "batch size " + std::to_string(workload.batch_size),
+          "up to " + std::to_string(kGroupRows));
+  require(workload.outputs() <= kMostClasses, std::to_string(workload.outputs()) + " outputs",
+          "up to " + std::to_string(kMostClasses));
+}
+
 /// The first kernel and form that fit; throws the last one's reason. With a maker, of those that it makes. The slice kernel is
-/// several times faster than the general one, and than the patch kernel at the widths that both take.
+/// several times faster than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
                        const ResidentOptions& options, const KernelMaker* maker) {
-  std::vector<Form> forms = forms_to_try(workload);
+  require_a_shape_with_kernels(workload);
+  std::vector<Form> forms = {Form::kGrid};
+  if (widest_hidden(workload) <= kMaxCluster * kSliceColumns) forms = {Form::kCluster, Form::kGrid};
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
   if (options.form == ResidentOptions::Form::kGrid) forms = {Form::kGrid};
   std::string reason;
@@ -332,17 +341,12 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
         consider_slices(form, sharing);
   }
   if (has_faster_slices) consider_columns();
-  if (maker == nullptr && allowed(Kernel::kPatches) && options.form != ResidentOptions::Form::kCluster)
+  const bool has_patches = in_sixteen_bits(precision) && workload.layers() == kPatchLayers;
+  if (maker == nullptr && has_patches && allowed(Kernel::kPatches) &&
+      options.form != ResidentOptions::Form::kCluster)
     consider([&] {
       return Program(make_patch_plan(workload, precision, limits), patch_kernel(precision), kThreads);
     });
-  if (maker == nullptr &&
-      (general_pays(workload, precision) ? allowed(Kernel::kGeneral) : options.kernel == Kernel::kGeneral))
-    for (const Form form : forms)
-      consider([&] {
-        return Program(make_plan(workload, precision, form, limits), resident_kernel(precision, form),
-                       kThreads);
-      });
   if (!found) throw UnsupportedError(reason.empty() ? "cuda-resident: no such kernel is compiled" : reason);
   return *found;
 }
@@ -370,7 +374,6 @@ class ResidentTrainer : public PersistentTrainer {
     parameters_ = DeviceBuffer<float>(parameters);
     mirror_ = DeviceBuffer<float>(parameters);
     exchange_ = zeros<unsigned char>(program.exchange_bytes);
-    free_steps_ = zeros<std::uint32_t>(program.members);
     for (int slot = 0; slot < optimizer_.slots(); ++slot) slots_.emplace_back(parameters);
     if (!slots_.empty()) step_factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
     upload(workload, data, precision);
@@ -488,17 +491,6 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.lost_exchange = options.lost_exchange;
     arguments_ = arguments;
   }
-  void set_arguments(const Plan& plan, const ResidentOptions& options) {
-    Arguments arguments{};
-    arguments.plan = plan;
-    arguments.free_steps = free_steps_.data();
-    if (options.lost_exchange >= 0) {
-      ExchangePlan& lost = arguments.plan.exchange[options.lost_exchange];
-      lost.bytes_per_step += 16;
-      lost.chunks += 1;
-    }
-    arguments_ = arguments;
-  }
 
   void pack(Precision precision, const float* features, std::int64_t batches, std::int64_t first_batch) {
     unsigned char* x_rows = x_rows_.data() + first_batch * program_.x_batch_bytes;
@@ -511,11 +503,8 @@ class ResidentTrainer : public PersistentTrainer {
       pack_slices(slots->slices, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
       pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
-    else if (const auto* patches = std::get_if<PatchPlan>(&program_.plan))
-      pack_patches(*patches, precision, features, batches, x_rows, stream_.get());
     else
-      pack_inputs(std::get<Plan>(program_.plan), precision, features, batches, x_rows, x_columns,
-                  stream_.get());
+      pack_patches(std::get<PatchPlan>(program_.plan), precision, features, batches, x_rows, stream_.get());
   }
 
   void upload(const Workload& workload, const DatasetView& data, Precision precision) {
@@ -536,9 +525,8 @@ class ResidentTrainer : public PersistentTrainer {
 
   void launch(std::int64_t first_step, std::int64_t steps) override {
     if (program_.cooperates()) {
-      const auto bytes = [](const auto& buffer) { return static_cast<std::size_t>(buffer.bytes()); };
-      CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes(exchange_), stream_.get()));
-      CUDA_CHECK(cudaMemsetAsync(free_steps_.data(), 0, bytes(free_steps_), stream_.get()));
+      const auto bytes = static_cast<std::size_t>(exchange_.bytes());
+      CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes, stream_.get()));
     }
     if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps, step_factors_.data(), stream_.get());
     const LaunchShape shape(program_, stream_.get());
@@ -570,9 +558,7 @@ class ResidentTrainer : public PersistentTrainer {
   DeviceBuffer<std::int32_t> labels_;
   DeviceBuffer<float> targets_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
-  DeviceBuffer<std::uint32_t> free_steps_;
-  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments, Arguments>
-      arguments_;
+  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments> arguments_;
 };
 
 }  // namespace

@@ -44,7 +44,7 @@ std::optional<std::string> resident_unavailable(int device);
 /// For tests: everybody else takes the defaults.
 struct ResidentOptions {
   enum class Form { kAny, kCluster, kGrid };
-  enum class Kernel { kAny, kBlocks, kSlices, kPatches, kGeneral, kColumns };
+  enum class Kernel { kAny, kBlocks, kSlices, kPatches, kColumns };
   Form form = Form::kAny;
   Kernel kernel = Kernel::kAny;
   /// Of the slice kernel over the grid, in 16 bits {1, 1} or {2, 2}. A team of 0: any. One that a precision has no

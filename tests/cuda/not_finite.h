@@ -28,8 +28,7 @@
 namespace headroom {
 
 /// What a GPU's arithmetic makes has every bit of the mantissa set, and a rounding by adding bits would carry into the sign; the
-/// same of one with a sign; and the compiler's. None is all ones, which the general kernel of cuda-resident takes for a value
-/// that has not come: nothing that a GPU works out is.
+/// same of one with a sign; and the compiler's.
 inline constexpr std::uint32_t kNaNs[] = {0x7fffffffu, 0xffffaaaau, 0x7fc00000u};
 
 /// Where NaNs are put: in an input, and in every layer's first, last and some other weight and bias, with every kind of NaN; in an

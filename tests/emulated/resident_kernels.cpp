@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "resident/arguments.h"
 #include "resident/block_arguments.h"
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
@@ -16,14 +15,13 @@ namespace {
 /// many bytes as the largest has can be read. By the x86-64 ABI such a parameter lies on the stack, where a kernel looks at
 /// the first bytes of this one.
 struct AnyArguments {
-  alignas(
-      16) unsigned char bytes[std::max({sizeof(resident::Arguments), sizeof(resident::SliceArguments),
-                                        sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
-                                        sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments)})];
+  alignas(16) unsigned char bytes[std::max(
+      {sizeof(resident::SliceArguments), sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
+       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments)})];
 };
 static_assert(alignof(resident::ColumnArguments) <= 16);
-static_assert(alignof(resident::Arguments) <= 16 && alignof(resident::SliceArguments) <= 16 &&
-              alignof(resident::PatchArguments) <= 16 && alignof(resident::BlockArguments) <= 16);
+static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::PatchArguments) <= 16 &&
+              alignof(resident::BlockArguments) <= 16);
 
 }  // namespace
 
