@@ -46,7 +46,7 @@ inline std::span<const Tiling> portable_tilings(Precision precision) {
   return kPortableTilings;
 }
 
-/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was, or within 2 %, in all cells that were
+/// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was, or within 4 %, in all cells that were
 /// measured on an H200, though its steps are a fifth too short: docs/kernels/log/tiled.md.)
 Tiling choose_tiling(const Network& network, bool relu, int multiprocessors,
                      std::span<const Tiling> tilings = kTilings, Precision precision = Precision::kBf16);
