@@ -415,8 +415,8 @@ struct Fp32 {
       if constexpr (kSlots > 0) {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          by.template update_row<kTiles>(states[h], mine[h], old[h],
-                                         static_cast<int>(own - weights) + h * 64 + chunk * 16);
+          by.template update_row_here<kTiles>(states[h], mine[h], old[h],
+                                              static_cast<int>(own - weights) + h * 64 + chunk * 16);
       }
       if constexpr (kForward) {
         float theirs[2][4];

@@ -161,7 +161,7 @@ struct ItemSlots {
   }
 
   /// fp32: four neighbouring weights of a row, with their states at `place` in shared memory, the next slot's kTiles tiles
-  /// further. They go to `address` and to the same place of the slots, which `to` is for the address of the same tile of masters.
+  /// further. The weights go to `address` of the masters, their states to the same place of the slots.
   template <int kTiles, bool kShareHeld>
   MACHINE_DEVICE void update_row(int place, float4 values, const float (&gradient)[4],
                                  std::uint64_t address) const {
@@ -175,17 +175,17 @@ struct ItemSlots {
     for (int s = 0; s < kSlots; ++s)
       store_states<kTold>(reinterpret_cast<unsigned char*>(address + distance[s]), bits_of(states[s]));
   }
-  /// The same, but values (gradients before) and states stay here.
+  /// fp32: the same of states `byte` bytes behind the first of the stage, and nothing is stored: `gradients` become the new weights.
   template <int kTiles>
-  MACHINE_DEVICE void update_row(float4 (&states)[kSlots + 1], float (&gradients)[4], float4 values,
-                                 int byte) const {
+  MACHINE_DEVICE void update_row_here(float4 (&states)[kSlots + 1], float (&gradients)[4], float4 values,
+                                      int byte) const {
 #pragma unroll
     for (int s = 0; s < kSlots; ++s)
       states[s] = load_shared_floats(stage + s * (kTiles * kSlotTileBytes) + byte);
     if (step.updates) apply_to_four(values, gradients, states);
     gradients[0] = values.x, gradients[1] = values.y, gradients[2] = values.z, gradients[3] = values.w;
   }
-  /// Updated states from the ring to their place.
+  /// fp32: updated states from the ring to their place.
   template <int kTiles>
   MACHINE_DEVICE void copy_out(std::int64_t tile_step, int lane) const {
 #pragma unroll

@@ -86,7 +86,7 @@ jit::Request compiled_request(const SlotKernelShape& shape) {
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
   request.options = {"--prec-div=false", "--prec-sqrt=false"};
   // As for the kernels compiled ahead: at its usual level ptxas reorders fp32's multiply-adds.
-  if (shape.precision == Precision::kFp32) request.options.push_back("-Xptxas=-O1");
+  if (shape.precision == Precision::kFp32) request.options.push_back("--ptxas-options=-O1");
   // A batch of several groups of rows has more sums than there are registers, also in the kernels compiled ahead.
   request.most_local_bytes = shape.groups > 1 ? 1024 : 64;
   return request;
