@@ -15,6 +15,8 @@
 #include "core/names.h"
 #include "driver/compare/compare.h"
 #include "driver/compare/formats/formats.h"
+#include "driver/history/formats/formats.h"
+#include "driver/history/history.h"
 #include "driver/plan/options.h"
 #include "driver/results/benchmark_out.h"
 #include "driver/results/formats/formats.h"
@@ -24,6 +26,7 @@
 #include "driver/run/list.h"
 #include "driver/run/offers.h"
 #include "driver/run/outlook.h"
+#include "driver/run/profile.h"
 #include "driver/run/results_so_far.h"
 #include "driver/run/resume.h"
 #include "driver/run/run.h"
@@ -265,6 +268,31 @@ int compare(const CompareOptions& options) {
   return worst;
 }
 
+// The rows of all files. What lies beside results files and is none is left out, with a line.
+int report(const ReportOptions& options) {
+  std::string rows = blocks_csv_header();
+  std::vector<std::string> left_out;
+  for (const std::filesystem::path& file : options.files) {
+    try {
+      rows += blocks_csv(read_results(file), file.string());
+    } catch (const OtherFileError& error) {
+      if (options.files.size() == 1) throw;
+      left_out.push_back(fmt::format("left out: {}", error.what()));
+    }
+  }
+  print(rows);
+  for (const std::string& line : left_out) complain(line);
+  return kDone;
+}
+
+// The table, and the figures where a folder was named for them.
+int history(const HistoryOptions& options) {
+  const History history = read_history(options);
+  print(formatted(history, options.format, terminal_width(STDOUT_FILENO)));
+  if (options.format != SummaryFormat::kText) std::fputs(printable(file_notes(history)).c_str(), stderr);
+  return options.output.empty() || draw_history(history, options) ? kDone : kUsage;
+}
+
 int dispatch(int argc, char** argv) {
   const CommandLine line = parse_command_line(std::vector<std::string>(argv, argv + argc));
   if (line.command != CommandLine::Command::kPrintAndExit) require_working_folder();
@@ -280,6 +308,13 @@ int dispatch(int argc, char** argv) {
       return kDone;
     case CommandLine::Command::kCompare:
       return compare(line.compare);
+    case CommandLine::Command::kProfile:
+      print(profile_text(line.profile));
+      return kDone;
+    case CommandLine::Command::kHistory:
+      return history(line.history);
+    case CommandLine::Command::kReport:
+      return report(line.report);
     case CommandLine::Command::kPrintAndExit:
       break;
   }

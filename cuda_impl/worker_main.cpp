@@ -6,12 +6,14 @@
 #include "calibration/calibration.h"
 #include "choice/choice.h"
 #include "device/device.h"
+#include "device/profiler_range.h"
 #include "fused/compiled/compiled.h"
 #include "fused/trainer.h"
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "resident/compiled/compiled.h"
 #include "resident/trainer.h"
+#include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
 #include "worker/server.h"
@@ -183,11 +185,25 @@ WorkerDescription describe(int device) {
              return make_compiled_resident_trainer(request.workload, request.precision, request.data,
                                                    request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
        .description = "cuda-resident with its kernel compiled for the network, at more depths",
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
            "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
+      {.name = "cuda-streamed-compiled",
+       .precisions = all_precisions(streamed_unavailable(device)),
+       .make_trainer =
+           [](const TrainerRequest& request) {
+             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
+           },
+       .trains_everything = true,
+       .family = Family::kOurs,
+       .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
+       .compiles = true,
+       .compile = compiled_ahead<streamed::Limits>(
+           "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =
@@ -209,6 +225,7 @@ WorkerDescription describe(int device) {
   };
   description.backends.push_back(fastest_of(description.backends, device));
   if (!missing) description.calibrate = [device] { return calibrate_device(device); };
+  description.range = profiler_ranges();
   return description;
 }
 

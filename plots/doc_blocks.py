@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import community
 import findings
 from findings import Cell, Sentence
 from ladder import TITLES, ladders_of, term_text
@@ -568,6 +569,14 @@ def traffic_block(data: Published, arguments: list[str]) -> list[str]:
     return table([*titles, "file"], lines)
 
 
+def community_block(data: Published, arguments: list[str]) -> list[str]:
+    """A line a GPU of results/community; in each cell ours against the best PyTorch."""
+    titles, lines = community.table_of(data.root)
+    if not lines:
+        return ["Nobody has added results of a GPU yet."]
+    return table(titles, lines)
+
+
 BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "answer": answer_block,
     "extremes": extremes_block,
@@ -590,6 +599,7 @@ BLOCKS: dict[str, Callable[[Published, list[str]], list[str]]] = {
     "shapes": shapes_block,
     "users": users_block,
     "traffic": traffic_block,
+    "community": community_block,
 }
 
 

@@ -43,6 +43,7 @@ PAGES = (
     "docs/kernels/resident.md",
     "docs/kernels/streamed.md",
     "docs/kernels/fused.md",
+    "results/community/README.md",
 )
 CURRENT, STALE, BAD_INPUT = 0, 1, 2
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from output_folder import filled
 from program import BAD_INPUT, DONE, end_with, show
-from results_file import InputError, Results, Row, read_results
+from results_file import PRECISIONS, InputError, Results, Row, read_results
 
 NO_PACKAGE = 3
 
@@ -47,6 +47,7 @@ def plan(results: Results) -> dict:
     import in_short
     import ladder
     import loss_curves
+    import networks
     import plane
     import quantities
     import scaling
@@ -77,6 +78,10 @@ def plan(results: Results) -> dict:
         add(f"step-time-{one.slug}", scaling.draw_step_time, one)
         add(f"speedup-best-pytorch-{one.slug}", scaling.draw_speedup, one, "best")
         add(f"speedup-pytorch-eager-{one.slug}", scaling.draw_speedup, one, "eager")
+    named = [workload for workload in alone if workload.has_own_name]
+    for precision in PRECISIONS:
+        if len(networks.lines_of(results, named, precision)) >= networks.LEAST_NETWORKS:
+            add(f"networks-{precision}", networks.draw_networks, named, precision)
     for workload in alone:
         add(f"step-time-{workload.name}", bars.draw_bars, workload)
     for workload in workloads:

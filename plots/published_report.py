@@ -22,7 +22,7 @@ FIGURES = (
     "step-time-in-short-784-H-H-H-10-b32",
     "step-time-784-H-H-H-10-b32",
     "speedup-best-pytorch-784-H-H-H-10-b32",
-    "step-time-mlp-64x64x64x64x64x16-b16384",
+    "networks-bf16",
     "ladder-mlp-784x128x128x128x10-b32",
     "floor-784-H-H-H-10-b32",
     "energy-784-H-H-H-10-b32",

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from output_folder import filled
-from program import BAD_INPUT, end_with, show
+from program import BAD_INPUT, DONE, end_with, show
 from rendering import ReportFigure, renderer
 from results_file import InputError, Results, read_results
 
@@ -52,12 +52,32 @@ def parse_arguments() -> argparse.Namespace:
         help="write anew what the repository keeps of results/h200: report.md, its figures, and the"
         " measured numbers of README.md and docs/",
     )
+    parser.add_argument(
+        "--community",
+        type=Path,
+        metavar="FILE",
+        help="say whether FILE, a run of the suite `community`, can be added to results/community",
+    )
     arguments = parser.parse_args()
-    if arguments.published and (arguments.files or arguments.output):
-        parser.error("--published takes no FILE and no -o/--output")
-    if not arguments.published and not (arguments.files and arguments.output):
-        parser.error("FILE and -o/--output are required, or --published")
+    alone = [name for name in ("--published", "--community") if getattr(arguments, name[2:])]
+    if alone and (arguments.files or arguments.output or len(alone) > 1):
+        parser.error(f"{alone[0]} takes no other FILE and no other option")
+    if not alone and not (arguments.files and arguments.output):
+        parser.error("FILE and -o/--output are required, or --published, or --community FILE")
     return arguments
+
+
+def check_community(path: Path) -> int:
+    """Prints what is wrong with the file, a line each, or where it goes."""
+    import community
+
+    found = community.problems(path)
+    for line in found:
+        print(f"headroom report: {path}: {line}", file=sys.stderr)
+    if found:
+        return BAD_INPUT
+    print(f"{path} can be added as {community.FOLDER}/{path.name}")
+    return DONE
 
 
 def readable_results(paths: list[Path]) -> Results:
@@ -112,6 +132,8 @@ def rendered_documents(results: Results, figures: list[ReportFigure]) -> tuple[b
 def main() -> int:
     arguments = parse_arguments()
     try:
+        if arguments.community:
+            return check_community(arguments.community)
         if arguments.published:
             import published_report
 

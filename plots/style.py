@@ -103,6 +103,7 @@ LOOKS = {
     "cuda-fused": Look("#aa4499", "D", 2.2),
     "cuda-tiled": Look("#cc3311", "X", 2.2),
     "cuda-resident-compiled": Look("#b8860b", "<", 2.2),
+    "cuda-streamed-compiled": Look("#f4a6b0", "v", 2.2),
     "cuda-fused-compiled": Look("#7b3294", ">", 2.2),
     "cuda-tiled-portable": Look("#ee7733", "p", 2.2),
     "cuda-gemm": Look("#882255", "v", 2.2),

@@ -2,6 +2,7 @@
 // one entry in kRows.
 #include "core/trainer.h"
 #include "device/device.h"
+#include "device/profiler_range.h"
 #include "libtorch/eager.h"
 #include "libtorch/expert.h"
 #include "libtorch/graph.h"
@@ -60,6 +61,7 @@ WorkerDescription describe(int device) {
   const std::optional<std::string> missing = libtorch::device_missing(device);
   WorkerDescription description{"libtorch", libtorch::software(), std::nullopt, {}};
   if (!missing) description.device = device_info(device);
+  description.range = profiler_ranges();
   for (const Row& row : kRows) {
     Backend backend;
     backend.name = row.name;

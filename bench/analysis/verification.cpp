@@ -208,7 +208,11 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
     throw std::invalid_argument("compare_step: states of different optimizers");
   expect_same_network(start.parameters, trained.parameters);
   expect_same_network(start.parameters, oracle_update.parameters);
-  StepErrors errors{.step = step, .tensors = {}, .copies = std::move(copies), .rule_errors = {}};
+  StepErrors errors{.step = step,
+                    .tensors = {},
+                    .copies = std::move(copies),
+                    .rule_errors = {},
+                    .rounds_gradients = format.bits != 0};
   const std::vector<TensorRange> ranges = tensor_ranges(start.parameters.widths);
   const std::vector<double> largest =
       format.bits == 0 ? std::vector<double>{} : largest_gradients(optimizer, ranges, start, oracle_update);
@@ -288,9 +292,10 @@ struct ScalePlace {
   double spread;  ///< the largest scale among the copies, and what storage makes of it
 };
 
-/// The median of the scales at `places`, and the largest median among the copies.
+/// The median of the scales at `places`, and the largest median among the copies; with `size_spreads` that of the sizes of their scales,
+/// too.
 Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace> places, std::string tensor,
-                  const Direction& direction, const BoundRule& rule) {
+                  const Direction& direction, const BoundRule& rule, double size_spreads = 0) {
   Check check{.name = "step_scale", .tensor = std::move(tensor), .steps = numbers_of(steps)};
   check.bound = rule.*direction.least;
   check.passed = true;
@@ -307,12 +312,16 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
     sizes.push_back(std::abs(steps[place.step].tensors[place.tensor].*direction.scale));
   check.worst = largest_error(sizes);
   for (int copy = 0; copy < steps.front().copies.count; ++copy) {
-    const double median = std::abs(median_of([&](const StepErrors& step, std::size_t place) {
-      const std::size_t at = static_cast<std::size_t>(copy) * step.tensors.size() + place;
-      return double{(step.copies.*direction.of_copies)[at]};
-    }));
-    check.bound = std::max(
-        check.bound, std::isfinite(median) ? std::min(rule.scale_spreads * median, kNoBound) : kNoBound);
+    const auto scale = [&](const StepErrors& step, std::size_t place) {
+      return double{
+          (step.copies.*direction.of_copies)[static_cast<std::size_t>(copy) * step.tensors.size() + place]};
+    };
+    const double median = std::abs(median_of(scale));
+    const double size = size_spreads == 0 ? 0 : median_of([&](const StepErrors& step, std::size_t place) {
+      return std::abs(scale(step, place));
+    });
+    const double bound = std::max(rule.scale_spreads * median, size_spreads * size);
+    check.bound = std::max(check.bound, std::isfinite(bound) ? std::min(bound, kNoBound) : kNoBound);
   }
   check.passed = check.error <= check.bound && std::isfinite(check.worst);
   return check;
@@ -396,7 +405,8 @@ std::vector<Check> step_update_checks(const Workload& workload, std::span<const 
   for (std::size_t tensor = 0; tensor < names.size(); ++tensor) {
     checks.push_back(update_check(steps, tensor, names[tensor], precision, rule));
     const std::vector<ScalePlace> places = scale_places(steps, tensor, kAlongUpdate, precision, rule);
-    checks.push_back(scale_check(steps, places, names[tensor], kAlongUpdate, rule));
+    checks.push_back(scale_check(steps, places, names[tensor], kAlongUpdate, rule,
+                                 steps.front().rounds_gradients ? rule.scale_size_spreads : 0));
     all_places.insert(all_places.end(), places.begin(), places.end());
     if (!has_momentum) continue;
     const std::vector<ScalePlace> decays = scale_places(steps, tensor, kAlongStart, precision, rule);

@@ -48,6 +48,7 @@ struct StepErrors {
   /// With slots: the error of each parameter's tensor against what the optimizer makes of the trainer's own new slots. Which gradient a
   /// step came from shows in the slots; what became of it (learning rate, bias correction, epsilon, weight decay), in the parameters.
   std::vector<double> rule_errors;
+  bool rounds_gradients = false;  ///< the gradients pass through a 16-bit format
 };
 /// The 16-bit format that the gradients of weights and biases pass through, if they do: autocast's.
 struct GradientFormat {
@@ -72,8 +73,12 @@ struct BoundRule {
   double spreads = 3;                            ///< times the largest distance among the copies
   double least_fp32 = 3e-5, least_other = 1e-3;  ///< distance that is always allowed
   double scale_spreads = 3, least_scale = 3e-3;  ///< the same of the scale
-  double least_decay = 1e-3;                     ///< of momentum
-  double rule = 1e-5;  ///< of `update_rule`, beside what fp32 makes of a bias correction
+  /// Of a tensor whose gradients pass through 16 bits, times the median of the sizes of a copy's scales. In a trained regression the
+  /// residual is small against the output, so how the output is rounded makes every gradient longer or shorter, at one step so, at
+  /// another the other way. The median of the signed scales of a copy may then be near zero by chance.
+  double scale_size_spreads = 2;
+  double least_decay = 1e-3;  ///< of momentum
+  double rule = 1e-5;         ///< of `update_rule`, beside what fp32 makes of a bias correction
   /// A tensor is evidence at a step where what the oracle adds is so many times the rounding of storage, and the bound of its distance
   /// is at most this.
   double evident_storage = 16, evident_bound = 0.5;
@@ -95,7 +100,7 @@ bool is_evidence(const TensorStep& step, Precision precision, const BoundRule& r
 /// step_update: the distance at each step is at most max(rule.spreads * the copies' largest, rule.least). `error` and `bound` are
 /// those of the step that comes nearest to its bound, `worst` is the largest error.
 /// step_scale: the median over the steps of the signed scale, its size at most max(least_scale, scale_spreads * the largest of the
-/// copies' medians). Of all tensors together: the median over those (tensor, step) at which the copies' scales differ least.
+/// copies' medians); under autocast also scale_size_spreads * the largest median of the sizes of a copy's scales. Of all tensors together: the median over those (tensor, step) at which the copies' scales differ least.
 /// With momentum another one, of the "momentum": the same along the slot as it was before the step.
 /// update_rule: at most `rule`, and what the bias corrections' roundings add: of 1 - beta^t, 2^-24 (1 + t beta^t) / (1 - beta^t), for
 /// the second slot half of that. AdamW's parameters may be rounded three times, others twice, before this is counted.

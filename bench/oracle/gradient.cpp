@@ -108,7 +108,8 @@ Roundings roundings_of(Precision precision, Contract contract, int batch_size) {
 }
 
 double sum_error(const Perturbation& perturbation, std::int64_t terms) {
-  return kUnit * (2 + (perturbation.is_cut_off ? 1.0 : 0.5) * std::sqrt(static_cast<double>(terms)));
+  const double root = std::sqrt(static_cast<double>(terms));
+  return kUnit * (2 + (perturbation.is_cut_off ? 1.0 : 0.5) * root) + perturbation.left_rounding / root;
 }
 
 // The columns of a two-level design of sixteen runs: of the eight that have bit 3 any three are independent, of all fifteen any two.
@@ -203,9 +204,14 @@ void GradientOfBatch::round_all(ProductRounding rounding, PaddedMatrix<double>& 
   });
 }
 
+ProductRounding GradientOfBatch::rounding_of_inputs(int layer) const {
+  return roundings_.leaves_one_output_factors && is_last_of_one(layer) ? ProductRounding::kNone
+                                                                       : roundings_.input;
+}
+
 void GradientOfBatch::load_inputs(std::int64_t first_row) {
   PaddedMatrix<double>& inputs = values_[0];
-  const ProductRounding rounding = roundings_.input;
+  const ProductRounding rounding = rounding_of_inputs(0);
   for_rows(batch_, inputs.columns, [&](std::int64_t row) {
     const float* features = data_.features + (first_row + row) * inputs.columns;
     std::copy_n(features, inputs.columns, inputs.row(row));
@@ -216,7 +222,9 @@ void GradientOfBatch::load_inputs(std::int64_t first_row) {
 void GradientOfBatch::load_weights(const Values& parameters, int layer) {
   PaddedMatrix<double>& weight = weights_[layer];
   const double* master = parameters.data() + weight_range(layer).begin;
-  const ProductRounding rounding = roundings_.weight;
+  const ProductRounding rounding = roundings_.leaves_one_output_factors && is_last_of_one(layer)
+                                       ? ProductRounding::kNone
+                                       : roundings_.weight;
   for_rows(weight.rows, weight.columns, [&](std::int64_t row) {
     round_values(rounding, master + row * weight.columns, weight.row(row), weight.columns);
   });
@@ -254,7 +262,7 @@ void GradientOfBatch::activate(int layer) {
   PaddedMatrix<double>&values = values_[layer + 1], &slopes = slopes_[layer];
   const bool of_output =
       rules::slope_is_of_output(activation_) && !(roundings_.sums && activation_ == Activation::kElu);
-  const ProductRounding rounding = roundings_.input;
+  const ProductRounding rounding = rounding_of_inputs(layer + 1);
   const bool is_moved = perturbation_ != nullptr && activation_ != Activation::kRelu;
   for_rows(batch_, values.columns * (activation_ == Activation::kRelu ? 1 : 8), [&](std::int64_t row) {
     double *value = values.row(row), *slope = slopes.row(row);
@@ -375,7 +383,9 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   const auto place = [layer](Place kind) { return kind * kMaxLayers + static_cast<std::uint64_t>(layer); };
   const ProductRounding rounding = roundings_.input;
 
-  if (roundings_.stores_rounded) round_all(rounding, output_gradient);
+  const bool is_left = roundings_.leaves_one_output_gradient && is_last_of_one(layer);
+  const bool is_stored_first = roundings_.stores_rounded && !roundings_.leaves_bias_terms;
+  if (is_stored_first && !is_left) round_all(rounding, output_gradient);
   const double unscale = 1 / roundings_.loss_scale;  // a power of two: exact
   std::fill_n(bias_gradient, out, 0.0);
   for (std::int64_t row = 0; row < batch_; ++row) {
@@ -390,7 +400,7 @@ void GradientOfBatch::backward(int layer, Values& gradient) {
   if (roundings_.bias_gradient) round_values(rounding, bias_gradient, bias_gradient, out);
   for (std::int64_t i = 0; i < out; ++i) bias_gradient[i] *= unscale;
 
-  if (!roundings_.stores_rounded) round_all(rounding, output_gradient);
+  if (!is_stored_first && !is_left) round_all(rounding, output_gradient);
   weight_gradient_product(entering(output_gradient, Product::kWeightGradient, layer, left_),
                           entering(values_[layer], Product::kWeightGradient, layer, right_), weight_gradient);
   if (norms != nullptr || unscale != 1 || roundings_.weight_gradient) {

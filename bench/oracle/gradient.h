@@ -26,6 +26,9 @@ struct Roundings {
   /// which is rounded before the bias is added.
   bool bias = false, sums = false, before_slope = false, weight_gradient = false, bias_gradient = false,
        log_probabilities = false, product_of_one_output = false;
+  /// What compilers leave unrounded where they make a product or a sum within the kernel beside it: the weights and inputs of a last
+  /// layer of one output (their slopes too), the gradient of such an output, and the terms of bias gradients.
+  bool leaves_one_output_factors = false, leaves_one_output_gradient = false, leaves_bias_terms = false;
   double loss_scale = 1;
 };
 Roundings roundings_of(Precision precision, Contract contract, int batch_size);
@@ -38,6 +41,8 @@ struct Perturbation {
   /// Each product's factors meet one of a library's tf32 roundings, to nearest or cut off: cuts_off().
   bool draws_tf32 = false;
   int copy = 0;  ///< whose turn it is to cut off
+  /// Each sum moves besides by this share of what it is where its terms have random signs.
+  double left_rounding = 0;
 };
 
 enum class Product { kForward, kInputGradient, kWeightGradient };
@@ -83,6 +88,8 @@ class GradientOfBatch {
  private:
   double evaluate(const Values& parameters, std::int64_t step, const Roundings& roundings,
                   const Perturbation* perturbation, const FactorNorms* norms, Values& gradient);
+  /// What the inputs of a layer are rounded to.
+  ProductRounding rounding_of_inputs(int layer) const;
   void load_inputs(std::int64_t first_row);
   void load_weights(const Values& parameters, int layer);
   void forward(const Values& parameters, int layer);
@@ -91,6 +98,7 @@ class GradientOfBatch {
   double cross_entropy(std::int64_t row, std::int32_t label, double* gradient) const;
   double loss_of_targets(const double* output, const float* target, double* gradient) const;
   void backward(int layer, Values& gradient);
+  bool is_last_of_one(int layer) const { return layer + 1 == layers_ && widths_.back() == 1; }
   void round_all(ProductRounding rounding, PaddedMatrix<double>& matrix);
   bool draws_tf32() const { return perturbation_ != nullptr && perturbation_->draws_tf32; }
   const PaddedMatrix<double>& entering(const PaddedMatrix<double>& factor, Product product, int layer,

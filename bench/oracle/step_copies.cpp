@@ -116,7 +116,7 @@ void StepCopies::for_copies(int count, const std::function<void(int copy, Space&
 }
 
 /// Autocast as compilers fuse it leaves some of its roundings out: so does half of its copies, by a two-level design of eight runs, in
-/// which any two roundings do each of their four combinations.
+/// which any two roundings do each of their four combinations. Log-probabilities and a single output never meet.
 Roundings copy_roundings(const Workload& workload, Precision precision, Contract contract, int copy,
                          int count) {
   Roundings roundings = roundings_of(precision, contract, workload.batch_size);
@@ -128,19 +128,28 @@ Roundings copy_roundings(const Workload& workload, Precision precision, Contract
     roundings.before_slope = keeps(2);
     roundings.weight_gradient = keeps(4);
     roundings.bias_gradient = keeps(1 | 4);
+    roundings.leaves_bias_terms = !keeps(1 | 4);
     roundings.log_probabilities = keeps(2 | 4);
+    roundings.leaves_one_output_factors = !keeps(2 | 4);
+    roundings.leaves_one_output_gradient = !keeps(1 | 2 | 4);
     roundings.product_of_one_output = roundings.sums && keeps(1 | 2);
   }
   return roundings;
 }
 
+/// Copies that leave out the same roundings are off by the same. So a quarter of autocast's copies leave none out and are off by as much
+/// in a way of their own: each sum moves by a quarter of a 16-bit number's unit, which is how far a value lies from the next such number
+/// on average.
 Perturbation copy_perturbation(const Workload& workload, Precision precision, Contract contract,
-                               std::int64_t step, int copy) {
-  return {.seed = (workload.seed * 1000003 + static_cast<std::uint64_t>(step)) * 1024 +
-                  static_cast<std::uint64_t>(copy),
-          .is_cut_off = precision != Precision::kFp32,
-          .draws_tf32 = contract == Contract::kLibrary && precision == Precision::kTf32,
-          .copy = copy};
+                               std::int64_t step, int copy, int count) {
+  Perturbation perturbation{.seed = (workload.seed * 1000003 + static_cast<std::uint64_t>(step)) * 1024 +
+                                    static_cast<std::uint64_t>(copy),
+                            .is_cut_off = precision != Precision::kFp32,
+                            .draws_tf32 = contract == Contract::kLibrary && precision == Precision::kTf32,
+                            .copy = copy};
+  if (contract == Contract::kAutocast && 4 * copy >= count && 2 * copy < count)
+    perturbation.left_rounding = precision == Precision::kBf16 ? 0x1p-9 : 0x1p-12;
+  return perturbation;
 }
 
 Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState& update,
@@ -153,7 +162,7 @@ Copies StepCopies::of(const WideState& start, std::int64_t step, const WideState
   for_copies(count, [&](int copy, Space& space) {
     space.gradient_of_batch(
         start.parameters, step, copy_roundings(workload_, precision_, contract_, copy, count),
-        copy_perturbation(workload_, precision_, contract_, step, copy), norms, space.gradient);
+        copy_perturbation(workload_, precision_, contract_, step, copy, count), norms, space.gradient);
     compare(workload_, ranges, start, space.gradient, update, [&](std::size_t tensor, const Sums& sums) {
       const std::size_t place = static_cast<std::size_t>(copy) * tensors + tensor;
       copies.distances[place] = static_cast<float>(std::sqrt(sums.difference));
@@ -176,7 +185,7 @@ double StepCopies::free_spread(const WideState& initial, std::int64_t steps, con
     for (std::int64_t step = 0; step < steps; ++step) {
       space.gradient_of_batch(
           state.parameters, step, copy_roundings(workload_, precision_, contract_, copy, count),
-          copy_perturbation(workload_, precision_, contract_, step, copy), norms, space.gradient);
+          copy_perturbation(workload_, precision_, contract_, step, copy, count), norms, space.gradient);
       headroom::update(workload_.optimizer, step, space.gradient, state);
     }
     std::vector<double> distances;

@@ -19,7 +19,7 @@ namespace headroom {
 Roundings copy_roundings(const Workload& workload, Precision precision, Contract contract, int copy,
                          int count);
 Perturbation copy_perturbation(const Workload& workload, Precision precision, Contract contract,
-                               std::int64_t step, int copy);
+                               std::int64_t step, int copy, int count);
 /// Makes copies of any step of one workload under one contract. Small networks' copies are made side by side on all cores.
 class StepCopies {
  public:

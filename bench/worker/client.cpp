@@ -29,8 +29,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-constexpr auto kGoodbye =
-    std::chrono::seconds(5);  // a process that holds a CUDA context takes a second to end
 constexpr std::size_t kLogLines = 5;
 constexpr std::int64_t kLogBytes = 4096;
 
@@ -101,10 +99,10 @@ std::string seconds_text(std::chrono::milliseconds duration) {
 /// The child, its two pipes and its end. Whatever happens it is reaped, and its group killed, exactly once.
 class WorkerClient::Process {
  public:
-  Process(const WorkerCommand& command, int device);
+  Process(const WorkerCommand& command, int device, std::chrono::milliseconds goodbye);
   ~Process() {
     to_worker_.close();  // the worker reads the end of its input and ends
-    const Deadline deadline = Clock::now() + kGoodbye;
+    const Deadline deadline = Clock::now() + goodbye_;
     while (!has_exited() && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     end();
@@ -136,6 +134,7 @@ class WorkerClient::Process {
   [[noreturn]] void run_child(char* const* arguments, char* const* environment, int input, int output,
                               int error, int report, pid_t parent) const;
 
+  std::chrono::milliseconds goodbye_;
   pid_t pid_ = -1;
   Descriptor to_worker_, from_worker_;
   std::string unread_;
@@ -146,7 +145,8 @@ class WorkerClient::Process {
   std::string fate_;
 };
 
-WorkerClient::Process::Process(const WorkerCommand& command, int device) {
+WorkerClient::Process::Process(const WorkerCommand& command, int device, std::chrono::milliseconds goodbye)
+    : goodbye_(goodbye) {
   if (command.arguments.empty()) throw LineError{"cannot be started: no program given"};
   Pipe input = make_pipe();
   Pipe output = make_pipe();
@@ -347,7 +347,7 @@ std::string WorkerClient::Process::log_tail() const {
 WorkerClient::WorkerClient(WorkerCommand command, int device, TimeLimits limits)
     : command_(std::move(command)), limits_(limits) {
   try {
-    process_ = std::make_unique<Process>(command_, device);
+    process_ = std::make_unique<Process>(command_, device, limits_.goodbye);
   } catch (const LineError& error) {
     throw WorkerLostError("worker " + command_.name + " " + error.what);
   }
@@ -469,6 +469,8 @@ ReferenceAnswer WorkerClient::reference(const std::vector<std::int64_t>& steps, 
 std::optional<std::int64_t> WorkerClient::release() {
   return call<PeakMemory>(ReleaseCall{}, limits_.other).peak_device_bytes;
 }
+
+void WorkerClient::range(const std::string& name) { call<Nothing>(RangeCall{name}, limits_.other); }
 
 Calibration WorkerClient::calibrate() { return call<Calibration>(CalibrateCall{}, limits_.other); }
 

@@ -68,7 +68,8 @@ struct WorkerCommand {
 
 struct TimeLimits {
   std::chrono::milliseconds hello{120'000}, prepare{600'000}, train{600'000}, reference{600'000},
-      other{300'000};
+      other{300'000},
+      goodbye{5'000};  ///< to end by itself, once its input has; one that holds a CUDA context takes a second
 };
 
 class WorkerClient {
@@ -102,6 +103,9 @@ class WorkerClient {
                             const ReferenceWanted& wanted, const std::filesystem::path& folder);
   /// Rates of the device itself; only of a worker whose hello says that it calibrates.
   Calibration calibrate();
+  /// Begins a range for profilers and ends the one before; empty: only ends it. Only of a worker whose hello says that it has
+  /// ranges.
+  void range(const std::string& name);
   /// Peak device bytes of the released trainer, if known.
   std::optional<std::int64_t> release();
 

@@ -240,6 +240,10 @@ Call read_call(const std::string& name, const JsonReader& fields) {
   if (name == "release") return ReleaseCall{};
   if (name == "calibrate") return CalibrateCall{};
   if (name == "compile") return read_compile(fields);
+  if (name == "range") {
+    const JsonReader range = fields.at("name");
+    return RangeCall{range.is_null() ? std::string() : read_checked_name(range)};
+  }
   throw MessageError("call: expected a call of the protocol, found '" + one_line(name, kQuoted) + "'");
 }
 
@@ -288,13 +292,10 @@ Json to_json(const WorkerHello& hello) {
                         {"reference", backend.reference},
                         {"precisions", precisions}});
   }
-  return {{"protocol", kProtocolVersion},
-          {"worker", hello.worker},
-          {"software", hello.software},
-          {"device", hello.device ? to_json(*hello.device) : Json()},
-          {"backends", backends},
-          {"calibrates", hello.calibrates},
-          {"broken", hello.broken ? Json(*hello.broken) : Json()}};
+  return {{"protocol", kProtocolVersion}, {"worker", hello.worker},
+          {"software", hello.software},   {"device", hello.device ? to_json(*hello.device) : Json()},
+          {"backends", backends},         {"calibrates", hello.calibrates},
+          {"ranges", hello.ranges},       {"broken", hello.broken ? Json(*hello.broken) : Json()}};
 }
 
 double finite(double value, const char* what) {
@@ -383,6 +384,7 @@ WorkerHello read(const JsonReader& fields, const WorkerHello*) {
     }
   }
   hello.calibrates = read_flag(fields, "calibrates");
+  hello.ranges = read_flag(fields, "ranges");
   if (const auto broken = fields.find("broken"); broken && !broken->is_null())
     hello.broken = read_shown(*broken);
   return hello;
@@ -472,8 +474,9 @@ std::string_view to_string(CallErrorKind kind) {
 }
 
 std::string_view name_of(const Call& call) {
-  static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",   "losses",    "state",
-                                                "set_state", "reference", "release", "calibrate", "compile"};
+  static constexpr std::string_view kNames[] = {"hello",     "prepare",   "train",     "losses",
+                                                "state",     "set_state", "reference", "release",
+                                                "calibrate", "compile",   "range"};
   static_assert(std::size(kNames) == std::variant_size_v<Call>);
   return kNames[call.index()];
 }
@@ -499,7 +502,8 @@ std::string write_request(const Request& request) {
           },
           [](const ReleaseCall&) { return Json::object(); },
           [](const CalibrateCall&) { return Json::object(); },
-          [](const CompileCall& call) { return arguments(call); }},
+          [](const CompileCall& call) { return arguments(call); },
+          [](const RangeCall& call) { return Json{{"name", call.name.empty() ? Json() : Json(call.name)}}; }},
       request.call);
   json["id"] = request.id;
   json["call"] = std::string(name_of(request.call));

@@ -48,6 +48,7 @@ struct WorkerHello {
   std::optional<DeviceInfo> device;
   std::vector<OfferedBackend> backends;
   bool calibrates = false;  ///< whether it answers `calibrate`
+  bool ranges = false;      ///< whether it answers `range`
   /// Why nothing that it offers works, though nothing is missing here: its rows fail with this reason.
   std::optional<std::string> broken = {};
 };
@@ -116,8 +117,11 @@ struct ReferenceCall {
 };
 struct ReleaseCall {};
 struct CalibrateCall {};
+struct RangeCall {
+  std::string name;  ///< empty: none begins
+};
 using Call = std::variant<HelloCall, PrepareCall, TrainCall, LossesCall, StateCall, SetStateCall,
-                          ReferenceCall, ReleaseCall, CalibrateCall, CompileCall>;
+                          ReferenceCall, ReleaseCall, CalibrateCall, CompileCall, RangeCall>;
 
 struct Request {
   std::int64_t id = 0;

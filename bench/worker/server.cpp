@@ -111,6 +111,7 @@ class Server {
       }
     }
     hello.calibrates = description_.calibrate != nullptr;
+    hello.ranges = description_.range != nullptr;
     return hello;
   }
 
@@ -235,6 +236,12 @@ class Server {
     Prepared prepared = backend.compile({call.workload, call.precision, call.target, call.cache_folder});
     prepared.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return prepared;
+  }
+
+  Result operator()(const RangeCall& call) {
+    if (!description_.range) throw UnsupportedError("worker " + description_.name + " has no ranges");
+    description_.range(call.name);
+    return Nothing{};
   }
 
   Result operator()(const CalibrateCall&) {

@@ -77,6 +77,9 @@ struct WorkerDescription {
   std::vector<Backend> backends;
   /// Measures the device itself in seconds; null if this worker does not.
   std::function<Calibration()> calibrate = nullptr;
+  /// For profilers: ends the range that it began before, if any, and begins one of this name, unless that is empty. Null if
+  /// this worker has no ranges.
+  std::function<void(const std::string& name)> range = nullptr;
 };
 
 /// Parses `--device N` and serves until standard input ends. `describe(device)` is called once, before

@@ -19,7 +19,10 @@ libssl-dev|header openssl/evp.h
 libboost-context-dev|header boost/context/fiber.hpp
 LIST
   if [ "$1" = tests ]; then
-    printf '%s\n' "chromium|command chromium" "chromium-driver|command chromedriver" "shellcheck|command shellcheck"
+    printf '%s\n' "chromium|command chromium" "chromium-driver|command chromedriver" "shellcheck|command shellcheck" \
+      "python3-setuptools|file /usr/lib/python3/dist-packages/setuptools/__init__.py" \
+      "python3-wheel|file /usr/lib/python3/dist-packages/wheel/__init__.py" \
+      "python3-yaml|file /usr/lib/python3/dist-packages/yaml/__init__.py"
     return
   fi
   # Where no Python is, one will be needed for an environment.

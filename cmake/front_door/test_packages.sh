@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what some tests need besides the set-up, from the system's packages, where it is missing and that is allowed:
-# Chromium for the tests of the report in a browser, and shellcheck. Without them those tests are skipped, so this never
-# fails.
+# Chromium for the tests of the report in a browser, shellcheck, what builds a Python package, and a reader of YAML. Without them those
+# tests are skipped, so this never fails.
 set -uo pipefail
 
 # shellcheck source=cmake/front_door/own_environment.sh

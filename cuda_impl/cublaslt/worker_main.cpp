@@ -6,6 +6,7 @@
 #include "cublaslt/matrix_rates.h"
 #include "cublaslt/trainer.h"
 #include "device/device.h"
+#include "device/profiler_range.h"
 #include "worker/server.h"
 
 namespace headroom {
@@ -32,6 +33,7 @@ WorkerDescription describe(int device) {
   };
   backend.trains_everything = true;
   description.backends.push_back(std::move(backend));
+  description.range = profiler_ranges();
   if (!unavailable) description.calibrate = [device] { return calibrate_matrix_products(device); };
   return description;
 }

@@ -81,12 +81,6 @@ __global__ void __launch_bounds__(kThreads)
   if (target.layer != 0) flat[parameter_of(plan, target)] = placed[sum];
 }
 
-__global__ void __launch_bounds__(kThreads)
-    factors_kernel(Optimizer optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors) {
-  const std::int64_t step = thread_of_grid();
-  if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
-}
-
 /// take(format), a value of the format that the plan has.
 template <class Take>
 void with_format(const Plan& plan, const Take& take) {
@@ -138,12 +132,6 @@ void set_places(const Plan& plan, std::int32_t* places, cudaStream_t stream) {
 
 void collect_parameters(const Plan& plan, const float* placed, float* flat, cudaStream_t stream) {
   collect_kernel<<<blocks_for(sum_floats(plan)), kThreads, 0, stream>>>(plan, placed, flat);
-  CUDA_CHECK(cudaGetLastError());
-}
-
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream) {
-  factors_kernel<<<blocks_for(steps), kThreads, 0, stream>>>(optimizer, first_step, steps, factors);
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -5,7 +5,6 @@
 
 #include "core/workload.h"
 #include "narrow/plan.h"
-#include "rules/optimizer.cuh"
 
 namespace headroom::narrow {
 
@@ -21,8 +20,5 @@ void place_parameters(const Plan& plan, const float* flat, float* placed, unsign
 /// `places` of Arguments.
 void set_places(const Plan& plan, std::int32_t* places, cudaStream_t stream);
 void collect_parameters(const Plan& plan, const float* placed, float* flat, cudaStream_t stream);
-/// Of steps first_step to first_step + steps - 1.
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream);
 
 }  // namespace headroom::narrow

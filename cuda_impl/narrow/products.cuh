@@ -10,7 +10,7 @@
 #include "machine/mma.cuh"
 #include "machine/reductions.cuh"
 #include "narrow/plan.h"
-#include "rules/activation.cuh"
+#include "rules/rounded_activation.cuh"
 
 namespace headroom::narrow {
 
@@ -257,31 +257,21 @@ struct Product<Fp32> : ExactGradients<Fp32> {
   }
 };
 
-// ---- activations. Where factors have 11 bits or fewer, to an absolute error of some 1e-7: a handful of instructions.
-
-inline constexpr float kLog2E = 1.44269504f;
+// ---- activations
 
 template <class Format>
 MACHINE_DEVICE float activated(Activation activation, float z) {
-  if constexpr (!Format::kIsExact) {
-    if (activation == Activation::kTanh) {
-      const float small = machine::exponential2(-2 * kLog2E * fabsf(z));
-      return copysignf((1 - small) * machine::reciprocal(1 + small), z);
-    }
-    if (activation == Activation::kSilu)
-      return z * machine::reciprocal(1 + machine::exponential2(-kLog2E * z));
-    if (activation == Activation::kElu) return z < 0 ? machine::exponential2(kLog2E * z) - 1 : z;
-  }
-  return rules::activated(activation, z);
+  if constexpr (Format::kIsExact)
+    return rules::activated(activation, z);
+  else
+    return rules::activated_roughly(activation, z);
 }
 template <class Format>
 MACHINE_DEVICE float passed_back(Activation activation, float kept, float gradient) {
-  if constexpr (!Format::kIsExact)
-    if (activation == Activation::kSilu) {
-      const float sigmoid = machine::reciprocal(1 + machine::exponential2(-kLog2E * kept));
-      return gradient * (sigmoid * (1 + kept * (1 - sigmoid)));
-    }
-  return rules::passed_back(activation, kept, gradient);
+  if constexpr (Format::kIsExact)
+    return rules::passed_back(activation, kept, gradient);
+  else
+    return rules::passed_back_roughly(activation, kept, gradient);
 }
 
 }  // namespace headroom::narrow

@@ -12,6 +12,7 @@
 #include "narrow/prepare.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -119,7 +120,7 @@ class NarrowTrainer : public PersistentTrainer {
 
   void launch(std::int64_t first_step, std::int64_t steps) override {
     CUDA_CHECK(cudaMemsetAsync(counter_.data(), 0, sizeof(std::uint32_t), stream_.get()));
-    set_factors(workload_.optimizer, first_step, static_cast<int>(steps), factors_.data(), stream_.get());
+    set_step_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = steps;
     kernel_->launch(arguments_, stream_);

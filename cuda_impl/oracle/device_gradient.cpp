@@ -59,7 +59,7 @@ double DeviceGradient::operator()(const double* parameters, std::int64_t step, c
     roundings_.input = roundings_.weight = Rounding::kNone;
   const std::int64_t first_row = step % batches_ * batch_;
   oracle::widen_and_round(features_.data() + first_row * widths_[0], values_[0].data(), batch_ * widths_[0],
-                          roundings_.input, stream);
+                          rounding_of_inputs(0), stream);
   for (int layer = 0; layer < layers(); ++layer) forward(parameters, layer, stream);
   const std::int64_t outputs = widths_.back();
   const oracle::Signs loss_signs = signs(kLossGradient, 0);
@@ -116,6 +116,14 @@ Rounding DeviceGradient::drawn(Rounding rounding, Product product, int layer) co
   return cuts_off(*perturbation_, product, layer, layers()) ? Rounding::kTf32CutOff : Rounding::kTf32;
 }
 
+bool DeviceGradient::leaves_factors(int layer) const {
+  return roundings_.leaves_one_output_factors && is_last_of_one(layer);
+}
+
+Rounding DeviceGradient::rounding_of_inputs(int layer) const {
+  return leaves_factors(layer) ? Rounding::kNone : roundings_.input;
+}
+
 /// Activations as a product that rounds for itself reads them; else as they are, rounded already.
 const double* DeviceGradient::entering(const DeviceBuffer<double>& factor, std::int64_t count,
                                        Product product, int layer, Stream& stream) {
@@ -131,7 +139,8 @@ const double* DeviceGradient::entering(const DeviceBuffer<double>& factor, std::
 const double* DeviceGradient::product_weights(const double* parameters, int layer, Product product,
                                               Stream& stream) {
   const TensorRange& range = weight_range(layer);
-  const Rounding rounding = drawn(roundings_.weight, product, layer);
+  const Rounding rounding =
+      leaves_factors(layer) ? Rounding::kNone : drawn(roundings_.weight, product, layer);
   if (rounding == Rounding::kNone) return parameters + range.begin;
   oracle::round_values(parameters + range.begin, weights_.data(), range.size, rounding, stream);
   return weights_.data();
@@ -160,7 +169,7 @@ void DeviceGradient::forward(const double* parameters, int layer, Stream& stream
   }
   if (roundings_.sums) oracle::round_and_scale(sums, batch_ * out, roundings_.input, 1, stream);
   if (layer + 1 < layers())
-    oracle::activate(activation_, sums, slopes_[layer].data(), batch_ * out, roundings_.input,
+    oracle::activate(activation_, sums, slopes_[layer].data(), batch_ * out, rounding_of_inputs(layer + 1),
                      roundings_.sums, signs(kOutputs, layer), stream);
 }
 
@@ -171,14 +180,17 @@ void DeviceGradient::backward(const double* parameters, int layer, double* gradi
   double *bias_gradient = gradient + bias_range(layer).begin,
          *weight_gradient = gradient + weight_range(layer).begin;
   const Norms* norms = perturbation_ == nullptr ? nullptr : &norms_[layer];
-  const auto round_gradient = [&](Product product) {
+  const bool is_left = roundings_.leaves_one_output_gradient && is_last_of_one(layer);
+  const auto round_gradient = [&](Product product) -> const double* {
+    if (is_left) return unrounded;
     oracle::round_values(unrounded, rounded_gradient_.data(), batch_ * out,
                          drawn(roundings_.input, product, layer), stream);
     return rounded_gradient_.data();
   };
   const double* entering_gradient = round_gradient(Product::kWeightGradient);
-  oracle::column_sums(roundings_.stores_rounded ? entering_gradient : unrounded, bias_gradient, batch_, out,
-                      1, partial_, stream);
+  const bool is_stored_first = roundings_.stores_rounded && !roundings_.leaves_bias_terms;
+  oracle::column_sums(is_stored_first ? entering_gradient : unrounded, bias_gradient, batch_, out, 1,
+                      partial_, stream);
   if (norms != nullptr)
     oracle::move_sums(bias_gradient, 1, out, nullptr, norms->gradient_columns.data(),
                       sum_error(*perturbation_, batch_) * std::sqrt(static_cast<double>(batch_)), nullptr, 0,

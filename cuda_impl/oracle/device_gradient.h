@@ -38,6 +38,10 @@ class DeviceGradient {
   const TensorRange& bias_range(int layer) const { return ranges_[2 * static_cast<std::size_t>(layer) + 1]; }
   std::uint64_t seed_of(int place, int layer) const;
   oracle::Signs signs(int place, int layer) const;
+  bool is_last_of_one(int layer) const { return layer + 1 == layers() && widths_.back() == 1; }
+  bool leaves_factors(int layer) const;
+  /// What the inputs of a layer are rounded to.
+  oracle::Rounding rounding_of_inputs(int layer) const;
   oracle::Rounding drawn(oracle::Rounding rounding, Product product, int layer) const;
   const double* entering(const DeviceBuffer<double>& factor, std::int64_t count, Product product, int layer,
                          Stream& stream);

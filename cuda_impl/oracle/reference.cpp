@@ -212,7 +212,7 @@ class DevicePoints {
   }
 
   void evaluate_copy(DeviceState& state, std::int64_t step, Contract contract, int copy, int count) {
-    const Perturbation perturbation = copy_perturbation(workload_, precision_, contract, step, copy);
+    const Perturbation perturbation = copy_perturbation(workload_, precision_, contract, step, copy, count);
     gradient_of_batch_(state.parameters.data(), step,
                        copy_roundings(workload_, precision_, contract, copy, count), gradient_.data(),
                        stream_, &perturbation);

@@ -3,6 +3,7 @@
 
 #include "resident/arguments.h"
 #include "resident/column_plan.h"
+#include "rules/optimizer.cuh"
 
 namespace headroom::resident {
 
@@ -10,18 +11,24 @@ struct ColumnArguments {
   ColumnPlan plan;
   float* parameters;  // flat, as core/parameters.h orders them; read at the start, written at the end
   float* mirror;      // the same order, as the last cluster has them at the end
-  const unsigned char* x_rows;     // [batches] [pairs of inputs] tiles
-  const unsigned char* x_columns;  // the same with every block transposed
-  const std::int32_t* labels;      // [batches * batch]
-  float* losses;                   // ring of loss_slots, a power of two
-  unsigned char* exchange;         // between clusters; all bytes 0xff at the start
-  std::uint32_t* status;           // 0, or where a wait ran out (see describe_status)
+  float* slots[2];    // the optimizer's, in the same order; null where it has none
+  const unsigned char* x_rows;               // [batches] [pairs of inputs] tiles
+  const unsigned char* x_columns;            // the same with every block transposed
+  const std::int32_t* labels;                // [batches * batch], or null
+  const float* targets;                      // [batches * batch, outputs] for losses over targets, or null
+  float* losses;                             // ring of loss_slots, a power of two
+  unsigned char* exchange;                   // between clusters; all bytes 0xff at the start
+  unsigned char* slot_memory;                // [members] slots that are not in shared memory, during a launch
+  const rules::UpdateFactors* step_factors;  // of each step of the launch; null without slots
+  std::uint32_t* status;                     // 0, or where a wait ran out (see describe_status)
   std::int64_t first_step, batches, loss_slots;
   std::int64_t wait_nanoseconds;  // longest wait
   std::int32_t steps;
   std::int32_t lost_exchange;  // one that nobody publishes, for tests; else -1
-  float update_factor;         // -learning rate / loss scale
-  float gradient_scale;        // loss scale / batch size
+  float update_factor;         // -learning rate / loss scale; plain sgd
+  float gradient_scale;        // loss scale / what the mean of the loss divides by
+  float inverse_loss_scale;
+  rules::UpdateFactors factors;  // what is the same in every step: all but `rate` and `inverse_root` of Adam
 };
 
 #ifdef COLUMN_PLAN

@@ -22,14 +22,16 @@ constexpr int kRegisterMasters = 3;
 
 int column_shared_bytes(const ColumnShape& shape, bool split) {
   const int own_tile = kGroupRows * kColumnOwn * 2, pair_bytes = kGroupRows * 16 * 2;
-  const int tiles = shape.lower_buffers() + shape.last_buffers() + shape.gradient_buffers();
+  const int tiles =
+      shape.lower_buffers() + shape.last_buffers() + shape.last_sum_buffers() + shape.gradient_buffers();
   const int masters = split ? 0 : shape.hidden - shape.register_masters;
   const int barriers = (shape.exchanges() + (shape.hidden == 1 ? 1 : 0)) * kColumnGroups + shape.hidden - 1 +
                        2 + 2 * shape.hidden + 2;
   const int bytes = tiles * shape.tiles() + (2 * shape.hidden - 1 + 2 * masters) * shape.matrix() +
                     shape.cluster_pairs() * (kColumnOwn * 16 * 2 + 2 * pair_bytes) +
-                    (shape.hidden == 1 ? 2 : shape.hidden + 2) * own_tile +
-                    (shape.hidden + 1) * kColumnOwn * 4 + kGroupRows * 8 + 8 * barriers + 4 * kColumnGroups;
+                    ((shape.hidden == 1 ? 2 : shape.hidden + 2) + shape.own_sum_tiles()) * own_tile +
+                    (1 + shape.slots) * (shape.hidden + 1) * kColumnOwn * 4 + 16 + kGroupRows * 8 +
+                    8 * barriers + 4 * kColumnGroups + shape.shared_slot_bytes();
   return divide_up(bytes, 16) * 16;
 }
 
@@ -42,7 +44,7 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   require(workload.batch_size <= kGroupRows,
           "batch size " + std::to_string(workload.batch_size) + ", not up to 32");
   require(workload.classes() <= kColumnClasses,
-          std::to_string(workload.classes()) + " classes, not up to 16");
+          std::to_string(workload.classes()) + " outputs, not up to 16");
   const int widest = *std::max_element(workload.model.widths.begin() + 1, workload.model.widths.end() - 1);
   require(widest <= kMaxCluster * kColumnOwn,
           "a hidden layer of " + std::to_string(widest) + ", not up to 256");
@@ -52,15 +54,26 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   shape.hidden = layers - 1;
   shape.members = widest <= 8 * kColumnOwn ? 8 : 16;
   shape.input_pairs = divide_up(workload.inputs(), 16);
+  shape.slots = workload.optimizer.slots();
   shape.clusters = shape.input_pairs <= kMostColumnPairs ? 1 : kMostColumnClusters;
-  require(shape.cluster_pairs() <= kMostColumnPairs,
+  // Half of the first layer's updates, which a step waits for.
+  if (shape.clusters > 1 && shape.members == 8 && shape.slots > 0 &&
+      8 * kSlotColumnClusters <= limits.sm_count)
+    shape.clusters = kSlotColumnClusters;
+  require(shape.input_pairs <= kMostColumnClusters * kMostColumnPairs,
           std::to_string(workload.inputs()) + " inputs, not up to 896");
   require(shape.members * shape.clusters <= limits.sm_count, std::to_string(shape.members * shape.clusters) +
                                                                  " thread blocks, the device holds " +
                                                                  std::to_string(limits.sm_count));
   shape.register_masters =
       split || shape.members == 8 ? shape.hidden : std::min(shape.hidden, kRegisterMasters);
+  shape.activation = static_cast<int>(workload.model.activation);
+  shape.loss = static_cast<int>(workload.loss);
   plan.shared_bytes = column_shared_bytes(shape, split);
+  while (shape.slots > 0 && plan.shared_bytes > limits.shared_bytes && shape.memory_slots <= shape.hidden) {
+    ++shape.memory_slots;
+    plan.shared_bytes = column_shared_bytes(shape, split);
+  }
   require(plan.shared_bytes <= limits.shared_bytes,
           "'" + workload.name + "' in " + std::string(to_string(precision)) + " needs " +
               std::to_string(plan.shared_bytes) + " bytes of shared memory; there are " +
@@ -74,6 +87,7 @@ ColumnPlan make_column_plan(const Workload& workload, Precision precision, const
   plan.threads = kThreads + 32 * (kColumnGroups + 4);
   plan.exchange_bytes =
       shape.clusters > 1 ? std::int64_t{2} * shape.clusters * kMaxCluster * kColumnGroups * 512 : 0;
+  plan.slot_bytes = std::int64_t{shape.members} * shape.clusters * shape.memory_slot_bytes();
   plan.x_batch_bytes = std::int64_t{shape.input_pairs} * kGroupRows * 16 * 2;
   place_parameters(plan, layers);
   return plan;

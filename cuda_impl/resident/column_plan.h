@@ -3,7 +3,8 @@
 //
 // A member (thread block) owns 16 columns of every hidden layer. Of the weights between two hidden layers it has the masters of
 // those that start from its own columns, 16 columns of the matrix, and nothing else: it updates them, rounds them, and hands the others
-// the rows that they multiply by.
+// the rows that they multiply by. So the optimizer's slots are held once, too, with the master that they belong to. What of them does
+// not fit into shared memory lies in device memory, that is in the L2: only the thread that updates a master reads and writes them.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,32 @@ namespace headroom::resident {
 
 inline constexpr int kColumnOwn = 16;  ///< columns of a layer that a member owns
 inline constexpr int kColumnClasses = 16, kColumnGroups = 4;
-inline constexpr int kMostColumnClusters = 4, kMostColumnPairs = 14;  ///< pairs: of 16 inputs, of a cluster
+inline constexpr int kMostColumnPairs = 14;  ///< of 16 inputs each, of a cluster
+/// Clusters that divide the inputs where one has no room for them; and those of 8 members where the optimizer has slots.
+inline constexpr int kMostColumnClusters = 4, kSlotColumnClusters = 8;
 inline constexpr int kMostHidden = kMaxLayers - 1;
 
 /// What the kernel is compiled for; everything else of a network is zero padding, or a number in the plan.
 struct ColumnShape {
   std::int32_t hidden;       ///< hidden layers, 1 to 7
   std::int32_t members;      ///< of a cluster, 8 or 16: hidden layers of up to 128 or 256 columns
-  std::int32_t clusters;     ///< 1 or 4, which hold the same hidden layers and divide the inputs
+  std::int32_t clusters;     ///< 1, 4 or 8, which hold the same hidden layers and divide the inputs
   std::int32_t input_pairs;  ///< groups of 16 inputs, of all clusters
   std::int32_t
-      register_masters;  ///< matrices whose masters are in registers, counted from the second layer's
+      register_masters;    ///< matrices whose masters are in registers, counted from the second layer's
+  std::int32_t slots = 0;  ///< of the optimizer, for every parameter: 0, 1 or 2
+  /// Matrices whose slots are in device memory, counted from the last layer's down; hidden + 1: the first layer's, too.
+  std::int32_t memory_slots = 0;
+  std::int32_t activation = 0, loss = 0;  ///< core/workload.h's, by their numbers
 
+  /// Whether the way back takes the sums before the activation (core/training_rules.h), and not its outputs.
+  constexpr bool keeps_sums() const {
+    return activation == static_cast<int>(Activation::kSilu) ||
+           activation == static_cast<int>(Activation::kGelu);
+  }
+  /// A member's own, of each layer but the last; and everybody's, of the last, which travel beside its outputs.
+  constexpr int own_sum_tiles() const { return keeps_sums() ? hidden - 1 : 0; }
+  constexpr int last_sum_buffers() const { return keeps_sums() && hidden > 1 ? 1 : 0; }
   constexpr int cluster_pairs() const { return (input_pairs + clusters - 1) / clusters; }
   /// 16-bit values [32 rows, all columns]: one exchange.
   constexpr int tiles() const { return kGroupRows * members * kColumnOwn * 2; }
@@ -39,6 +54,21 @@ struct ColumnShape {
   constexpr int gradient_buffers() const { return hidden >= 4 ? 3 : hidden - 1; }
   /// Exchanges of a step: activations h(1) to h(hidden), then gradients d(hidden - 1) to d(2).
   constexpr int exchanges() const { return hidden == 1 ? 1 : 2 * hidden - 2; }
+  /// fp32 values [16 own columns, all columns of the other layer], or [16 own columns, the inputs of a cluster].
+  constexpr int matrix_values() const { return 2 * matrix(); }
+  constexpr int first_values() const { return cluster_pairs() * kColumnOwn * 16 * 4; }
+  constexpr int shared_slot_matrices() const {
+    return hidden - (memory_slots < hidden ? memory_slots : hidden);
+  }
+  constexpr bool first_slots_are_shared() const { return memory_slots <= hidden; }
+  /// Of all slots of a member, without those of biases, which are in shared memory.
+  constexpr int shared_slot_bytes() const {
+    return slots *
+           (shared_slot_matrices() * matrix_values() + (first_slots_are_shared() ? first_values() : 0));
+  }
+  constexpr int memory_slot_bytes() const {
+    return slots * (hidden * matrix_values() + first_values()) - shared_slot_bytes();
+  }
   constexpr bool operator==(const ColumnShape&) const = default;
 };
 
@@ -52,20 +82,26 @@ struct ColumnPlaces {
 
   static constexpr int kLower = 0;  // tiles
   static constexpr int kLast = kLower + kShape.lower_buffers() * kTiles;
-  static constexpr int kGradients = kLast + kShape.last_buffers() * kTiles;
+  static constexpr int kLastSums = kLast + kShape.last_buffers() * kTiles;
+  static constexpr int kGradients = kLastSums + kShape.last_sum_buffers() * kTiles;
   static constexpr int kColumns = kGradients + kShape.gradient_buffers() * kTiles;  // weights [hidden]
   static constexpr int kRows = kColumns + kHidden * kMatrix;                        // [hidden - 1]
   static constexpr int kMasters = kRows + (kHidden - 1) * kMatrix;
   static constexpr int kSharedMasters = kSplit ? 0 : kHidden - kShape.register_masters;
-  static constexpr int kFirstWeights = kMasters + kSharedMasters * 2 * kMatrix;
+  static constexpr int kSlots =
+      kMasters + kSharedMasters * 2 * kMatrix;  // [matrix] [slot], then the first layer's [slot]
+  static constexpr int kFirstWeights = kSlots + kShape.shared_slot_bytes();
   static constexpr int kInputRows = kFirstWeights + kShape.cluster_pairs() * kPairWeights;
   static constexpr int kInputColumns = kInputRows + kShape.cluster_pairs() * kPairBytes;
   static constexpr int kOwnHidden =
-      kInputColumns + kShape.cluster_pairs() * kPairBytes;  // [hidden], h1 twice
-  static constexpr int kFirstGradient = kOwnHidden + (kHidden == 1 ? 0 : kHidden) * kOwnTile;
+      kInputColumns + kShape.cluster_pairs() * kPairBytes;                               // [hidden], h1 twice
+  static constexpr int kOwnSums = kOwnHidden + (kHidden == 1 ? 0 : kHidden) * kOwnTile;  // [hidden - 1]
+  static constexpr int kFirstGradient = kOwnSums + kShape.own_sum_tiles() * kOwnTile;
   static constexpr int kDlogits = kFirstGradient + kOwnTile;
-  static constexpr int kBiases = kDlogits + kOwnTile;  // fp32 [hidden + 1, 16]
-  static constexpr int kRowLosses = kBiases + (kHidden + 1) * kColumnOwn * 4;
+  static constexpr int kBiases = kDlogits + kOwnTile;  // fp32 [1 + slots] [hidden + 1, 16]
+  static constexpr int kFactors =
+      kBiases + (1 + kShape.slots) * (kHidden + 1) * kColumnOwn * 4;  // [2 steps] 8 bytes
+  static constexpr int kRowLosses = kFactors + 16;
   static constexpr int kBarriers = kRowLosses + kGroupRows * 8;
   // mbarriers: of exchanges [exchanges and one more, groups], rows [hidden - 1], inputs [2], between warps [2, hidden] and 2
   static constexpr int kRowsBarriers = (kShape.exchanges() + (kHidden == 1 ? 1 : 0)) * kColumnGroups;
@@ -86,7 +122,8 @@ struct ColumnPlan {
   std::int32_t threads;  ///< of a thread block
   Form form;
   std::int64_t
-      exchange_bytes;  ///< of device memory: the first layer's sums on their way from cluster to cluster
+      exchange_bytes;       ///< of device memory: the first layer's sums on their way from cluster to cluster
+  std::int64_t slot_bytes;  ///< of device memory: what of the slots is not in shared memory, of all members
   std::int64_t x_batch_bytes;                                     ///< of one batch in one order
   std::int64_t weight_begin[kMaxLayers], bias_begin[kMaxLayers];  ///< in the flat parameters
 };
@@ -96,7 +133,7 @@ struct ColumnPlan {
 int column_shared_bytes(const ColumnShape& shape, bool split);
 
 /// Throws UnsupportedError with what does not fit: precision (fp16 and bf16), layers (2 to 8), batch (32), classes (16), widths (256),
-/// inputs (896), thread blocks, or bytes.
+/// inputs (896), thread blocks, or bytes. As many slots as fit are in shared memory.
 ColumnPlan make_column_plan(const Workload& workload, Precision precision, const Limits& limits);
 #endif
 

@@ -20,8 +20,12 @@
 //   tiles:     [32 rows, all columns] as [4 groups of 8 rows] [slices of 8 columns] blocks [8 columns] [8 rows]
 //   weights:   of every 16 columns of the other layer four blocks of 8 x 8, as they lie in the masters. Rows are the same blocks,
 //              read transposed. A bf16 master is a rounded weight, which lies there, and the 16 bits that rounding left out.
-//   clusters:  four, if there are more inputs than one has room for: they divide the inputs, and each does all the rest alike. Their
-//              parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
+//   slots:     of the optimizer (momentum, Adam), fp32, in the order of the masters that they belong to: each belongs to one thread,
+//              which alone reads and writes it. In shared memory, or in device memory where that is full.
+//   slopes:    of ReLU, tanh and ELU follow from the outputs, of SiLU and GELU from sums that are kept in 16 bits: a member's own, and
+//              of h(L), whose gradient everybody makes, everybody's. These travel beside h(L), and are counted by its barrier.
+//   clusters:  four, with slots eight of 8 members, if there are more inputs than one has room for: they divide the inputs, and each does
+//              all the rest alike. Their parts of the first layer's sums go through the L2 (slice_cluster_sum.cuh).
 //   barriers:  of all thirteen warps, in a step: 1. the first layer is updated, 2. its gradient is complete
 //   between warps (mbarriers):
 //              taken(l)  by the chain: d(l) is there, weights W(l) as columns are in registers; l = L: what the loss leaves is there
@@ -55,6 +59,9 @@
 #include "resident/column_arguments.h"
 #include "resident/mean_loss.cuh"
 #include "resident/slice_cluster_sum.cuh"
+#include "rules/loss.cuh"
+#include "rules/optimizer.cuh"
+#include "rules/rounded_activation.cuh"
 
 namespace headroom::resident {
 
@@ -151,8 +158,19 @@ class ColumnStep {
   static constexpr int kSlices = 2 * kMembers / kWarps;  // of a matrix's 8 columns that a warp updates
   static constexpr int kLastMatrix = kHidden - 1;        // of W(2) to W(L + 1)
   static constexpr bool kLastIsLate = kHidden <= 2;      // W(L + 1) is updated behind barrier 1
+  static constexpr int kSlotCount = kShape.slots, kSharedSlotMatrices = kShape.shared_slot_matrices(),
+                       kSlotsOfMatrix = kSlotCount * kShape.matrix_values();
+  static constexpr bool kFirstSlotsAreShared = kShape.first_slots_are_shared();
+  static constexpr int kSlotStride = kShape.matrix_values() / 16,
+                       kFirstSlotStride = kShape.first_values() / 16,
+                       kMemorySlots = kShape.memory_slot_bytes() / 16;  // of 16 bytes
   static constexpr int kUpdaters = kThreads, kChainThreads = 32 * kChainWarps;
   static constexpr int kBlockBytes = kColumnOwn * kColumnOwn * 2;  // of weights: 16 own columns, 16 others
+
+  static constexpr Activation kActivation = static_cast<Activation>(kShape.activation);
+  static constexpr Loss kLoss = static_cast<Loss>(kShape.loss);
+  static constexpr bool kIsRelu = kActivation == Activation::kRelu, kKeepsSums = kShape.keeps_sums(),
+                        kHasLabels = kLoss == Loss::kCrossEntropy;
 
   // Exchanges, numbered: h(1) to h(L), d(L - 1) to d(2). Behind them, for tests that lose them, the first layer's sums over clusters,
   // and the rows of W(2) to W(L).
@@ -163,6 +181,7 @@ class ColumnStep {
 
   using Fragments = typename Format::Fragments;
   using Master = ColumnMaster;
+  using Factors = rules::UpdateFactors;  // what a step's updates share
 
   // Pairs of inputs of this cluster. These are worked out where they are used: nobody has a register for them.
   MACHINE_DEVICE static int cluster() { return static_cast<int>(block_index() / kMembers); }
@@ -206,10 +225,16 @@ class ColumnStep {
   MACHINE_DEVICE unsigned char* own_hidden(int layer, bool before = false) const {
     return at(Places::kOwnHidden + (layer == 1 ? (before ? stage_ ^ 1 : stage_) : layer) * Places::kOwnTile);
   }
+  /// The same of its sums, where the way back takes them; everybody's of h(L).
+  MACHINE_DEVICE static unsigned char* own_sums(int layer) {
+    return at(Places::kOwnSums + (layer - 1) * Places::kOwnTile);
+  }
+  MACHINE_DEVICE static unsigned char* last_sums() { return at(Places::kLastSums); }
   MACHINE_DEVICE static unsigned char* first_gradient() { return at(Places::kFirstGradient); }
   MACHINE_DEVICE static unsigned char* dlogits() { return at(Places::kDlogits); }
-  MACHINE_DEVICE static float* bias(int layer) {  // of W(layer)
-    return reinterpret_cast<float*>(at(Places::kBiases)) + kColumnOwn * (layer - 1);
+  /// Of W(layer); 1 or 2: a slot of it.
+  MACHINE_DEVICE static float* bias(int layer, int which = 0) {
+    return reinterpret_cast<float*>(at(Places::kBiases)) + kColumnOwn * (which * (kHidden + 1) + layer - 1);
   }
   MACHINE_DEVICE static std::uint32_t* timed_out_words() {
     return reinterpret_cast<std::uint32_t*>(at(Places::kTimedOut));
@@ -262,7 +287,8 @@ class ColumnStep {
       barrier_init_fence();
 #pragma unroll 1
       for (int i = 0; i < Places::kStagingBarriers; ++i)
-        barrier_arrive_expect(barrier(i), i < Places::kRowsBarriers ? kGroupTiles : Places::kMatrix);
+        barrier_arrive_expect(barrier(i),
+                              i < Places::kRowsBarriers ? exchange_bytes(i / kGroups) : Places::kMatrix);
     }
     block_sync();
     cluster_sync();
@@ -290,56 +316,60 @@ class ColumnStep {
       step_sync();  // 1
       // In the first step of tiles that are zero.
       wait_cycles(kHeadStart);
-      update_late<true>(a);
+      update_late<true>(a, step > 0);
       await_own(taken_barrier(kHidden), parity_);
       const bool goes_on = step + 1 < a.steps;
+      const Factors factors = factors_of_step(a);
       if constexpr (!kLastIsLate) {
-        update_matrix<kLastMatrix>(a, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
-        update_between<kHidden>(a, goes_on);
+        update_matrix<kLastMatrix>(a, factors, load_operands(hidden_tiles(kHidden), load_own(dlogits())));
+        update_between<kHidden>(a, factors, goes_on);
       }
       await_own(staging_barrier(1), parity_);
       Fragments x[kInputs];
       load_input_columns(x);
       step_sync();  // 2
       const std::uint32_t timed_out = timed_out_word();
-      update_first(a, x);
+      update_first(a, factors, x);
       if (warp_any(timed_out != 0)) return;
     }
     begin_step(a.steps);
-    update_late<false>(a);
+    update_late<false>(a, true);
     step_sync();  // biases are updated, too
     store(a);
   }
-  /// Of the step before.
+  /// Of the step before, if the launch has one.
   template <bool kGoesOn>
-  MACHINE_DEVICE void update_late(const Arguments& a) {
+  MACHINE_DEVICE void update_late(const Arguments& a, bool has_step_before) {
+    const bool updates =
+        kSlotCount == 0 || has_step_before;  // without slots a gradient of zero changes nothing
+    const Factors factors = factors_of_step(a, true);
     if constexpr (kLastIsLate) {
       const Operands last = load_operands(hidden_tiles(kHidden, true), load_own(dlogits()));
       if (kGoesOn) barrier_arrive(last_barrier(kLastRead));
-      if constexpr (kHidden == 2) update_second<kGoesOn>(a);
-      update_matrix<kLastMatrix>(a, last);
+      if constexpr (kHidden == 2) update_second<kGoesOn>(a, factors, updates);
+      if (updates) update_matrix<kLastMatrix>(a, factors, last);
       if (kGoesOn) barrier_arrive(last_barrier(kLastUpdated));
     } else {
-      update_second<kGoesOn>(a);
+      update_second<kGoesOn>(a, factors, updates);
     }
   }
   template <bool kGoesOn>
-  MACHINE_DEVICE void update_second(const Arguments& a) {
+  MACHINE_DEVICE void update_second(const Arguments& a, const Factors& factors, bool updates) {
     const Operands second = load_operands(gradient_tiles(2), load_own(own_hidden(1, true)));
     if (kGoesOn) barrier_arrive(read_barrier(2));
-    update_matrix<0>(a, second);
+    if (updates) update_matrix<0>(a, factors, second);
     if (kGoesOn) hand_on(a, 2);
   }
   /// W(layer) to W(3), each when its gradient is there.
   template <int kLayer>
-  MACHINE_DEVICE void update_between(const Arguments& a, bool goes_on) {
+  MACHINE_DEVICE void update_between(const Arguments& a, const Factors& factors, bool goes_on) {
     if constexpr (kLayer >= 3) {
       if constexpr (kLayer < kHidden) await_own(taken_barrier(kLayer), parity_);
       const Operands operands = load_operands(gradient_tiles(kLayer), load_own(own_hidden(kLayer - 1)));
       barrier_arrive(read_barrier(kLayer));
-      update_matrix<kLayer - 2>(a, operands);
+      update_matrix<kLayer - 2>(a, factors, operands);
       if (goes_on) hand_on(a, kLayer);
-      update_between<kLayer - 1>(a, goes_on);
+      update_between<kLayer - 1>(a, factors, goes_on);
     }
   }
   /// This warp's blocks of W(layer): to the members whose outputs they are of.
@@ -357,10 +387,70 @@ class ColumnStep {
     }
   }
 
-  MACHINE_DEVICE static void update_master(const Arguments& a, Master& master, const float (&sum)[4]) {
-    // The tensor core does not round to nearest: a master must not pass through its accumulator.
-#pragma unroll
-    for (int c = 0; c < 4; ++c) master[c] = fmaf(a.update_factor, sum[c], master[c]);
+  MACHINE_DEVICE static float* step_factors(int stage) {
+    return reinterpret_cast<float*>(at(Places::kFactors)) + 2 * stage;
+  }
+  MACHINE_DEVICE Factors factors_of_step(const Arguments& a, bool before = false) const {
+    Factors factors = a.factors;
+    if constexpr (kSlotCount == 2) {
+      const float* of_step = step_factors(before ? stage_ ^ 1 : stage_);
+      factors.rate = of_step[0], factors.inverse_root = of_step[1];
+    }
+    return factors;
+  }
+  /// sum: of the gradient times the loss scale. The tensor core does not round to nearest: a master must not pass through its
+  /// accumulator.
+  MACHINE_DEVICE static void update_parameter(const Arguments& a, const Factors& factors, float sum,
+                                              float& master, float& first, float& second) {
+    const float gradient = kSplit ? sum : sum * a.inverse_loss_scale;  // bf16 has no loss scale
+    if constexpr (kSlotCount == 2)
+      rules::update_adam(factors, gradient, master, first, second);
+    else if constexpr (kSlotCount == 1)
+      rules::update_with_momentum(factors, gradient, master, first);
+    else
+      master = fmaf(a.update_factor, sum, master);
+  }
+  /// Slots of the masters that one lane has of a matrix, slice by slice.
+  struct Slots {
+    float4* place;
+    int stride;  // from the first slot's to the second's
+    MACHINE_DEVICE float4 load(int slot, int i) const {
+      return slot < kSlotCount ? place[slot * stride + i * 32] : make_float4(0, 0, 0, 0);
+    }
+    MACHINE_DEVICE void store(int slot, int i, const float4& values) const {
+      if (slot < kSlotCount) place[slot * stride + i * 32] = values;
+    }
+  };
+  MACHINE_DEVICE static void update_master(const Arguments& a, const Factors& factors, Master& master,
+                                           const float (&sum)[4], const Slots& slots, int i, float4 first,
+                                           float4 second) {
+    update_parameter(a, factors, sum[0], master[0], first.x, second.x);
+    update_parameter(a, factors, sum[1], master[1], first.y, second.y);
+    update_parameter(a, factors, sum[2], master[2], first.z, second.z);
+    update_parameter(a, factors, sum[3], master[3], first.w, second.w);
+    slots.store(0, i, first);
+    slots.store(1, i, second);
+  }
+  /// Of a matrix of W(2) to W(L + 1), or of the first layer (kHidden).
+  template <int kMatrix>
+  MACHINE_DEVICE Slots slots_of(const Arguments& a) const {
+    if constexpr (kMatrix == kHidden) {
+      const int stride = kFirstSlotStride, own = input_begin_ * 64 + lane_;
+      if constexpr (kFirstSlotsAreShared)
+        return {reinterpret_cast<float4*>(at(Places::kSlots + kSharedSlotMatrices * kSlotsOfMatrix)) + own,
+                stride};
+      else
+        return {own_slot_memory(a) + (kHidden - kSharedSlotMatrices) * (kSlotsOfMatrix / 16) + own, stride};
+    } else {
+      const int stride = kSlotStride, own = warp_ * (kSlices * 32) + lane_;
+      if constexpr (kMatrix < kSharedSlotMatrices)
+        return {reinterpret_cast<float4*>(at(Places::kSlots + kMatrix * kSlotsOfMatrix)) + own, stride};
+      else
+        return {own_slot_memory(a) + (kMatrix - kSharedSlotMatrices) * (kSlotsOfMatrix / 16) + own, stride};
+    }
+  }
+  MACHINE_DEVICE static float4* own_slot_memory(const Arguments& a) {
+    return reinterpret_cast<float4*>(a.slot_memory) + block_index() * kMemorySlots;
   }
   /// Two own slices as the rows of a product, out of blocks of which those of the next 8 rows are group_bytes further.
   MACHINE_DEVICE Own load_own(const unsigned char* blocks, int group_bytes = 2 * kBlock) const {
@@ -438,14 +528,19 @@ class ColumnStep {
       keep_weights(place, first, second);
     }
   }
-  /// masters += factor * own * columns^T
+  /// Masters by the gradient own * columns^T.
   template <int kMatrix>
-  MACHINE_DEVICE void update_matrix(const Arguments& a, const Operands& operands) {
+  MACHINE_DEVICE void update_matrix(const Arguments& a, const Factors& factors, const Operands& operands) {
+    const Slots slots = slots_of<kMatrix>(a);
+    // All at once: from device memory each is long on its way.
+    float4 first[kSlices], second[kSlices];
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i) first[i] = slots.load(0, i), second[i] = slots.load(1, i);
     for_slices<kMatrix>([&](int i, Master& master) {
       const auto& column = operands.columns[i];
       float sum[4] = {};
       multiply_own(sum, operands.own, column[0], column[1], column[2], column[3]);
-      update_master(a, master, sum);
+      update_master(a, factors, master, sum, slots, i, first[i], second[i]);
     });
   }
   /// Of two neighbouring slices, as the rows of a product.
@@ -460,16 +555,19 @@ class ColumnStep {
 
   /// The numbers of pairs have a copy each: between them branches would be in the way of instructions of one pair while those of
   /// another are waited for.
-  MACHINE_DEVICE void update_first(const Arguments& a, const Fragments (&x)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors,
+                                   const Fragments (&x)[kInputs]) {
     const Own own = load_own(first_gradient());
     static_assert(kInputs <= 2);
     if (input_pairs_ == kInputs)
-      update_first<kInputs>(a, own, x);
+      update_first<kInputs>(a, factors, own, x);
     else if (kInputs == 2 && input_pairs_ == 1)
-      update_first<1>(a, own, x);
+      update_first<1>(a, factors, own, x);
   }
   template <int kCount>
-  MACHINE_DEVICE void update_first(const Arguments& a, const Own& own, const Fragments (&x)[kInputs]) {
+  MACHINE_DEVICE void update_first(const Arguments& a, const Factors& factors, const Own& own,
+                                   const Fragments (&x)[kInputs]) {
+    const Slots slots = slots_of<kHidden>(a);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const std::uint32_t* word = x[i].word;
@@ -477,7 +575,9 @@ class ColumnStep {
       for (int slice = 0; slice < 2; ++slice) {
         float sum[4] = {};
         multiply_own(sum, own, word[slice], word[2 + slice], word[4 + slice], word[6 + slice]);
-        update_master(a, first_[i][slice], sum);
+        const int place = 2 * i + slice;
+        update_master(a, factors, first_[i][slice], sum, slots, place, slots.load(0, place),
+                      slots.load(1, place));
       }
     }
     keep_first_weights<kCount>();
@@ -507,6 +607,7 @@ class ColumnStep {
     registers_decrease<kServingRegisters>();
     if (warp_ > kWarps + kChainWarps) return;
     stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+    keep_factors(0, load_factors(a, 0));
     const bool first_of_all = member_ == 0 && cluster() == 0;
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step) {
@@ -515,35 +616,54 @@ class ColumnStep {
       step_sync();  // 1: behind it nobody reads the last inputs
       stage(a, 1, a.x_columns, Places::kInputColumns, batch_);
       if (step + 1 < a.steps) stage(a, 0, a.x_rows, Places::kInputRows, next_batch_);
+      const float2 next_factors = load_factors(a, min(step + 1, a.steps - 1));
+      const Factors factors = factors_of_step(a);
       await_own(taken_barrier(kHidden), parity_);
-      update_bias(a, kHidden + 1, load_own(dlogits()));
+      update_bias(a, factors, kHidden + 1, load_own(dlogits()));
       if (first_of_all) store_loss(a, step, row_losses()[lane_]);
 #pragma unroll 1
       for (int layer = kHidden; layer >= 2; --layer) {
         await_own(taken_barrier(layer), parity_);
-        update_bias(a, layer, own_tiles(gradient_tiles(layer)));
+        update_bias(a, factors, layer, own_tiles(gradient_tiles(layer)));
       }
       step_sync();  // 2
       if (warp_any(timed_out_word() != 0)) return;
-      update_bias(a, 1, load_own(first_gradient()));
+      update_bias(a, factors, 1, load_own(first_gradient()));
+      keep_factors(stage_ ^ 1, next_factors);  // of the step before: their last reader was before barrier 2
     }
     step_sync();
   }
-  /// bias [16] of W(layer) += factor * the sum over rows: a product with ones.
-  MACHINE_DEVICE void update_bias(const Arguments& a, int layer, const Own& gradient) const {
+  /// What differs from step to step of a step's factors.
+  MACHINE_DEVICE static float2 load_factors(const Arguments& a, int step) {
+    if constexpr (kSlotCount < 2) return make_float2(0, 0);
+    const Factors& factors = a.step_factors[step];
+    return make_float2(factors.rate, factors.inverse_root);
+  }
+  MACHINE_DEVICE void keep_factors(int stage, const float2& factors) const {
+    if (kSlotCount == 2 && lane_ == 0) *reinterpret_cast<float2*>(step_factors(stage)) = factors;
+  }
+  /// bias [16] of W(layer) by the sum over rows: a product with ones.
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Factors& factors, int layer,
+                                  const Own& gradient) const {
     const std::uint32_t ones = Format::pack(1.0f, 1.0f);
     float sum[4] = {};
     multiply_own(sum, gradient, ones, ones, ones, ones);
     if ((lane_ & 3) != 0) return;
-    float* own = bias(layer) + (lane_ >> 2);
-    own[0] = fmaf(a.update_factor, sum[0], own[0]);
-    own[8] = fmaf(a.update_factor, sum[2], own[8]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = (lane_ >> 2) + 8 * half;
+      float none = 0;  // of a slot that there is not
+      update_parameter(a, factors, sum[2 * half], bias(layer)[column],
+                       kSlotCount > 0 ? bias(layer, 1)[column] : none,
+                       kSlotCount > 1 ? bias(layer, 2)[column] : none);
+    }
   }
   MACHINE_DEVICE void store_loss(const Arguments& a, int step, const float2& row) const {
-    const float loss = lane_ < plan_of(a).batch ? logf(row.x) - row.y : 0.0f;
+    const float of_row = kHasLabels ? logf(row.x) - row.y : row.x / static_cast<float>(plan_of(a).classes);
+    const float loss = lane_ < plan_of(a).batch ? of_row : 0.0f;
     store_mean_loss(a, step, lane_, loss);
   }
-  /// Of every row the sum of its exponentials and its label's distance to the highest logit.
+  /// Of every row the sum of its exponentials and its label's distance to the highest logit; or the sum of its outputs' losses.
   MACHINE_DEVICE static float2* row_losses() { return reinterpret_cast<float2*>(at(Places::kRowLosses)); }
   /// This cluster's inputs of a batch in one of the two orders, by one bulk copy.
   MACHINE_DEVICE void stage(const Arguments& a, int which, const unsigned char* memory, int offset,
@@ -633,12 +753,29 @@ class ColumnStep {
     const float* own = bias(layer) + (lane_ >> 2);
     return make_float2(own[0], own[8]);
   }
-  MACHINE_DEVICE static Two activated(const float (&sum)[4]) {
-    return {Format::pack(relu(sum[0]), relu(sum[1])), Format::pack(relu(sum[2]), relu(sum[3]))};
+  MACHINE_DEVICE static float activated(float z) {
+    return kIsRelu ? relu(z) : rules::activated_roughly(kActivation, z);
   }
-  MACHINE_DEVICE static Two masked(const float (&sum)[4], const Two& hidden) {
-    return {Format::pack(sum[0], sum[1]) & Format::positive(hidden.first),
-            Format::pack(sum[2], sum[3]) & Format::positive(hidden.second)};
+  MACHINE_DEVICE static Two activated(const float (&sum)[4]) {
+    return {Format::pack(activated(sum[0]), activated(sum[1])),
+            Format::pack(activated(sum[2]), activated(sum[3]))};
+  }
+  /// What the way back takes: outputs, or sums.
+  MACHINE_DEVICE static Two kept_of(const float (&sum)[4], const Two& hidden) {
+    return kKeepsSums ? Two{Format::pack(sum[0], sum[1]), Format::pack(sum[2], sum[3])} : hidden;
+  }
+  MACHINE_DEVICE static float half_of(std::uint32_t word, int half) {
+    if constexpr (kSplit) return bits_to_float(half == 0 ? word << 16 : word & 0xffff0000u);
+    return fp16_value(word >> (16 * half));
+  }
+  /// Two gradients, through the slopes that `kept` stands for.
+  MACHINE_DEVICE static std::uint32_t passed_back(float first, float second, std::uint32_t kept) {
+    if constexpr (kIsRelu) return Format::pack(first, second) & Format::positive(kept);
+    return Format::pack(rules::passed_back_roughly(kActivation, half_of(kept, 0), first),
+                        rules::passed_back_roughly(kActivation, half_of(kept, 1), second));
+  }
+  MACHINE_DEVICE static Two passed_back(const float (&sum)[4], const Two& kept) {
+    return {passed_back(sum[0], sum[1], kept.first), passed_back(sum[2], sum[3], kept.second)};
   }
   /// A lane sends the 8 rows of one column, which the lanes of a quad have; half of the lanes one of the first slice, the others
   /// of the second. In each round a lane hands out what either of them takes.
@@ -673,7 +810,11 @@ class ColumnStep {
   /// complete too.
   MACHINE_DEVICE void expect_next(int exchange) const {
     if (lane_ == 0 && !waiter_.timed_out)
-      barrier_arrive_expect(exchange_barrier(exchange, group()), kGroupTiles);
+      barrier_arrive_expect(exchange_barrier(exchange, group()), exchange_bytes(exchange));
+  }
+  /// Of a group; h(L) may come with its sums.
+  MACHINE_DEVICE static constexpr std::uint32_t exchange_bytes(int exchange) {
+    return kKeepsSums && kHidden > 1 && exchange == hidden_exchange(kHidden) ? 2 * kGroupTiles : kGroupTiles;
   }
   /// The rows of W(layer) from everybody.
   MACHINE_DEVICE void await_rows(const Arguments& a, int layer) {
@@ -700,15 +841,17 @@ class ColumnStep {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = first_row() + i;
-        label[i] = row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
+        label[i] = kHasLabels && row < plan_of(a).batch
+                       ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
+                       : -1;
       }
       step_sync();  // 1
       float sum[4];
       make_first(a, x, sum);
-      Two hidden = activated(sum);
+      Two hidden = activated(sum), kept = kept_of(sum, hidden);
       if constexpr (kLastIsLate) await_own(last_barrier(kLastRead), parity_);
       publish(a, lane, hidden_exchange(1), hidden_tiles(1), hidden);
-      if (kHidden > 1) keep_two(own_hidden(1), hidden);
+      if (kHidden > 1) keep_own(1, hidden, kept);
 
       Columns columns;
 #pragma unroll
@@ -719,15 +862,16 @@ class ColumnStep {
         if (layer == kHidden) await_own(read_barrier(2), parity_);
         take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), columns);
         multiply(sum, product, columns, bias);
-        hidden = activated(sum);
+        hidden = activated(sum), kept = kept_of(sum, hidden);
         publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), hidden);
-        if (layer < kHidden) keep_two(own_hidden(layer), hidden);
+        if (kKeepsSums && layer == kHidden) publish(a, lane, hidden_exchange(layer), last_sums(), kept);
+        if (layer < kHidden) keep_own(layer, hidden, kept);
         expect_next(hidden_exchange(layer - 1));
         expect_next_rows(layer);
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
-      loss(a, lane, label, hidden);
+      loss(a, lane, label, kept);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
         if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
@@ -736,7 +880,7 @@ class ColumnStep {
 #pragma unroll
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
-        const Two below = kept_two(own_hidden(layer - 1));
+        const Two below = kept_two(kept_tile(layer - 1));
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
@@ -745,7 +889,7 @@ class ColumnStep {
         take(a, gradient_exchange(layer), gradient_tiles(layer), columns);
         if (layer == 2) say_taken(layer);
         multiply(sum, product, columns);
-        const Two gradient = masked(sum, below);
+        const Two gradient = passed_back(sum, below);
         if (layer > 2) {
           publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), gradient);
           say_taken(layer);
@@ -768,6 +912,14 @@ class ColumnStep {
     auto* place = reinterpret_cast<std::uint32_t*>(blocks + group() * 2 * kBlock) + lane_;
     place[0] = two.first;
     place[kBlock / 4] = two.second;
+  }
+  /// This member's part of h(layer), and what the way back takes of it.
+  MACHINE_DEVICE void keep_own(int layer, const Two& hidden, const Two& kept) const {
+    keep_two(own_hidden(layer), hidden);
+    if constexpr (kKeepsSums) keep_two(own_sums(layer), kept);
+  }
+  MACHINE_DEVICE unsigned char* kept_tile(int layer) const {
+    return kKeepsSums ? own_sums(layer) : own_hidden(layer);
   }
   /// What this lane has left there.
   MACHINE_DEVICE Two kept_two(const unsigned char* blocks) const {
@@ -808,8 +960,8 @@ class ColumnStep {
     sum[2] = total.z + bias.y, sum[3] = total.w + bias.y;
   }
 
-  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `hidden`: this member's of h(L).
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& hidden) {
+  /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const int (&label)[2], const Two& own) {
     const int g = lane_ >> 2;
     const Product last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
@@ -822,8 +974,13 @@ class ColumnStep {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
     float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
-    if (g >= plan_of(a).classes) bias.x = -INFINITY;
-    if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
+    float target[4];
+    if constexpr (kHasLabels) {
+      if (g >= plan_of(a).classes) bias.x = -INFINITY;
+      if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
+    } else {
+      load_targets(a, target);
+    }
     Columns columns;
     take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), columns);
     float logit[4];
@@ -833,8 +990,9 @@ class ColumnStep {
 
     // Classes g and g + 8 of two rows: a row is in eight lanes.
     float gradient[4], beneath[4], row_sum[2];
+    if constexpr (!kHasLabels) loss_of_targets(a, logit, target, gradient, row_sum);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; kHasLabels && i < 2; ++i) {
       float highest = fmaxf(logit[i], logit[2 + i]);
 #pragma unroll
       for (int mask = 4; mask < 32; mask *= 2) highest = fmaxf(highest, shuffle_xor(highest, mask));
@@ -857,28 +1015,31 @@ class ColumnStep {
     if constexpr (kHidden == 1) {
       float sum[4] = {};
       Format::product(sum, as_uint4(own_across), first_classes, others);
-      keep_two(first_gradient(), masked(sum, hidden));
+      keep_two(first_gradient(), passed_back(sum, own));
     } else {
       // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
       // once what the next product takes.
       const uint4 rows = make_uint4(first_classes, 0, others, 0);
-      const Two below = kept_two(own_hidden(kHidden - 1));
+      const Two below = kept_two(kept_tile(kHidden - 1));
+      std::uint32_t sums[4];  // of two members' columns
       Chains chains = begin_chains(0, 0);
 #pragma unroll
       for (int i = 0; i < kMembers; ++i) {
+        if (kKeepsSums && i % 2 == 0)
+          load_matrices_transposed(last_sums() + group() * kGroupTiles + lane_ * 16 + i / 2 * 512, sums);
 #pragma unroll
         for (int slice = 0; slice < 2; ++slice) {
           float sum[4] = {};
           Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
           std::uint32_t& word = columns.word[2 * i + slice];
-          word = Format::pack(sum[0], sum[1]) & Format::positive(word);
+          word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
         }
         Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
                         columns.word[2 * i + 1]);
       }
       float sum[4];
       chains.add(sum);
-      const Two next = masked(sum, below);
+      const Two next = passed_back(sum, below);
       if constexpr (kHidden > 2)
         publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), next);
       else
@@ -894,12 +1055,41 @@ class ColumnStep {
     }
     expect_next(hidden_exchange(kHidden));
     keep_two(dlogits(), kept);
-    if (member_ == 0)
+    if (kHasLabels && member_ == 0)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (g + 8 * (c >> 1) == label[c & 1])
           row_losses()[first_row() + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
+    if (!kHasLabels && member_ == 0 && g == 0)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) row_losses()[first_row() + i] = make_float2(row_sum[i], 0);
     say_taken(kHidden);
+  }
+  MACHINE_DEVICE bool is_output(const Arguments& a, int c) const {
+    return first_row() + (c & 1) < plan_of(a).batch && (lane_ >> 2) + 8 * (c >> 1) < plan_of(a).classes;
+  }
+  /// Of this lane's logits.
+  MACHINE_DEVICE void load_targets(const Arguments& a, float (&target)[4]) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const std::int64_t row = std::int64_t{batch_} * plan_of(a).batch + first_row() + (c & 1);
+      target[c] = is_output(a, c) ? a.targets[row * plan_of(a).classes + (lane_ >> 2) + 8 * (c >> 1)] : 0.0f;
+    }
+  }
+  /// The gradient by each logit, and of both rows the sum of the losses of their outputs.
+  MACHINE_DEVICE void loss_of_targets(const Arguments& a, const float (&logit)[4], const float (&target)[4],
+                                      float (&gradient)[4], float (&row_sum)[2]) const {
+    row_sum[0] = row_sum[1] = 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const rules::LossTerm term = rules::loss_term(kLoss, logit[c], target[c]);
+      gradient[c] = is_output(a, c) ? term.gradient * a.gradient_scale : 0.0f;
+      if (is_output(a, c)) row_sum[c & 1] += term.loss;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) row_sum[i] += shuffle_xor(row_sum[i], mask);
   }
 
   // ---- start and end of a launch, by the eight
@@ -911,18 +1101,18 @@ class ColumnStep {
     const int thread = thread_index_here();  // nobody has a register for it until the end
     return reinterpret_cast<float4*>(at(Places::kLower)) + thread / 32 * (kPassageSlices * 32) + thread % 32;
   }
-  /// visit(value, whether it exists, its place in the flat parameters) for `slices` masters [16, 8] of W(layer), of which the rows
-  /// are outputs, or columns of the weight. `column`: the first of the others.
+  /// visit(value, whether it exists, its place in the flat parameters) for `slices` masters [16, 8] of W(layer), whose rows
+  /// are outputs, or columns of the weight. `values`: of this lane, slice by slice. `column`: the first of the others.
   template <class Visit>
-  MACHINE_DEVICE void for_passage(const Arguments& a, int layer, int slices, int row, int column,
-                                  bool rows_are_outputs, Visit&& visit) const {
+  MACHINE_DEVICE void for_passage(const Arguments& a, float4* values, int layer, int slices, int row,
+                                  int column, bool rows_are_outputs, Visit&& visit) const {
     const int in = plan_of(a).widths[layer - 1], out = plan_of(a).widths[layer];
 #pragma unroll 1
     for (int i = 0; i < 4 * slices; ++i) {
       const int c = i % 4, x = row + (c >> 1) * 8 + (lane_ >> 2),
                 y = column + i / 4 * 8 + 2 * (lane_ & 3) + (c & 1);
       const int output = rows_are_outputs ? x : y, place = rows_are_outputs ? y : x;
-      visit(reinterpret_cast<float*>(passage() + i / 4 * 32)[c], output < out && place < in,
+      visit(reinterpret_cast<float*>(values + i / 4 * 32)[c], output < out && place < in,
             plan_of(a).weight_begin[layer - 1] + std::int64_t{output} * in + place);
     }
   }
@@ -936,10 +1126,7 @@ class ColumnStep {
     const auto store = [&](int slice, const Master& master) {
       passage()[slice * 32] = make_float4(master[0], master[1], master[2], master[3]);
     };
-    const auto visit_first = [&] {
-      for_passage(a, 1, 2 * input_pairs_, kColumnOwn * member_, (input_first() + input_begin_) * 16, true,
-                  visit);
-    };
+    const auto visit_first = [&] { for_first(a, passage(), visit); };
     if (kLoads) visit_first();
 #pragma unroll
     for (int i = 0; i < kInputs; ++i)
@@ -954,11 +1141,7 @@ class ColumnStep {
   }
   template <int kMatrix, bool kLoads, class Visit, class Store>
   MACHINE_DEVICE void for_masters_from(const Arguments& a, Visit& visit, const Store& store) {
-    constexpr bool kIsLast = kMatrix == kLastMatrix;
-    const auto visit_all = [&] {
-      for_passage(a, kMatrix + 2, kSlices, kIsLast ? 0 : kColumnOwn * member_, warp_ * (kSlices * 8), kIsLast,
-                  visit);
-    };
+    const auto visit_all = [&] { for_matrix<kMatrix>(a, passage(), visit); };
     if (kLoads) visit_all();
     for_slices<kMatrix>([&](int i, Master& master) {
       if (kLoads)
@@ -967,21 +1150,61 @@ class ColumnStep {
         store(i, master);
     });
     if (!kLoads) visit_all();
-    if constexpr (!kIsLast) for_masters_from<kMatrix + 1, kLoads>(a, visit, store);
+    if constexpr (kMatrix != kLastMatrix) for_masters_from<kMatrix + 1, kLoads>(a, visit, store);
+  }
+  template <class Visit>
+  MACHINE_DEVICE void for_first(const Arguments& a, float4* values, Visit&& visit) const {
+    for_passage(a, values, 1, 2 * input_pairs_, kColumnOwn * member_, (input_first() + input_begin_) * 16,
+                true, visit);
+  }
+  template <int kMatrix, class Visit>
+  MACHINE_DEVICE void for_matrix(const Arguments& a, float4* values, Visit&& visit) const {
+    constexpr bool kIsLast = kMatrix == kLastMatrix;
+    for_passage(a, values, kMatrix + 2, kSlices, kIsLast ? 0 : kColumnOwn * member_, warp_ * (kSlices * 8),
+                kIsLast, visit);
+  }
+  /// visit(value, whether it exists, its place among the flat ones, slot) where slots lie.
+  template <class Visit>
+  MACHINE_DEVICE void for_slots(const Arguments& a, Visit&& visit) const {
+#pragma unroll 1
+    for (int slot = 0; slot < kSlotCount; ++slot) {
+      const auto visit_one = [&](float& own, bool exists, std::int64_t place) {
+        visit(own, exists, place, slot);
+      };
+      const Slots first = slots_of<kHidden>(a);
+      for_first(a, first.place + slot * first.stride, visit_one);
+      for_slots_from<0>(a, slot, visit_one);
+    }
+  }
+  template <int kMatrix, class Visit>
+  MACHINE_DEVICE void for_slots_from(const Arguments& a, int slot, const Visit& visit) const {
+    const Slots slots = slots_of<kMatrix>(a);
+    for_matrix<kMatrix>(a, slots.place + slot * slots.stride, visit);
+    if constexpr (kMatrix != kLastMatrix) for_slots_from<kMatrix + 1>(a, slot, visit);
   }
   /// Of W(layer), which is another for each warp; at the end not the one of the start, whose place would be kept all the while.
+  /// which: 1 or 2 for a slot.
   template <class Visit>
-  MACHINE_DEVICE void for_biases(const Arguments& a, int layer, Visit&& visit) const {
+  MACHINE_DEVICE void for_biases(const Arguments& a, int layer, int which, Visit&& visit) const {
     if (layer > kHidden + 1 || lane_ >= kColumnOwn) return;
     const int column = layer <= kHidden ? kColumnOwn * member_ + lane_ : lane_;
-    visit(bias(layer)[lane_], column < plan_of(a).widths[layer], plan_of(a).bias_begin[layer - 1] + column);
+    visit(bias(layer, which)[lane_], column < plan_of(a).widths[layer],
+          plan_of(a).bias_begin[layer - 1] + column);
   }
   MACHINE_DEVICE void load(const Arguments& a) {
     const auto take = [&](float& own, bool exists, std::int64_t place) {
       own = exists ? a.parameters[place] : 0.0f;
     };
     for_masters<true>(a, take);
-    for_biases(a, warp_ + 1, take);
+    for_biases(a, warp_ + 1, 0, take);
+    for_slots(a, [&](float& own, bool exists, std::int64_t place, int slot) {
+      own = exists ? a.slots[slot][place] : 0.0f;
+    });
+#pragma unroll 1
+    for (int slot = 0; slot < kSlotCount; ++slot)
+      for_biases(a, warp_ + 1, 1 + slot, [&](float& own, bool exists, std::int64_t place) {
+        own = exists ? a.slots[slot][place] : 0.0f;
+      });
 #pragma unroll 1
     for (int slice = 0; slice < kPassageSlices; ++slice) passage()[slice * 32] = make_float4(0, 0, 0, 0);
   }
@@ -989,15 +1212,26 @@ class ColumnStep {
   /// its mirror from the last.
   MACHINE_DEVICE void store(const Arguments& a) {
     const std::int64_t last_begin = plan_of(a).weight_begin[kHidden], divided_end = plan_of(a).bias_begin[0];
+    const auto is_mine = [&](std::int64_t place) {
+      return (place < divided_end || cluster() == 0) && (place < last_begin || member_ == 0);
+    };
     for_masters<false>(a, [&](const float& own, bool exists, std::int64_t place) {
       if (!exists) return;
-      const bool divided = place < divided_end, last = place >= last_begin;
-      if ((divided || cluster() == 0) && (!last || member_ == 0)) a.parameters[place] = own;
-      if (cluster() == kClusters - 1 && (!last || member_ == kMembers - 1)) a.mirror[place] = own;
+      if (is_mine(place)) a.parameters[place] = own;
+      if (cluster() == kClusters - 1 && (place < last_begin || member_ == kMembers - 1))
+        a.mirror[place] = own;
     });
-    for_biases(a, kWarps - warp_, [&](const float& own, bool exists, std::int64_t place) {
-      if (exists && cluster() == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
+    for_biases(a, kWarps - warp_, 0, [&](const float& own, bool exists, std::int64_t place) {
+      if (exists && is_mine(place)) a.parameters[place] = own;
     });
+    for_slots(a, [&](const float& own, bool exists, std::int64_t place, int slot) {
+      if (exists && is_mine(place)) a.slots[slot][place] = own;
+    });
+#pragma unroll 1
+    for (int slot = 0; slot < kSlotCount; ++slot)
+      for_biases(a, kWarps - warp_, 1 + slot, [&](const float& own, bool exists, std::int64_t place) {
+        if (exists && is_mine(place)) a.slots[slot][place] = own;
+      });
   }
 
   /// Extra pairs of inputs go to the last.

@@ -8,9 +8,9 @@
 
 #include "core/workload.h"
 #else
-namespace headroom {
-enum class Precision { kFp32, kTf32, kFp16, kBf16 };  // as core/workload.h has it; no kernel is given one
-}
+// The one of jit/standard.
+
+#include "core/workload.h"
 #endif
 
 namespace headroom::resident {

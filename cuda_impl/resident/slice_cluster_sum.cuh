@@ -3,7 +3,7 @@
 // Member r of a cluster adds up with member r of each other one, through the L2: 16 bytes of each lane of a warp, read and
 // written whole (b128, relaxed), which carry a mark as the tiles of slice_exchange.cuh do. The mark is the lowest bit
 // of a lane's last value, and the sender adds up what it sent, so every cluster adds the same values; an addition may be
-// turned round, and of four the pairs are the same, so all have the same bits.
+// turned round, and of four and eight the pairs are the same, so all have the same bits.
 //
 // Two buffers in turn, no acknowledgement: who writes one again has taken a sum of the step between from every other
 // cluster, which that one's warp sent only after it had used what was in the buffer. A read that returned the later value
@@ -21,7 +21,7 @@ namespace headroom::resident {
 template <int kClusters, int kPlaces>
 class ClusterSum {
  public:
-  static_assert(kClusters == 2 || kClusters == 4);
+  static_assert(kClusters == 2 || kClusters == 4 || kClusters == 8);
   static constexpr std::int64_t kBytes = std::int64_t{2} * kClusters * kMaxCluster * kPlaces * 512;
 
   /// Before anything else of a step.
@@ -56,7 +56,10 @@ class ClusterSum {
       return (wrong & 1u) != 0;
     });
     float4 total = add(own, without_mark(other[0]));
-    if constexpr (kClusters == 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
+    if constexpr (kClusters >= 4) total = add(total, add(without_mark(other[1]), without_mark(other[2])));
+    if constexpr (kClusters == 8)
+      total = add(total, add(add(without_mark(other[3]), without_mark(other[4])),
+                             add(without_mark(other[5]), without_mark(other[6]))));
     return total;
   }
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "resident/parameter_places.h"
+#include "resident/slice_slots.h"
 
 namespace headroom::resident {
 namespace {
@@ -121,9 +122,9 @@ void finish_whole_rows_plan(SlicePlan& plan, Precision precision, int widest, co
           std::to_string(end) + " bytes of shared memory; there are " + std::to_string(limits.shared_bytes));
 }
 
-/// may_be_ahead: whether the first layer's sums may be made a step ahead.
+/// may_be_ahead: whether the first layer's sums may be made a step ahead. slots: of the optimizer, for the kernel of slice_step.cuh.
 SlicePlan lay_out(const Workload& workload, Precision precision, Form form, const Limits& limits, int team,
-                  int own, bool may_be_ahead, int gram_teams) {
+                  int own, bool may_be_ahead, int gram_teams, int slots = 0) {
   require(gram_teams == 0 || (form == Form::kGrid && own == 1),
           "teams that make x x' are for a first layer a step ahead");
   SlicePlan plan{};
@@ -153,7 +154,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
     finish_whole_rows_plan(plan, precision, widest, limits);
     return plan;
   }
-  const bool rows = form == Form::kGrid && divides_rows(precision, team, own);
+  const bool rows = slots == 0 && form == Form::kGrid && divides_rows(precision, team, own);
   require(!rows || plan.layers == 4,
           std::to_string(plan.layers) + " layers, thread blocks that divide rows have 4");
   plan.pairs = own == 2 ? 4 : rows ? kRowsPairs : 1;
@@ -219,10 +220,10 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.last_offset[1] = take(matrix * plan.last_lanes / 4);
   plan.bias_offset = take(std::int64_t{4} * hidden * own * kSliceColumns);
   plan.last_bias_offset = take(std::int64_t{4} * kMostClasses);
-  plan.hidden_offset =
-      take(rows                          ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
-           : sums_whole(precision, plan) ? kFragmentBytes
-                                         : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
+  plan.hidden_offset = take(rows ? kRowsWeightBytes + (3 + kRowsMembers / 2) * std::int64_t{plan.tile}
+                            : slots == 0 && sums_whole(precision, plan)
+                                ? kFragmentBytes
+                                : std::int64_t{own == 1 ? 2 * hidden : hidden + 1} * own * own_tile);
   plan.gradient_offset = take(std::int64_t{hidden} * own * own_tile);
   plan.dlogits_offset = take(2 * own_tile + kept);
   plan.partial_offset = take(std::int64_t{2} * own * kWarps * kPartialTile);
@@ -237,7 +238,7 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
   plan.behind_tiles = -1;
   if (form == Form::kCluster) {
     plan.barrier_offset =
-        take(std::int64_t{8} * plan.exchanges * stages * (sums_whole(precision, plan) ? 2 : 1));
+        take(std::int64_t{8} * plan.exchanges * stages * (slots == 0 && sums_whole(precision, plan) ? 2 : 1));
     plan.exchange_offset = take(std::int64_t{plan.exchanges} * stages * plan.members * plan.tile);
   } else {
     plan.exchange_bytes =
@@ -251,19 +252,21 @@ SlicePlan lay_out(const Workload& workload, Precision precision, Form form, cons
       plan.exchange_bytes += 2 * kGramBytes + (gram_teams > 0 ? plan.members * kTakenWords * 4 : 0);
     }
   }
-  require(end <= limits.shared_bytes, "'" + workload.name + "' in " + std::string(to_string(precision)) +
-                                          " needs " + std::to_string(end) + " bytes of shared memory (" +
-                                          std::string(to_string(form)) + "); there are " +
-                                          std::to_string(limits.shared_bytes));
+  const std::int64_t slot_bytes =
+      std::int64_t{slots} * (masters_end(plan) + first_slot_bytes(precision, team));
+  require(end + slot_bytes <= limits.shared_bytes,
+          "'" + workload.name + "' in " + std::string(to_string(precision)) + " needs " +
+              std::to_string(end + slot_bytes) + " bytes of shared memory (" + std::string(to_string(form)) +
+              "); there are " + std::to_string(limits.shared_bytes));
   // The next batch's inputs are staged if there is room; else the step reads them from the L2 when it needs them, or, packed,
   // ahead of that.
   plan.x_batch_bytes = std::int64_t{2} * plan.input_pairs * (packed ? kPackedTile : plan.tile);
   plan.x_rows_offset = plan.x_columns_offset = -1;
   const std::int64_t staged_bytes = std::int64_t{2} * plan.member_input_pairs * plan.tile;
   for (std::int32_t* offset : {&plan.x_rows_offset, &plan.x_columns_offset})
-    if (!packed && end + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
+    if (!packed && end + slot_bytes + staged_bytes <= limits.shared_bytes) *offset = take(staged_bytes);
   require(!ahead || plan.x_columns_offset >= 0, "no room for two batches of inputs");
-  plan.shared_bytes = static_cast<std::int32_t>(end);
+  plan.shared_bytes = static_cast<std::int32_t>(end + slot_bytes);
   return plan;
 }
 
@@ -277,6 +280,22 @@ SlicePlan make_slice_plan(const Workload& workload, Precision precision, Form fo
     } catch (const UnsupportedError&) {  // no room for what is ahead, or for this network
     }
   return lay_out(workload, precision, form, limits, team, own, false, 0);
+}
+
+SlotPlan make_slot_plan(const Workload& workload, Precision precision, Form form, const Limits& limits,
+                        int team) {
+  require(workload.model.activation == Activation::kRelu,
+          "activation " + std::string(to_string(workload.model.activation)) + ", there is relu");
+  require(workload.loss == Loss::kCrossEntropy,
+          "loss " + std::string(to_string(workload.loss)) + ", there is cross-entropy");
+  SlotPlan plan{};
+  plan.slots = workload.optimizer.slots();
+  require(plan.slots > 0, "an optimizer without slots has other kernels");
+  plan.slices = lay_out(workload, precision, form, limits, team, 1, false, 0, plan.slots);
+  const bool wide = precision == Precision::kFp32 || precision == Precision::kTf32;
+  const bool serves = team > 1 && wide && plan.slices.pairs <= (precision == Precision::kFp32 ? 1 : 2);
+  plan.threads = kThreads + (serves ? 128 : 0);  // kBlockThreads
+  return plan;
 }
 
 }  // namespace headroom::resident

@@ -41,6 +41,7 @@
 #include "machine/thread.cuh"
 #include "resident/mean_loss.cuh"
 #include "resident/slice_kernel.cuh"
+#include "resident/slice_slots.h"
 #include "resident/slice_team.cuh"
 
 namespace headroom::resident {
@@ -56,9 +57,9 @@ inline constexpr int kBlockThreads = kThreads + (kServesIn<Format, kPairs, kTeam
 /// kWhole: every member has all hidden columns; in clusters a team
 /// has a member in each of several, and divides rows and the updates of hidden layers (slice_whole_rows.cuh). kAheadSlices: the
 /// first layer's sums are made a step ahead by warps of their own (slice_ahead.cuh), and those that have hidden columns have so
-/// many slices each, two or, as the first of a pair, one.
+/// many slices each, two or, as the first of a pair, one. kSlots: of the optimizer, with kOwn 1 and none of these.
 template <class Format, template <class, int> class ExchangeOf, int kPairs, int kLayers = 0, int kTeam = 1,
-          int kOwn = 1, bool kWhole = false, int kAheadSlices = 0>
+          int kOwn = 1, bool kWhole = false, int kAheadSlices = 0, int kSlots = 0>
 class SliceMember {
  public:
   using Values = typename Format::Values;
@@ -67,7 +68,8 @@ class SliceMember {
   static constexpr int kPairSlices = kOneSlice ? 1 : 2;  // of a pair, those that there are
   static constexpr int kTiles = kPairSlices * kPairs;    // of an exchange that a warp takes
   using Tiles = Share<Format, kPairs, kTiles>;
-  using Arguments = SliceArguments;
+  static_assert(kSlots == 0 || (kOwn == 1 && !kWhole && kAheadSlices == 0));
+  using Arguments = std::conditional_t<(kSlots > 0), SlotArguments, SliceArguments>;
   using Weights = typename Format::Weights;
   using SecondWeights = decltype(Format::load_second(SecondTile{}, 0));
   using Place = typename Exchange::Place;
@@ -259,6 +261,7 @@ class SliceMember {
     const bool training = step < a.steps;
     const int last = layers(a) - 1;
     exchange_.begin_step(a, step);
+    if constexpr (kSlots == 2) next_rates(a, step);
     Tiles old;  // activations of the step before, for an update that was put off
     if constexpr (!kAhead)
       if (training && !forward_first(a, step, old)) return false;
@@ -530,12 +533,12 @@ class SliceMember {
   MACHINE_DEVICE void update_last_bias(const Arguments& a, int tile) const {
     const Values values =
         load_tile<Format::kWords>(shared_memory() + plan_of(a).dlogits_offset + tile * kTile, lane_);
-    update_bias(a, values, floats(plan_of(a).last_bias_offset) + 8 * tile);
+    update_bias(a, values, floats(plan_of(a).last_bias_offset) + 8 * tile, factors(a));
   }
   /// By a warp each that publishes nothing.
   MACHINE_DEVICE void update_biases(const Arguments& a) const {
     if (warp_ >= 6)
-      update_own_bias(a, warp_ - 5);
+      update_own_bias(a, warp_ - 5, factors(a));
     else if (warp_ >= 4)
       update_last_bias(a, warp_ - 4);
   }
@@ -745,6 +748,71 @@ class SliceMember {
                        fmaf(a.update_factor, sum.z, m.z), fmaf(a.update_factor, sum.w, m.w));
   }
 
+  // With slots. The factors of the step before, for updates that were put off, and of this one; plain sgd has none.
+
+  struct NoFactors {};
+  using Factors = std::conditional_t<(kSlots > 0), rules::UpdateFactors, NoFactors>;
+  MACHINE_DEVICE void next_rates(const Arguments& a, int step) {
+    rates_[0] = rates_[1];
+    if (step == a.steps) return;
+    const rules::UpdateFactors& of_step = a.step_factors[step];
+    rates_[1] = make_float2(of_step.rate, of_step.inverse_root);
+  }
+  MACHINE_DEVICE Factors factors(const Arguments& a, bool before = false) const {
+    if constexpr (kSlots > 0) {
+      Factors factors = a.factors;
+      if constexpr (kSlots == 2) {
+        factors.rate = before ? rates_[0].x : rates_[1].x;
+        factors.inverse_root = before ? rates_[0].y : rates_[1].y;
+      }
+      return factors;
+    } else {
+      return {};
+    }
+  }
+  /// Where the slots of the master at this place of shared memory are.
+  MACHINE_DEVICE static float* slot_of(const Arguments& a, const float* master, int slot) {
+    const int first = slots_begin(a) + slot * masters_end(plan_of(a));
+    return const_cast<float*>(master) + first / 4;
+  }
+  MACHINE_DEVICE static int slots_begin(const Arguments& a) {
+    return plan_of(a).shared_bytes - kSlots * (masters_end(plan_of(a)) + kFirstSlots);
+  }
+  static constexpr int kFirstSlots = kSlots == 0 ? 0 : first_slot_bytes(Format::kPrecision, kTeam);
+  /// Of a first layer whose masters are in registers.
+  MACHINE_DEVICE float4* first_slot(const Arguments& a, int i, int slot) const {
+    const int begin = slots_begin(a) + kSlots * masters_end(plan_of(a)) + slot * kFirstSlots;
+    return reinterpret_cast<float4*>(shared_memory() + begin) + (warp_ * kInputs + i) * 32 + lane_;
+  }
+  MACHINE_DEVICE static void update_value(const Arguments& a, const Factors& factors, float sum,
+                                          float& master, float& first, float& second) {
+    if constexpr (kSlots == 2)
+      rules::update_adam(factors, sum * a.inverse_loss_scale, master, first, second);
+    else
+      rules::update_with_momentum(factors, sum * a.inverse_loss_scale, master, first);
+  }
+  MACHINE_DEVICE static void update_values(const Arguments& a, const Factors& factors, const float4& sum,
+                                           float4& m, float4* first_place, float4* second_place) {
+    float4 first = *first_place, second = kSlots == 2 ? *second_place : make_float4(0, 0, 0, 0);
+    update_value(a, factors, sum.x, m.x, first.x, second.x);
+    update_value(a, factors, sum.y, m.y, first.y, second.y);
+    update_value(a, factors, sum.z, m.z, first.z, second.z);
+    update_value(a, factors, sum.w, m.w, first.w, second.w);
+    *first_place = first;
+    if constexpr (kSlots == 2) *second_place = second;
+  }
+  /// m, the masters at `place` of shared memory, by the sum of their gradient.
+  MACHINE_DEVICE void update_masters(const Arguments& a, const Factors& factors, float4& m,
+                                     const float4* place, const float4& sum) const {
+    if constexpr (kSlots > 0) {
+      const auto* master = reinterpret_cast<const float*>(place);
+      update_values(a, factors, sum, m, reinterpret_cast<float4*>(slot_of(a, master, 0)),
+                    reinterpret_cast<float4*>(slot_of(a, master, 1)));
+    } else {
+      m = updated(a, m, sum);
+    }
+  }
+
   /// This member's own tiles, as an update takes them.
   struct EachOwn {
     typename Format::Own slice[kOwn];
@@ -782,7 +850,8 @@ class SliceMember {
   /// own_tile(c): of this member's slice c.
   template <bool kColumns, class OwnTile>
   MACHINE_DEVICE void update(const Arguments& a, int offset, int layer, const Tiles& tiles,
-                             const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+                             const OwnTile& own_tile, Weights (&w)[kHeld],
+                             const Factors& factors = {}) const {
     if (idle()) return;
     if constexpr (kOneSlice) {
       update_slice(a, matrix(offset, layer) + Format::master_lane(lane_), true, tiles.slice[0],
@@ -790,12 +859,13 @@ class SliceMember {
       warp_sync();  // other lanes of this warp read these
       load_matrix(offset, layer, w);
     } else {
-      update_pairs<kColumns>(a, offset, layer, tiles, own_tile, w);
+      update_pairs<kColumns>(a, offset, layer, tiles, own_tile, w, factors);
     }
   }
   template <bool kColumns, class OwnTile>
   MACHINE_DEVICE void update_pairs(const Arguments& a, int offset, int layer, const Tiles& tiles,
-                                   const OwnTile& own_tile, Weights (&w)[kHeld]) const {
+                                   const OwnTile& own_tile, Weights (&w)[kHeld],
+                                   const Factors& factors) const {
     Owns own;
     if constexpr (kTurned) own = Owns::load(own_tile(0), lane_);
     float4* mine[kOwn];
@@ -814,7 +884,7 @@ class SliceMember {
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
         const float4 sum = outer(low, high, own, c);
-        if (i >= skipped_) value[c][i] = updated(a, value[c][i], sum);
+        if (i >= skipped_) update_masters(a, factors, value[c][i], mine[c] + i * 32, sum);
         mine[c][i * 32] = value[c][i];
         if constexpr (kWeightsOnTheWay) w[c * kPairs + i] = Format::weights(value[c][i]);
       }
@@ -847,15 +917,16 @@ class SliceMember {
     Weights unused[kHeld];
     update<false>(
         a, plan_of(a).columns_offset, layer, gradient,
-        [&](int c) { return own_hidden(a, layer - 1, step, c); }, unused);
+        [&](int c) { return own_hidden(a, layer - 1, step, c); }, unused, factors(a, layer == 1));
   }
   /// From the step before, if there is one. Makes the weights of the product that follows.
   MACHINE_DEVICE void update_rows(const Arguments& a, int layer, int step, Tiles& old, Weights (&w)[kHeld]) {
     if (step > 0 && !updates_rows_early(a, layer)) {
       take_old(a, layer - 1, old);
       update<kFetchesColumns>(
-          a, plan_of(a).rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w);
-      if (!kBiasesInStep && !kAhead && warp_ == 7) update_own_bias(a, layer);
+          a, plan_of(a).rows_offset, layer, old, [&](int c) { return own_gradient(a, layer, c); }, w,
+          factors(a, true));
+      if (!kBiasesInStep && !kAhead && warp_ == 7) update_own_bias(a, layer, factors(a, true));
     } else {
       load_matrix(plan_of(a).rows_offset, layer, w);
     }
@@ -938,8 +1009,9 @@ class SliceMember {
           const float4 first_sum = Format::outer(low, high, first_own, lane_);
           const float4 second_sum = Format::outer(low, high, second_own, lane_);
           if (i >= skipped_) {
-            value[i] = updated(a, value[i], first_sum);
-            high_value[i] = updated(a, high_value[i], second_sum);
+            update_masters(a, factors(a, true), value[i], masters + i * 32 + m, first_sum);
+            if (kSlots == 0 || second_tile(a, i).holds(m))
+              update_masters(a, factors(a, true), high_value[i], second_tile(a, i).place(m), second_sum);
           }
           masters[i * 32 + m] = value[i];
           second_tile(a, i).store(m, high_value[i]);
@@ -952,16 +1024,21 @@ class SliceMember {
           const Values low = old_columns(old.slice[2 * i]), high = old_columns(old.slice[2 * i + 1]);
           float4* place = masters + i * 32 + m;
           const float4 first_sum = Format::outer(low, high, first_own, lane_);
-          if (i >= skipped_) *place = updated(a, *place, first_sum);
+          if (i >= skipped_) update_masters(a, factors(a, true), *place, place, first_sum);
           const SecondTile tile = second_tile(a, i);
-          if constexpr (Format::kUpdatesTwo)
+          if constexpr (Format::kUpdatesTwo && kSlots == 0)
             if (tile.lanes == 1) {
               Format::update_two(tile, low, high, Format::load_own_two(dlogits + kTile, lane_),
                                  a.update_factor, i >= skipped_, lane_);
               continue;
             }
           const float4 second_sum = Format::outer(low, high, second_own, lane_);
-          if (i >= skipped_) tile.store(m, updated(a, tile.load(m), second_sum));
+          if constexpr (kSlots > 0) {
+            if (i >= skipped_ && tile.holds(m))
+              update_masters(a, factors(a, true), *tile.place(m), tile.place(m), second_sum);
+          } else {
+            if (i >= skipped_) tile.store(m, updated(a, tile.load(m), second_sum));
+          }
         }
       }
       warp_sync();  // other lanes of this warp read these
@@ -1005,7 +1082,12 @@ class SliceMember {
       const float4 sum = outer_inputs(x, own, c);
       float4& master = Format::kFirstInRegisters ? first_[c * kInputs + i]
                                                  : (first_masters(a, c) + Format::master_lane(lane_))[i * 32];
-      if (i < input_pairs_) master = updated(a, master, sum);
+      if constexpr (kSlots > 0 && Format::kFirstInRegisters) {
+        if (i < input_pairs_)
+          update_values(a, factors(a), sum, master, first_slot(a, i, 0), first_slot(a, i, 1));
+      } else {
+        if (i < input_pairs_) update_masters(a, factors(a), master, &master, sum);
+      }
     }
   }
   /// And the product of the next step, if there is one.
@@ -1019,7 +1101,7 @@ class SliceMember {
       update_first_pair(a, i, i < kEarlyInputs ? columns[i] : load_column_inputs(a, i), own);
       multiply_first_pair(a, i, x);
     });
-    if (warp_ == (kBiasesInStep ? 2 : 7)) update_own_bias(a, 0);  // 7 has more inputs
+    if (warp_ == (kBiasesInStep ? 2 : 7)) update_own_bias(a, 0, factors(a));  // 7 has more inputs
   }
   MACHINE_DEVICE void update_first(const Arguments& a, int step) {
     wait_for_inputs(a, 1, plan_of(a).x_columns_offset, step);
@@ -1027,17 +1109,18 @@ class SliceMember {
     for_inputs(a, a.x_columns, plan_of(a).x_columns_offset, batch_,
                [&](int i, const Fragments& x) { update_first_pair(a, i, x, own); });
     warp_sync();
-    if (warp_ == 7) update_own_bias(a, 0);
+    if (warp_ == 7) update_own_bias(a, 0, factors(a));
   }
 
-  MACHINE_DEVICE void update_own_bias(const Arguments& a, int layer) const {
+  MACHINE_DEVICE void update_own_bias(const Arguments& a, int layer, const Factors& factors = {}) const {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       update_bias(a, load_tile<Format::kWords>(own_gradient(a, layer, c), lane_),
-                  floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + c));
+                  floats(plan_of(a).bias_offset) + 8 * (kOwn * layer + c), factors);
   }
   /// bias [8] += factor * the sum of a tile's rows
-  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias) const {
+  MACHINE_DEVICE void update_bias(const Arguments& a, const Values& tile, float* bias,
+                                  const Factors& factors = {}) const {
     float2 sum = make_float2(0, 0);
     if constexpr (Format::kWords == 4) {
       sum = Format::sum_of_rows(Format::transposed(tile));
@@ -1049,6 +1132,15 @@ class SliceMember {
         sum.x += shuffle_xor(sum.x, mask), sum.y += shuffle_xor(sum.y, mask);
     }
     if (lane_ >= 4) return;
+    if constexpr (kSlots > 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& own = bias[2 * lane_ + i];
+        update_value(a, factors, i == 0 ? sum.x : sum.y, own, *slot_of(a, &own, 0),
+                     *slot_of(a, &own, kSlots - 1));
+      }
+      return;
+    }
     bias[2 * lane_] = fmaf(a.update_factor, sum.x, bias[2 * lane_]);
     bias[2 * lane_ + 1] = fmaf(a.update_factor, sum.y, bias[2 * lane_ + 1]);
   }
@@ -1272,7 +1364,7 @@ class SliceMember {
   MACHINE_DEVICE void for_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
     if constexpr (kServes)
       if (serves()) return;
-    const int last = layers(a) - 1, m = lane_;
+    const int m = lane_;
     if (!kAhead || has_inputs())
 #pragma unroll
       for (int held = 0; held < kOwn * kInputs; ++held) {
@@ -1287,6 +1379,12 @@ class SliceMember {
           for_pair(a, 0, pair, lane, (input_begin_ + i) * 16, own_column(c), false, i < input_pairs_, visit);
       }
     if (kMoreWarps && has_inputs()) return;
+    for_hidden_masters(a, visit, mirror);
+  }
+  /// Of all layers but the first.
+  template <class Visit, class Mirror>
+  MACHINE_DEVICE void for_hidden_masters(const Arguments& a, Visit&& visit, Mirror&& mirror) {
+    const int last = layers(a) - 1, m = lane_;
 #pragma unroll 1
     for (int i = 0; i < kPairs; ++i) {
       const int column = first_slice_ * 8 + i * 16;
@@ -1345,6 +1443,38 @@ class SliceMember {
     };
     for_masters(a, take, take);
     for_biases(a, take);
+    if constexpr (kSlots > 0)
+      for_slots(a, [&](float& own, bool exists, std::int64_t place, int slot, bool) {
+        own = exists ? a.slots[slot][place] : 0.0f;
+      });
+  }
+  /// visit(a slot, whether its parameter exists, its place, which slot, whether it is the mirror's) of all masters and biases.
+  template <class Visit>
+  MACHINE_DEVICE void for_slots(const Arguments& a, Visit&& visit) {
+    if constexpr (kServes)
+      if (serves()) return;
+#pragma unroll 1
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const auto visit_own = [&](float& own, bool exists, std::int64_t place) {
+        visit(*slot_of(a, &own, slot), exists, place, slot, false);
+      };
+#pragma unroll 1
+      for (int i = 0; i < kInputs; ++i) {
+        const int column = (input_begin_ + i) * 16,
+                  lane = Format::kFirstInRegisters ? Format::master_lane(lane_) : lane_;
+        if constexpr (Format::kFirstInRegisters)
+          for_pair(
+              a, 0, *first_slot(a, i, slot), lane, column, own_column(0), false, i < input_pairs_,
+              [&](float& own, bool exists, std::int64_t place) { visit(own, exists, place, slot, false); });
+        else if (i < input_pairs_)
+          for_pair(a, 0, first_masters(a)[i * 32 + lane], lane, column, own_column(0), false, true,
+                   visit_own);
+      }
+      for_hidden_masters(a, visit_own, [&](float& own, bool exists, std::int64_t place) {
+        visit(*slot_of(a, &own, slot), exists, place, slot, true);
+      });
+      for_biases(a, visit_own);
+    }
   }
   /// The whole last layer comes from the first member, its mirror from the last. What a team does not divide comes from its
   /// first member, too, and the mirror from its last; in clusters each has updated a part of the pairs.
@@ -1368,6 +1498,10 @@ class SliceMember {
     for_biases(a, [&](const float& own, bool exists, std::int64_t place) {
       if (exists && rank_ == 0 && (place < last_begin || member_ == 0)) a.parameters[place] = own;
     });
+    if constexpr (kSlots > 0)
+      for_slots(a, [&](const float& own, bool exists, std::int64_t place, int slot, bool is_mirror) {
+        if (exists && !is_mirror && (place < last_begin || member_ == 0)) a.slots[slot][place] = own;
+      });
   }
 
   // ---- places
@@ -1441,6 +1575,7 @@ class SliceMember {
   float row_sum_ = 1, row_distance_ = 0;    // of the last loss
   typename Format::Sums first_sums_[kOwn];  // of the first layer's product
   int label_ = -1;                          // of this lane's row in the loss
+  float2 rates_[2];                         // of the step before and of this one, if Adam's
   float4 first_[Format::kFirstInRegisters ? kOwn * kInputs : 1];
 };
 

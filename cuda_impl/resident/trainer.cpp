@@ -17,8 +17,10 @@
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_slots.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -30,7 +32,7 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 
 /// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
-  std::variant<BlockPlan, SlicePlan, PatchPlan, ColumnPlan> plan;
+  std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan> plan;
   const void* kernel;
   std::shared_ptr<const PlanKernel> compiled;  // if it was, for this plan
   int threads;                                 // of a block
@@ -43,21 +45,26 @@ struct Program {
       : plan(given),
         kernel(its_kernel),
         threads(its_threads),
-        form(given.form),
-        members(blocks_of(given)),
-        cluster(cluster_of(given)),
-        team(team_of(given)),
-        batch(given.batch),
-        exchanges(given.exchanges),
-        shared_bytes(given.shared_bytes),
-        exchange_bytes(given.exchange_bytes),
-        x_batch_bytes(given.x_batch_bytes) {}
+        form(layout_of(given).form),
+        members(blocks_of(layout_of(given))),
+        cluster(cluster_of(layout_of(given))),
+        team(team_of(layout_of(given))),
+        batch(layout_of(given).batch),
+        exchanges(layout_of(given).exchanges),
+        shared_bytes(layout_of(given).shared_bytes),
+        exchange_bytes(layout_of(given).exchange_bytes),
+        x_batch_bytes(layout_of(given).x_batch_bytes) {}
   template <class AnyPlan>
   Program(const AnyPlan& given, std::shared_ptr<const PlanKernel> made)
       : Program(given, made->function(), made->threads()) {
     compiled = std::move(made);
   }
 
+  static const SlicePlan& layout_of(const SlotPlan& plan) { return plan.slices; }
+  template <class OtherPlan>
+  static const OtherPlan& layout_of(const OtherPlan& plan) {
+    return plan;
+  }
   static int blocks_of(const SlicePlan& plan) { return thread_blocks(plan); }
   static int blocks_of(const ColumnPlan& plan) { return plan.shape.members * plan.shape.clusters; }
   template <class OtherPlan>
@@ -245,6 +252,13 @@ void require_a_shape_with_kernels(const Workload& workload) {
           "up to " + std::to_string(kMostClasses));
 }
 
+/// Of thread blocks that own a slice together where the optimizer has slots, in the order in which they are tried.
+std::vector<int> teams_of_slots(Precision precision, const ResidentOptions& options) {
+  if (options.sharing.team != 0) return {options.sharing.team};
+  if (in_sixteen_bits(precision)) return {2, 1};
+  return {4, 2};
+}
+
 /// The first kernel and form that fit; throws the last one's reason. With a maker, of those that it makes. The slice kernel is
 /// several times faster than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
@@ -281,6 +295,18 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
       return Program(plan, maker->make(plan, precision));
     });
   };
+  if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) {
+    if (maker == nullptr) throw UnsupportedError("cuda-resident: " + beyond);
+    consider_columns();
+    if (allowed(Kernel::kSlices))
+      for (const int team : teams_of_slots(precision, options))
+        consider([&] {
+          const SlotPlan plan = make_slot_plan(workload, precision, Form::kGrid, limits, team);
+          return Program(plan, maker->make(plan, precision));
+        });
+    if (!found) throw UnsupportedError(reason);
+    return *found;
+  }
   // With four layers there are kernels of slices that were measured to be faster (docs/kernels/log/resident.md, version 50).
   const bool has_faster_slices = workload.layers() == 4;
   if (!has_faster_slices) consider_columns();
@@ -341,16 +367,21 @@ class ResidentTrainer : public PersistentTrainer {
   ResidentTrainer(const Workload& workload, Precision precision, const DatasetView& data,
                   const Parameters& initial, const Program& program, const ResidentOptions& options)
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
+        optimizer_(workload.optimizer),
         batches_(data.batches(workload.batch_size)),
         program_(program) {
     const auto parameters = static_cast<std::int64_t>(initial.flat().size());
     parameters_ = DeviceBuffer<float>(parameters);
     mirror_ = DeviceBuffer<float>(parameters);
     exchange_ = zeros<unsigned char>(program.exchange_bytes);
-    upload(data, precision);
-    set_parameters(initial);
+    for (int slot = 0; slot < optimizer_.slots(); ++slot) slots_.emplace_back(parameters);
+    if (!slots_.empty()) step_factors_ = DeviceBuffer<rules::UpdateFactors>(kMostSteps);
+    upload(workload, data, precision);
+    set_state(State::initial(initial, optimizer_.slots()));
 
-    const auto batch = static_cast<float>(program.batch);
+    const bool has_labels = workload.loss == Loss::kCrossEntropy;
+    const auto mean_of =
+        static_cast<float>(program.batch) * (has_labels ? 1.0f : static_cast<float>(workload.outputs()));
     const auto scale = static_cast<float>(loss_scale(precision, program.batch));
     std::visit([&](const auto& plan) { set_arguments(plan, options); }, program_.plan);
     std::visit(
@@ -367,7 +398,9 @@ class ResidentTrainer : public PersistentTrainer {
           arguments.loss_slots = kKeptLosses;
           arguments.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
           arguments.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
-          arguments.gradient_scale = scale / batch;
+          arguments.gradient_scale = scale / mean_of;
+          if constexpr (requires { arguments.inverse_loss_scale; }) arguments.inverse_loss_scale = 1 / scale;
+          if constexpr (requires { arguments.targets; }) arguments.targets = targets_.data();
         },
         arguments_);
   }
@@ -395,6 +428,16 @@ class ResidentTrainer : public PersistentTrainer {
     ahead_step_ = -1;
   }
 
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (const DeviceBuffer<float>& slot : slots_) slot.copy_to(result.emplace_back(widths_).flat());
+    return result;
+  }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, optimizer_.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) slots_[slot].copy_from(slots[slot].flat());
+  }
+
   std::string note() override { return program_.note(); }
   std::optional<SetupCache> setup_cache() override {
     if (!program_.compiled) return std::nullopt;
@@ -420,10 +463,26 @@ class ResidentTrainer : public PersistentTrainer {
     arguments.ahead = ahead_.data();
     arguments_ = arguments;
   }
+  void set_arguments(const SlotPlan& plan, const ResidentOptions& options) {
+    set_arguments(plan.slices, options);
+    SlotArguments arguments{};
+    static_cast<SliceArguments&>(arguments) = std::get<SliceArguments>(arguments_);
+    set_slots_of(arguments);
+    arguments_ = arguments;
+  }
+  template <class WithSlots>
+  void set_slots_of(WithSlots& arguments) {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) arguments.slots[slot] = slots_[slot].data();
+    arguments.step_factors = step_factors_.data();
+    arguments.factors = rules::update_factors(optimizer_, 0);
+  }
   void set_arguments(const ColumnPlan& plan, const ResidentOptions& options) {
     ColumnArguments arguments{};
     arguments.plan = plan;
     arguments.lost_exchange = options.lost_exchange;
+    set_slots_of(arguments);
+    slot_memory_ = DeviceBuffer<unsigned char>(plan.slot_bytes);
+    arguments.slot_memory = slot_memory_.data();
     arguments_ = arguments;
   }
   void set_arguments(const PatchPlan& plan, const ResidentOptions& options) {
@@ -440,14 +499,22 @@ class ResidentTrainer : public PersistentTrainer {
       pack_blocks(*blocks, features, batches, x_rows, stream_.get());
     else if (const auto* plan = std::get_if<SlicePlan>(&program_.plan))
       pack_slices(*plan, precision, features, batches, x_rows, x_columns, stream_.get());
+    else if (const auto* slots = std::get_if<SlotPlan>(&program_.plan))
+      pack_slices(slots->slices, precision, features, batches, x_rows, x_columns, stream_.get());
     else if (const auto* columns = std::get_if<ColumnPlan>(&program_.plan))
       pack_columns(*columns, precision, features, batches, x_rows, x_columns, stream_.get());
     else
       pack_patches(std::get<PatchPlan>(program_.plan), precision, features, batches, x_rows, stream_.get());
   }
 
-  void upload(const DatasetView& data, Precision precision) {
-    labels_ = labels_of(data, batches_ * program_.batch);
+  void upload(const Workload& workload, const DatasetView& data, Precision precision) {
+    const std::int64_t samples = batches_ * program_.batch;
+    if (workload.loss == Loss::kCrossEntropy) {
+      labels_ = labels_of(data, samples);
+    } else {
+      targets_ = DeviceBuffer<float>(samples * workload.outputs());
+      targets_.copy_from({data.targets, static_cast<std::size_t>(samples * workload.outputs())});
+    }
     x_rows_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
     x_columns_ = DeviceBuffer<unsigned char>(batches_ * program_.x_batch_bytes);
     for_each_staged_batches(data, program_.batch, batches_, stream_,
@@ -461,6 +528,7 @@ class ResidentTrainer : public PersistentTrainer {
       const auto bytes = static_cast<std::size_t>(exchange_.bytes());
       CUDA_CHECK(cudaMemsetAsync(exchange_.data(), 0xff, bytes, stream_.get()));
     }
+    if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps, step_factors_.data(), stream_.get());
     const LaunchShape shape(program_, stream_.get());
     std::visit(
         [&](auto& arguments) {
@@ -476,16 +544,21 @@ class ResidentTrainer : public PersistentTrainer {
 
   std::string describe_status(std::uint32_t status) const override { return in_words(status, program_); }
 
+  const Optimizer optimizer_;
   const std::int64_t batches_;
   const Program program_;
 
   DeviceBuffer<float> parameters_, mirror_;
+  std::vector<DeviceBuffer<float>> slots_;
+  DeviceBuffer<unsigned char> slot_memory_;
+  DeviceBuffer<rules::UpdateFactors> step_factors_;
   DeviceBuffer<float>
       ahead_;  // the first layer's sums of step ahead_step_, by a kernel that makes them a step ahead
   std::int64_t ahead_step_ = -1;
   DeviceBuffer<std::int32_t> labels_;
+  DeviceBuffer<float> targets_;
   DeviceBuffer<unsigned char> x_rows_, x_columns_, exchange_;
-  std::variant<BlockArguments, SliceArguments, PatchArguments, ColumnArguments> arguments_;
+  std::variant<BlockArguments, SliceArguments, SlotArguments, PatchArguments, ColumnArguments> arguments_;
 };
 
 }  // namespace

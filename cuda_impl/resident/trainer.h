@@ -12,6 +12,7 @@
 #include "resident/column_plan.h"
 #include "resident/sharing.h"
 #include "resident/slice_plan.h"
+#include "resident/slice_slots.h"
 
 namespace headroom {
 
@@ -26,12 +27,13 @@ class PlanKernel {
   virtual bool was_kept() const = 0;         ///< by an earlier compilation
   virtual std::string note() const = 0;
 };
-/// Compiles the kernels of plans. Both throw UnsupportedError if it has none for such a plan.
+/// Compiles the kernels of plans. All throw UnsupportedError if it has none for such a plan.
 class KernelMaker {
  public:
   virtual ~KernelMaker() = default;
   virtual std::shared_ptr<const PlanKernel> make(const SlicePlan& plan, Precision precision) const = 0;
   virtual std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const = 0;
+  virtual std::shared_ptr<const PlanKernel> make(const SlotPlan& plan, Precision precision) const = 0;
 };
 
 }  // namespace resident

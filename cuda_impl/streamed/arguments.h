@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "rules/optimizer.cuh"
 #include "streamed/plan.h"
 
 namespace headroom::streamed {
@@ -40,9 +41,17 @@ struct Arguments {
   float update_factor;        // -learning rate / loss scale
   float gradient_scale;       // loss scale / batch size
   std::int32_t held;          // with hints: tiles of masters out of 256 that the L2 is to hold
+  // Of an optimizer with slots (slots.cuh); behind everything else, so that no other kernel reads from another place.
+  unsigned char* slots[2];              // tile t of the masters has its states at t * 1024
+  float* bias_slots[2];                 // as the biases
+  const rules::UpdateFactors* factors;  // of each step of the launch, and of one more
+  rules::UpdateFactors rule;            // what is the same in all steps
+  const float* targets;  // [batches * batch, classes], of a loss over targets, which has no labels
+  float inverse_loss_scale;
 };
 static_assert(sizeof(Arguments) < 4096);
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// The kernel of a precision for the plan, with hints for the L2 if tiles are to be held; never null.
 const void* streamed_kernel(Precision precision, const Plan& plan, int held);
 const void* streamed_kernel_fp32(int groups);
@@ -60,19 +69,34 @@ const void* streamed_kernel_held_fp32();
 // With packed activations, in panels of 1 or 2 tiles.
 const void* streamed_kernel_packed_tf32(int panels, bool held, bool keeps_first_masters);
 
+/// How values lie in tiles.
+struct Layout {
+  Precision precision;
+  bool packs = false;  // packs_activations()
+};
+/// Of an optimizer's states beside masters of a precision (slots.cuh): in 16 bits as fp16's masters lie.
+inline Layout slot_layout(Precision precision) {
+  return {precision == Precision::kBf16 ? Precision::kFp16 : precision};
+}
+
 /// Threads of a block; bytes of a tile of activations, and between two tiles of masters in one part.
 int block_threads(Precision precision);
-int activation_bytes(Precision precision, const Plan& plan);
+int activation_bytes(const Layout& layout);
 int master_stride(Precision precision);
 
 /// inputs [batches * batch, in] fp32 -> tiles, rounded to the precision, padding zero. Asynchronous.
-void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
+void pack_inputs(const Plan& plan, const Layout& layout, const float* features, std::int64_t batches,
                  unsigned char* inputs, cudaStream_t stream);
 /// Rows first_row to first_row + rows - 1 of a layer's weight [out, in] fp32 -> masters. Asynchronous.
-void pack_weights(const Plan& plan, int layer, Precision precision, const float* rows_of_weight,
+void pack_weights(const Plan& plan, int layer, const Layout& layout, const float* rows_of_weight,
                   int first_row, int rows, const Masters& masters, cudaStream_t stream);
 /// The way back.
-void unpack_weights(const Plan& plan, int layer, Precision precision, const Masters& masters, int first_row,
+void unpack_weights(const Plan& plan, int layer, const Layout& layout, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream);
+
+/// factors [steps]: the optimizer's at steps first_step to first_step + steps - 1. Asynchronous.
+void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
+                 rules::UpdateFactors* factors, cudaStream_t stream);
+#endif
 
 }  // namespace headroom::streamed

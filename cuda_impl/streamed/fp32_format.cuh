@@ -18,6 +18,7 @@
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
 #include "machine/thread.cuh"
+#include "streamed/slots.cuh"
 #include "streamed/tiles.cuh"
 
 namespace headroom::streamed {
@@ -286,9 +287,10 @@ struct Fp32 {
     }
   };
 
-  template <int kTiles, int kGroups, bool kShareHeld>
+  /// `by`: a factor of the gradients, or with slots an ItemSlots, of which Places say where.
+  template <int kTiles, int kGroups, bool kShareHeld, class Update>
   MACHINE_DEVICE static void backward(float (&sums)[64], const Own<kTiles, kGroups>& x,
-                                      Places<kTiles, kGroups>& places, int stage, float factor, int lane) {
+                                      Places<kTiles, kGroups>& places, int stage, Update by, int lane) {
     using Lane = Lane<kTiles, kGroups, false>;
     const Lane me(lane);
     const Rows<kGroups> rows = me.rows();
@@ -347,10 +349,16 @@ struct Fp32 {
           }
         }
       }
-      if (me.writes())
-        store_global_floats<kShareHeld>(
-            new_byte, make_float4(fmaf(factor, found[0], w[0].x), fmaf(factor, found[1], w[0].y),
-                                  fmaf(factor, found[2], w[0].z), fmaf(factor, found[3], w[0].w)));
+      if constexpr (std::is_same_v<Update, float>) {
+        if (me.writes())
+          store_global_floats<kShareHeld>(
+              new_byte, make_float4(fmaf(by, found[0], w[0].x), fmaf(by, found[1], w[0].y),
+                                    fmaf(by, found[2], w[0].z), fmaf(by, found[3], w[0].w)));
+      } else if (me.writes()) {
+        // Behind the masters and the gradients lie the states, in the order of the masters.
+        constexpr int kFurther = kTiles * 1024 + kGroups * kActivationBytes - kStep * 64;
+        by.template update_row<kTiles, kShareHeld>(w_byte[0] + kFurther, w[0], found, new_byte);
+      }
       new_byte += kStep * 64;
       const int further = step + 1 < kSteps ? kStep * 128 : 0;  // after the last pair for nothing
 #pragma unroll
@@ -359,10 +367,10 @@ struct Fp32 {
     }
   }
 
-  template <int kTiles, int kGroups, bool kForward>
+  template <int kTiles, int kGroups, bool kForward, class Update>
   MACHINE_DEVICE static void first(float (&sums)[64], const Own<kTiles, kGroups>& d, unsigned char* weights,
                                    const unsigned char* inputs, const unsigned char* next,
-                                   unsigned char* const (&out)[2], std::int64_t tile_step, float factor,
+                                   unsigned char* const (&out)[2], std::int64_t tile_step, Update by,
                                    int lane) {
     using Lane = Lane<kTiles, kGroups, true>;
     const Lane me(lane);
@@ -393,8 +401,22 @@ struct Fp32 {
           for (int i = 0; i < 4; ++i)
             multiply_add_in_order(gradient[i], d.row[i][r], value_of(x[k & 1][r / 4], r % 4));
         const float2 found = total<kGroups>(gradient);
-        mine[0][k] = fmaf(factor, found.x, w[0][k]);
-        mine[1][k] = fmaf(factor, found.y, w[1][k]);
+        if constexpr (std::is_same_v<Update, float>) {
+          mine[0][k] = fmaf(by, found.x, w[0][k]);
+          mine[1][k] = fmaf(by, found.y, w[1][k]);
+        } else {
+          mine[0][k] = found.x;
+          mine[1][k] = found.y;
+        }
+      }
+      // With slots what was found are gradients so far.
+      constexpr int kSlots = slots_of_update<Update>();
+      [[maybe_unused]] float4 states[2][kSlots + 1];
+      if constexpr (kSlots > 0) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          by.template update_row<kTiles>(states[h], mine[h], old[h],
+                                         static_cast<int>(own - weights) + h * 64 + chunk * 16);
       }
       if constexpr (kForward) {
         float theirs[2][4];
@@ -423,10 +445,19 @@ struct Fp32 {
             make_float4(mine[0][0], mine[0][1], mine[0][2], mine[0][3]);
         *reinterpret_cast<float4*>(own + 64 + chunk * 16) =
             make_float4(mine[1][0], mine[1][1], mine[1][2], mine[1][3]);
+        if constexpr (kSlots > 0) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int s = 0; s < kSlots; ++s)
+              *reinterpret_cast<float4*>(by.stage + s * (kTiles * kSlotTileBytes) + (own - weights) + h * 64 +
+                                         chunk * 16) = states[h][s];
+        }
       }
     }
     warp_sync();
     copy_out<kTiles>(weights, out, tile_step, lane);
+    if constexpr (slots_of_update<Update>() > 0) by.template copy_out<kTiles>(tile_step, lane);
   }
   /// Updated tiles from shared memory, where lanes left parts of rows, to their place.
   template <int kTiles>

@@ -161,14 +161,44 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) 
                                                                    : 0;
 }
 
+SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
+                                  std::int64_t l2_bytes, int& held) {
+  SlotKernelShape shape{.precision = precision,
+                        .slots = workload.optimizer.slots(),
+                        .groups = plan.groups,
+                        .panels = one_panel_for_all(plan),
+                        .loss = workload.loss,
+                        .told = 0};
+  held = 0;
+  if (plan.groups > 1) return shape;
+  const bool in_halves = precision == Precision::kBf16;
+  const std::int64_t bytes = master_bytes(plan) / (in_halves ? 2 : 1);
+  const bool whole = bytes <= l2_bytes / 2;
+  held = whole ? 256 : held_share(plan, precision, l2_bytes);
+  if (precision == Precision::kFp32)
+    shape.told = bytes <= l2_bytes ? 1 : 2;
+  else
+    shape.told = in_halves ? 1 : 2;
+  return shape;
+}
+
+std::optional<std::string> cannot_stream_slots(const Workload& workload) {
+  if (workload.optimizer.slots() == 0)
+    return "cuda-streamed-compiled: plain sgd; it trains momentum, adam and adamw";
+  if (workload.model.activation != Activation::kRelu)
+    return "cuda-streamed-compiled: activation " + std::string(to_string(workload.model.activation)) +
+           "; it trains relu";
+  return std::nullopt;
+}
+
 double weight_bytes_per_step(const Workload& workload, Precision precision) {
-  const double forward = precision == Precision::kBf16 ? 2 : 4;
+  const double forward = precision == Precision::kBf16 ? 2 : 4, backward = 8 + 8 * workload.optimizer.slots();
   double bytes = 0;
   for (int layer = 0; layer < workload.layers(); ++layer) {
     const auto index = static_cast<std::size_t>(layer);
     const double weights =
         static_cast<double>(workload.model.widths[index]) * workload.model.widths[index + 1];
-    bytes += weights * (layer == 0 ? 8 : 8 + forward);
+    bytes += weights * (backward + (layer == 0 ? 0 : forward));
   }
   return bytes;
 }

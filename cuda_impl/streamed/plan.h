@@ -6,8 +6,11 @@
 #pragma once
 
 #include <cstdint>
+
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 #include <optional>
 #include <string>
+#endif
 
 #include "core/workload.h"
 
@@ -80,11 +83,13 @@ struct Limits {
   std::int32_t shared_bytes = 0;  ///< that one thread block may have
 };
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// Why this workload cannot be streamed on such a device; nullopt if it can.
 std::optional<std::string> cannot_stream(const Workload& workload, const Limits& limits);
 
 /// Throws UnsupportedError with cannot_stream()'s reason.
 Plan make_plan(const Workload& workload, const Limits& limits);
+#endif
 
 /// For bf16: decides which layers' lower halves of masters, which nobody but the owner of their columns reads, stay in shared
 /// memory from the beginning of a launch to its end. None with panels of several tiles or with large batches.
@@ -105,6 +110,7 @@ STREAMED_BOTH constexpr bool is_kept(int share, int item) {
   return kept_before(share, item + 1) != kept_before(share, item);
 }
 
+#ifndef HEADROOM_COMPILED_ALONE
 /// Tiles of every panel but a narrow last layer's, if the batch is up to 32; 0 if they differ or it is larger. For kernels without code for
 /// other panels: with it ptxas keeps places in local memory in tf32, and behind every barrier of the grid they come out of the L2.
 int one_panel_for_all(const Plan& plan);
@@ -120,6 +126,9 @@ double kept_bytes_per_step(const Plan& plan);
 /// tf32, both more and less were slower.
 inline constexpr std::int64_t kHeldPartOfL2 = 5;
 
+/// An H200's, for what is compiled for a device that need not be there.
+inline constexpr std::int64_t kUsualL2Bytes = std::int64_t{60} << 20;
+
 /// How many tiles of masters out of 256 that is: at least one, at most half.
 int held_share(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 
@@ -129,6 +138,23 @@ int held_share(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 /// masters are less than the L2: the kernel with hints has no local memory. In fp32 the number
 /// says whether it is asked at all, then to hold a fixed share of the lines.
 int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
+#endif
+
+#ifndef HEADROOM_COMPILED_ALONE
+/// Which kernel with slots a plan takes (WithSlots in slots.cuh), and of how many tiles out of 256 the masters are to be held.
+struct SlotKernelShape {
+  Precision precision;
+  int slots, groups, panels;  ///< panels: one_panel_for_all()
+  Loss loss;
+  int told;  ///< what the L2 is told
+};
+/// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else the share above. In batches from 33 on the L2 is
+/// told nothing.
+SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
+                                  std::int64_t l2_bytes, int& held);
+/// Why the kernels with slots do not train this workload; nullopt if they do.
+std::optional<std::string> cannot_stream_slots(const Workload& workload);
+#endif
 
 /// Whether the L2 is asked to hold a tile: about the same share of every row and of every column, so that nobody's tiles are
 /// all near or all far. Four tiles in a square are alike, as one destination serves the tiles of an item.
@@ -139,7 +165,9 @@ STREAMED_BOTH constexpr bool is_held(int held, int out_tile, int in_tile) {
 }
 
 /// Bytes a step moves at least between the chip and its memory, weights only: each is read by the forward pass, and read
-/// and written by the backward pass; the first layer's forward pass rides on its update.
+/// and written by the backward pass, with the optimizer's states beside it; the first layer's forward pass rides on its update.
+#ifndef HEADROOM_COMPILED_ALONE
 double weight_bytes_per_step(const Workload& workload, Precision precision);
+#endif
 
 }  // namespace headroom::streamed

@@ -57,12 +57,12 @@ __global__ void __launch_bounds__(kBlock) copy_weights_kernel(LayerPlan layer, M
 
 /// Calls `function` with the format of a precision.
 template <class Function>
-auto with_format(Precision precision, bool packed, const Function& function) {
-  switch (precision) {
+auto with_format(const Layout& layout, const Function& function) {
+  switch (layout.precision) {
     case Precision::kFp32:
       return function(Fp32());
     case Precision::kTf32:
-      if (packed) return function(PackedTf32());
+      if (layout.packs) return function(PackedTf32());
       return function(Tf32());
     case Precision::kFp16:
       return function(Fp16());
@@ -73,10 +73,10 @@ auto with_format(Precision precision, bool packed, const Function& function) {
 }
 
 template <bool kPack>
-void copy_weights(const Plan& plan, int index, Precision precision, const Masters& masters, int first_row,
+void copy_weights(const Plan& plan, int index, const Layout& layout, const Masters& masters, int first_row,
                   int rows, float* flat, cudaStream_t stream) {
   const LayerPlan& layer = plan.layer[index];
-  with_format(precision, packs_activations(plan, precision), [&](auto format) {
+  with_format(layout, [&](auto format) {
     copy_weights_kernel<decltype(format), kPack>
         <<<blocks_for(std::int64_t{rows} * layer.in), kBlock, 0, stream>>>(layer, masters, first_row, rows,
                                                                            flat);
@@ -84,17 +84,22 @@ void copy_weights(const Plan& plan, int index, Precision precision, const Master
   CUDA_CHECK(cudaGetLastError());
 }
 
+__global__ void __launch_bounds__(kBlock)
+    factors_kernel(Optimizer optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors) {
+  const int step = static_cast<int>(blockIdx.x * kBlock + threadIdx.x);
+  if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
+}
+
 }  // namespace
 
 int block_threads(Precision precision) {
-  return with_format(precision, false, [](auto format) { return decltype(format)::kWarps * 32; });
+  return with_format({precision}, [](auto format) { return decltype(format)::kWarps * 32; });
 }
-int activation_bytes(Precision precision, const Plan& plan) {
-  return with_format(precision, packs_activations(plan, precision),
-                     [](auto format) { return decltype(format)::kActivationBytes; });
+int activation_bytes(const Layout& layout) {
+  return with_format(layout, [](auto format) { return decltype(format)::kActivationBytes; });
 }
 int master_stride(Precision precision) {
-  return with_format(precision, false, [](auto format) { return decltype(format)::kMasterStride; });
+  return with_format({precision}, [](auto format) { return decltype(format)::kMasterStride; });
 }
 
 const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
@@ -118,24 +123,30 @@ const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
   throw std::logic_error("cuda-streamed: not a Precision");
 }
 
-void pack_inputs(const Plan& plan, Precision precision, const float* features, std::int64_t batches,
+void pack_inputs(const Plan& plan, const Layout& layout, const float* features, std::int64_t batches,
                  unsigned char* inputs, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(batches * plan.input_tiles * plan.groups);
-  with_format(precision, packs_activations(plan, precision), [&](auto format) {
+  with_format(layout, [&](auto format) {
     pack_inputs_kernel<decltype(format)><<<tiles, 32, 0, stream>>>(plan, features, inputs);
   });
   CUDA_CHECK(cudaGetLastError());
 }
 
-void pack_weights(const Plan& plan, int layer, Precision precision, const float* rows_of_weight,
+void pack_weights(const Plan& plan, int layer, const Layout& layout, const float* rows_of_weight,
                   int first_row, int rows, const Masters& masters, cudaStream_t stream) {
-  copy_weights<true>(plan, layer, precision, masters, first_row, rows, const_cast<float*>(rows_of_weight),
+  copy_weights<true>(plan, layer, layout, masters, first_row, rows, const_cast<float*>(rows_of_weight),
                      stream);
 }
 
-void unpack_weights(const Plan& plan, int layer, Precision precision, const Masters& masters, int first_row,
+void unpack_weights(const Plan& plan, int layer, const Layout& layout, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream) {
-  copy_weights<false>(plan, layer, precision, masters, first_row, rows, rows_of_weight, stream);
+  copy_weights<false>(plan, layer, layout, masters, first_row, rows, rows_of_weight, stream);
+}
+
+void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
+                 rules::UpdateFactors* factors, cudaStream_t stream) {
+  factors_kernel<<<blocks_for(steps), kBlock, 0, stream>>>(optimizer, first_step, steps, factors);
+  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace headroom::streamed

@@ -7,6 +7,8 @@
 // out where the masters lie: a weight's gradient meets its master in a register.
 #pragma once
 
+#include <type_traits>
+
 #include "machine/bits.cuh"
 #include "machine/matrices.cuh"
 #include "machine/memory.cuh"
@@ -27,13 +29,14 @@ struct Bf16Numbers {
     // The one NaN that arithmetic makes, 0x7fffffff, would round to a negative zero.
     return static_cast<std::int32_t>(bits) > 0x7fff7fff ? kNaN : bits;
   }
-  MACHINE_DEVICE static void update(Words (&part)[2], const float (&gradient)[8], float factor) {
+  /// Every master is next(i, its bits), in the order of the gradients.
+  template <class Next>
+  MACHINE_DEVICE static void change(Words (&part)[2], const Next& next) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const std::uint32_t high = part[0].word[r], low = part[1].word[r];
-      const std::uint32_t first = kept(updated((high << 16) + extend_lower(low), gradient[2 * r], factor));
-      const std::uint32_t second =
-          kept(updated((high & 0xffff0000u) + extend_upper(low), gradient[2 * r + 1], factor));
+      const std::uint32_t first = kept(next(2 * r, (high << 16) + extend_lower(low)));
+      const std::uint32_t second = kept(next(2 * r + 1, (high & 0xffff0000u) + extend_upper(low)));
       part[0].word[r] = choose_bytes(first + 0x8000u, second + 0x8000u, 0x7632);
       part[1].word[r] = choose_bytes(first, second, 0x5410);
     }
@@ -69,10 +72,10 @@ struct Fp16Numbers {
                             bits_to_float(part[r / 2].word[r % 2 * 2 + 1]));
     return a;
   }
-  MACHINE_DEVICE static void update(Words (&part)[2], const float (&gradient)[8], float factor) {
+  template <class Next>
+  MACHINE_DEVICE static void change(Words (&part)[2], const Next& next) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      part[i / 4].word[i % 4] = updated(part[i / 4].word[i % 4], gradient[i], factor);
+    for (int i = 0; i < 8; ++i) part[i / 4].word[i % 4] = next(i, part[i / 4].word[i % 4]);
   }
   MACHINE_DEVICE static std::uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   MACHINE_DEVICE static float value(std::uint32_t bits) { return fp16_value(bits); }
@@ -138,6 +141,18 @@ struct SixteenBit : Numbers {
   MACHINE_DEVICE static void store_tile(const Tile& tile, const Out& out, std::int64_t offset, int lane) {
     store_part(out, 0, offset + lane * 16, vector_of(tile.part[0]));
     store_part(out, 1, offset + lane * 16, vector_of(tile.part[1]));
+  }
+  /// By a factor of the gradients, or with slots by ItemSlots.
+  template <class Update>
+  MACHINE_DEVICE static void update(Words (&part)[2], const float (&gradient)[8], Update by, int lane) {
+    if constexpr (std::is_same_v<Update, float>)
+      Numbers::change(part, [&](int i, std::uint32_t master) { return updated(master, gradient[i], by); });
+    else
+      by.update_tile(lane, [&](const auto& next) {
+        Numbers::change(part, [&](int i, std::uint32_t master) {
+          return float_to_bits(next(i, bits_to_float(master), gradient[i]));
+        });
+      });
   }
   struct Activations {
     std::uint32_t word[8];  // 2j + h: row 8j + g, features 2t + 8h and 2t + 8h + 1
@@ -209,18 +224,18 @@ struct SixteenBit : Numbers {
   }
 
   /// sums [inputs, rows] += W^T [tiles of inputs, 16 outputs] * d [16 outputs, rows]; then W += factor * d^T x, to `out`.
-  template <int kTiles, int kGroups, class Out>
+  template <int kTiles, int kGroups, class Out, class Update>
   MACHINE_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
-                                      std::int64_t tile_step, float factor, int lane) {
-    backward<kTiles, kGroups>(sums, x, weights, weights + 512, 1024, gradients, out, tile_step, factor, lane);
+                                      std::int64_t tile_step, Update by, int lane) {
+    backward<kTiles, kGroups>(sums, x, weights, weights + 512, 1024, gradients, out, tile_step, by, lane);
   }
   /// The same with the second parts of the masters somewhere else, `second_step` from tile to tile.
-  template <int kTiles, int kGroups, class Second, class Out>
+  template <int kTiles, int kGroups, class Second, class Out, class Update>
   MACHINE_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
                                       const unsigned char* first_parts, Second second_parts, int second_step,
                                       const unsigned char* gradients, const Out& out, std::int64_t tile_step,
-                                      float factor, int lane) {
+                                      Update by, int lane) {
     Activations d[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
@@ -243,17 +258,17 @@ struct SixteenBit : Numbers {
       float gradient[8] = {};
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) multiply_rows(gradient, d[group], x.tile[u][group]);
-      Numbers::update(w[u].part, gradient, factor);
+      update(w[u].part, gradient, by, lane);
       store_tile(w[u], out, u * tile_step, lane);
     }
   }
 
   /// W += factor * d^T x, to `out`; with kForward, sums [outputs, rows] += new W * next.
-  template <int kTiles, int kGroups, bool kForward, class Out>
+  template <int kTiles, int kGroups, bool kForward, class Out, class Update>
   MACHINE_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
                                    unsigned char* weights, const unsigned char* inputs,
                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
-                                   float factor, int lane) {
+                                   Update by, int lane) {
     Tile w[kTiles];
     float gradient[kTiles][8] = {};
 #pragma unroll
@@ -265,7 +280,7 @@ struct SixteenBit : Numbers {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       w[m] = load_tile(weights + m * 1024, weights + m * 1024 + 512, lane);
-      Numbers::update(w[m].part, gradient[m], factor);
+      update(w[m].part, gradient[m], by, lane);
       store_tile(w[m], out, m * tile_step, lane);
     }
     if constexpr (kForward) {

@@ -28,11 +28,13 @@
 #include "machine/numbers.cuh"
 #include "machine/status.cuh"
 #include "machine/thread.cuh"
+#include "rules/loss.cuh"
 #include "streamed/arguments.h"
 #include "streamed/fp32_format.cuh"
 #include "streamed/logit_sums.h"
 #include "streamed/packed_tf32_format.cuh"
 #include "streamed/sixteen_bit_formats.cuh"
+#include "streamed/slots.cuh"
 #include "streamed/tf32_format.cuh"
 
 namespace headroom::streamed {
@@ -69,12 +71,21 @@ inline constexpr bool kKeepsFirst = kKeepsAllFirst<Format> || std::is_same_v<For
                                     std::is_same_v<Format, HeldFirstKeptPackedTf32>;
 template <class Format>
 inline constexpr bool kKeeps = std::is_same_v<Format, KeptBf16> || kKeepsSome<Format> || kKeepsFirst<Format>;
+/// Whether it is told anything by a kernel with slots.
+template <class Format>
+MACHINE_DEVICE constexpr bool tells_with_slots(int parts = 1) {
+  if constexpr (kHasSlots<Format>)
+    return Format::kHeldParts >= parts;
+  else
+    return false;
+}
 /// Whether the L2 is told which masters to hold; then an item's tiles lie in one square of 2 x 2.
 template <class Format>
 inline constexpr bool kHolds =
     std::is_same_v<Format, HeldBf16> || std::is_same_v<Format, HeldFp16> ||
     std::is_same_v<Format, HeldTf32> || std::is_same_v<Format, HeldPackedTf32> || kKeepsSome<Format> ||
-    std::is_same_v<Format, HeldFirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptPackedTf32>;
+    std::is_same_v<Format, HeldFirstKeptFp16> || std::is_same_v<Format, HeldFirstKeptPackedTf32> ||
+    (tells_with_slots<Format>() && !Format::kWalks);
 /// Whether activations and gradients are packed, several rows in a word: only with joined logits, whose gradients every block makes for itself.
 template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
@@ -94,7 +105,8 @@ template <class Format, int kPanels>
 inline constexpr bool kAsksEarly = kPanels == 1 && !Format::kWalks;
 /// Whether the L2 is asked to hold a share of the lines of masters, by one policy for all of them.
 template <class Format>
-inline constexpr bool kHoldsAShare = std::is_same_v<Format, HeldFp32>;
+inline constexpr bool kHoldsAShare =
+    std::is_same_v<Format, HeldFp32> || (tells_with_slots<Format>(2) && Format::kWalks);
 static_assert(Bf16::kPanelTiles == 2 && Fp16::kPanelTiles == 2 && Tf32::kPanelTiles == 2);
 template <class Format>
 inline constexpr int kRingsBytes = std::is_same_v<Format, HeldFirstKeptPackedTf32> ? kPackedRingBytes
@@ -104,10 +116,11 @@ inline constexpr int kRingsBytes = std::is_same_v<Format, HeldFirstKeptPackedTf3
 template <class Format>
 inline constexpr int kWarpRingBytes = kRingsBytes<Format> / Format::kWarps;
 
-/// A warp's ring of copies in flight, in stages of kWeightBytes of weights and kInputBytes of what meets them.
-template <class Format, int kWeights, int kInputs>
+/// A warp's ring of copies in flight, in stages of kWeightBytes of weights, kInputBytes of what meets them, and states of kSlotTiles tiles.
+template <class Format, int kWeights, int kInputs, int kSlotTiles = 0>
 struct Stages {
-  static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kBytes = kWeights + kInputs;
+  static constexpr int kWeightBytes = kWeights, kInputBytes = kInputs, kSlotsAt = kWeights + kInputs,
+                       kBytes = kSlotsAt + kSlotTiles * slots_of<Format>() * kSlotTileBytes;
   static constexpr int kCount = kSmaller<kMostStages, kWarpRingBytes<Format> / kBytes>;
   static constexpr bool kPoints = streamed::kPoints<Format>;
 };
@@ -380,6 +393,46 @@ template <class Format>
 MACHINE_DEVICE std::int64_t weight_offset(const LayerPlan& layer, int out_tile, int in_tile) {
   return (layer.first_tile + std::int64_t{out_tile} * layer.in_tiles + in_tile) * Format::kMasterStride;
 }
+MACHINE_DEVICE std::int64_t tile_number(const LayerPlan& layer, int out_tile, int in_tile) {
+  return layer.first_tile + std::int64_t{out_tile} * layer.in_tiles + in_tile;
+}
+
+/// By what parameters change in a step: a factor of the gradients, or with slots the optimizer's rule.
+template <class Format>
+MACHINE_DEVICE auto update_of_step(const Arguments& a) {
+  if constexpr (kHasSlots<Format>) {
+    StepRule<typename Format::Rule> rule{a.rule, a.inverse_loss_scale, true};
+    const volatile int* words = words_of_warp();
+    rule.factors.rate = bits_to_float(static_cast<std::uint32_t>(words[0]));
+    rule.factors.inverse_root = bits_to_float(static_cast<std::uint32_t>(words[1]));
+    if constexpr (!std::is_base_of_v<Fp16, Format>) rule.inverse_scale = 1;
+    return rule;
+  } else {
+    return a.update_factor;
+  }
+}
+/// What of it changes from step to step, on its way from memory to where update_of_step() finds it. Read before the first layer's
+/// update, which belongs to the step before, and kept behind it.
+template <class Format>
+struct NextStep {
+  MACHINE_DEVICE NextStep(const Arguments&, int /*done*/) {}
+  MACHINE_DEVICE void begin() const {}
+};
+template <class Format>
+  requires kHasSlots<Format>
+struct NextStep<Format> {
+  float rate, inverse_root;
+  MACHINE_DEVICE NextStep(const Arguments& a, int done)
+      : rate(load_l2<true>(&a.factors[done].rate)),
+        inverse_root(load_l2<true>(&a.factors[done].inverse_root)) {}
+  MACHINE_DEVICE void begin() const {
+    warp_sync();  // all lanes have read those of the step before
+    volatile int* words = words_of_warp();
+    words[0] = static_cast<int>(float_to_bits(rate));
+    words[1] = static_cast<int>(float_to_bits(inverse_root));
+    warp_sync();
+  }
+};
 template <class Format, int kGroups>
 MACHINE_DEVICE const unsigned char* inputs_of_batch(const Arguments& a, std::int64_t batch) {
   return a.inputs + batch * a.plan.input_tiles * (kGroups * Format::kActivationBytes);
@@ -796,6 +849,24 @@ MACHINE_DEVICE void row_loss(const Arguments& a, const LayerPlan& layer, int row
   }
 }
 
+/// The same of one row's targets.
+template <class Format, int kGroups, class Logit>
+MACHINE_DEVICE void row_loss_of_targets(const Arguments& a, const LayerPlan& layer, int row,
+                                        const float* targets, int lane, const Logit& logit) {
+  float loss = 0;
+  for (int c = lane; c < a.plan.classes; c += 32) {
+    const rules::LossTerm term = rules::loss_term(Format::kLoss, logit(c), targets[c]);
+    const float gradient = term.gradient * a.gradient_scale;
+    unsigned char* tile = a.gradients + output_offset<Format, kGroups>(layer, c / kTileSide) +
+                          row / kGroupRows * Format::kActivationBytes;
+    Format::store_gradient(tile, row % kGroupRows, c % kTileSide, gradient);
+    a.bias_terms[std::int64_t{row} * a.plan.logit_columns + c] = Format::bias_term(gradient);
+    loss += term.loss;
+  }
+  loss = warp_sum(loss);
+  if (lane == 0) a.row_losses[row] = loss / static_cast<float>(a.plan.classes);
+}
+
 template <class Format, int kGroups>
 MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   const LayerPlan& layer = a.plan.layer[a.plan.layers - 1];
@@ -805,7 +876,15 @@ MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
   float* slices = reduction_memory();
   float* logits = slices + kNarrowTiles * kTileSide * kSlices<Format>;
   for (int row = member_index(); row < a.plan.batch; row += a.plan.members) {
-    const std::int32_t label = labels[row];
+    [[maybe_unused]] std::int32_t label = 0;
+    if constexpr (!has_targets<Format>()) label = labels[row];
+    const auto finish_row = [&](const auto& logit) {
+      if constexpr (has_targets<Format>())
+        row_loss_of_targets<Format, kGroups>(
+            a, layer, row, a.targets + (batch * a.plan.batch + row) * a.plan.classes, lane, logit);
+      else
+        row_loss<Format, kGroups>(a, layer, row, label, lane, logit);
+    };
     if (a.plan.narrow) add_up_slices<Format, kGroups>(a, row, slices);
     block_sync();  // the slices are there
     if (warp_index<Format>() == 0) {
@@ -815,11 +894,10 @@ MACHINE_DEVICE void rows_of_loss(const Arguments& a, std::int64_t batch) {
           logits[tile * kTileSide + lane % kTileSide] = add_up_logit<Format>(slices, tile, lane) + own_bias;
         }
         warp_sync();
-        row_loss<Format, kGroups>(a, layer, row, label, lane, [&](int c) { return logits[c]; });
+        finish_row([&](int c) { return logits[c]; });
       } else {
         const float* part = a.logit_parts + std::int64_t{row} * columns;
-        row_loss<Format, kGroups>(a, layer, row, label, lane,
-                                  [&](int c) { return load_l2(part + c) + load_l2(bias + c); });
+        finish_row([&](int c) { return load_l2(part + c) + load_l2(bias + c); });
       }
     }
     block_sync();  // and read
@@ -835,10 +913,42 @@ struct OwnLogits {
   MACHINE_DEVICE static int column() { return thread_index_here() % kTileSide; }
 };
 
+/// What a thread's output of a row is compared with: the row's label, or the output's target.
+template <class Format>
+using Target = std::conditional_t<has_targets<Format>(), float, std::int32_t>;
+/// The loss over targets of all rows, as joined_loss().
+template <class Format>
+MACHINE_DEVICE void joined_loss_of_targets(const Arguments& a,
+                                           const float (&targets)[OwnLogits<Format>::kCount],
+                                           const std::uint64_t* shared, OwnLogits<Format>& own) {
+  const int c = OwnLogits<Format>::column();
+  std::int64_t found[OwnLogits<Format>::kCount];
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) found[i] = load_l2(shared + own.row(i) * kTileSide + c);
+  const bool broken = load_l2(shared + kLogitSums) != 0;
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) {
+    const int row = own.row(i);
+    const bool real = row < a.plan.batch && c < a.plan.classes;
+    const rules::LossTerm term =
+        rules::loss_term(Format::kLoss, broken ? NAN : logit_of(found[i]), targets[i]);
+    const float gradient = term.gradient * a.gradient_scale;
+    own.gradient[i] = real ? gradient : 0.0f;
+    if (!keeps_loss(a)) continue;
+    float loss = real ? term.loss : 0.0f;
+#pragma unroll
+    for (int distance = kTileSide / 2; distance > 0; distance /= 2) loss += shuffle_xor(loss, distance);
+    if (!real) continue;
+    a.bias_terms[row * kTileSide + c] = Format::bias_term(gradient);
+    if (c == 0) a.row_losses[row] = loss / static_cast<float>(a.plan.classes);
+  }
+}
+
 /// Softmax, loss and gradient of all rows, half a warp a row. What a bias and the mean loss are added up from goes to memory, by one block.
 template <class Format>
-MACHINE_DEVICE void joined_loss(const Arguments& a, const std::int32_t (&labels)[OwnLogits<Format>::kCount],
+MACHINE_DEVICE void joined_loss(const Arguments& a, const Target<Format> (&labels)[OwnLogits<Format>::kCount],
                                 const std::uint64_t* shared, OwnLogits<Format>& own) {
+  if constexpr (has_targets<Format>()) return joined_loss_of_targets<Format>(a, labels, shared, own);
   const int c = OwnLogits<Format>::column();
   std::int64_t found[OwnLogits<Format>::kCount];
 #pragma unroll
@@ -882,7 +992,12 @@ MACHINE_DEVICE void finish_loss(const Arguments& a, std::int64_t step, bool join
       sum += load_l2(a.bias_terms + std::int64_t{row} * a.plan.logit_columns + c);
     sum = warp_sum(sum);
     float* bias = a.biases + layer.bias + c;
-    if (lane == 0) *bias = fmaf(a.update_factor, sum, load_l2(bias));
+    if constexpr (kHasSlots<Format>) {
+      BiasStates<Format, 1> states(a, bias, 0);
+      if (lane == 0) states.update(a, bias, 0, update_of_step<Format>(a), sum, load_l2(bias));
+    } else {
+      if (lane == 0) *bias = fmaf(a.update_factor, sum, load_l2(bias));
+    }
   }
   if (first == warps - 1) {
     float sum = 0;
@@ -895,7 +1010,8 @@ MACHINE_DEVICE void finish_loss(const Arguments& a, std::int64_t step, bool join
 // ---- backward
 
 template <class Format, int kTiles, int kGroups, bool kKept>
-using BackwardStages = Stages<Format, kTiles*(kKept ? 512 : 1024), kGroups * Format::kActivationBytes>;
+using BackwardStages =
+    Stages<Format, kTiles*(kKept ? 512 : 1024), kGroups * Format::kActivationBytes, kTiles>;
 
 /// The kept lower half of a tile whose column this block owns.
 template <class Format>
@@ -977,7 +1093,7 @@ struct BackwardSweep {
     count = (layer.out_tiles - first_out + kSweepWarps - 1) / kSweepWarps;
     static_assert(!kKeepsSome<Format> || kSweepWarps == kItemWarps);
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
-    if constexpr (kHolds<Format> || kPoints<Format>)
+    if constexpr (kHolds<Format> || kPoints<Format> || kHasSlots<Format>)
       ring_place = kept_by_lane(shared_place(ring) + lane * 16);
     if constexpr (Format::kWalks) {
       ring_place = kept_whole(shared_place(ring) + lane * 16);
@@ -1018,6 +1134,9 @@ struct BackwardSweep {
                            stage * Shape::kBytes + u * 1024 + p * 512, lane);
         }
     }
+    if constexpr (kHasSlots<Format>)
+      ask_slots<Format, kTiles>(a, tile_number(layer, out_tile(i), tile), 1,
+                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
   }
   MACHINE_DEVICE void ask_gradients(int i, int stage) const {
     if constexpr (Format::kWalks) {
@@ -1084,7 +1203,18 @@ struct BackwardSweep {
       back.step = weight_walk.step;
     }
     const auto use = [&](unsigned char* stage) {
-      if constexpr (Format::kWalks) {
+      if constexpr (kHasSlots<Format>) {
+        const auto by = update_of_step<Format>(a);
+        const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt, tile_number(layer, out_tile(i), tile));
+        if constexpr (Format::kWalks)
+          Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
+              sums, x, places, static_cast<int>(stage - ring), slots, lane);
+        else
+          with_destination<Format>(a, layer, out_tile(i), tile, [&](const auto& out) {
+            Format::template backward<kTiles, kGroups>(sums, x, stage, stage + Shape::kWeightBytes, out,
+                                                       Format::kMasterStride, slots, lane);
+          });
+      } else if constexpr (Format::kWalks) {
         Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
             sums, x, places, static_cast<int>(stage - ring), a.update_factor, lane);
       } else if constexpr (kPoints<Format>) {
@@ -1197,6 +1327,7 @@ MACHINE_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below,
       old_bias[i] = load_l2(bias + i * kWarps);
     else
       old_bias[i] = early.bias[i];
+  [[maybe_unused]] BiasStates<Format, kOfWarp> states(a, bias, kWarps);
   if constexpr (kOrdered) {
     // What a bias is updated by: over a lane's and its neighbours' rows, and in the ring of the warp that updates biases over kTerms of these.
     using Totals = typename Format::Totals;
@@ -1226,8 +1357,14 @@ MACHINE_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below,
       for (int u = 0; u < kTiles; ++u) {
         const float sum =
             Totals::sum_of_terms(terms + u * kTileSide + (own.lane & 15), kTiles * kTileSide, own.lane);
-        if (own.lane < kTileSide)
-          a.biases[below.bias + (tile + u) * kTileSide + own.lane] = fmaf(a.update_factor, sum, old_bias[u]);
+        if constexpr (kHasSlots<Format>) {
+          if (own.lane < kTileSide)
+            states.update(a, bias + u * kWarps, u, update_of_step<Format>(a), sum, old_bias[u]);
+        } else {
+          if (own.lane < kTileSide)
+            a.biases[below.bias + (tile + u) * kTileSide + own.lane] =
+                fmaf(a.update_factor, sum, old_bias[u]);
+        }
       }
       warp_sync();
     }
@@ -1253,7 +1390,11 @@ MACHINE_DEVICE void finish_gradients(const Arguments& a, const LayerPlan& below,
     for (int group = 0; group < kGroups; ++group)
       sum += values[(group * kPanel * kTileSide + warp + i * kWarps) * kValuesPitch + lane];
     sum = warp_sum(sum);
-    if (lane == 0) bias[i * kWarps] = fmaf(a.update_factor, sum, old_bias[i]);
+    if constexpr (kHasSlots<Format>) {
+      if (lane == 0) states.update(a, bias + i * kWarps, i, update_of_step<Format>(a), sum, old_bias[i]);
+    } else {
+      if (lane == 0) bias[i * kWarps] = fmaf(a.update_factor, sum, old_bias[i]);
+    }
   }
   block_sync();  // and read
 }
@@ -1287,7 +1428,8 @@ MACHINE_DEVICE bool backward(const Arguments& a, const LayerPlan& layer, const L
 // ---- the first layer
 
 template <class Format, int kTiles, int kGroups, bool kForward>
-using FirstStages = Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes>;
+using FirstStages =
+    Stages<Format, kTiles * 1024, (kForward ? 2 : 1) * kGroups * Format::kActivationBytes, kTiles>;
 
 /// Whether the first layer's next forward product rides on its update.
 template <class Format, int kGroups>
@@ -1313,7 +1455,7 @@ struct FirstSweep {
     tile = panel_tile + warp / kSweepWarps * kTiles;
     first_in = warp % kSweepWarps;
     count = (layer.in_tiles - first_in + kSweepWarps - 1) / kSweepWarps;
-    if constexpr (kHolds<Format> || kPoints<Format>)
+    if constexpr (kHolds<Format> || kPoints<Format> || kHasSlots<Format>)
       ring_place = kept_by_lane(shared_place(ring) + lane * 16);
   }
   MACHINE_DEVICE int in_tile(int i) const { return first_in + kSweepWarps * i; }
@@ -1327,8 +1469,13 @@ struct FirstSweep {
       for (int p = 0; p < 2; ++p)
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
+    if constexpr (kHasSlots<Format>)
+      ask_slots<Format, kTiles>(a, tile_number(layer, tile, in_tile(i)), layer.in_tiles,
+                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
   }
-  MACHINE_DEVICE void update(const unsigned char* inputs, const unsigned char* next, float factor) const {
+  /// `by`: as update_of_step() has it.
+  template <class Update>
+  MACHINE_DEVICE void update(const unsigned char* inputs, const unsigned char* next, Update by) const {
     Walk input_walk, next_walk;
     if constexpr (kPoints<Format>) {
       input_walk.begin(inputs + std::int64_t{first_in} * kInputTileBytes, lane,
@@ -1368,10 +1515,15 @@ struct FirstSweep {
               const MaybeKept<std::remove_cvref_t<decltype(out)>, 0> there{out, shared_place(tiles), kept};
               Format::template first<kTiles, kGroups, kForward>(sums, d, kept ? tiles : stage, x,
                                                                 x + kInputTileBytes, there,
-                                                                kept ? 1024 : tile_step, factor, lane);
+                                                                kept ? 1024 : tile_step, by, lane);
+            } else if constexpr (kHasSlots<Format>) {
+              const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt,
+                                            tile_number(layer, tile, in_tile(i)));
+              Format::template first<kTiles, kGroups, kForward>(sums, d, stage, x, x + kInputTileBytes, out,
+                                                                tile_step, slots, lane);
             } else {
               Format::template first<kTiles, kGroups, kForward>(sums, d, stage, x, x + kInputTileBytes, out,
-                                                                tile_step, factor, lane);
+                                                                tile_step, by, lane);
             }
           });
           ++i;
@@ -1382,14 +1534,13 @@ struct FirstSweep {
 };
 
 /// The first layer's update by its gradients on batch `batch` and, with kForward, its activations on batch `next`.
-template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly>
-MACHINE_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, float factor) {
+template <class Format, int kPanel, int kGroups, bool kForward, bool kEarly, class Update>
+MACHINE_DEVICE void first_layer(const Arguments& a, std::int64_t batch, std::int64_t next, Update by) {
   const LayerPlan& layer = a.plan.layer[0];
   const Range own = owned_tiles(layer);
   for (int tile = own.begin; tile < own.end; tile += kPanel)
     FirstSweep<Format, kPanel, kGroups, kForward, kEarly>(a, layer, tile)
-        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next),
-                factor);
+        .update(inputs_of_batch<Format, kGroups>(a, batch), inputs_of_batch<Format, kGroups>(a, next), by);
   if (!kForward) block_sync();  // the weights are written; otherwise behind the activations
 }
 
@@ -1404,10 +1555,22 @@ MACHINE_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::i
     constexpr int kPanel = decltype(panel)::value;
     constexpr bool kEarly = kAsksEarly<Format, kPanels>;
     if constexpr (kFirstLayerFused<Format, kGroups>) {
-      first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, done == 0 ? 0.0f : a.update_factor);
+      if constexpr (kHasSlots<Format>) {
+        auto by = update_of_step<Format>(a);
+        by.updates = done > 0;
+        first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next, by);
+      } else {
+        first_layer<Format, kPanel, kGroups, true, kEarly>(a, batch, next,
+                                                           done == 0 ? 0.0f : a.update_factor);
+      }
       return true;
     } else {
-      if (done > 0) first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, a.update_factor);
+      if constexpr (kHasSlots<Format>) {
+        if (done > 0)
+          first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, update_of_step<Format>(a));
+      } else {
+        if (done > 0) first_layer<Format, kPanel, kGroups, false, kEarly>(a, batch, next, a.update_factor);
+      }
       return forward_rows<Format, kPanel, kGroups, kEarly>(a, layer,
                                                            inputs_of_batch<Format, kGroups>(a, next), false,
                                                            [](const auto& ask) { return ask(), true; });
@@ -1420,10 +1583,15 @@ MACHINE_DEVICE void between_steps(const Arguments& a, std::int64_t batch, std::i
 template <class Format, class Ask>
 MACHINE_DEVICE bool wait_for_loss(const Arguments& a, int barrier, std::int64_t batch, int set,
                                   const Ask& ask, OwnLogits<Format>& own, bool is_loss = true) {
-  std::int32_t labels[OwnLogits<Format>::kCount];
+  Target<Format> labels[OwnLogits<Format>::kCount];
 #pragma unroll
   for (int i = 0; i < own.kCount; ++i)
-    labels[i] = is_loss && own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
+    if constexpr (has_targets<Format>())
+      labels[i] = is_loss && own.row(i) < a.plan.batch && own.column() < a.plan.classes
+                      ? a.targets[(batch * a.plan.batch + own.row(i)) * a.plan.classes + own.column()]
+                      : 0.0f;
+    else
+      labels[i] = is_loss && own.row(i) < a.plan.batch ? a.labels[batch * a.plan.batch + own.row(i)] : -1;
   if (!wait<Format>(a, barrier, ask)) return false;
   if (!is_loss) return true;
   joined_loss<Format>(a, labels, a.logit_sums + set * kLogitSumsPitch, own);
@@ -1453,8 +1621,10 @@ MACHINE_DEVICE void train_steps(const Arguments& a) {
   else if constexpr (kKeeps<Format>)
     for_kept_halves<Format>(a, bring);
   for (int done = 0;; ++done) {
+    const NextStep<Format> step(a, done);
     between_steps<Format, kGroups, kPanels>(a, batch_before, batch, done);
     if (done == a.steps) break;
+    step.begin();
     std::uint64_t* const shared = a.logit_sums + set * kLogitSumsPitch;
     for (int layer = 1; layer <= last; ++layer) {
       if (layer == last && a.plan.narrow) {
@@ -1635,10 +1805,12 @@ __global__ void __launch_bounds__(Format::kWarps * 32, 1)
     train_steps<Format, kGroups, kPanels>(arguments);
 }
 
+#ifndef HEADROOM_COMPILED_ALONE  // jit/compiler.h
 /// The kernel of one precision for plans of so many groups; with kPanels > 0 only for those whose panels have so many tiles.
 template <class Format, int kGroups, int kPanels>
 const void* kernel_of() {
   return reinterpret_cast<const void*>(&streamed_steps<Format, kGroups, kPanels>);
 }
+#endif
 
 }  // namespace headroom::streamed

@@ -131,10 +131,10 @@ struct Tf32 {
                 gradient_offset(8 * s + (lane & 3) + 4 * (i / 2), (lane >> 2) + 8 * (i % 2)));
   }
 
-  template <int kTiles, int kGroups, class Out>
+  template <int kTiles, int kGroups, class Out, class Update>
   MACHINE_DEVICE static void backward(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& x,
                                       unsigned char* weights, const unsigned char* gradients, const Out& out,
-                                      std::int64_t tile_step, float factor, int lane) {
+                                      std::int64_t tile_step, Update by, int lane) {
     const int g = lane >> 2, t = lane & 3;
     // Outputs 2c + t % 2 + 8 * (t / 2) stand for columns of the instruction: c even the first four, c odd the last.
     // Their inputs g and g + 8 lie 512 bytes apart, the next c 128.
@@ -181,14 +181,14 @@ struct Tf32 {
       }
 #pragma unroll
     for (int u = 0; u < kTiles; ++u)
-      update_tile(weights + u * 1024, gradient[u], out, u * tile_step, factor, lane);
+      update_tile(weights + u * 1024, gradient[u], out, u * tile_step, by, lane);
   }
 
-  template <int kTiles, int kGroups, bool kForward, class Out>
+  template <int kTiles, int kGroups, bool kForward, class Out, class Update>
   MACHINE_DEVICE static void first(float (&sums)[16 * kTiles * kGroups], const Own<kTiles, kGroups>& d,
                                    unsigned char* weights, const unsigned char* inputs,
                                    const unsigned char* next, const Out& out, std::int64_t tile_step,
-                                   float factor, int lane) {
+                                   Update by, int lane) {
     // Inputs g and g + 8 lie 8 bytes apart, rows 8s + t and 8s + t + 4 256, the next s 512.
     const unsigned char* across = inputs + offset(lane & 3, lane >> 2);
     float gradient[kTiles][8] = {};
@@ -209,7 +209,7 @@ struct Tf32 {
     RowOperand a[kTiles];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
-      a[m] = row_operand(update_tile(weights + m * 1024, gradient[m], out, m * tile_step, factor, lane).part);
+      a[m] = row_operand(update_tile(weights + m * 1024, gradient[m], out, m * tile_step, by, lane).part);
     if constexpr (kForward) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group)
@@ -229,19 +229,34 @@ struct Tf32 {
   struct Tile {
     Words part[2];
   };
-  /// The updated masters, which also go to `out`.
-  template <class Out>
+  /// Of the gradients that a lane has, that of its master i.
+  MACHINE_DEVICE static constexpr int gradient_of(int i) { return i / 4 * 4 + i % 2 * 2 + i % 4 / 2; }
+  /// The updated masters, which also go to `out`: by a factor of the gradients, or with slots by ItemSlots.
+  template <class Out, class Update>
   MACHINE_DEVICE static Tile update_tile(const unsigned char* tile, const float (&gradient)[8],
-                                         const Out& out, std::int64_t offset_of_tile, float factor,
-                                         int lane) {
+                                         const Out& out, std::int64_t offset_of_tile, Update by, int lane) {
     Tile w;
+    if constexpr (std::is_same_v<Update, float>) {
 #pragma unroll
-    for (int p = 0; p < 2; ++p) {
-      w.part[p] = words_of(load_shared16(tile + p * 512 + lane * 16));
+      for (int p = 0; p < 2; ++p) {
+        w.part[p] = words_of(load_shared16(tile + p * 512 + lane * 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w.part[p].word[i] = updated(w.part[p].word[i], gradient[4 * p + i % 2 * 2 + i / 2], factor);
-      store_part(out, p, offset_of_tile + lane * 16, vector_of(w.part[p]));
+        for (int i = 0; i < 4; ++i)
+          w.part[p].word[i] = updated(w.part[p].word[i], gradient[gradient_of(4 * p + i)], by);
+        store_part(out, p, offset_of_tile + lane * 16, vector_of(w.part[p]));
+      }
+    } else {
+#pragma unroll
+      for (int p = 0; p < 2; ++p) w.part[p] = words_of(load_shared16(tile + p * 512 + lane * 16));
+      by.update_tile(lane, [&](const auto& next) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          std::uint32_t& word = w.part[i / 4].word[i % 4];
+          word = float_to_bits(next(i, bits_to_float(word), gradient[gradient_of(i)]));
+        }
+      });
+#pragma unroll
+      for (int p = 0; p < 2; ++p) store_part(out, p, offset_of_tile + lane * 16, vector_of(w.part[p]));
     }
     return w;
   }

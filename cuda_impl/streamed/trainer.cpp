@@ -25,22 +25,21 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 12;
 constexpr int kCounterWords = kBarrierCounters * kCounterSpacing;
 constexpr std::int64_t kStagedValues = std::int64_t{1} << 24;
 
-Limits limits_of(int device) {
-  return {.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
-          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
-}
-
 class StreamedTrainer : public PersistentTrainer {
  public:
   StreamedTrainer(const Workload& workload, Precision precision, const DatasetView& data,
-                  const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options)
+                  const Parameters& initial, const Plan& plan, int held, const StreamedOptions& options,
+                  std::unique_ptr<SlotKernel> slot_kernel)
       : PersistentTrainer(workload.model.widths, {kFirstLaunch, kMostSteps}),
         precision_(precision),
+        optimizer_(workload.optimizer),
         batches_(data.batches(workload.batch_size)),
         plan_(plan),
-        kernel_(streamed_kernel(precision, plan, held)),
+        layout_{precision, slot_kernel == nullptr && packs_activations(plan, precision)},
+        slot_kernel_(std::move(slot_kernel)),
+        kernel_(slot_kernel_ ? slot_kernel_->function() : streamed_kernel(precision, plan, held)),
         step_bytes_(weight_bytes_per_step(workload, precision) - kept_bytes_per_step(plan)) {
-    const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(precision, plan);
+    const std::int64_t activations = plan.output_tiles * plan.groups * activation_bytes(layout_);
     const std::int64_t logits = std::int64_t{plan.batch} * plan.logit_columns;
     weights_ = zeros<unsigned char>(plan.tiles * 1024);
     biases_ = zeros<float>(plan.biases);
@@ -51,6 +50,11 @@ class StreamedTrainer : public PersistentTrainer {
     bias_terms_ = zeros<float>(logits);
     row_losses_ = zeros<float>(plan.batch);
     counters_ = zeros<std::uint32_t>(kCounterWords + kLogitSumSets * kLogitSumsPitch * 2);
+    for (int slot = 0; slot < optimizer_.slots(); ++slot) {
+      slots_.push_back(zeros<unsigned char>(plan.tiles * 1024));
+      bias_slots_.push_back(zeros<float>(plan.biases));
+    }
+    if (!slots_.empty()) factors_ = zeros<rules::UpdateFactors>(kMostSteps + 1);
     upload(data);
     arguments_.held = held;
     set_arguments(workload, options);
@@ -58,18 +62,11 @@ class StreamedTrainer : public PersistentTrainer {
     CUDA_CHECK(cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   }
 
-  Parameters parameters() override {
-    Parameters result(widths_);
-    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
-      const LayerPlan& layer = plan_.layer[index];
-      unpack_weights(plan_, index, precision_, arguments_.masters, first_row, rows, staged.data(),
-                     stream_.get());
-      copy(result.weight(index).data() + std::int64_t{first_row} * layer.in, staged.data(),
-           std::int64_t{rows} * layer.in, cudaMemcpyDeviceToHost);
-    });
-    for (int index = 0; index < plan_.layers; ++index)
-      copy(result.bias(index).data(), biases_.data() + plan_.layer[index].bias, plan_.layer[index].out,
-           cudaMemcpyDeviceToHost);
+  Parameters parameters() override { return collect(layout_, arguments_.masters, biases_); }
+  std::vector<Parameters> slots() override {
+    std::vector<Parameters> result;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot)
+      result.push_back(collect(slot_layout(precision_), parts_of(slot), bias_slots_[slot]));
     return result;
   }
 
@@ -80,28 +77,30 @@ class StreamedTrainer : public PersistentTrainer {
     gradients_.fill_bytes(0);
 
     weights_.fill_bytes(0);
-    biases_.fill_bytes(0);
-    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
-      const LayerPlan& layer = plan_.layer[index];
-      copy(staged.data(), parameters.weight(index).data() + std::int64_t{first_row} * layer.in,
-           std::int64_t{rows} * layer.in, cudaMemcpyHostToDevice);
-      pack_weights(plan_, index, precision_, staged.data(), first_row, rows, arguments_.masters,
-                   stream_.get());
-      stream_.synchronize();
-    });
-    for (int index = 0; index < plan_.layers; ++index)
-      copy(biases_.data() + plan_.layer[index].bias, parameters.bias(index).data(), plan_.layer[index].out,
-           cudaMemcpyHostToDevice);
+    place(parameters, layout_, arguments_.masters, biases_);
+  }
+  void set_slots(const std::vector<Parameters>& slots) override {
+    require_slots(slots, widths_, optimizer_.slots());
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      slots_[slot].fill_bytes(0);
+      place(slots[slot], slot_layout(precision_), parts_of(slot), bias_slots_[slot]);
+    }
   }
 
+  std::optional<SetupCache> setup_cache() override {
+    if (!slot_kernel_) return std::nullopt;
+    return slot_kernel_->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+  }
   std::string note() override {
     return std::to_string(plan_.members) + " thread blocks, at least " +
-           std::to_string(static_cast<std::int64_t>(step_bytes_)) + " bytes of weights a step";
+           std::to_string(static_cast<std::int64_t>(step_bytes_)) + " bytes of weights" +
+           (slot_kernel_ ? " and states a step; " + slot_kernel_->note() : " a step");
   }
 
  private:
   void set_arguments(const Workload& workload, const StreamedOptions& options) {
-    const auto batch = static_cast<float>(plan_.batch);
+    const bool has_labels = workload.loss == Loss::kCrossEntropy;
+    const auto mean_of = static_cast<float>(plan_.batch * (has_labels ? 1 : workload.outputs()));
     const auto scale = static_cast<float>(loss_scale(precision_, plan_.batch));
     const std::int64_t second_part = master_stride(precision_) == 512 ? plan_.tiles * 512 : 512;
     arguments_.plan = plan_;
@@ -123,19 +122,65 @@ class StreamedTrainer : public PersistentTrainer {
     arguments_.wait_nanoseconds = static_cast<std::int64_t>(1e9 * options.wait_seconds);
     arguments_.lost_barrier = options.lost_barrier;
     arguments_.update_factor = -static_cast<float>(workload.optimizer.learning_rate) / scale;
-    arguments_.gradient_scale = scale / batch;
+    arguments_.gradient_scale = scale / mean_of;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      arguments_.slots[slot] = slots_[slot].data();
+      arguments_.bias_slots[slot] = bias_slots_[slot].data();
+    }
+    arguments_.factors = factors_.data();
+    arguments_.rule = rules::update_factors(workload.optimizer, 0);
+    arguments_.inverse_loss_scale = 1 / scale;
+    arguments_.targets = targets_.data();
   }
 
   void upload(const DatasetView& data) {
     const std::int64_t batch_bytes =
-        std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(precision_, plan_);
-    labels_ = labels_of(data, batches_ * plan_.batch);
+        std::int64_t{plan_.input_tiles} * plan_.groups * activation_bytes(layout_);
+    const std::int64_t samples = batches_ * plan_.batch;
+    if (data.targets == nullptr) {
+      labels_ = labels_of(data, samples);
+    } else {
+      targets_ = DeviceBuffer<float>(samples * plan_.classes);
+      targets_.copy_from({data.targets, static_cast<std::size_t>(samples * plan_.classes)});
+    }
     inputs_ = DeviceBuffer<unsigned char>(batches_ * batch_bytes);
     for_each_staged_batches(data, plan_.batch, batches_, stream_,
                             [&](const float* features, std::int64_t count, std::int64_t first) {
-                              pack_inputs(plan_, precision_, features, count,
+                              pack_inputs(plan_, layout_, features, count,
                                           inputs_.data() + first * batch_bytes, stream_.get());
                             });
+  }
+
+  /// Where a slot's tiles are.
+  Masters parts_of(std::size_t slot) { return {{slots_[slot].data(), slots_[slot].data() + 512}}; }
+
+  Parameters collect(const Layout& layout, const Masters& masters, const DeviceBuffer<float>& biases) {
+    Parameters result(widths_);
+    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
+      const LayerPlan& layer = plan_.layer[index];
+      unpack_weights(plan_, index, layout, masters, first_row, rows, staged.data(), stream_.get());
+      copy(result.weight(index).data() + std::int64_t{first_row} * layer.in, staged.data(),
+           std::int64_t{rows} * layer.in, cudaMemcpyDeviceToHost);
+    });
+    for (int index = 0; index < plan_.layers; ++index)
+      copy(result.bias(index).data(), biases.data() + plan_.layer[index].bias, plan_.layer[index].out,
+           cudaMemcpyDeviceToHost);
+    return result;
+  }
+  /// Padding of the tiles stays as it is.
+  void place(const Parameters& parameters, const Layout& layout, const Masters& masters,
+             DeviceBuffer<float>& biases) {
+    for_each_piece([&](int index, int first_row, int rows, DeviceBuffer<float>& staged) {
+      const LayerPlan& layer = plan_.layer[index];
+      copy(staged.data(), parameters.weight(index).data() + std::int64_t{first_row} * layer.in,
+           std::int64_t{rows} * layer.in, cudaMemcpyHostToDevice);
+      pack_weights(plan_, index, layout, staged.data(), first_row, rows, masters, stream_.get());
+      stream_.synchronize();
+    });
+    biases.fill_bytes(0);
+    for (int index = 0; index < plan_.layers; ++index)
+      copy(biases.data() + plan_.layer[index].bias, parameters.bias(index).data(), plan_.layer[index].out,
+           cudaMemcpyHostToDevice);
   }
 
   /// Waits for the copy.
@@ -166,13 +211,23 @@ class StreamedTrainer : public PersistentTrainer {
   void launch(std::int64_t first_step, std::int64_t steps) override {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
+    if (!slots_.empty())
+      set_factors(optimizer_, first_step, static_cast<int>(steps) + 1, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = static_cast<std::int32_t>(steps);
     void* parameters[] = {&arguments_};
     // Cooperative: all thread blocks are on the chip at once, or the launch fails.
-    CUDA_CHECK(cudaLaunchCooperativeKernel(kernel_, dim3(static_cast<unsigned>(plan_.members)),
-                                           dim3(static_cast<unsigned>(block_threads(precision_))), parameters,
-                                           kSharedBytes, stream_.get()));
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(plan_.members));
+    config.blockDim = dim3(static_cast<unsigned>(block_threads(precision_)));
+    config.dynamicSmemBytes = kSharedBytes;
+    config.stream = stream_.get();
+    config.attrs = &cooperative;
+    config.numAttrs = 1;
+    CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_, parameters));
   }
 
   /// Its parameters are those of no step then.
@@ -183,19 +238,35 @@ class StreamedTrainer : public PersistentTrainer {
   }
 
   const Precision precision_;
+  const Optimizer optimizer_;
   const std::int64_t batches_;
   const Plan plan_;
+  const Layout layout_;
+  const std::unique_ptr<SlotKernel> slot_kernel_;  // null without slots
   const void* const kernel_;
   const double step_bytes_;
 
   DeviceBuffer<unsigned char> weights_, inputs_, hidden_, gradients_;
   DeviceBuffer<float> biases_, logit_parts_, bias_terms_, row_losses_;
   DeviceBuffer<std::int32_t> labels_;
+  std::vector<DeviceBuffer<unsigned char>> slots_;  // tiles of 1024 bytes each
+  std::vector<DeviceBuffer<float>> bias_slots_;
+  DeviceBuffer<rules::UpdateFactors> factors_;
+  DeviceBuffer<float> targets_;
   DeviceBuffer<std::uint32_t> counters_;  // then the sums of joined logits
   Arguments arguments_{};
 };
 
 }  // namespace
+
+namespace streamed {
+
+Limits limits_of(int device) {
+  return {.sm_count = device_attribute(cudaDevAttrMultiProcessorCount, device),
+          .shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
+}
+
+}  // namespace streamed
 
 std::optional<std::string> streamed_unavailable(int device) {
   if (auto reason = device_missing(device)) return reason;
@@ -212,7 +283,8 @@ std::optional<std::string> streamed_refuses(const Workload& workload, int device
 
 std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,
-                                               const StreamedOptions& options) {
+                                               const StreamedOptions& options,
+                                               const streamed::MakeSlotKernel& make) {
   validate(workload);
   if (const auto reason = streamed_unavailable(device)) throw UnsupportedError("cuda-streamed: " + *reason);
   require_data_for(workload, data, "cuda-streamed");
@@ -220,13 +292,24 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   Limits limits = limits_of(device);
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   Plan plan = make_plan(workload, limits);
+  if (workload.optimizer.slots() > 0 || make) {
+    if (const auto reason = cannot_stream_slots(workload)) throw UnsupportedError(*reason);
+    if (!make) throw UnsupportedError("cuda-streamed: has no kernel of an optimizer with slots");
+    int held = 0;
+    SlotKernelShape shape =
+        slot_kernel_shape(plan, workload, precision, device_attribute(cudaDevAttrL2CacheSize, device), held);
+    if (options.told >= 0) shape.told = options.told;
+    if (options.held >= 0) held = options.held;
+    return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options,
+                                             make(shape));
+  }
   if (precision == Precision::kBf16 && !options.hold) keep_lower_halves(plan);
   const std::int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize, device);
   const int held =
       options.hold ? held_share(plan, precision, l2_bytes) : tiles_to_hold(plan, precision, l2_bytes);
   if (precision == Precision::kBf16) keep_some_lower_halves(plan, held);
   keep_first_masters(plan, precision, held);
-  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options);
+  return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options, nullptr);
 }
 
 }  // namespace headroom

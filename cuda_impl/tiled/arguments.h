@@ -36,7 +36,8 @@ struct LayerArguments {
   /// fp32 weights by place_of_weight(); of the portable kernel as weight_rows, and null where those are the masters.
   float4* masters;
   float4* slots[2];  ///< the optimizer's, likewise; null where there are none
-  /// Of parts of the weight gradient: [tile][parts][quads of a thread, and one of its bias's sums][thread of a team].
+  /// Of parts of the weight gradient: [tile][parts][quads of a thread, and one of its bias's sums][thread of a team]; of the portable
+  /// kernel as portable.cuh's PartSums says.
   float4* part_sums;
   std::int32_t parts;
   float* bias;  ///< [all rows of tiles], zeros behind the last

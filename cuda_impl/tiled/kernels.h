@@ -17,7 +17,7 @@ struct Kernel {
   int threads, shared_bytes;
   int stage_bytes = 0;  ///< of the portable kernel, whose ring is not among `shared_bytes`
 };
-/// The step with these tiles, one of kTilings or kPortableTilings. `relu`: with that activation and no other. With kTilings `precision` is
+/// The step with these tiles, one of kTilings or portable_tilings(). `relu`: with that activation and no other. With kTilings `precision` is
 /// kFp16 or kBf16. Throws std::invalid_argument if there is no such kernel.
 Kernel step_kernel(Precision precision, const Tiling& tiling, bool relu);
 

@@ -31,7 +31,7 @@ inline constexpr int kRowsOfLoss = 8;
 /// The tile of every product, and who makes it. One kernel is compiled for each.
 struct Tiling {
   int groups;  ///< warpgroups of a team, each of which has `group_rows` rows and tells counters when it is done
-  int columns;  ///< 64 or 128; of the portable kernel also 32
+  int columns;  ///< 64 or 128; of the portable kernel also 32 and 16
   int teams;    ///< with two, one multiplies while the other stores its tile
   int group_rows = kPanel;
   /// Of weight gradients, where their tiles are others: only the portable kernel's, which has one group and one team.
@@ -56,11 +56,15 @@ constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int wei
           .own_weight_columns = weight_columns,
           .portable = true};
 }
-/// Those of the kernel for every GPU and precision. With small tiles a small batch keeps more multiprocessors busy; its weight gradients
+/// Those of the kernel for every GPU, by the tensor cores. With small tiles a small batch keeps more multiprocessors busy; its weight gradients
 /// have short products, and much to do behind them.
 inline constexpr Tiling kPortableTilings[] = {
     portable_tiling(32, 32, 64, 64), portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64),
     portable_tiling(128, 128, 128, 128)};
+/// Those of plain multiply-adds, which are slow: with the smallest ones more multiprocessors share a product.
+inline constexpr Tiling kPlainTilings[] = {portable_tiling(32, 16, 64, 64), portable_tiling(32, 32, 64, 64),
+                                           portable_tiling(64, 64, 64, 64), portable_tiling(128, 64, 128, 64),
+                                           portable_tiling(128, 128, 128, 128)};
 /// Stages of its ring, at most: as many as fit.
 inline constexpr int kMostStages = 8;
 
@@ -88,9 +92,9 @@ enum class Form : std::int16_t {
   kLoss,  ///< of kRowsOfLoss rows of outputs for each group, `column` counts them: the loss and its gradient
   kInputGradient,       ///< of a hidden layer: the gradient of its sums
   kWeightGradient,      ///< of a layer: its weights, updated
-  kWeightGradientPart,  ///< of a layer: sums over a part of the batch; not of the portable kernel
-  kUpdate,  ///< of a layer: its weights, updated, from the sums of all parts; not of the portable kernel
-  kPause,   ///< nothing
+  kWeightGradientPart,  ///< of a layer: sums over a part of the batch
+  kUpdate,              ///< of a layer: its weights, updated, from the sums of all parts
+  kPause,               ///< nothing
 };
 
 /// Counters of `counter` have to say `need` times the steps begun so far; those of the step before if `of_last_step`.

@@ -6,8 +6,8 @@
 // four columns next to each other of a row. So everything in device memory lies in rows, and is read and written as it lies there.
 //   forward          H_l  = activated(H_(l-1) W_l^T + b_l)   rows plain,  columns plain
 //   input gradient   dZ_l = (dZ_(l+1) W_(l+1)) * slope_l     rows plain,  columns turned
-//   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned
-//   on chip: the ring, a.stages of one or two slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
+//   weight gradient  W_l -= rate * dZ_l^T H_(l-1)            rows turned, columns turned (fp32: also in parts of the batch)
+//   on chip: the ring, a.stages of one to five slabs of 32 inner indices (16 bit: 64); sums in registers, 64 x 32 a warp; a band of them, about 20 KB
 //   bytes:   (rows + columns) * 128 of the L2 a slab
 //   waits:   counters in the L2 (fetching warps, and the loss of many outputs), full and free stages
 // A tile whose rows or columns end inside of it is padded here and nowhere else: what is fetched from outside of a matrix becomes zero.
@@ -540,36 +540,46 @@ struct WeightsTile {
       asked.ask_all(worker, load_one);
     const rules::UpdateFactors factors_of_step = factors_of(a, step);
     finish_tile<S, T>(worker, sums, asked, load_one,
-                      [&](int row, int column, float4 sum, FourWeights<kSlots> four) {
-                        const std::int64_t at = place(row, column);
-                        if (at < 0) return;
-                        const float scale = a.inverse_loss_scale;
-                        float4 &w = four.weights, &m = four.slots[0], &v = four.slots[kSlots > 1 ? 1 : 0];
-                        update<kSlots>(factors_of_step, scale * sum.x, w.x, m.x, v.x);
-                        update<kSlots>(factors_of_step, scale * sum.y, w.y, m.y, v.y);
-                        update<kSlots>(factors_of_step, scale * sum.z, w.z, m.z, v.z);
-                        update<kSlots>(factors_of_step, scale * sum.w, w.w, m.w, v.w);
-#pragma unroll
-                        for (int slot = 0; slot < kSlots; ++slot) __stcg(slot_of(slot, at), four.slots[slot]);
-                        if constexpr (!Format::kMastersAreFactors)
-                          __stcg(reinterpret_cast<float4*>(masters(at)), w);
-                        Format::store_weights(factors(parity ^ 1, at), w);
+                      [&](int row, int column, float4 sum, const FourWeights<kSlots>& four) {
+                        update_four(a, factors_of_step, row, column, sum, four);
                       });
+  }
+  MACHINE_DEVICE void update_four(const Arguments& a, const rules::UpdateFactors& factors_of_step, int row,
+                                  int column, float4 sum, FourWeights<kSlots> four) const {
+    const std::int64_t at = place(row, column);
+    if (at < 0) return;
+    const float scale = a.inverse_loss_scale;
+    float4 &w = four.weights, &m = four.slots[0], &v = four.slots[kSlots > 1 ? 1 : 0];
+    update<kSlots>(factors_of_step, scale * sum.x, w.x, m.x, v.x);
+    update<kSlots>(factors_of_step, scale * sum.y, w.y, m.y, v.y);
+    update<kSlots>(factors_of_step, scale * sum.z, w.z, m.z, v.z);
+    update<kSlots>(factors_of_step, scale * sum.w, w.w, m.w, v.w);
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) __stcg(slot_of(slot, at), four.slots[slot]);
+    if constexpr (!Format::kMastersAreFactors) __stcg(reinterpret_cast<float4*>(masters(at)), w);
+    Format::store_weights(factors(parity ^ 1, at), w);
   }
 };
 
-/// The biases of the tile's rows, whose gradients' sums the groups of warps have left in shared memory.
-template <class S, int kSlots>
+/// What the groups of warps have left in shared memory of the sum of a row of the gradient.
+template <class S>
+MACHINE_DEVICE float sum_of_row(const PortableWorker<S>& worker, int row) {
+  float sum = worker.memory.row_sums[row];
+#pragma unroll
+  for (int group = 1; group < S::Weights::kGroups; ++group)
+    sum += worker.memory.row_sums[group * S::kWeightRows + row];
+  return sum;
+}
+
+/// The biases of the tile's rows, a thread each: sum_of(row) is what their gradient sums up to.
+template <class S, int kSlots, class SumOf>
 MACHINE_DEVICE void update_biases(const Arguments& a, const Task& task, const PortableWorker<S>& worker,
-                                  const StepPlace& step) {
+                                  const StepPlace& step, const SumOf& sum_of) {
   const LayerArguments& layer = a.layer[task.layer];
   const int row = S::kWeightRows * task.row + worker.thread;
   if (worker.thread >= S::kWeightRows || row >= layer.out) return;
   const rules::UpdateFactors factors = factors_of(a, step);
-  float sum = worker.memory.row_sums[worker.thread];
-#pragma unroll
-  for (int group = 1; group < S::Weights::kGroups; ++group)
-    sum += worker.memory.row_sums[group * S::kWeightRows + worker.thread];
+  const float sum = sum_of(worker.thread);
   float value = __ldcg(layer.bias + row), slots[2] = {};
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) slots[slot] = __ldcg(layer.bias_slots[slot] + row);
@@ -577,6 +587,24 @@ MACHINE_DEVICE void update_biases(const Arguments& a, const Task& task, const Po
   __stcg(layer.bias + row, value);
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) __stcg(layer.bias_slots[slot] + row, slots[slot]);
+}
+
+/// The product of a weight gradient over samples() of them; in tiles of the first column also the sums of the gradient's rows.
+template <class S, class Sums, class Samples>
+MACHINE_DEVICE void multiply_weights(PortableWorker<S>& worker, const Samples& samples, bool with_bias,
+                                     Sums& sums) {
+  using T = typename S::Weights;
+  if (with_bias) {
+    multiply_stages<S, T, true, true, true>(worker, samples(), sums, [] {});
+    const WarpPart<T> part(worker.warp);
+    if (part.column == 0)
+      sums.for_row_sums(part.row, worker.lane, [&](int row, float sum) {
+        worker.memory.row_sums[part.group * S::kWeightRows + row] = sum;
+      });
+  } else {
+    multiply_stages<S, T, true, true, false>(worker, samples(), sums, [] {});
+  }
+  worker.mark(&TaskTimes::products);
 }
 
 template <class S>
@@ -587,27 +615,89 @@ MACHINE_DEVICE void weight_gradient_tile(const Arguments& a, const Task& task, P
   const bool with_bias = machine::uniform(task.column) == 0;
   WeightsTile<S, 0> tile(a, task, step);
   if (a.slots == 0) tile.ask_early(worker);
-  if (with_bias) {
-    multiply_stages<S, T, true, true, true>(worker, inner_of(a, task), sums, [] {});
-    const WarpPart<T> part(worker.warp);
-    if (part.column == 0)
-      sums.for_row_sums(part.row, worker.lane, [&](int row, float sum) {
-        worker.memory.row_sums[part.group * S::kWeightRows + row] = sum;
-      });
-  } else {
-    multiply_stages<S, T, true, true, false>(worker, inner_of(a, task), sums, [] {});
-  }
-  worker.mark(&TaskTimes::products);
+  multiply_weights(worker, [&] { return inner_of(a, task); }, with_bias, sums);
   with_slots(a.slots, [&](auto slots) {
     constexpr int kSlots = decltype(slots)::value;
     if constexpr (kSlots == 0)
       tile.finish(a, step, worker, sums, true);
     else
       WeightsTile<S, kSlots>(a, task, step).finish(a, step, worker, sums, false);
-    if (with_bias) update_biases<S, kSlots>(a, task, worker, step);  // behind the tile's meetings
+    if (with_bias)  // behind the tile's meetings
+      update_biases<S, kSlots>(a, task, worker, step, [&](int row) { return sum_of_row(worker, row); });
   });
   worker.tell(task, 0, 1);
   if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0) finish_loss<S>(a, worker, step);
+}
+
+// ---- weight gradients in parts
+
+/// Where the sums of parts lie in device memory: [tile][parts], of each the tile in rows, then the sums of the gradient's rows.
+template <class S>
+struct PartSums {
+  static constexpr int kTile = S::kWeightRows * S::kWeightColumns, kFloats = kTile + S::kWeightRows;
+  float* of_tile;
+  int parts;
+  MACHINE_DEVICE PartSums(const LayerArguments& layer, const Task& task) : parts(layer.parts) {
+    const std::int64_t across = divide_up(layer.in, S::kWeightColumns);
+    of_tile = reinterpret_cast<float*>(layer.part_sums) + (task.row * across + task.column) * parts * kFloats;
+  }
+  MACHINE_DEVICE float* of(int part) const { return of_tile + std::int64_t{part} * kFloats; }
+};
+
+template <class S>
+MACHINE_DEVICE void weight_gradient_part(const Arguments& a, const Task& task, PortableWorker<S>& worker) {
+  using T = typename S::Weights;
+  typename S::Format::template Sums<T> sums;
+  const bool with_bias = machine::uniform(task.column) == 0;
+  multiply_weights(worker, [&] { return PartOfBatch(a, task).count; }, with_bias, sums);
+  float* to = PartSums<S>(a.layer[task.layer], task).of(task.part);
+  finish_tile<S, T>(worker, sums, [&](int row, int column, float4 sum) {
+    __stcg(reinterpret_cast<float4*>(to + row * S::kWeightColumns + column), sum);
+  });
+  if (with_bias && worker.thread < S::kWeightRows)  // behind the tile's meetings
+    __stcg(to + PartSums<S>::kTile + worker.thread, sum_of_row(worker, worker.thread));
+  worker.tell(task, 0, 1);
+}
+
+/// kColumnsOfUpdate columns of a tile of weights, from the sums of all parts in the parts' order.
+template <class S, int kSlots>
+MACHINE_DEVICE void update_from_parts(const Arguments& a, const Task& task, const PortableWorker<S>& worker,
+                                      const StepPlace& step) {
+  constexpr int kAcross = kColumnsOfUpdate / 4, kRowsAtOnce = S::kWorkers / kAcross;
+  const PartSums<S> parts(a.layer[task.layer], task);
+  const WeightsTile<S, kSlots> tile(a, task, step);
+  const rules::UpdateFactors factors = factors_of(a, step);
+  const int column = kColumnsOfUpdate * task.part + worker.thread % kAcross * 4;
+#pragma unroll 1
+  for (int row = worker.thread / kAcross; row < S::kWeightRows; row += kRowsAtOnce) {
+    if (tile.place(row, column) < 0) continue;
+    FourWeights<kSlots> four = tile.load(row, column);
+    const float* from = parts.of_tile + row * S::kWeightColumns + column;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+    for (int part = 0; part < parts.parts; ++part, from += PartSums<S>::kFloats)
+      sum = sum_of(sum, __ldcg(reinterpret_cast<const float4*>(from)));
+    tile.update_four(a, factors, row, column, sum, four);
+  }
+  if (task.column == 0 && task.part == 0)
+    update_biases<S, kSlots>(a, task, worker, step, [&](int row) {
+      float sum = 0;
+      for (int part = 0; part < parts.parts; ++part) sum += __ldcg(parts.of(part) + PartSums<S>::kTile + row);
+      return sum;
+    });
+}
+template <class S>
+MACHINE_DEVICE void update_tile(const Arguments& a, const Task& task, PortableWorker<S>& worker,
+                                const StepPlace& step) {
+  if (worker.lane == 0) wait_for_counter(worker.waiter, WaitFor::kParts, a, task.rows, step.of_launch);
+  worker.meet();
+  worker.mark(&TaskTimes::first_slab);
+  worker.mark(&TaskTimes::products);
+  with_slots(a.slots,
+             [&](auto slots) { update_from_parts<S, decltype(slots)::value>(a, task, worker, step); });
+  worker.tell(task, 0, 1);
+  if (task.layer == a.layers - 1 && task.row == 0 && task.column == 0 && task.part == 0)
+    finish_loss<S>(a, worker, step);
 }
 
 // ---- the kernel
@@ -643,8 +733,12 @@ MACHINE_DEVICE void work(const Arguments& a, PortableMemory<S>& memory) {
         case Form::kWeightGradient:
           weight_gradient_tile<S>(a, task, worker, step);
           break;
-        case Form::kWeightGradientPart:  // these two are not in its lists
+        case Form::kWeightGradientPart:  // this and the next one are in the lists of fp32 only
+          if constexpr (S::Format::kHasParts) weight_gradient_part<S>(a, task, worker);
+          break;
         case Form::kUpdate:
+          if constexpr (S::Format::kHasParts) update_tile<S>(a, task, worker, step);
+          break;
         case Form::kPause:
           break;
       }

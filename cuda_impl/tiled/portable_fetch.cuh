@@ -28,12 +28,16 @@ struct PortableShape {
   static constexpr int kValueBytes = sizeof(Value);
   static constexpr int kDepth = 128 / kValueBytes;              // inner indices of a slab
   static constexpr int kSteps = kDepth / Format::kInnerOfStep;  // in which they are multiplied
+  static constexpr int part_bytes(int lines) {
+    return 128 * lines + kDepth * Format::kApart + lines / 4 * Format::kApartOfFour;
+  }
+  static constexpr int stage_bytes(int slab) { return larger(slab, Format::kStageBytes / slab * slab); }
   // A stage holds as many slabs of a product as fit: lines of the rows' factor, then of the columns', of each.
   template <class T>
-  static constexpr int kRowsBytes = 128 * T::kRows + kDepth * Format::kApart;
+  static constexpr int kRowsBytes = part_bytes(T::kRows);
   template <class T>
-  static constexpr int kSlabBytes = kRowsBytes<T> + 128 * T::kColumns + kDepth * Format::kApart;
-  static constexpr int kStageBytes = larger(kSlabBytes<Chain>, kSlabBytes<Weights>);
+  static constexpr int kSlabBytes = part_bytes(T::kRows) + part_bytes(T::kColumns);
+  static constexpr int kStageBytes = larger(stage_bytes(kSlabBytes<Chain>), stage_bytes(kSlabBytes<Weights>));
 
   template <class T>
   static constexpr int kSlabs = kStageBytes / kSlabBytes<T>;
@@ -74,6 +78,20 @@ struct Lines {
         first(first_of_tile),
         across(extent - first_of_tile),
         inner(inner_extent) {}
+  /// Turned: from a line on.
+  MACHINE_DEVICE Lines from(int line) const {
+    Lines rest = *this;
+    rest.values += line * pitch;
+    return rest;
+  }
+};
+
+/// A part of a weight gradient: its first sample, and how many.
+struct PartOfBatch {
+  int first, count;
+  MACHINE_DEVICE PartOfBatch(const Arguments& a, const Task& task)
+      : first(task.first_slab * kSlab),
+        count(a.batch - first < task.slabs * kSlab ? a.batch - first : task.slabs * kSlab) {}
 };
 
 /// The inner index of a task's product; with Form::kLossGradient of its first one.
@@ -178,12 +196,23 @@ MACHINE_DEVICE void fetch_rows(const Arguments& a, PortableMemory<S>& memory, in
     do {
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
+      if (S::Format::kHasParts && task.form == Form::kUpdate) continue;
       const int inner = inner_of(a, task), first = S::kRows * task.row;
       fetcher.begin(task, task.rows, step.of_launch);
       const auto activations = [&](int layer) {
         return Lines(a.layer[layer].input_rows, layer == 0 ? step.batch : step.parity, S::kValueBytes, first,
                      a.batch, inner);
       };
+      if constexpr (S::Format::kHasParts)
+        if (task.form == Form::kWeightGradientPart) {
+          const PartOfBatch part(a, task);
+          const LayerArguments& layer = a.layer[task.layer];
+          fetcher.template fill<Weights, true, true>(
+              Lines(layer.gradient_rows, 0, S::kValueBytes, S::kWeightRows * task.row, layer.out, part.count)
+                  .from(part.first),
+              S::template stages<Weights>(part.count));
+          continue;
+        }
       switch (task.form) {
         case Form::kWeightGradient:
           fetcher.template fill<Weights, true, true>(
@@ -222,6 +251,7 @@ MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory,
     do {
       const Task task = list.take();
       if (task.form == Form::kLoss || task.form == Form::kPause) continue;
+      if (S::Format::kHasParts && task.form == Form::kUpdate) continue;
       const int inner = inner_of(a, task), first = S::kColumns * task.column;
       fetcher.begin(task, task.columns, step.of_launch);
       const auto weights = [&](int layer, int first_row) {
@@ -232,6 +262,17 @@ MACHINE_DEVICE void fetch_columns(const Arguments& a, PortableMemory<S>& memory,
         const LayerArguments& of = a.layer[layer];
         return Lines(of.weight_rows, step.parity, S::kValueBytes, first, of.in, of.out);
       };
+      if constexpr (S::Format::kHasParts)
+        if (task.form == Form::kWeightGradientPart) {
+          const PartOfBatch part(a, task);
+          const LayerArguments& layer = a.layer[task.layer];
+          fetcher.template fill<Weights, false, true>(
+              Lines(layer.input_rows, task.layer == 0 ? step.batch : step.parity, S::kValueBytes,
+                    S::kWeightColumns * task.column, layer.in, part.count)
+                  .from(part.first),
+              S::template stages<Weights>(part.count));
+          continue;
+        }
       switch (task.form) {
         case Form::kWeightGradient: {
           const LayerArguments& layer = a.layer[task.layer];

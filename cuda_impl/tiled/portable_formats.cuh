@@ -3,12 +3,13 @@
 //
 // A stage has lines of a factor in pieces of 16 bytes. Plain, a line is 128 bytes along the inner index, of a row (or column) of the
 // tile; turned, it is all rows of the tile at one inner index. Pieces are swapped within their lines, or lines set apart, so that whoever
-// reads them together finds them in different banks: place_of_piece() and kApart.
+// reads them together finds them in different banks: place_of_piece(), kApart and kApartOfFour.
 //
 // A warp owns `kWarpRows` by `kWarpColumns` of the tile's sums. It hands them on in bands of 16 of its rows: store_band().
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "machine/formats.cuh"
 #include "machine/fragments.cuh"
@@ -48,12 +49,14 @@ struct Split {
 struct MultiplyAdds {
   static constexpr int kInnerOfStep = 4;
   static constexpr int kMostGroups = 8;
-  static constexpr int kApart = 0;  // bytes between turned lines
+  static constexpr int kApart = 0;           // bytes between turned lines
+  static constexpr int kApartOfFour = 16;    // behind every four plain lines
+  static constexpr int kStageBytes = 33792;  // as many slabs of small tiles as fit
   static constexpr int kBandPad = 4;
 
   template <bool kTurned, int kPieces>
   MACHINE_DEVICE static int place_of_piece(int line, int piece) {
-    return kTurned ? piece : piece ^ line / 4 % 8;
+    return kTurned ? piece : piece + line / 4;
   }
   MACHINE_DEVICE static int lane_row(int lane) { return (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4); }
   MACHINE_DEVICE static int lane_column(int lane) { return (lane >> 1 & 1) | (lane >> 2 & 2); }
@@ -72,33 +75,52 @@ struct MultiplyAdds {
       }
     }
 
-    /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins. What
-    /// two inner indices take is read while the two before are multiplied.
+    /// Adds the product of this warp's group of the steps of a stage. `row`, `column`: of the tile, where the warp's part begins.
+    ///
+    /// A step is four inner indices, and four values of a factor are one load, a *piece*: of a row, or turned of four rows at one inner
+    /// index. So 32 multiply-adds follow each piece of the rows. Pieces of the rows are asked for two ahead, those of the columns a
+    /// whole step, one with each piece of the rows: behind the first of a stage no multiply-add waits for shared memory, and a load is
+    /// never followed by many others.
     template <class Stage>
     MACHINE_DEVICE void multiply(const unsigned char* stage, int row, int column, int group, int lane) {
-      constexpr int kHalves = 2 * Stage::template kStepsOfGroup<Split::kGroups>;
-      float a[2][2][kRows], b[2][2][kColumns];
-      const auto load_half = [&](int half) {
-        const int step = Stage::step(group, Split::kGroups * (half / 2));
-        const unsigned char* slab = stage + Stage::slab(Split::kGroups * (half / 2));
-        load<Stage::kRowsTurned, Split::kRows, 8>(slab, row, lane_row(lane), step, half % 2, a[half % 2]);
-        load<Stage::kColumnsTurned, Split::kColumns, 4>(slab + Stage::kRowsBytes, column, lane_column(lane),
-                                                        step, half % 2, b[half % 2]);
+      constexpr int kGroups = Split::kGroups, kSteps = Stage::template kStepsOfGroup<kGroups>;
+      using OfRows = Pieces<Stage::kRowsTurned, Split::kRows, 8>;
+      using OfColumns = Pieces<Stage::kColumnsTurned, Split::kColumns, 4>;
+      const std::uint32_t begin = machine::shared_address(stage),
+                          rows = begin + OfRows::place(row, lane_row(lane), group),
+                          columns =
+                              begin + Stage::kRowsBytes + OfColumns::place(column, lane_column(lane), group);
+      const auto offset = [&](int step, auto pieces, int piece) {
+        constexpr int kCount = std::is_same_v<decltype(pieces), OfRows> ? kRows : kColumns;
+        return Stage::slab(kGroups * step) +
+               decltype(pieces)::template offset<kCount>(Stage::step(0, kGroups * step), piece);
       };
-      load_half(0);
-#pragma unroll 4
-      for (int half = 0; half < kHalves; ++half) {
-        if (half + 1 < kHalves) load_half(half + 1);
+      constexpr int kAhead = 2;
+      float4 a[kAhead + 1], b[2][kColumns];
+      const auto load_rows = [&](int number) {
+        if (number < kSteps * kRows)
+          a[number % (kAhead + 1)] =
+              machine::load_shared_floats(rows + offset(number / kRows, OfRows{}, number % kRows));
+      };
+      const auto load_columns = [&](int step, int piece) {
+        b[step % 2][piece] = machine::load_shared_floats(columns + offset(step, OfColumns{}, piece));
+      };
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
+      for (int piece = 0; piece < kColumns; ++piece) load_columns(0, piece);
 #pragma unroll
-          for (int i = 0; i < kRows; ++i) {
+      for (int number = 0; number < kAhead; ++number) load_rows(number);
 #pragma unroll
-            for (int j = 0; j < kColumns; ++j)
-              of[i][j] = fmaf(a[half % 2][k][i], b[half % 2][k][j], of[i][j]);
-            if constexpr (Stage::kSumsRows) of_rows[i] += a[half % 2][k][i];
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int piece = 0; piece < kRows; ++piece) {
+          load_rows(step * kRows + piece + kAhead);
+          if (step + 1 < kSteps) {
+#pragma unroll
+            for (int i = piece * kColumns / kRows; i < (piece + 1) * kColumns / kRows; ++i)
+              load_columns(step + 1, i);
           }
-      }
+          add<Stage>(a[(step * kRows + piece) % (kAhead + 1)], piece, b[step % 2]);
+        }
     }
 
     MACHINE_DEVICE void store_band(int band, float* staged /* [.][kBandPitch] */, int row_of_tile, int column,
@@ -127,31 +149,43 @@ struct MultiplyAdds {
     }
 
    private:
-    /// Values of inner indices 4 step + 2 half and one more. `first` is a multiple of 32, or 0.
-    template <bool kTurned, int kTile, int kLanes, int kCount>
-    MACHINE_DEVICE static void load(const unsigned char* lines, int first, int lane, int step, int half,
-                                    float (&values)[2][kCount]) {
-      const std::uint32_t base = machine::shared_address(lines);
-      if constexpr (kTurned) {
+    /// One of a step's pieces of the rows, with those of the columns.
+    template <class Stage>
+    MACHINE_DEVICE void add(const float4& a, int piece, const float4 (&b)[kColumns]) {
+      const float of_a[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
+      for (int i = 0; i < 4; ++i) {
+        const int row = Stage::kRowsTurned ? piece % (kRows / 4) * 4 + i : piece;
+        const int k = Stage::kRowsTurned ? piece / (kRows / 4) : i;
 #pragma unroll
-          for (int i = 0; i < kCount; i += 4) {
-            const float4 four = machine::load_shared_floats(
-                base + ((kInnerOfStep * step + 2 * half + k) * kTile + first + 4 * lane + kLanes * i) * 4);
-            values[k][i] = four.x, values[k][i + 1] = four.y, values[k][i + 2] = four.z,
-            values[k][i + 3] = four.w;
-          }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const int line = first + 4 * lane + i % 4 + kLanes * (i - i % 4);
-          const float2 two = machine::load_shared_pair(
-              base + line * 128 + place_of_piece<false, 8>(4 * (lane + i / 4 * kLanes), step) * 16 +
-              8 * half);
-          values[0][i] = two.x, values[1][i] = two.y;
+        for (int j = 0; j < kColumns; ++j) {
+          const float4& four = Stage::kColumnsTurned ? b[k * (kColumns / 4) + j / 4] : b[j];
+          const int which = Stage::kColumnsTurned ? j % 4 : k;
+          const float value = which == 0 ? four.x : which == 1 ? four.y : which == 2 ? four.z : four.w;
+          of[row][j] = fmaf(of_a[i], value, of[row][j]);
         }
+        if constexpr (Stage::kSumsRows) of_rows[row] += of_a[i];
       }
+    }
+  };
+
+  /// Where the pieces of a lane lie in a slab, `kLanes` lanes beside each other: place() is the lane's, offset() is known when the kernel
+  /// is compiled. Plain: piece i is of row i. Turned: piece i is of inner index i / (values / 4) of the step.
+  template <bool kTurned, int kTile, int kLanes>
+  struct Pieces {
+    MACHINE_DEVICE static std::uint32_t place(int first, int lane, int group) {
+      const int line = first + 4 * lane;
+      return kTurned ? (kInnerOfStep * group * kTile + line) * 4
+                     : line * 128 + place_of_piece<false, 8>(line, group) * 16;
+    }
+    template <int kCount>
+    MACHINE_DEVICE static constexpr int offset(int step, int piece) {
+      if (kTurned) {
+        const int k = piece / (kCount / 4), four = piece % (kCount / 4);
+        return ((kInnerOfStep * step + k) * kTile + kLanes * 4 * four) * 4;
+      }
+      const int line = piece % 4 + kLanes * (piece - piece % 4);
+      return line * 128 + line / 4 * 16 + step * 16;
     }
   };
 
@@ -171,6 +205,7 @@ struct TensorProducts {
   static constexpr int kInnerOfStep = 32 / Kind::kBytes;
   static constexpr int kMostGroups = 4;
   static constexpr int kApart = Kind::kBytes == 4 ? 32 : 0;
+  static constexpr int kApartOfFour = 0, kStageBytes = 0;
   static constexpr int kBandPad = 8;
 
   template <bool kTurned, int kPieces>
@@ -337,6 +372,7 @@ template <bool kRounds, class Products>
 struct ThirtyTwoBits : Products {
   using Value = float;
   static constexpr bool kMastersAreFactors = !kRounds;  // fp32 weights enter products as they are
+  static constexpr bool kHasParts = !kRounds;           // weight gradients may be in parts
   static constexpr bool kKeepsRounded = !kRounds;  // slopes may be taken from what is stored for products
   MACHINE_DEVICE static float rounded(float value) { return kRounds ? machine::round_tf32(value) : value; }
   MACHINE_DEVICE static float4 load(const float* values) {
@@ -358,7 +394,7 @@ struct ThirtyTwoBits : Products {
 template <class Format, class Products>
 struct SixteenBits : Products {
   using Value = std::uint16_t;
-  static constexpr bool kMastersAreFactors = false;
+  static constexpr bool kMastersAreFactors = false, kHasParts = false;
   static constexpr bool kKeepsRounded = true;
   MACHINE_DEVICE static float4 load(const std::uint16_t* values) {
     const uint2 words = __ldcg(reinterpret_cast<const uint2*>(values));

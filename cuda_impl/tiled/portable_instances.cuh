@@ -10,11 +10,11 @@
 
 namespace headroom::tiled {
 
-template <class Format>
+template <class Format, const auto& kAllTilings = kPortableTilings>
 std::optional<Kernel> find_portable_kernel(const Tiling& tiling) {
   std::optional<Kernel> found;
   const auto look = [&]<std::size_t kIndex>() {
-    constexpr Tiling kTiling = kPortableTilings[kIndex];
+    constexpr Tiling kTiling = kAllTilings[kIndex];
     using S = PortableShape<Format, kTiling.rows(), kTiling.columns, kTiling.weight_rows(),
                             kTiling.weight_columns()>;
     if (tiling != kTiling) return;
@@ -25,7 +25,7 @@ std::optional<Kernel> find_portable_kernel(const Tiling& tiling) {
   };
   [&]<std::size_t... kIndices>(std::index_sequence<kIndices...>) {
     (look.template operator()<kIndices>(), ...);
-  }(std::make_index_sequence<std::size(kPortableTilings)>());
+  }(std::make_index_sequence<std::size(kAllTilings)>());
   return found;
 }
 

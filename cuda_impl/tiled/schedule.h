@@ -30,10 +30,21 @@ struct Schedule {
 /// A weight gradient sums over the whole batch. Where a layer has few weights and the batch is large, its tiles are too few for all
 /// multiprocessors, and each takes long. Then the batch is divided: several tasks make the sums of a part each, and another one adds
 /// them up, in the order of the parts, and updates. The fewest slabs of a part: what is tried, and no parts at all.
-inline constexpr int kSlabsOfPart[] = {12, 24};
+inline constexpr int kSlabsOfPart[] = {12, 24}, kSlabsOfPortablePart[] = {4, 8, 16};
 inline constexpr int kNoParts = 0;
+/// Of the portable kernel's precisions only fp32 has parts.
+constexpr bool has_parts(const Tiling& tiling, Precision precision) {
+  return !tiling.portable || precision == Precision::kFp32;
+}
 /// The one with which the scheduler thinks that the step is the shortest.
-int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors);
+int choose_parts(const Network& network, const Tiling& tiling, int multiprocessors,
+                 Precision precision = Precision::kBf16);
+
+/// Those of the kernel for every GPU in this precision.
+inline std::span<const Tiling> portable_tilings(Precision precision) {
+  if (precision == Precision::kFp32) return kPlainTilings;
+  return kPortableTilings;
+}
 
 /// Of `tilings` with a kernel the one whose step the scheduler thinks to be the shortest. (So it was, or within 2 %, in all cells that were
 /// measured on an H200, though its steps are a fifth too short: docs/kernels/log/tiled.md.)
@@ -47,8 +58,8 @@ bool makes_loss_gradients(const Network& network, const Tiling& tiling, int mult
 /// Why there are no lists for this network; nullopt if there are.
 std::optional<std::string> schedule_refusal(const Network& network, const Tiling& tiling);
 
-/// `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; kNoParts,
-/// and with portable tiles: never. Throws std::invalid_argument with schedule_refusal()'s reason.
+/// `precision` is for what tasks cost. Weight gradients are in parts of at least `slabs_of_part` slabs where their tiles are few; with
+/// kNoParts, and without has_parts(): never. Throws std::invalid_argument with schedule_refusal()'s reason.
 Schedule make_schedule(const Network& network, const Tiling& tiling, int multiprocessors,
                        Precision precision = Precision::kBf16, int slabs_of_part = kNoParts);
 

@@ -101,9 +101,10 @@ class Tiled : public TiledTrainer {
         network_(network),
         tiling_(tiling),
         batches_(data.batches(workload.batch_size)),
-        schedule_(make_schedule(
-            network, tiling, multiprocessors, precision,
-            options.slabs_of_part ? *options.slabs_of_part : choose_parts(network, tiling, multiprocessors))),
+        schedule_(make_schedule(network, tiling, multiprocessors, precision,
+                                options.slabs_of_part
+                                    ? *options.slabs_of_part
+                                    : choose_parts(network, tiling, multiprocessors, precision))),
         kernel_(step_kernel(precision, tiling, workload.model.activation == Activation::kRelu)) {
     DeviceMemory::reset_peak();
     choose_stages(options);
@@ -262,8 +263,12 @@ class Tiled : public TiledTrainer {
         memory.kept = DeviceBuffer<std::uint32_t>(values / (relu ? 32 : 2));
       }
       if (const int parts = schedule_.parts[static_cast<std::size_t>(layer)]; parts > 1)
-        memory.part_sums = DeviceBuffer<float4>(places(layer).size() / tile * parts *
-                                                (tiling_.columns / 8 + 1) * tiling_.team_threads());
+        memory.part_sums = DeviceBuffer<float4>(
+            tiling_.portable
+                ? std::int64_t{divide_up(out, tiling_.weight_rows())} *
+                      divide_up(in, tiling_.weight_columns()) * parts * tiling_.weight_rows() *
+                      (tiling_.weight_columns() + 1) / 4
+                : places(layer).size() / tile * parts * (tiling_.columns / 8 + 1) * tiling_.team_threads());
       layers_.push_back(std::move(memory));
     }
   }
@@ -569,10 +574,10 @@ std::unique_ptr<TiledTrainer> make_tiled_trainer(const Workload& workload, Preci
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount, device);
   const Network network{workload.model.widths, workload.batch_size};
   const bool relu = workload.model.activation == Activation::kRelu;
-  const Tiling tiling = options.tiling ? *options.tiling
-                        : portable
-                            ? choose_tiling(network, relu, multiprocessors, kPortableTilings, precision)
-                            : choose_tiling(network, relu, multiprocessors);
+  const Tiling tiling =
+      options.tiling ? *options.tiling
+      : portable     ? choose_tiling(network, relu, multiprocessors, portable_tilings(precision), precision)
+                     : choose_tiling(network, relu, multiprocessors);
   if (const auto reason = schedule_refusal(network, tiling)) throw UnsupportedError("cuda-tiled: " + *reason);
   if (data.batches(workload.batch_size) > std::numeric_limits<std::int32_t>::max())
     throw UnsupportedError("cuda-tiled: more than 2^31 - 1 batches");

@@ -115,11 +115,11 @@ Arithmetic drawn_arithmetic(const SimulatedClass& simulated, Draw& draw) {
     arithmetic.cut_every = 4 << draw.integer(0, 3);
   // Which products of a matrix and a vector a library makes by a kernel of their own is its choice.
   if (simulated.contract == Contract::kAutocast) arithmetic.leaves_product_of_one = draw.chance(0.25);
-  if (simulated.contract == Contract::kAutocast && draw.chance(0.25)) {  // as compiled
-    arithmetic.leaves_before_slope = draw.chance(0.5);
-    arithmetic.leaves_weight_gradient = draw.chance(0.5);
-    arithmetic.leaves_bias_gradient = draw.chance(0.5);
-    arithmetic.leaves_log_probabilities = draw.chance(0.5);
+  if (simulated.contract == Contract::kAutocast && draw.chance(0.5)) {
+    // As compiled: some roundings are left out, or all of them.
+    const double share = draw.chance(0.5) ? 0.5 : 1;
+    for (bool Arithmetic::* const leaves : Arithmetic::kLeftByCompilers)
+      arithmetic.*leaves = draw.chance(share);
   }
   return arithmetic;
 }

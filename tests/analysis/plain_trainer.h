@@ -48,7 +48,22 @@ struct Arithmetic {
   /// What autocast as compiled leaves unrounded.
   bool leaves_sums = false, leaves_bias = false, leaves_before_slope = false, leaves_weight_gradient = false,
        leaves_bias_gradient = false, leaves_log_probabilities = false, leaves_product_of_one = false;
+  /// A compiler makes the products of a last layer of one output within the kernels beside them, where what they multiply is never
+  /// stored in 16 bits: its weights and inputs on the way forward; these and the loss gradient on the way back.
+  bool leaves_one_output_forward = false, leaves_one_output_backward = false;
+  bool leaves_bias_terms = false;  ///< bias gradients are sums of what is not yet rounded
+  static const std::vector<bool Arithmetic::*> kLeftByCompilers;  ///< all of these
 };
+inline const std::vector<bool Arithmetic::*> Arithmetic::kLeftByCompilers = {
+    &Arithmetic::leaves_sums,
+    &Arithmetic::leaves_bias,
+    &Arithmetic::leaves_before_slope,
+    &Arithmetic::leaves_weight_gradient,
+    &Arithmetic::leaves_bias_gradient,
+    &Arithmetic::leaves_log_probabilities,
+    &Arithmetic::leaves_one_output_forward,
+    &Arithmetic::leaves_one_output_backward,
+    &Arithmetic::leaves_bias_terms};
 
 /// Loss and gradient of a batch.
 class PlainGradient {
@@ -74,6 +89,7 @@ class PlainGradient {
     gradient_.resize(parameters.flat().size());
     values_[0].assign(data_.features + first_row * widths[0],
                       data_.features + (first_row + batch) * widths[0]);
+    if (layers == 1) last_input_ = values_[0];
     if (has_16_bits()) round_all(values_[0]);
     for (int layer = 0; layer < layers; ++layer) forward(parameters, layer);
     scale_ = static_cast<float>(loss_scale(precision_, batch));
@@ -85,9 +101,12 @@ class PlainGradient {
       float* bias_gradient = end - out;
       float* weight_gradient = bias_gradient - static_cast<std::ptrdiff_t>(in) * out;
       end = weight_gradient;
-      if (has_16_bits()) round_all(gradient);
-      bias_sums(gradient, out, bias_gradient);
-      product(gradient, 1, out, values_[layer], in, out, in, batch, weight_gradient);
+      const bool unrounded = layer + 1 == layers && out == 1 && arithmetic_.leaves_one_output_backward;
+      if (arithmetic_.leaves_bias_terms) bias_sums(gradient, out, bias_gradient);
+      if (has_16_bits() && !unrounded) round_all(gradient);
+      if (!arithmetic_.leaves_bias_terms) bias_sums(gradient, out, bias_gradient);
+      product(gradient, 1, out, unrounded ? last_input_ : values_[layer], in, out, in, batch,
+              weight_gradient);
       for (float* value = weight_gradient; value != bias_gradient; ++value) {
         if (is_autocast() && !arithmetic_.leaves_weight_gradient) *value = rounded(*value);
         *value /= scale_;
@@ -170,15 +189,19 @@ class PlainGradient {
   void forward(const Parameters& parameters, int layer) {
     const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     const bool hidden = layer + 1 < workload_.layers();
+    const bool unrounded = !hidden && width == 1 && arithmetic_.leaves_one_output_forward;
     const std::span<const float> weight = parameters.weight(layer), bias = parameters.bias(layer);
     turned_.resize(weight.size());
     for (int o = 0; o < width; ++o)
       for (int i = 0; i < in; ++i)
-        turned_[i * width + o] = has_16_bits() ? rounded_weight(weight[o * in + i]) : weight[o * in + i];
+        turned_[i * width + o] =
+            has_16_bits() && !unrounded ? rounded_weight(weight[o * in + i]) : weight[o * in + i];
     Matrix &out = values_[layer + 1], &sums = sums_[layer + 1];
     out.resize(static_cast<std::size_t>(workload_.batch_size) * width);
-    product(values_[layer], in, 1, turned_, width, workload_.batch_size, width, in, out.data());
+    product(unrounded ? last_input_ : values_[layer], in, 1, turned_, width, workload_.batch_size, width, in,
+            out.data());
     sums.resize(out.size());
+    if (layer + 2 == workload_.layers()) last_input_.resize(out.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
       const float own = bias[i % width];
       if (is_autocast() && width == 1 && !arithmetic_.leaves_product_of_one && !arithmetic_.leaves_sums)
@@ -186,6 +209,7 @@ class PlainGradient {
       float sum = out[i] + (is_autocast() && !arithmetic_.leaves_bias ? rounded(own) : own);
       if (is_autocast() && !arithmetic_.leaves_sums) sum = rounded(sum);
       out[i] = hidden ? activated(sum) : sum;
+      if (layer + 2 == workload_.layers()) last_input_[i] = out[i];
       if (hidden && has_16_bits()) {
         out[i] = rounded(out[i]);
         sum = rounded(sum);
@@ -253,7 +277,9 @@ class PlainGradient {
   Matrix input_gradient(const Parameters& parameters, int layer, const Matrix& gradient) {
     const int in = workload_.model.widths[layer], width = workload_.model.widths[layer + 1];
     turned_.assign(parameters.weight(layer).begin(), parameters.weight(layer).end());
-    if (has_16_bits())
+    const bool unrounded =
+        layer + 1 == workload_.layers() && width == 1 && arithmetic_.leaves_one_output_backward;
+    if (has_16_bits() && !unrounded)
       for (float& weight : turned_) weight = rounded_weight(weight);
     Matrix below(static_cast<std::size_t>(workload_.batch_size) * in);
     product(gradient, width, 1, turned_, in, workload_.batch_size, in, width, below.data());
@@ -323,6 +349,7 @@ class PlainGradient {
   std::mt19937_64 random_;
   float scale_ = 1, loss_ = 0;
   std::vector<Matrix> values_, sums_;
+  Matrix last_input_;  // of the last layer, as it is before it is rounded
   std::vector<float> gradient_, turned_, left_, right_, narrow_;
   std::vector<double> wide_;
   std::vector<int> order_;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <tuple>
 
 #include "analysis/verification.h"
 #include "data/dataset.h"
@@ -33,24 +35,26 @@ struct Reference {
   double free_spread = 0;
 };
 
-Reference follow(const Problem& problem, Precision precision, std::span<const std::int64_t> steps) {
+Reference follow(const Problem& problem, Precision precision, std::span<const std::int64_t> steps,
+                 Contract contract = Contract::kExact) {
   Reference reference;
   const std::vector<double> spreads = follow_reference(
       problem.workload, precision, true, problem.data.train(), problem.initial, {steps.begin(), steps.end()},
       [&](const ReferencePoint& point) { reference.points.push_back(point); },
-      [&](const Parameters& free) { reference.free = free; }, {.copies = kCopies});
+      [&](const Parameters& free) { reference.free = free; }, {.contracts = {contract}, .copies = kCopies});
   reference.free_spread = spreads.at(0);
   return reference;
 }
 
 Verification verify_against(const Reference& reference, const Problem& problem, Precision precision,
-                            const Fault& fault) {
-  PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault);
+                            const Fault& fault, const Arithmetic& arithmetic = {}) {
+  PlainTrainer trainer(problem.workload, precision, problem.data.train(), fault, arithmetic);
+  const GradientFormat format = gradient_format(precision, arithmetic.contract, problem.workload.batch_size);
   std::vector<StepErrors> steps;
   for (const ReferencePoint& point : reference.points) {
     trainer.set_state(point.start);
     trainer.train(point.step, 1);
-    steps.push_back(compare_step(problem.workload.optimizer, point, trainer.state()));
+    steps.push_back(compare_step(problem.workload.optimizer, point, trainer.state(), format));
   }
   trainer.set_parameters(problem.initial);
   trainer.train(0, kFreeSteps);
@@ -257,6 +261,40 @@ TEST_P(OptimizerCheck, CatchesFaultsOfItsOwnOptimizer) {
   EXPECT_EQ(verdict({.coupled_weight_decay = true}), Verdict::kFail);
 }
 
+/// Autocast as it is and as a compiler leaves all of its roundings out that it may, with one output whose residual gets small.
+class AutocastCheck : public testing::TestWithParam<std::tuple<const char*, Precision>> {
+ protected:
+  Precision precision() const { return std::get<1>(GetParam()); }
+  Verdict verdict(const Fault& fault, bool is_compiled) {
+    Arithmetic arithmetic{.contract = Contract::kAutocast};
+    if (is_compiled)
+      for (bool Arithmetic::* const leaves : Arithmetic::kLeftByCompilers) arithmetic.*leaves = true;
+    const Verification verification = verify_against(reference_, problem_, precision(), fault, arithmetic);
+    message_ = failure_message(verification);
+    return verification.verdict;
+  }
+
+  Problem problem_{std::get<0>(GetParam()), 0.003};
+  Reference reference_ = follow(problem_, precision(), kCheckSteps, Contract::kAutocast);
+  std::string message_;
+};
+
+TEST_P(AutocastCheck, PassesAnHonestTrainerEagerOrCompiled) {
+  for (const bool is_compiled : {false, true})
+    EXPECT_EQ(verdict({}, is_compiled), Verdict::kPass) << message_ << (is_compiled ? ", compiled" : "");
+}
+
+TEST_P(AutocastCheck, CatchesFaultsOfEagerAndCompiledTrainers) {
+  for (const bool is_compiled : {false, true}) {
+    for (const Fault& fault :
+         {Fault{.learning_rate_factor = 1.01}, Fault{.learning_rate_factor = 0.99}, Fault{.frozen_layer = 0},
+          Fault{.layer_without_bias = 1}, Fault{.batch_shift = 1}, Fault{.nan = true},
+          Fault{.beta1_factor = 0.99}, Fault{.beta2_factor = 0.99}, Fault{.without_bias_correction = true},
+          Fault{.step_offset = 1}, Fault{.swapped_slots = true}, Fault{.sum_for_mean = true}})
+      EXPECT_EQ(verdict(fault, is_compiled), Verdict::kFail);
+  }
+}
+
 /// Whether the probe passes, of a network that trains with gelu and adam.
 Check probe(const std::string& name, const Fault& fault) {
   const Problem problem(name);
@@ -291,6 +329,16 @@ TEST(Probe, CatchesAnEpsilonInsideAdamsRoot) {
   EXPECT_FALSE(wants_probe(parse_workload_name("mlp-64x48x10-b32"), Precision::kFp32));
   EXPECT_FALSE(wants_probe(parse_workload_name("mlp-64x48x10-b32-adam"), Precision::kBf16));
 }
+
+std::string name_of_autocast(const testing::TestParamInfo<std::tuple<const char*, Precision>>& info) {
+  const bool is_mse = std::string(std::get<0>(info.param)).ends_with("mse-adam");
+  return (is_mse ? "mse_" : "bce_") + std::string(to_string(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Every, AutocastCheck,
+                         testing::Combine(testing::Values("mlp-24x40x40x40x1-b64-silu-mse-adam",
+                                                          "mlp-24x40x40x1-b32-bce-adam"),
+                                          testing::Values(Precision::kFp16, Precision::kBf16)),
+                         name_of_autocast);
 
 INSTANTIATE_TEST_SUITE_P(Every, OptimizerCheck,
                          testing::Combine(testing::Values(Class{"mlp-17x64x64x6-b64-tanh-mse-adam", 0.003},

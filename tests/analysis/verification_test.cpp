@@ -207,6 +207,24 @@ TEST(StepScaleCheck, BoundsTheMedianOverTheSteps) {
   EXPECT_FALSE(check({1e-2f, 1e-2f, 0}, 3e-3f));
 }
 
+/// Steps at which the weights are off by `scale`, and each copy by 0.01, one way and the other in turn.
+bool passes_with_signs_in_turn(float scale, const GradientFormat& format) {
+  std::vector<StepErrors> steps;
+  for (const float of_copies : {0.01f, -0.01f, 0.01f, -0.01f})
+    steps.push_back(compare_step(7, Optimizer{}, State{of({0, 0, 0}), {}}, State{of({1 + scale, 0, 1}), {}},
+                                 State{of({1, 0, 1}), {}}, copies_of(0.1f, of_copies), format));
+  for (const Check& check : step_update_checks(two_to_one(), steps, Precision::kBf16))
+    if (check.name == "step_scale" && check.tensor == "weight1") return check.passed;
+  return false;
+}
+
+TEST(StepScaleCheck, UnderAutocastAllowsWhatCopiesWhoseSignsCancelAreOffAtAStep) {
+  const GradientFormat autocast = gradient_format(Precision::kBf16, Contract::kAutocast, 32);
+  EXPECT_TRUE(passes_with_signs_in_turn(1.9e-2f, autocast));
+  EXPECT_FALSE(passes_with_signs_in_turn(2.1e-2f, autocast));
+  EXPECT_FALSE(passes_with_signs_in_turn(4e-3f, {}));
+}
+
 TEST(StepScaleCheck, LeavesOutStepsAtWhichCopiesMayBeAnywhere) {
   EXPECT_FALSE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.16f, 0)).passed);
   EXPECT_TRUE(weight_check("step_scale", {0, 0, 0}, {0.1f, 0.1f, 0.1f}, copies_of(0.17f, 0)).passed);

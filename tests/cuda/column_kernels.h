@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "resident/trainer.h"
@@ -13,6 +14,7 @@ namespace headroom::emulated {
 /// Throws UnsupportedError if there is none for such a plan.
 std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::ColumnPlan& plan,
                                                           Precision precision);
+std::shared_ptr<const resident::PlanKernel> slot_kernel(const resident::SlotPlan& plan, Precision precision);
 }  // namespace headroom::emulated
 #endif
 
@@ -37,15 +39,53 @@ inline constexpr const char* kColumns[] = {"mlp-784x256x10-b32",
 inline constexpr const char* kDeepColumns[] = {"mlp-231x136x17x200x9x40x256x16-b32",
                                                "mlp-784x256x256x256x256x256x10-b32",
                                                "mlp-784x256x256x256x256x256x256x10-b32"};
+/// The same with an optimizer that has slots, in shared memory and in device memory.
+inline constexpr const char* kSmallColumnsWithSlots[] = {
+    "mlp-33x136x5-b17-adam",         "mlp-33x136x17x5-b17-momentum0.9", "mlp-33x24x17x128x5-b17-adamw",
+    "mlp-33x24x17x120x9x5-b17-adam", "mlp-231x136x17x9x200x5-b17-adam", "mlp-231x24x17x9x5-b17-adam"};
+inline constexpr const char* kColumnsWithSlots[] = {
+    "mlp-784x128x128x128x10-b32-adam",      "mlp-784x256x256x256x10-b32-adam",
+    "mlp-896x256x200x9x16-b31-momentum0.9", "mlp-17x64x64x6-b32-adamw",
+    "mlp-784x256x256x256x256x10-b32-adamw", "mlp-784x128x128x128x128x128x128x10-b32-adam"};
 
-inline std::unique_ptr<Trainer> make_column_trainer(const Workload& workload, Precision precision,
-                                                    const DatasetView& data, const Parameters& initial,
-                                                    ResidentOptions options) {
-  options.kernel = ResidentOptions::Kernel::kColumns;
+/// With other activations and losses.
+inline constexpr const char* kSmallColumnsWithRules[] = {
+    "mlp-33x24x17x9x5-b17-tanh-mse-adam", "mlp-33x24x17x5-b17-silu-bce-momentum0.9",
+    "mlp-33x24x17x9x6x5-b17-gelu",        "mlp-33x136x5-b17-elu-mse",
+    "mlp-33x24x5-b17-silu-mse-adamw",     "mlp-33x24x17x9x1-b17-bce"};
+inline constexpr const char* kColumnsWithRules[] = {
+    "mlp-17x64x64x6-b32-tanh-mse-adam", "mlp-784x256x256x256x10-b32-gelu-adam",
+    "mlp-3x50x50x1-b32-silu-mse-adamw", "mlp-784x256x10-b31-elu-bce-momentum0.9"};
+
+/// Networks of slices with slots, in each of these precisions.
+struct SlotCase {
+  const char* name;
+  std::vector<Precision> precisions;
+};
+inline const std::vector<SlotCase> kSmallSlots = {
+    {"mlp-33x24x17x9x10-b17-adam", {kAllPrecisions.begin(), kAllPrecisions.end()}},
+    {"mlp-33x24x9-b17-momentum0.9", {Precision::kFp32}},
+    {"mlp-20x264x17x5-b9-adamw", {Precision::kFp32}},
+    {"mlp-33x24x264x9x5-b17-adamw", {Precision::kBf16}}};
+inline const std::vector<SlotCase> kSlots = {
+    {"mlp-784x128x128x128x10-b32-adam", {Precision::kFp32, Precision::kTf32}},
+    {"mlp-784x512x512x512x10-b32-adam", {kAllPrecisions.begin(), kAllPrecisions.end()}},
+    {"mlp-784x256x256x256x10-b32-adamw", {Precision::kFp32, Precision::kTf32}},
+    {"mlp-17x64x64x6-b32-adam", {Precision::kFp32, Precision::kTf32}},
+    {"mlp-896x300x10-b31-momentum0.9", {kAllPrecisions.begin(), kAllPrecisions.end()}},
+    {"mlp-784x128x128x128x128x128x16-b32-adam", {Precision::kFp32, Precision::kTf32}}};
+
+inline std::unique_ptr<Trainer> make_resident_test_trainer(const Workload& workload, Precision precision,
+                                                           const DatasetView& data, const Parameters& initial,
+                                                           const ResidentOptions& options) {
 #ifdef HEADROOM_EMULATED
   struct Maker : resident::KernelMaker {
     std::shared_ptr<const resident::PlanKernel> make(const resident::SlicePlan&, Precision) const override {
-      throw UnsupportedError("column kernels only");
+      throw UnsupportedError("kernels that are compiled for a network only");
+    }
+    std::shared_ptr<const resident::PlanKernel> make(const resident::SlotPlan& plan,
+                                                     Precision its_precision) const override {
+      return emulated::slot_kernel(plan, its_precision);
     }
     std::shared_ptr<const resident::PlanKernel> make(const resident::ColumnPlan& plan,
                                                      Precision its_precision) const override {
@@ -58,6 +98,12 @@ inline std::unique_ptr<Trainer> make_column_trainer(const Workload& workload, Pr
   return make_compiled_resident_trainer(workload, precision, data, initial, 0, folder_of_kept_kernels(),
                                         options);
 #endif
+}
+inline std::unique_ptr<Trainer> make_column_trainer(const Workload& workload, Precision precision,
+                                                    const DatasetView& data, const Parameters& initial,
+                                                    ResidentOptions options) {
+  options.kernel = ResidentOptions::Kernel::kColumns;
+  return make_resident_test_trainer(workload, precision, data, initial, options);
 }
 
 }  // namespace headroom

@@ -8,6 +8,7 @@
 
 #include "fused/trainer.h"
 #include "kept_fused_trainer.h"
+#include "not_finite.h"
 #include "step_check.h"
 
 namespace headroom {
@@ -73,6 +74,24 @@ TEST_P(CompiledFused, OtherRulesOfThePipelineAndOfNarrowNetworksMatchTheOracle) 
         make_kept_fused_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0);
     check_against_oracle(problem, GetParam(), *trainer, {0, 1, 9}, 3);
   }
+}
+
+void expect_nans_in_the_losses_of(const std::vector<const char*>& names, Precision precision) {
+  for (const char* name : names) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, NaNPlaces::kFew, [&] {
+      return make_kept_fused_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
+                                     0);
+    });
+  }
+}
+TEST_P(CompiledFused, ANaNComesOutOfEveryFormAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of(kEveryForm, GetParam());
+}
+TEST_P(CompiledFused, ANaNComesOutOfThePipelineWithOtherRulesAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of({"mlp-40x33x5-b35001-mse-adam", "mlp-64x50x64x10-b34001-adamw"}, GetParam());
 }
 
 TEST(CompiledFused, SaysWhetherItsKernelWasKept) {

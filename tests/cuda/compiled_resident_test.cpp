@@ -7,6 +7,7 @@
 
 #include "column_kernels.h"
 #include "kept_resident_trainer.h"
+#include "not_finite.h"
 #include "resident/column_plan.h"
 #include "step_check.h"
 
@@ -72,6 +73,20 @@ TEST(CompiledResident, SlicesOfOtherDepthsMatchTheOracle) {
   }
 }
 
+TEST(CompiledResident, ANaNComesOutOfSlicesAsNaNLosses) {
+  NEEDS_GPU();
+  for (const auto& [name, precision] : {Cell{"mlp-33x72x17x7x9x5-b17", Precision::kTf32},
+                                        {"mlp-33x72x17x7x9x5-b17", Precision::kFp32},
+                                        {"mlp-784x512x512x512x512x10-b32", Precision::kFp16}}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, precision, NaNPlaces::kFew, [&] {
+      return make_compiled_resident_trainer(problem.workload, precision, problem.dataset.train(),
+                                            problem.initial, 0, folder_of_kept_kernels(),
+                                            {.kernel = Kernel::kSlices});
+    });
+  }
+}
+
 /// All of them only where they are to be kept: it takes a minute.
 TEST(CompiledResident, RequestsCompileWithoutAGpu) {
   const std::string folder = folder_of_kept_kernels();
@@ -80,6 +95,8 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
     cells.push_back({{name, Precision::kBf16}, Kernel::kColumns});
   cells.push_back({{"mlp-33x24x17x120x9x5-b17", Precision::kFp16}, Kernel::kColumns});
   cells.push_back({kSlices.front(), Kernel::kSlices});
+  cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kBf16}, Kernel::kColumns});
+  cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kFp32}, Kernel::kSlices});
   if (!folder.empty()) {
     for (const Cell& cell : kSlices) cells.push_back({cell, Kernel::kSlices});
     for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
@@ -87,6 +104,16 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
       for (const char* name : kColumns) cells.push_back({{name, precision}, Kernel::kColumns});
     }
     for (const char* name : kDeepColumns) cells.push_back({{name, Precision::kBf16}, Kernel::kColumns});
+    for (const Precision precision : {Precision::kFp16, Precision::kBf16}) {
+      for (const char* name : kSmallColumnsWithSlots) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kColumnsWithSlots) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kSmallColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
+    }
+    for (const auto* cases : {&kSmallSlots, &kSlots})
+      for (const SlotCase& of : *cases)
+        for (const Precision precision : of.precisions)
+          cells.push_back({{of.name, precision}, Kernel::kSlices});
   }
   for (const auto& [cell, kernel] : cells) try {
       EXPECT_GT(
@@ -95,8 +122,9 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
           0)
           << cell.name;
     } catch (const jit::CompileError& error) {
-      // Of slices those that spill are taken as they were compiled ahead.
+      // Of slices without slots those that spill are taken as they were compiled ahead.
       EXPECT_EQ(kernel, Kernel::kSlices) << error.what();
+      EXPECT_EQ(parse_workload_name(cell.name).optimizer.slots(), 0) << error.what();
       EXPECT_NE(std::string(error.what()).find("local memory"), std::string::npos) << error.what();
     } catch (const UnsupportedError& error) {
       GTEST_SKIP() << error.what();

@@ -14,6 +14,7 @@
 #include "cublaslt/matrix_rates.h"
 #include "cublaslt/trainer.h"
 #include "gpu_test.h"
+#include "not_finite.h"
 #include "oracle/oracle.h"
 #include "rules_workload.h"
 #include "scratch.h"
@@ -230,6 +231,16 @@ TEST_P(CublasltTrainer, StepNumbersChooseTheBatch) {
 TEST_P(CublasltTrainer, ANonFiniteWeightIsSeenInTheLoss) {
   const Trained trained({20, 24, 10}, 8);
   expect_a_non_finite_weight_in_the_loss(*trained.trainer(GetParam()), trained);
+}
+
+TEST_P(CublasltTrainer, ANaNComesOutAsNaNLosses) {
+  for (const char* name : {"mlp-33x7-b31", "mlp-20x24x33x10-b8", "mlp-20x24x33x5-b8-elu-mse-adam"}) {
+    NotFiniteProblem problem(name);
+    expect_nans_in_the_losses(problem, GetParam(), NaNPlaces::kFew, [&] {
+      return make_cublaslt_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0,
+                                   CublasltPlan{2, false});
+    });
+  }
 }
 
 TEST_P(CublasltTrainer, MemoryIsCountedAndGivenBack) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,9 +12,11 @@
 #include "core/workload.h"
 #include "fused/trainer.h"
 #include "resident/block_plan.h"
+#include "resident/column_plan.h"
 #include "resident/patch_plan.h"
 #include "resident/plan.h"
 #include "resident/slice_plan.h"
+#include "resident/slice_slots.h"
 #include "streamed/plan.h"
 
 namespace headroom {
@@ -107,6 +110,40 @@ TEST_P(DevicePlans, OfResidentFitOrSayWhatIsMissing) {
       });
     }
   EXPECT_GT(counts.plans, 50);
+  EXPECT_GT(counts.refusals, 100);
+}
+
+/// With every activation, loss and optimizer in turn.
+TEST_P(DevicePlans, OfResidentWithRulesFitOrSayWhatIsMissing) {
+  const resident::Limits limits{.sm_count = GetParam().sm_count, .shared_bytes = GetParam().shared_bytes};
+  const Optimizer optimizers[] = {
+      {}, {.momentum = 0.9}, {.kind = Optimizer::Kind::kAdam}, {.kind = Optimizer::Kind::kAdamW}};
+  Counts counts;
+  std::size_t turn = 0;
+  for (Workload workload : networks_) {
+    workload.model.activation = kAllActivations[turn % kAllActivations.size()];
+    workload.loss = kAllLosses[turn % kAllLosses.size()];
+    workload.optimizer = optimizers[turn++ % std::size(optimizers)];
+    for (const Precision precision : kAllPrecisions) {
+      SCOPED_TRACE(at(workload, precision));
+      try_plan(counts, [&] {
+        const auto plan = resident::make_column_plan(workload, precision, limits);
+        EXPECT_LE(plan.shape.members * plan.shape.clusters, limits.sm_count);
+        EXPECT_LE(plan.shared_bytes, limits.shared_bytes);
+        EXPECT_EQ(plan.slot_bytes == 0, plan.shape.memory_slots == 0 || plan.shape.slots == 0);
+      });
+      Workload relu = workload;
+      relu.model.activation = Activation::kRelu, relu.loss = Loss::kCrossEntropy;
+      if (relu.optimizer.slots() == 0) continue;
+      for (const int team : {1, 2, 4})
+        try_plan(counts, [&] {
+          const auto plan = resident::make_slot_plan(relu, precision, resident::Form::kGrid, limits, team);
+          EXPECT_LE(resident::thread_blocks(plan.slices), limits.sm_count);
+          EXPECT_LE(plan.slices.shared_bytes, limits.shared_bytes);
+        });
+    }
+  }
+  EXPECT_GT(counts.plans, 20);
   EXPECT_GT(counts.refusals, 100);
 }
 

@@ -3,7 +3,11 @@
 
 #include "core/error.h"
 #include "gpu_test.h"
+#include "not_finite.h"
+#include "oracle/device_gradient.h"
+#include "oracle/gradient.h"
 #include "oracle/oracle.h"
+#include "oracle/step_copies.h"
 
 namespace headroom {
 namespace {
@@ -77,6 +81,31 @@ TEST_P(DeviceReference, SmallAgreesWithTheCpuInContractsThatRoundOtherwise) {
     compare_references({7, 33, 1}, 31, GetParam(), {0, 1}, contract, Loss::kMeanSquaredError);
   }
 }
+TEST_P(DeviceReference, SmallAgreesWithTheCpuInWhatEachCopyOfAutocastRounds) {
+  if (GetParam() != Precision::kFp16 && GetParam() != Precision::kBf16) return;  // nothing is left out
+  for (const std::vector<int>& widths : std::vector<std::vector<int>>{{7, 33, 1}, {7, 33, 3}, {9, 1}}) {
+    Workload workload = test_workload(widths, 31, fresh_seed());
+    workload.model.activation = Activation::kSilu;
+    workload.loss = Loss::kMeanSquaredError;
+    workload.name = default_name(workload);
+    const Dataset data = make_dataset(workload, 1 << 20);
+    const Parameters initial = initial_parameters(widths, workload.seed);
+    const Values parameters(initial.flat().begin(), initial.flat().end());
+    GradientOfBatch of_cpu(workload, data.train());
+    DeviceGradient of_device(workload, data.train());
+    Stream stream;
+    DeviceBuffer<double> device_parameters(std::ssize(parameters)), found(std::ssize(parameters));
+    device_parameters.copy_from(parameters);
+    for (int copy = 0; copy < kCopies; ++copy) {
+      const Roundings roundings = copy_roundings(workload, GetParam(), Contract::kAutocast, copy, kCopies);
+      Values expected;
+      of_cpu(parameters, 1, roundings, expected);
+      of_device(device_parameters.data(), 1, roundings, found.data(), stream);
+      const double error = relative_error(found.to_host(), {expected.begin(), expected.end()});
+      EXPECT_FALSE(!(error <= 1e-6)) << error << ", copy " << copy << ", seed " << workload.seed;
+    }
+  }
+}
 TEST_P(DeviceReference, AgreesWithTheCpuOnTheSeedNetwork) {
   compare_references({784, 128, 128, 128, 10}, 32, GetParam(), kSteps);
 }
@@ -95,6 +124,18 @@ TEST(DeviceReferenceTrainer, TrainsAsTheCpuTrainer) {
   EXPECT_NEAR(gpu->losses(19, 1)[0], cpu->losses(19, 1)[0], 1e-6);
   EXPECT_FALSE(!(relative_error(doubles(gpu->parameters()), doubles(cpu->parameters())) <= 1e-6));
   EXPECT_THROW(gpu->losses(20, 1), InputError);
+}
+
+TEST(DeviceReferenceTrainer, SmallANaNComesOutAsNaNLosses) {
+  HEADROOM_NEEDS_DEVICE();
+  for (const Precision precision : kAllPrecisions)
+    for (const char* name : {"mlp-33x7-b31", "mlp-20x24x33x10-b8", "mlp-20x24x33x1-b8-silu-mse-adam"}) {
+      NotFiniteProblem problem(name);
+      expect_nans_in_the_losses(problem, precision, NaNPlaces::kFew, [&] {
+        return make_device_oracle_trainer(problem.workload, precision, problem.dataset.train(),
+                                          problem.initial, 0);
+      });
+    }
 }
 
 TEST(DeviceReferenceTrainer, ThrowsUnsupportedWithoutADevice) {

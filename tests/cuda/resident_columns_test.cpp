@@ -78,19 +78,154 @@ TEST(ResidentColumnsDeep, StepsMatchTheOracle) {
   for (const char* name : kDeepColumns) check(name, Precision::kBf16, {0, 1, 7, 29, 71}, 2);
 }
 
+/// Of optimizers with slots, by depth and by where the slots lie.
+TEST_P(ResidentColumns, SmallStepsWithAdamMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : {kSmallColumnsWithSlots[0], kSmallColumnsWithSlots[3]})
+    check(name, GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithMomentumMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[1], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithAdamWMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[2], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfFourClustersWithSlotsInDeviceMemoryMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[4], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfClustersOfEightMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithSlots[5], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, StepsWithSlotsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kColumnsWithSlots) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+
+/// Of other activations and losses.
+TEST_P(ResidentColumns, SmallStepsWithTanhAndEluMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {0, 3}) check(kSmallColumnsWithRules[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsWithSiluAndGeluMatchTheOracle) {
+  NEEDS_GPU();
+  for (const int which : {1, 2, 4}) check(kSmallColumnsWithRules[which], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, SmallStepsOfOneOutputMatchTheOracle) {
+  NEEDS_GPU();
+  check(kSmallColumnsWithRules[5], GetParam(), kFewSteps);
+}
+TEST_P(ResidentColumns, StepsWithRulesMatchTheOracle) {
+  NEEDS_GPU();
+  for (const char* name : kColumnsWithRules) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
+}
+
+std::vector<float> flat_of(const State& state) {
+  std::vector<float> values(state.parameters.flat().begin(), state.parameters.flat().end());
+  for (const Parameters& slot : state.slots)
+    values.insert(values.end(), slot.flat().begin(), slot.flat().end());
+  return values;
+}
+TEST_P(ResidentColumns, SmallStatesComeBackAsTheyWereSet) {
+  NEEDS_GPU();
+  const NamedProblem problem(kSmallColumnsWithSlots[3], fresh_seed());
+  const auto trainer = trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
+  for (const Parameters& slot : trainer->slots())
+    for (const float value : slot.flat()) ASSERT_EQ(value, 0);
+  const std::vector<int>& widths = problem.workload.model.widths;
+  const State state{initial_parameters(widths, 2),
+                    {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
+  trainer->set_state(state);
+  EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  trainer->train(7, 0);
+  EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  EXPECT_THROW(trainer->set_slots({state.slots[0]}), InputError);
+}
+
+/// Slices, in every precision.
+std::unique_ptr<Trainer> trainer_of_slices(const NamedProblem& problem, Precision precision,
+                                           double wait_seconds = kSanitizerWaitSeconds) {
+  return make_resident_test_trainer(
+      problem.workload, precision, problem.dataset.train(), problem.initial,
+      {.kernel = ResidentOptions::Kernel::kSlices, .wait_seconds = wait_seconds});
+}
+void check_slots(const SlotCase& of, const std::vector<std::int64_t>& steps) {
+  for (const Precision precision : of.precisions) {
+    NamedProblem problem(of.name, fresh_seed());
+    check_against_oracle(problem, precision, *trainer_of_slices(problem, precision), steps, kSanitizedSteps);
+  }
+}
+TEST(ResidentSlots, SmallStepsOfFourLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[0], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoLayersMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[1], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoPairsMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[2], kFewSteps);
+}
+TEST(ResidentSlots, SmallStepsOfTwoPairsIn16BitsMatchTheOracle) {
+  NEEDS_GPU();
+  check_slots(kSmallSlots[3], kFewSteps);
+}
+TEST(ResidentSlots, StepsMatchTheOracle) {
+  NEEDS_GPU();
+  for (const SlotCase& of : kSlots) check_slots(of, {0, 1, 7, 29, 71});
+}
+TEST(ResidentSlots, SmallStatesComeBackAsTheyWereSet) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    const NamedProblem problem(kSmallSlots[0].name, fresh_seed());
+    const auto trainer = trainer_of_slices(problem, precision);
+    const std::vector<int>& widths = problem.workload.model.widths;
+    const State state{initial_parameters(widths, 2),
+                      {initial_parameters(widths, 3), initial_parameters(widths, 4)}};
+    trainer->set_state(state);
+    EXPECT_EQ(flat_of(trainer->state()), flat_of(state));
+  }
+}
+TEST(ResidentSlots, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    if (is_shortened() && precision != Precision::kFp32) continue;
+    const NamedProblem problem(kSmallSlots[0].name, fresh_seed());
+    const auto after = [&](std::int64_t cut, std::int64_t steps) {
+      const auto trainer = trainer_of_slices(problem, precision);
+      trainer->train(0, cut);
+      trainer->train(cut, steps - cut);
+      return flat_of(trainer->state());
+    };
+    const std::int64_t steps = is_shortened() ? 4 : 300;
+    EXPECT_EQ(after(1, steps), after(steps - 1, steps)) << problem.described(precision);
+  }
+}
+TEST(ResidentSlots, ANaNComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  for (const Precision precision : kAllPrecisions) {
+    NotFiniteProblem problem(kSmallSlots[0].name);
+    expect_nans_in_the_losses(problem, precision, is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery,
+                              [&] { return trainer_of_slices(problem, precision); });
+  }
+}
+
 std::vector<float> bits_after(const NamedProblem& problem, Precision precision, std::int64_t cut,
                               std::int64_t steps) {
   const auto trainer = trainer_of(problem, precision, {.wait_seconds = kSanitizerWaitSeconds});
   trainer->train(0, cut);
   trainer->train(cut, steps - cut);
-  const Parameters end = trainer->parameters();
-  std::vector<float> bits(end.flat().begin(), end.flat().end());
+  std::vector<float> bits = flat_of(trainer->state());
   for (const float loss : trainer->losses(0, steps)) bits.push_back(loss);
   return bits;
 }
 TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[0], kSmallColumns[3]}) {
+  for (const char* name : {kSmallColumns[0], kSmallColumns[3], kSmallColumnsWithSlots[2]}) {
     if (is_shortened() && name == kSmallColumns[0]) continue;
     const NamedProblem problem(name, fresh_seed());
     const std::int64_t steps = is_shortened() ? 4 : 700;
@@ -101,9 +236,12 @@ TEST_P(ResidentColumns, FewStepsGiveTheSameBitsHoweverTheyAreCut) {
 }
 TEST_P(ResidentColumns, ANaNComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {kSmallColumns[1], kSmallColumns[3]}) {
+  for (const char* name : {kSmallColumns[1], kSmallColumns[3], kSmallColumnsWithSlots[0],
+                           kSmallColumnsWithRules[0], kSmallColumnsWithRules[1], kSmallColumnsWithRules[2]}) {
     NotFiniteProblem problem(name);
-    expect_nans_in_the_losses(problem, GetParam(), is_shortened() ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
+    // Of an infinite output a loss over targets may be infinite.
+    const bool is_few = is_shortened() || problem.workload.loss != Loss::kCrossEntropy;
+    expect_nans_in_the_losses(problem, GetParam(), is_few ? NaNPlaces::kFew : NaNPlaces::kEvery, [&] {
       return trainer_of(problem, GetParam(), {.wait_seconds = kSanitizerWaitSeconds});
     });
   }
@@ -156,7 +294,7 @@ TEST(ResidentColumnPlan, SaysWhatDoesNotFit) {
   expect(refusal("mlp-784x256x10-b33", Precision::kBf16), "batch size 33");
   expect(refusal("mlp-784x264x10-b32", Precision::kBf16), "264, not up to 256");
   expect(refusal("mlp-900x256x10-b32", Precision::kBf16), "900 inputs");
-  expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 classes");
+  expect(refusal("mlp-784x256x17-b32", Precision::kBf16), "17 outputs");
   expect(
       refusal("mlp-784x256x256x256x256x10-b32", Precision::kBf16, {.sm_count = 108, .shared_bytes = 166912}),
       "there are 166912");
@@ -194,6 +332,10 @@ TEST(ResidentColumnPlan, LaysOutWhatItCounts) {
   check_shape.operator()<ColumnShape{4, 16, 4, 49, 3}, false>();
   check_shape.operator()<ColumnShape{6, 16, 4, 49, 6}, true>();
   check_shape.operator()<ColumnShape{7, 8, 1, 14, 7}, false>();
+  check_shape.operator()<ColumnShape{3, 16, 4, 49, 3, 2, 2}, true>();
+  check_shape.operator()<ColumnShape{4, 16, 4, 49, 1, 1, 5}, false>();
+  check_shape.operator()<ColumnShape{2, 8, 1, 3, 2, 2, 0, 2, 1}, true>();
+  check_shape.operator()<ColumnShape{1, 8, 1, 3, 1, 0, 0, 3, 0}, true>();
 }
 
 }  // namespace

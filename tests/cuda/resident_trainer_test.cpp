@@ -24,6 +24,7 @@
 #include "device/stream.h"
 #include "not_finite.h"
 #include "oracle/oracle.h"
+#include "resident/block_plan.h"
 #include "resident/patch_plan.h"
 #include "resident/plan.h"
 #include "resident/slice_arguments.h"
@@ -294,6 +295,14 @@ TEST(ResidentAhead, SmallStepsMatchTheOracle) {
       continue;
     check_against_oracle({name, Form::kGrid, kFewSteps, Kernel::kSlices, sharing}, Precision::kFp32,
                          kSanitizerWaitSeconds);
+  }
+}
+TEST(ResidentAhead, SmallStepsOfFiveLayersMatchTheOracle) {
+  NEEDS_GPU();
+  for (const Sharing& sharing : {kThree, kFour}) {
+    check_against_oracle({"mlp-33x24x17x9x7x5-b17", Form::kGrid, kFewSteps, Kernel::kSlices, sharing},
+                         Precision::kFp32, kSanitizerWaitSeconds);
+    if (is_shortened()) return;
   }
 }
 TEST(ResidentAhead, StepsMatchTheOracle) {
@@ -584,15 +593,21 @@ TEST_P(ResidentPatches, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
     expect_the_same_bits(problem, GetParam(), options);
   }
 }
+void expect_nans_in_the_losses_of_patches(const char* name, Precision precision, NaNPlaces places) {
+  NotFiniteProblem problem(name);
+  expect_nans_in_the_losses(problem, precision, places, [&] {
+    return make_resident_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                 {.form = Form::kGrid, .kernel = Kernel::kPatches});
+  });
+}
+TEST_P(ResidentPatches, ANaNWeightComesOutAsNaNLosses) {
+  NEEDS_GPU();
+  expect_nans_in_the_losses_of_patches("mlp-33x24x270x7x5-b17", GetParam(), NaNPlaces::kFirstLayer);
+}
 TEST_P(ResidentPatches, ANaNInAnyPlaceComesOutAsNaNLosses) {
   NEEDS_GPU();
-  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-784x2048x2048x2048x10-b32"}) {
-    NotFiniteProblem problem(name);
-    expect_nans_in_the_losses(problem, GetParam(), NaNPlaces::kEvery, [&] {
-      return make_resident_trainer(problem.workload, GetParam(), problem.dataset.train(), problem.initial, 0,
-                                   {.form = Form::kGrid, .kernel = Kernel::kPatches});
-    });
-  }
+  for (const char* name : {"mlp-33x24x270x7x5-b17", "mlp-784x2048x2048x2048x10-b32"})
+    expect_nans_in_the_losses_of_patches(name, GetParam(), NaNPlaces::kEvery);
 }
 
 TEST_P(ResidentTrainer, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
@@ -895,6 +910,39 @@ TEST(ResidentPlan, OfPatchesSaysWhatDoesNotFit) {
   EXPECT_THROW(resident::make_patch_plan(parse_workload_name("mlp-784x2048x2048x2048x10-b32"),
                                          Precision::kFp16, {.sm_count = 114, .shared_bytes = 232448}),
                UnsupportedError);
+}
+TEST(ResidentPlan, OfBlocksSaysWhatDoesNotFit) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  const auto make = [&](const char* name, Precision precision = Precision::kFp32) {
+    return resident::make_block_plan(parse_workload_name(name), precision, limits);
+  };
+  EXPECT_LE(make("mlp-784x1024x1024x1024x10-b32").members, limits.sm_count);
+  for (const char* name :
+       {"mlp-784x1025x1024x1024x10-b32", "mlp-897x1024x1024x1024x10-b32", "mlp-784x1024x1024x1024x17-b32",
+        "mlp-784x1024x1024x1024x10-b33", "mlp-784x1024x1024x10-b32", "mlp-784x1024x1024x1024x1024x10-b32"})
+    EXPECT_THROW(make(name), UnsupportedError) << name;
+  EXPECT_THROW(make("mlp-784x1024x1024x1024x10-b32", Precision::kTf32), UnsupportedError);
+}
+/// Ways to share a network in which a slice kernel that is made for four layers takes it.
+int ways_of_four_layers(const char* name) {
+  const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};
+  int ways = 0;
+  for (const Precision precision : kAllPrecisions)
+    for (const auto form : {resident::Form::kCluster, resident::Form::kGrid})
+      for (const Sharing& sharing : {kAlone, kPair, kPairOfTwo, kFour, kOnePairCluster, kPairClusters}) try {
+          const auto plan = resident::make_slice_plan(parse_workload_name(name), precision, form, limits,
+                                                      sharing.team, sharing.own);
+          ways += resident::sums_whole(precision, plan) ||
+                  resident::turns_tiles(precision, plan.layers, plan.team, plan.own) ||
+                  resident::packs_tiles(precision, plan.layers, plan.team, plan.own);
+        } catch (const UnsupportedError&) {
+        }
+  return ways;
+}
+TEST(ResidentPlan, OfOtherDepthsHasNoKernelOfFourLayers) {
+  EXPECT_GT(ways_of_four_layers("mlp-33x72x17x7x5-b17"), 8);
+  for (const char* name : {"mlp-33x72x5-b17", "mlp-33x72x17x5-b17", "mlp-33x72x17x7x9x5-b17"})
+    EXPECT_EQ(ways_of_four_layers(name), 0) << name;
 }
 TEST(ResidentPlan, GivesEveryThreadBlockOneSliceWhereThatIsEnough) {
   const resident::Limits limits{.sm_count = 132, .shared_bytes = 232448};

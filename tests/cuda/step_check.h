@@ -79,7 +79,9 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
         trainer.set_state(point.start);
         trainer.train(point.step, 1);
         errors.push_back(compare_step(problem.workload.optimizer, point, trainer.state()));
-        EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss)) << point.step;
+        // A sum of exponentials near one is rounded to 2^-24, and so the loss, however small it has become.
+        EXPECT_NEAR(trainer.losses(point.step, 1)[0], point.loss, 2e-3 * std::fabs(point.loss) + 1e-7)
+            << point.step;
         if (is_shortened() && point.step == steps.back()) run_freely(point.step, point.start.parameters);
       },
       [&](const Parameters& end) { run_freely(kFreeSteps, end); }, {.copies = kCopies});

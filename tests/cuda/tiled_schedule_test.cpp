@@ -33,6 +33,7 @@ struct Work {
   Tiling tiling;
   bool loss_gradients;  // made with the loss
   int multiprocessors, slabs_of_part;
+  Precision precision;
 
   int rows() const { return divide_up(network.batch, tiling.rows()); }
   int across(int width) const { return divide_up(width, tiling.columns); }
@@ -75,7 +76,7 @@ struct Work {
   }
   int parts_of(int layer) const {
     int parts = 1;
-    if (slabs_of_part == kNoParts || tiling.portable) return parts;
+    if (slabs_of_part == kNoParts || !has_parts(tiling, precision)) return parts;
     while ((parts + 1) * tiles_of_weights(layer) <= multiprocessors &&
            (parts + 1) * slabs_of_part <= divide_up(network.batch, kSlab))
       ++parts;
@@ -89,8 +90,8 @@ struct Work {
         if (parts_of(layer) == 1)
           tiles.insert({Form::kWeightGradient, layer, row, column, 0});
         else
-          for (int first = 0; first < tiling.columns; first += kColumnsOfUpdate)
-            if (column * tiling.columns + first < network.in(layer))
+          for (int first = 0; first < tiling.weight_columns(); first += kColumnsOfUpdate)
+            if (column * tiling.weight_columns() + first < network.in(layer))
               tiles.insert({Form::kUpdate, layer, row, column, first / kColumnsOfUpdate});
     return tiles;
   }
@@ -283,15 +284,17 @@ void for_random_networks(int count, const Check& check) {
     const int choices[] = {1, 2, 3, 7, 20, 84, 108, 132, 144};
     const int multiprocessors = choices[random() % std::size(choices)];
     const Network network = random_network(random);
-    const std::size_t which = random() % (std::size(kTilings) + std::size(kPortableTilings));
+    const Precision precision = kAllPrecisions[random() % kAllPrecisions.size()];
+    const std::span<const Tiling> portable = portable_tilings(precision);
+    const std::size_t which = random() % (std::size(kTilings) + portable.size());
     const Tiling& tiling =
-        which < std::size(kTilings) ? kTilings[which] : kPortableTilings[which - std::size(kTilings)];
+        which < std::size(kTilings) ? kTilings[which] : portable[which - std::size(kTilings)];
     const int slabs_of_part = std::array{kNoParts, 1, 3}[random() % 3];
-    const Work work{network, tiling, makes_loss_gradients(network, tiling, multiprocessors), multiprocessors,
-                    slabs_of_part};
+    const Work work{network,         tiling,        makes_loss_gradients(network, tiling, multiprocessors),
+                    multiprocessors, slabs_of_part, precision};
     SCOPED_TRACE(described(work.network, work.tiling, multiprocessors) + ", parts of " +
                  std::to_string(slabs_of_part));
-    check(work, make_schedule(work.network, work.tiling, multiprocessors, Precision::kBf16, slabs_of_part),
+    check(work, make_schedule(work.network, work.tiling, multiprocessors, precision, slabs_of_part),
           multiprocessors, random);
   }
 }
@@ -388,6 +391,11 @@ TEST(TiledSchedule, DividesTheBatchWhereThatIsShorter) {
   EXPECT_EQ(choose_parts({{784, 512, 512, 512, 10}, 4096}, kTilings[1], 132), kNoParts);
   EXPECT_NE(choose_parts({{784, 256, 256, 256, 10}, 4096}, kTilings[1], 132), kNoParts);
   EXPECT_NE(choose_parts({{48, 512, 256, 128, 12}, 24576}, kTilings[2], 132), kNoParts);
+  const Tiling plain = portable_tiling(64, 64, 64, 64);
+  EXPECT_NE(choose_parts({{784, 256, 256, 256, 10}, 4096}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 512, 512, 512, 10}, 1024}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 1024, 1024, 1024, 10}, 1024}, plain, 132, Precision::kFp32), kNoParts);
+  EXPECT_EQ(choose_parts({{784, 256, 256, 256, 10}, 4096}, plain, 132, Precision::kTf32), kNoParts);
 }
 
 TEST(TiledSchedule, TeamsTakeTurnsAndKnowWhatPassesBetween) {
@@ -431,12 +439,20 @@ TEST(TiledSchedule, TakesTheTilesThatWereFastestOnAnH200) {
 
 TEST(TiledSchedule, ThePortableKernelTakesTheTilesThatWereFastestOnAnH200) {
   const auto chosen = [](Precision precision, int batch, int width) {
-    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132, kPortableTilings, precision);
+    return choose_tiling({{784, width, width, width, 10}, batch}, true, 132, portable_tilings(precision),
+                         precision);
   };
+  const auto expect_plain = [&](int batch, int width, int rows, int columns) {
+    const Tiling tiling = chosen(Precision::kFp32, batch, width);
+    EXPECT_EQ(tiling.rows(), rows) << batch << " " << width;
+    EXPECT_EQ(tiling.columns, columns) << batch << " " << width;
+  };
+  for (const auto& [batch, width] : {std::pair{64, 256}, {256, 256}, {64, 512}, {64, 1024}})
+    expect_plain(batch, width, 32, 16);
   for (const auto& [batch, width] : {std::pair{512, 256}, {1024, 256}, {512, 512}, {256, 1024}})
-    EXPECT_EQ(chosen(Precision::kFp32, batch, width), kPortableTilings[0]) << batch << " " << width;
-  for (const auto& [batch, width] : {std::pair{4096, 256}, {1024, 512}, {512, 1024}, {1024, 1024}})
-    EXPECT_EQ(chosen(Precision::kFp32, batch, width), kPortableTilings[1]) << batch << " " << width;
+    expect_plain(batch, width, 32, 32);
+  for (const auto& [batch, width] : {std::pair{4096, 256}, {512, 1024}, {1024, 1024}})
+    expect_plain(batch, width, 64, 64);
   EXPECT_EQ(chosen(Precision::kTf32, 64, 256), kPortableTilings[0]);
   EXPECT_EQ(chosen(Precision::kTf32, 512, 512), kPortableTilings[1]);
   EXPECT_EQ(chosen(Precision::kTf32, 1024, 1024), kPortableTilings[2]);
@@ -447,11 +463,11 @@ TEST(TiledSchedule, ThePortableKernelHasSmallTilesForSmallBatchesOnEveryGpu) {
   for (const int multiprocessors : {84, 108, 132})
     for (const Precision precision : kAllPrecisions) {
       const auto chosen = [&](int batch, int width) {
-        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors, kPortableTilings,
-                             precision);
+        return choose_tiling({{784, width, width, width, 10}, batch}, true, multiprocessors,
+                             portable_tilings(precision), precision);
       };
       SCOPED_TRACE(std::to_string(multiprocessors) + " " + std::string(to_string(precision)));
-      EXPECT_EQ(chosen(64, 256), kPortableTilings[0]);
+      EXPECT_EQ(chosen(64, 256), portable_tilings(precision)[0]);
       EXPECT_GE(chosen(16384, 1024).rows(), 64);
     }
 }

@@ -88,12 +88,12 @@ void print_times(const std::string& name, Precision precision, const Wanted& wan
   const tiled::Network network{workload.model.widths, workload.batch_size};
   const bool relu = workload.model.activation == Activation::kRelu;
   const std::span<const tiled::Tiling> tilings = wanted.portable || tiled_is_portable(precision, 0)
-                                                     ? std::span<const tiled::Tiling>(tiled::kPortableTilings)
+                                                     ? tiled::portable_tilings(precision)
                                                      : tiled::kTilings;
   const tiled::Tiling chosen = tiled::choose_tiling(network, relu, multiprocessors, tilings, precision);
   for (const tiled::Tiling& tiling : tilings) {
     if (!tiled::has_kernel(tiling, relu) || (wanted.chosen && tiling != chosen)) continue;
-    const int chosen_parts = tiled::choose_parts(network, tiling, multiprocessors);
+    const int chosen_parts = tiled::choose_parts(network, tiling, multiprocessors, precision);
     for (const int parts : std::set{tiled::kNoParts, chosen_parts}) {
       const bool taken = tiling == chosen && parts == chosen_parts;
       const auto trainer = make_tiled_trainer(workload, precision, data.train(), initial, 0,

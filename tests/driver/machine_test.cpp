@@ -7,6 +7,7 @@
 #include "driver/system/host.h"
 #include "driver/system/sources.h"
 #include "driver/system/subprocess.h"
+#include "driver/system/version.h"
 #include "temporary_folder.h"
 
 namespace headroom {
@@ -46,6 +47,21 @@ TEST(SourceDigest, ChangesWithContentsAndNamesOfSourcesOnly) {
   EXPECT_NE(second, first);
   std::filesystem::rename(folder.path() / "bench/a.cpp", folder.path() / "bench/b.cpp");
   EXPECT_NE(source_digest(folder.path()), second);
+}
+
+TEST(SourceDigest, KnowsNothingOfWhatPipLeavesBehind) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "bench");
+  folder.write("bench/a.cpp", "1");
+  const auto before = source_digest(folder.path());
+  std::filesystem::create_directories(folder.path() / "torch_impl/python/build/lib");
+  folder.write("torch_impl/python/build/lib/copy.py", "1");
+  EXPECT_EQ(source_digest(folder.path()), before);
+}
+
+TEST(Version, IsTheProjectsAndSaysSoWhereNoCommitIsKnown) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(version_text(folder.path()), std::string(kVersion) + " (no commit is known)");
 }
 
 TEST(Programs, AreRunWithoutAShellAndWithALimit) {

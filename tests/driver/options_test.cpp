@@ -39,6 +39,25 @@ TEST(Options, SettingsHoldWhatDecidesTheMeasurementAndPathsAsBaseNames) {
   EXPECT_EQ(options.settings, (std::map<std::string, std::string>{{"blocks", "16"}, {"data", "mnist"}}));
 }
 
+TEST(Options, JsonIsAFormat) {
+  EXPECT_EQ(parse({}).format, SummaryFormat::kText);
+  EXPECT_EQ(parse({"--json"}).format, SummaryFormat::kJson);
+  EXPECT_EQ(parse({"--format=csv"}).format, SummaryFormat::kCsv);
+}
+
+TEST(Options, AProfileIsOfOneCell) {
+  const ProfileOptions options =
+      parse_command_line({"headroom", "profile", "mlp-4x2-b1", "cuda", "bf16", "--steps", "9"}).profile;
+  EXPECT_THAT(options.trained.workload_names, ElementsAre("mlp-4x2-b1"));
+  EXPECT_THAT(options.trained.backends, ElementsAre("cuda"));
+  EXPECT_THAT(options.trained.precisions, ElementsAre(Precision::kBf16));
+  EXPECT_EQ(options.steps, 9);
+  const RunOptions of_suite =
+      parse_command_line({"headroom", "profile", "ppo", "cuda", "bf16", "--suite", "users"}).profile.trained;
+  EXPECT_EQ(of_suite.suite, "users");
+  EXPECT_THAT(of_suite.suite_workloads, ElementsAre("ppo"));
+}
+
 TEST(Options, GoogleBenchmarkFlagsAreTaken) {
   const RunOptions options = parse(
       {"--benchmark_filter=fp32$", "--blocks", "13", "--benchmark_out=x", "--benchmark_out_format=csv"});

@@ -1,6 +1,7 @@
 // The column kernel for the networks of the tests: what is compiled for a network on a GPU is instantiated here.
 #include <cstdint>
 
+#include "column_instance.h"
 #include "intrinsics.h"
 // What CUDA C++ has without asking comes first.
 #include "core/error.h"
@@ -8,48 +9,22 @@
 #include "resident/trainer.h"
 
 namespace headroom::emulated {
-namespace {
-
-using resident::ColumnShape;
-
-class Instance : public resident::PlanKernel {
- public:
-  Instance(const void* function, int threads) : function_(function), threads_(threads) {}
-  const void* function() const override { return function_; }
-  int threads() const override { return threads_; }
-  bool was_kept() const override { return false; }
-  std::string note() const override { return "its kernel is an instance of the tests"; }
-
- private:
-  const void* function_;
-  int threads_;
-};
-
-template <class Format, ColumnShape... kShapes>
-std::shared_ptr<const resident::PlanKernel> instance_of(const resident::ColumnPlan& plan) {
-  std::shared_ptr<const resident::PlanKernel> found;
-  const auto look = [&]<ColumnShape kShape>() {
-    using Step = resident::ColumnStep<Format, kShape>;
-    if (plan.shape == kShape)
-      found = std::make_shared<Instance>(reinterpret_cast<const void*>(&resident::column_steps<Step>),
-                                         Step::kThreadCount);
-  };
-  (look.template operator()<kShapes>(), ...);
-  if (!found) throw UnsupportedError("no such instance among those of tests/emulated/column_kernels.cpp");
-  return found;
-}
-
-}  // namespace
-
 std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::ColumnPlan& plan,
                                                           Precision precision) {
+  if (plan.shape.activation != 0 || plan.shape.loss != 0) return column_kernel_of_rules(plan, precision);
   if (precision == Precision::kFp16)
-    return instance_of<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
-                       ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                       ColumnShape{4, 16, 4, 15, 3}>(plan);
-  return instance_of<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
-                     ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
-                     ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6}>(plan);
+    return column_instance<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
+                           ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
+                           ColumnShape{4, 16, 4, 15, 3}, ColumnShape{1, 16, 1, 3, 1, 2},
+                           ColumnShape{2, 16, 1, 3, 2, 1}, ColumnShape{3, 8, 1, 3, 3, 2},
+                           ColumnShape{4, 8, 1, 3, 4, 2}, ColumnShape{4, 16, 4, 15, 3, 2, 3},
+                           ColumnShape{3, 8, 8, 15, 3, 2}>(plan);
+  return column_instance<resident::SliceBf16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},
+                         ColumnShape{3, 8, 1, 3, 3}, ColumnShape{4, 8, 1, 3, 4}, ColumnShape{7, 8, 1, 2, 7},
+                         ColumnShape{4, 16, 4, 15, 4}, ColumnShape{6, 16, 4, 15, 6},
+                         ColumnShape{1, 16, 1, 3, 1, 2}, ColumnShape{2, 16, 1, 3, 2, 1},
+                         ColumnShape{3, 8, 1, 3, 3, 2}, ColumnShape{4, 8, 1, 3, 4, 2},
+                         ColumnShape{4, 16, 4, 15, 4, 2, 3}, ColumnShape{3, 8, 8, 15, 3, 2}>(plan);
 }
 
 }  // namespace headroom::emulated

@@ -5,6 +5,7 @@
 #include "resident/column_arguments.h"
 #include "resident/patch_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_slots.h"
 #include "runtime.h"
 
 namespace headroom::emulated {
@@ -16,7 +17,7 @@ namespace {
 struct AnyArguments {
   alignas(16) unsigned char bytes[std::max(
       {sizeof(resident::SliceArguments), sizeof(resident::PatchArguments), sizeof(resident::BlockArguments),
-       sizeof(resident::ColumnArguments)})];
+       sizeof(resident::ColumnArguments), sizeof(resident::SlotArguments)})];
 };
 static_assert(alignof(resident::ColumnArguments) <= 16);
 static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::PatchArguments) <= 16 &&

@@ -71,7 +71,10 @@ def run(root, environment, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rnu"], "unknown command 'rnu'; known: run, compare, list, calibrate, report, test, clean"),
+        (
+            ["rnu"],
+            "unknown command 'rnu'; known: run, compare, list, calibrate, report, history, profile, test,",
+        ),
         (["test", "--gpus"], "unknown option '--gpus'; known: --all, --gpu, --sanitize, --parts"),
         (["test", "--sanitize"], "--sanitize goes with --gpu"),
         (["test", "--gpu", "--parts", "tests,racechek"], "unknown part 'racechek'; known: tests, ptx_jit"),
@@ -92,7 +95,7 @@ def test_wrong_usage_gets_one_line_and_exit_code_2(copy, environment, arguments,
 def test_help_needs_nothing_and_names_every_command(copy, environment):
     result = run(copy, environment, "--help")
     assert result.returncode == 0
-    for command in ("run", "compare", "list", "report", "test", "clean"):
+    for command in ("run", "compare", "list", "report", "history", "profile", "test", "clean"):
         assert f"\n  {command} " in result.stdout
     assert run(copy, environment).returncode == 2
     assert not Path(environment["XDG_CACHE_HOME"]).exists()

@@ -4,6 +4,8 @@ HEADROOM_BUILD=build python tests/front_door/test_help.py    writes the files an
 """
 
 import os
+import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "cmake/front_door/help"
-COMMANDS = ("run", "compare", "list", "calibrate")
+COMMANDS = ("run", "compare", "list", "calibrate", "history", "profile")
 DRIVER = Path(os.environ.get("HEADROOM_BUILD", "nowhere")) / "bin/headroom"
 
 
@@ -52,7 +54,7 @@ def test_help_needs_no_build_and_no_home(tmp_path, command, option):
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert f"{tmp_path}/headroom {command} [OPTIONS]" in result.stdout
-    assert "--device" in result.stdout
+    assert ("--format" if command == "history" else "--device") in result.stdout
     assert time.monotonic() - began < 5
 
 
@@ -75,6 +77,41 @@ def test_messages_name_what_the_user_typed(arguments, said, called):
     result = subprocess.run([DRIVER, *arguments], env=environment, capture_output=True, text=True)
     assert result.returncode == 2
     assert said.format(called or "headroom") in result.stderr
+
+
+def version_of_front_door(root=ROOT):
+    return subprocess.run([root / "headroom", "--version"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(not DRIVER.exists(), reason="HEADROOM_BUILD names no build")
+def test_the_driver_and_the_front_door_say_the_same_version():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADROOM_")}
+    done = subprocess.run(
+        [DRIVER, "--version"],
+        env=environment | {"HEADROOM_ROOT": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == version_of_front_door()
+    assert done.stdout.startswith("headroom 0.2.0 (")
+
+
+def test_the_version_says_the_commit_and_whether_files_were_changed(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    shutil.copy(ROOT / "headroom", tmp_path)
+    shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
+    shutil.copytree(ROOT / "cmake", tmp_path / "cmake")
+    assert version_of_front_door(tmp_path) == "headroom 0.2.0 (no commit is known)\n"
+    git("init", "-q")
+    git("add", "headroom", "CMakeLists.txt")
+    git("commit", "-q", "-m", "all")
+    assert re.fullmatch(r"headroom 0\.2\.0 \(commit [0-9a-f]{10}, clean\)\n", version_of_front_door(tmp_path))
+    (tmp_path / "CMakeLists.txt").write_text("project(headroom VERSION 0.2.0 LANGUAGES CXX)\n")
+    assert version_of_front_door(tmp_path).endswith(", with changes)\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ ALLOWED = [
     ("bench/driver/run", "driver/results/results.h"),
     ("bench/driver/run", "driver/gpu/nvml.h"),
     ("bench/driver/compare", "driver/run/run.h"),
+    ("bench/driver/history", "driver/compare/comparison.h"),
     ("bench/device", "core/error.h"),
     ("torch_impl/libtorch", "core/trainer.h"),
 ]
@@ -42,6 +43,7 @@ FORBIDDEN = [
     ("bench/driver/plan", "driver/gpu/nvml.h"),
     ("bench/driver/results", "driver/run/run.h"),
     ("bench/driver/run", "driver/compare/comparison.h"),
+    ("bench/driver/compare", "driver/history/history.h"),
     ("bench/device", "worker/client.h"),
     ("cuda_impl/layered", "torch/torch.h"),
     ("cuda_impl/layered", "libtorch/trainer.h"),

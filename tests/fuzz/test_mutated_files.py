@@ -1,4 +1,4 @@
-"""Damaged results, suite, baseline and IDX files through `run`, `compare`, `report` and `--resume`.
+"""Damaged results, suite, baseline and IDX files through `run`, `compare`, `history` and `report`.
 
 Whatever is in a file, a program ends with one of its documented exit codes, in a line and not in a traceback,
 and prints nothing that a terminal obeys. Both readers of results files, C++ and Python, take the same ones.
@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -172,6 +173,43 @@ def test_compare_ends_as_documented_and_both_readers_agree(kept):
         assert taken != refused, f"{where}\nPython: {why or 'taken'}\nC++: {done.stderr}"
 
 
+def other_tools_documents(folder: Path) -> list[dict]:
+    """What Google Benchmark and NVBench write, with the folder of samples that the latter needs."""
+    context = {"date": "2026-01-01T00:00:00+00:00", "num_cpus": 2, "library_build_type": "release"}
+    runs = [
+        {"run_name": "b", "run_type": "iteration", "repetition_index": place, "iterations": 10}
+        | {"real_time": 2.0 + place / 100, "cpu_time": 2.0, "time_unit": "us"}
+        for place in range(12)
+    ]
+    (folder / "bad.json-bin").mkdir()
+    (folder / "bad.json-bin" / "0.bin").write_bytes(struct.pack("<12f", *range(1, 13)))
+    data = [{"name": "filename", "type": "string", "value": "bad.json-bin/0.bin"}]
+    data.append({"name": "size", "type": "int64", "value": "12"})
+    samples = {"tag": "nv/json/bin:nv/cold/sample_times", "hint": "file/sample_times", "data": data}
+    states = [{"name": "Device=0", "device": 0, "summaries": [samples], "is_skipped": False}]
+    states.append({"name": "Device=1", "summaries": None, "is_skipped": True, "skip_reason": "none"})
+    version = {"json": {"major": 1}, "nvbench": {"string": "0.1.0"}}
+    return [
+        {"context": context, "benchmarks": runs},
+        {
+            "meta": {"argv": [], "version": version},
+            "devices": [{"id": 0, "name": "a GPU"}],
+            "benchmarks": [{"name": "b", "axes": None, "states": states}],
+        },
+    ]
+
+
+def test_comparing_files_of_other_tools_ends_as_documented(kept):
+    for where, folder in kept.rounds(share(0.2)):
+        document = kept.rng.choice(other_tools_documents(folder))
+        good, bad = folder / "good.json", folder / "bad.json"
+        good.write_text(json.dumps(document))
+        assert ended([PROGRAM, "compare", good, good], where).returncode in (0, 3)
+        bad.write_bytes(mutations.damaged_json(document, kept.rng))
+        sides = kept.rng.choice([[bad, bad], [bad, good], [good, bad]])
+        ended([PROGRAM, "compare", *sides, "--json"], where)
+
+
 def test_comparing_within_a_file_ends_as_documented(kept):
     whole = whole_document()
     for where, folder in kept.rounds(share(0.05)):
@@ -179,6 +217,21 @@ def test_comparing_within_a_file_ends_as_documented(kept):
         bad.write_bytes(mutations.damaged_json(whole, kept.rng))
         backends = ["--base-backend", "pytorch-eager", "--head-backend", "cuda-layered"]
         ended([PROGRAM, "compare", "--within", bad, *backends], where)
+
+
+def test_histories_and_rows_end_as_documented(kept):
+    whole = whole_document()
+    good = kept.folder / "good.json"
+    good.write_text(json.dumps(whole))
+    for where, folder in kept.rounds(share(0.1)):
+        bad = folder / "bad.json"
+        bad.write_bytes(mutations.damaged_json(whole, kept.rng))
+        done = ended(
+            [PROGRAM, "history", good, bad, "--format", kept.rng.choice(("text", "json", "csv"))], where
+        )
+        ended([PROGRAM, "report", bad, "--format", "csv"], where)
+        if not accepted(bad)[0] and done.returncode == 0:  # a file of another version is left out
+            assert f"{bad}: left out: " in done.stdout + done.stderr or '"left_out": [' in done.stdout, where
 
 
 def test_baselines_end_as_documented(kept):

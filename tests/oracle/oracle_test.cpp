@@ -15,6 +15,7 @@
 #include "oracle/copies.h"
 #include "oracle/gradient.h"
 #include "oracle/precision_rounding.h"
+#include "oracle/step_copies.h"
 #include "random_data.h"
 
 namespace headroom {
@@ -297,6 +298,49 @@ TEST(OracleRoundings, AutocastRoundsAProductOfOneOutputBeforeTheBias) {
   }
 }
 
+// 1 + 2^-9 becomes 1 in bf16; one weight, one input, and a target of 0.
+TEST(OracleRoundings, WhatEntersALayerOfOneOutputMayBeLeftUnrounded) {
+  Workload workload = small_workload({1, 1}, 1);
+  workload.loss = Loss::kMeanSquaredError;
+  Dataset data = random_data(workload, 1);
+  const double one = 1 + 0x1p-9;
+  data.train_features = {static_cast<float>(one)};
+  data.train_targets = {0};
+  GradientOfBatch gradient_of(workload, data.train());
+  Roundings roundings = roundings_of(Precision::kBf16, Contract::kAutocast, 1);
+  roundings.sums = roundings.product_of_one_output = roundings.weight_gradient = roundings.bias_gradient =
+      false;
+  Values gradient;
+  EXPECT_EQ(gradient_of({one, 0}, 0, roundings, gradient), 1);
+  roundings.leaves_one_output_factors = true;
+  EXPECT_DOUBLE_EQ(gradient_of({one, 0}, 0, roundings, gradient), std::pow(one, 4));
+  const double rounded = round_to_bf16(2 * one * one);
+  EXPECT_DOUBLE_EQ(gradient[0], rounded * one);
+  EXPECT_EQ(gradient[1], rounded);
+  roundings.leaves_one_output_gradient = true;
+  gradient_of({one, 0}, 0, roundings, gradient);
+  EXPECT_DOUBLE_EQ(gradient[0], 2 * std::pow(one, 3));
+  EXPECT_DOUBLE_EQ(gradient[1], 2 * one * one);
+}
+
+TEST(OracleRoundings, BiasGradientsMaySumWhatIsNotYetRounded) {
+  Workload workload = small_workload({1, 2}, 1);
+  workload.loss = Loss::kMeanSquaredError;
+  Dataset data = random_data(workload, 1);
+  data.train_features = {1};
+  data.train_targets = {0x1p-9f, 0x1p-9f};
+  GradientOfBatch gradient_of(workload, data.train());
+  Roundings roundings = roundings_of(Precision::kBf16, Contract::kAutocast, 1);
+  roundings.bias_gradient = false;
+  Values gradient;
+  for (const bool leaves : {false, true}) {
+    roundings.leaves_bias_terms = leaves;
+    gradient_of({1, 1, 0, 0}, 0, roundings, gradient);
+    EXPECT_EQ(gradient[2], leaves ? 1 - 0x1p-9 : 1);
+    EXPECT_EQ(gradient[0], 1);
+  }
+}
+
 // Distance of one step's whole update from that of plain double arithmetic, the median over seven seeds: with
 // a few of them rounding flips a ReLU, which alone makes several per cent.
 double median_distance(Precision precision) {
@@ -487,6 +531,33 @@ TEST(RSquared, IsOneForTheTargetsThemselvesAndZeroForTheirMean) {
   parameters.weight(0)[0] = 2;
   parameters.bias(0)[0] = 1;
   EXPECT_DOUBLE_EQ(r_squared(workload, parameters, data.train()), 1);
+}
+
+/// The distances of the weights' copies from the reference, over what it adds.
+std::vector<double> copies_of_weights(Contract contract) {
+  Workload workload = small_workload({20, 30, 1}, 32);
+  workload.loss = Loss::kMeanSquaredError;
+  const Dataset data = random_data(workload, 64);
+  const State start = State::initial(initial_parameters(workload.model.widths, 1), 0);
+  const ReferencePoint point =
+      reference_step(workload, Precision::kBf16, contract, data.train(), start, 0, kCopies);
+  double square = 0;
+  for (const float value : point.update.parameters.weight(0)) square += double{value} * value;
+  std::vector<double> distances;
+  for (std::size_t copy = 0; copy < kCopies; ++copy)
+    distances.push_back(point.copies.distances[copy * point.copies.tensors()] / std::sqrt(square));
+  return distances;
+}
+
+TEST(StepCopies, AQuarterOfAutocastsIsOffByAsMuchAsRoundingsInWaysOfTheirOwn) {
+  const std::vector<double> distances = copies_of_weights(Contract::kAutocast),
+                            exact = copies_of_weights(Contract::kExact);
+  for (std::size_t copy = 4; copy < 8; ++copy) {
+    EXPECT_GT(distances[copy], 1e-3);
+    EXPECT_LT(distances[copy], 3e-2);
+    EXPECT_GT(distances[copy], exact[copy]);
+    for (std::size_t other = 4; other < copy; ++other) EXPECT_NE(distances[copy], distances[other]);
+  }
 }
 
 /// How many of the sixteen copies cut off in each of the combinations of three products.

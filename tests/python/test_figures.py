@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,34 @@ def drawn(folder: Path, *documents) -> dict[str, str]:
             assert 10_000 < path.stat().st_size < 1_000_000
     assert len(paths) == 2 * len(texts)
     return texts
+
+
+def named_networks(count: int) -> dict:
+    """With names of their own: 30 us by a rival, 10 us by ours and 1 us more for each further one."""
+    document = made_up.empty_document()
+    times = {"pytorch-eager": 2e-3, "pytorch-graph": 30e-6}
+    for index in range(count):
+        one = made_up.workload((17, 64, 6), name=f"net-{index}")
+        document["workloads"].append(one)
+        for backend, seconds in {**times, "cuda-tiled": (10 + index) * 1e-6}.items():
+            document["records"].append(made_up.record(one["name"], backend, "bf16", seconds))
+    return document
+
+
+def test_networks_with_names_are_one_figure_with_the_rival_over_ours(tmp_path):
+    document = named_networks(4)
+    assert document["records"][-2]["backend"] == "pytorch-graph"
+    document["records"][-2] = made_up.failed(document["records"][-2])
+    text = drawn(tmp_path, document)["networks-bf16"]
+    ratios = [float(ratio) for ratio in re.findall(r"^([0-9.]+)×$", text, re.MULTILINE)]
+    assert ratios == [3.0, 2.7, 2.5]
+    assert "no ratio" in text
+    assert "No ratio for net-3: pytorch-graph failed verification." in text
+    assert "17-64-6, batch 32" in text
+
+
+def test_three_networks_with_names_are_bars_only(tmp_path):
+    assert not any(name.startswith("networks") for name in drawn(tmp_path, named_networks(3)))
 
 
 def test_a_width_series_gives_time_and_both_speed_ups(tmp_path):

@@ -157,11 +157,11 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from headroom_jax import jax_scan
 times, unrolls = iter([1e-5, 192e-5, 64e-5, 128e-5]), []
 jax_scan.ScanTrainer._seconds = lambda *arguments, **options: next(times)
-program = jax_scan.ScanTrainer._program
+compiled = jax_scan.ScanTrainer._compiled
 def noted(trainer, length, unroll):
-    print("compiles", length, unroll, file=sys.stderr, flush=True)
-    return program(trainer, length, unroll)
-jax_scan.ScanTrainer._program = noted
+    print(f"compiles {length} {unroll}\\n", end="", file=sys.stderr, flush=True)
+    return compiled(trainer, length, unroll)
+jax_scan.ScanTrainer._compiled = noted
 """
     worker = start(tmp_path, prelude)
     request = problem.request(backend="jax-scan")
@@ -171,7 +171,8 @@ jax_scan.ScanTrainer._program = noted
     assert worker.ok("prepare", **request)["note"] == note  # found once: there are no more times
     assert worker.end() == 0
     compiled = re.findall(r"compiles (\d+) (\d+)", worker.log_path.read_text())
-    assert compiled == [("1", "1"), ("64", "1"), ("64", "4"), ("64", "8"), ("6", "4"), ("1", "1")]
+    assert sorted(compiled[1:4]) == [("64", "1"), ("64", "4"), ("64", "8")]  # side by side
+    assert compiled[:1] + compiled[4:] == [("1", "1"), ("6", "4"), ("1", "1")]
 
 
 def test_steps_beyond_the_longest_scan_are_made_of_shorter_ones(tmp_path, problem):

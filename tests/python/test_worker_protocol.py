@@ -15,7 +15,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "torch_impl" / "pyt
 np = pytest.importorskip("numpy", reason="NumPy is not installed")
 
 from headroom_protocol.backend_table import Backend, BackendTable  # noqa: E402
-from headroom_protocol.server import Timing, TrainerRequest, WorkerError, serve  # noqa: E402
+from headroom_protocol.server import (  # noqa: E402
+    Arguments,
+    Timing,
+    TrainerRequest,
+    WorkerError,
+    read_request,
+    serve,
+)
+from headroom_protocol.step_function import StepBackends  # noqa: E402
 from headroom_protocol.workload import Optimizer  # noqa: E402
 
 
@@ -117,6 +125,21 @@ def test_a_time_that_is_not_finite_fails_its_call_and_the_worker_lives(session, 
     assert answer["result"] == {"device_seconds": 1.0, "wall_seconds": 2.0, "cpu_seconds": 3.0}
 
 
+def test_ranges_begin_and_end_where_the_backends_have_any(session):
+    assert session.error("range", name="check") == {
+        "kind": "unsupported",
+        "message": "range: this worker has none",
+    }
+    begun = []
+    session.backends.begin_range = begun.append
+    for name in ("set-up", "check", None):
+        assert session.ask("range", name=name)["result"] == {}
+    assert begun == ["set-up", "check", None]
+    for wrong in ("", "two words", 3):
+        assert session.error("range", name=wrong)["kind"] == "input"
+    assert session.error("range")["message"].startswith("request.name: missing")
+
+
 @pytest.mark.parametrize("value", [float("nan"), object(), np.float32(1)], ids=["nan", "object", "float32"])
 def test_an_answer_that_json_cannot_hold_fails_its_call_and_the_worker_lives(session, value):
     session.backends.peak = value
@@ -174,3 +197,30 @@ def test_a_name_that_is_none_is_an_input_error(session, name):
         assert f"{field}: expected a name of letters" in error["message"]
         assert "\x1b" not in error["message"]
     assert session.ask("prepare", **session.prepared)["ok"]
+
+
+def test_a_step_function_that_fails_costs_its_call_and_memory_is_told_apart(tmp_path):
+    errors = [ZeroDivisionError("by nothing"), MemoryError()]
+
+    def step(layers, features, labels, request):
+        if errors:
+            raise errors.pop(0)
+        assert type(features) is type(labels) is np.ndarray
+        return 0.5
+
+    row = Backend("b", "other", "one line", "", {"fp32": "exact"})
+    session = Session(tmp_path)  # for its files
+    session.end()
+    backends = StepBackends(row, step, -1)
+    trainer = backends.prepare(read_request(Arguments(session.prepared, "request")))
+    for kind in ("failed", "out_of_memory"):
+        with pytest.raises(Exception) as caught:
+            trainer.train(0, 1)
+        assert backends.error_kind(caught.value) == kind
+    trainer.train(0, 2)
+    assert trainer.losses(0, 2).tolist() == [0.5, 0.5]
+    with pytest.raises(WorkerError, match="step 2 was not trained"):
+        trainer.losses(1, 2)
+    assert trainer.state().tolist() == [0.0] * 9
+    with pytest.raises(WorkerError, match="this run measures a GPU"):
+        StepBackends(row, step, 0).prepare(read_request(Arguments(session.prepared, "request")))

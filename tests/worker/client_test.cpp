@@ -100,6 +100,18 @@ bool gone_within(pid_t pid, std::chrono::milliseconds patience) {
   return !process_exists(pid);
 }
 
+TEST_F(Client, AWorkerHasAsLongToEndAsItsLimitSays) {
+  const std::filesystem::path file = scratch_.folder / "written-at-the-end";
+  for (const std::chrono::milliseconds limit : {10ms, 5000ms}) {
+    TimeLimits limits;
+    limits.goodbye = limit;
+    {
+      WorkerClient worker(script("cat > /dev/null; sleep 0.2; : > '" + file.string() + "'"), -1, limits);
+    }
+    EXPECT_EQ(std::filesystem::exists(file), limit > 1000ms);
+  }
+}
+
 TEST_F(Client, HelloListsBackendsAndWhatIsUnavailable) {
   WorkerClient worker(fault_worker(), -1);
   const WorkerHello hello = worker.hello();

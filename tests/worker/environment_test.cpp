@@ -55,6 +55,8 @@ TEST(Environment, WhatSaysWhereThingsAreAndHowManyThreadsStays) {
                            "CUDA_CACHE_PATH",
                            "CUDA_CACHE_MAXSIZE",
                            "CUDA_INJECTION64_PATH",
+                           "NVTX_INJECTION64_PATH",
+                           "LD_PRELOAD",
                            "CUDA_VERSION",
                            "NVIDIA_VISIBLE_DEVICES",
                            "OMP_NUM_THREADS",

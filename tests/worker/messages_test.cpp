@@ -149,17 +149,29 @@ TEST(Messages, HelloIsReadBackAsWritten) {
   EXPECT_TRUE(read.backends[0].compiles);
   EXPECT_FALSE(read.backends[0].repeats || read.backends[0].reference || read.backends[1].compiles);
   EXPECT_TRUE(read.backends[1].repeats && read.backends[1].reference);
-  EXPECT_FALSE(read.calibrates || read.broken);
+  EXPECT_FALSE(read.calibrates || read.ranges || read.broken);
   hello.broken = "no library";
   EXPECT_EQ(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).broken, "no library");
   hello.calibrates = true;
   EXPECT_TRUE(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).calibrates);
+  hello.ranges = true;
+  EXPECT_TRUE(std::get<WorkerHello>(read_answer<WorkerHello>(write_answer(1, hello), 1)).ranges);
 }
 
-TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationIsRead) {
+TEST(Messages, ARangeIsReadBackAsWritten) {
+  for (const std::string name : {"set-up", ""}) {
+    const Request read = read_request(write_request({7, RangeCall{name}}));
+    EXPECT_EQ(std::get<RangeCall>(read.call).name, name);
+  }
+  EXPECT_THROW(read_request(R"({"id":1,"call":"range","name":"two words"})"), MessageError);
+  EXPECT_THROW(read_request(R"({"id":1,"call":"range"})"), MessageError);
+}
+
+TEST(Messages, AHelloOfAWorkerThatKnowsNothingOfCalibrationAndRangesIsRead) {
   const std::string line =
       R"({"id":1,"ok":true,"result":{"protocol":2,"worker":"w","software":{},"device":null,"backends":[]}})";
-  EXPECT_FALSE(std::get<WorkerHello>(read_answer<WorkerHello>(line, 1)).calibrates);
+  const auto read = std::get<WorkerHello>(read_answer<WorkerHello>(line, 1));
+  EXPECT_FALSE(read.calibrates || read.ranges);
 }
 
 // The hello of a worker with one backend, whose fields but the name and the precisions are these.

@@ -41,6 +41,12 @@ TEST(Server, RefusesAnotherProtocolVersion) {
               HasSubstr("asked for version 9 of the worker protocol, worker fault speaks version 2"));
 }
 
+TEST(Server, AWorkerWithoutRangesSaysSo) {
+  EXPECT_THAT(answers(R"('{"id": 1, "call": "hello", "protocol": 2}')"), HasSubstr(R"("ranges":false)"));
+  EXPECT_THAT(answers(R"('{"id": 1, "call": "range", "name": "check"}')"),
+              HasSubstr("worker fault has no ranges"));
+}
+
 TEST(Server, ABackendThatCompilesNothingSaysSo) {
   const std::string workload =
       R"({"name": "w", "widths": [2, 3], "activation": "relu", "loss": "cross-entropy", "batch_size": 1, )"

@@ -11,13 +11,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
+#include <variant>
 
 #include "core/error.h"
 #include "driver/compare/baselines.h"
 #include "driver/compare/file_comparison.h"
+#include "driver/compare/other_tools/other_tools.h"
 #include "driver/compare/paired_run.h"
 #include "driver/compare/sides.h"
 #include "driver/run/capacity.h"
@@ -46,7 +49,39 @@ GateRule rule_of(const CompareOptions& options) {
   return rule;
 }
 
-NamedResults named(const fs::path& file) { return {file.filename().string(), read_results(file)}; }
+// A results file, or one of another tool.
+using MeasuredFile = std::variant<NamedResults, OtherFile>;
+
+MeasuredFile read_measured(const fs::path& file) {
+  nlohmann::json root = read_measured_json(file);
+  if (const auto tool = tool_of(root)) return read_other_tool(*tool, root, file);
+  return NamedResults{file.filename().string(), results_of(root, file.string())};
+}
+
+std::string kind_of(const MeasuredFile& file) {
+  const auto* other = std::get_if<OtherFile>(&file);
+  return other == nullptr ? "a results file" : fmt::format("a file of {}", to_string(other->tool));
+}
+
+// Where other tools' files are not taken.
+NamedResults named(const fs::path& path) {
+  MeasuredFile file = read_measured(path);
+  if (auto* results = std::get_if<NamedResults>(&file)) return std::move(*results);
+  throw InputError(fmt::format("{}: expected a results file, found {}; two of those are compared as they are",
+                               path.string(), kind_of(file)));
+}
+
+// In the order in which they are named, so that of two that cannot be read the first is told.
+Comparison compare_two_files(const std::vector<fs::path>& files, const GateRule& rule) {
+  const MeasuredFile base = read_measured(files.front()), head = read_measured(files.back());
+  if (kind_of(base) != kind_of(head))
+    throw InputError(fmt::format("{} is {}, and {} is {}; expected two files of one kind",
+                                 files.front().string(), kind_of(base), files.back().string(),
+                                 kind_of(head)));
+  if (const auto* other = std::get_if<OtherFile>(&base))
+    return compare_other_tools(*other, std::get<OtherFile>(head), rule);
+  return compare_files(std::get<NamedResults>(base), std::get<NamedResults>(head), rule);
+}
 
 // The worker programs of a build folder.
 std::vector<WorkerProgram> programs_of(const std::string& option, const fs::path& folder) {
@@ -222,13 +257,12 @@ Comparison read_comparison(const CompareOptions& options) {
   if (!options.within.empty()) {
     comparison =
         compare_within(named(options.within), options.base_backend, options.head_backend, rule_of(options));
-  } else {
-    // In the order in which they are named, so that of two that cannot be read the first is told.
-    std::optional<NamedResults> base;
-    if (options.baseline.empty()) base = named(options.files.front());
+  } else if (!options.baseline.empty()) {
     const NamedResults head = named(options.files.back());
-    if (!base) base = named(find_baseline(head.results, options.baselines, options.baseline));
-    comparison = compare_files(*base, head, rule_of(options));
+    const NamedResults base = named(find_baseline(head.results, options.baselines, options.baseline));
+    comparison = compare_files(base, head, rule_of(options));
+  } else {
+    comparison = compare_two_files(options.files, rule_of(options));
   }
   judge(comparison);
   return comparison;

@@ -19,7 +19,7 @@ std::string targets_text(const CompareOptions& options);
 /// Stores a baseline; returns a line that says where.
 std::string stored_text(const CompareOptions& options);
 
-/// Two files, one file's backends, or a baseline and a file, judged. Throws InputError, NotComparableError.
+/// Two files of one kind (results files or another tool's), one file's backends, or a baseline and a file, judged. Throws InputError, NotComparableError.
 Comparison read_comparison(const CompareOptions& options);
 
 /// Two builds, or one against itself as often as was asked. `report` gets each comparison when it is judged: after one

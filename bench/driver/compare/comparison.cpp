@@ -22,6 +22,7 @@ bool any(const Comparison& comparison, auto&& of) {
 }  // namespace
 
 std::string ComparedCell::name() const {
+  if (!benchmark.empty()) return benchmark;
   const std::string backends =
       base_backend == head_backend ? base_backend : fmt::format("{}->{}", base_backend, head_backend);
   return fmt::format("{}/{}/{}", workload, backends, to_string(precision));
@@ -37,6 +38,8 @@ std::string verdict_word(const ComparedCell& cell) {
       return "base failed";
     case CellState::kChoseOtherwise:
       return "chose otherwise";
+    case CellState::kTooFew:
+      return "cannot tell";
     case CellState::kNew:
       return "new";
     case CellState::kSkipped:
@@ -88,7 +91,7 @@ int exit_code(const Comparison& comparison) {
   if (any(comparison, [](const ComparedCell& cell) { return cell.state == CellState::kChoseOtherwise; }))
     return 4;
   const auto unknown = [](const ComparedCell& cell) {
-    return cell.inconclusive() || cell.state == CellState::kBaseFailed;
+    return cell.inconclusive() || cell.state == CellState::kBaseFailed || cell.state == CellState::kTooFew;
   };
   return any(comparison, unknown) ? 3 : 0;
 }

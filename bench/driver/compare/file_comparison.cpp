@@ -25,49 +25,9 @@ std::string setting(const Results& results, const std::string& name) {
   return found == results.run.settings.end() ? "default" : found->second;
 }
 
-void compare_field(const NamedResults& base, const NamedResults& head, const std::string& field,
-                   const std::string& in_base, const std::string& in_head) {
-  if (in_base == in_head) return;
-  throw NotComparableError(fmt::format("{} and {} are not comparable: {} is '{}' and '{}'", base.name,
-                                       head.name, field, in_base, in_head));
-}
-
-void compare_machines(const NamedResults& base, const NamedResults& head) {
-  const auto field = [&](const std::string& name, auto&& of) {
-    compare_field(base, head, name, of(base.results), of(head.results));
-  };
-  field("device.name", [](const Results& results) { return results.device ? results.device->name : "none"; });
-  field("device.driver",
-        [](const Results& results) { return results.device ? results.device->driver : "none"; });
-  field("software.cuda_runtime",
-        [](const Results& results) { return software(results, "cuda_runtime", "none"); });
-  field("software.worker_protocol",
-        [](const Results& results) { return software(results, "worker_protocol", "1"); });
-  // How a block was measured is part of the protocol too.
-  field("run.settings.block-seconds",
-        [](const Results& results) { return setting(results, "block-seconds"); });
-  if (!base.results.device) field("host.cpu", [](const Results& results) { return text(results.host.cpu); });
-}
-
-// A workload of the same name must be the same workload.
-void compare_workloads(const NamedResults& base, const NamedResults& head) {
-  for (const WorkloadEntry& one : base.results.workloads) {
-    const WorkloadEntry* other = head.results.find_workload(one.workload.name);
-    if (other == nullptr) continue;
-    const Workload &a = one.workload, &b = other->workload;
-    const auto field = [&](const std::string& name, const std::string& in_base, const std::string& in_head) {
-      compare_field(base, head, fmt::format("workload {}: {}", a.name, name), in_base, in_head);
-    };
-    field("what is trained", default_name(a), default_name(b));
-    for (const std::string_view name : kOptimizerNumbers) {
-      const double* in_base = optimizer_number(a.optimizer, name);
-      const double* in_head = optimizer_number(b.optimizer, name);
-      if (in_base != nullptr && in_head != nullptr)  // else another optimizer, which was said
-        field(std::string(name), fmt::format("{}", *in_base), fmt::format("{}", *in_head));
-    }
-    field("seed", fmt::format("{}", a.seed), fmt::format("{}", b.seed));
-    field("dataset.digest", text(one.dataset.digest), text(other->dataset.digest));
-  }
+// "FIELD is 'A' and 'B'", or nothing if they are equal.
+std::string difference(const std::string& field, const std::string& in_base, const std::string& in_head) {
+  return in_base == in_head ? "" : fmt::format("{} is '{}' and '{}'", field, in_base, in_head);
 }
 
 // Seconds a step of each block, or InputError if there are too few.
@@ -108,7 +68,8 @@ std::string why_not(const Record* record) {
   return record->verification.verdict == Verdict::kPass ? "it has no time" : "not verified";
 }
 
-// What a cell is before anything is judged, from its records (null: not in the file).
+}  // namespace
+
 ComparedCell begin_cell(const NamedResults& base_file, const Record* base, const NamedResults& head_file,
                         const Record* head) {
   const Record& known = base != nullptr ? *base : *head;
@@ -149,6 +110,8 @@ ComparedCell begin_cell(const NamedResults& base_file, const Record* base, const
   return cell;
 }
 
+namespace {
+
 Comparison begin(const NamedResults& base, const NamedResults& head, const GateRule& rule) {
   Comparison comparison;
   comparison.base = base.name;
@@ -163,13 +126,64 @@ Comparison begin(const NamedResults& base, const NamedResults& head, const GateR
 
 }  // namespace
 
-Comparison compare_files(const NamedResults& base, const NamedResults& head, const GateRule& rule) {
-  compare_machines(base, head);
-  compare_workloads(base, head);
+std::string machine_difference(const Results& base, const Results& head) {
+  const auto field = [&](const std::string& name, auto&& of) { return difference(name, of(base), of(head)); };
+  for (const std::string& found :
+       {field("device.name",
+              [](const Results& results) { return results.device ? results.device->name : "none"; }),
+        field("device.driver",
+              [](const Results& results) { return results.device ? results.device->driver : "none"; }),
+        field("software.cuda_runtime",
+              [](const Results& results) { return software(results, "cuda_runtime", "none"); }),
+        field("software.worker_protocol",
+              [](const Results& results) { return software(results, "worker_protocol", "1"); }),
+        // How a block was measured is part of the protocol too.
+        field("run.settings.block-seconds",
+              [](const Results& results) { return setting(results, "block-seconds"); }),
+        field("host.cpu",
+              [](const Results& results) { return results.device ? "" : text(results.host.cpu); })}) {
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+std::string workload_difference(const WorkloadEntry& base, const WorkloadEntry& head) {
+  const Workload &a = base.workload, &b = head.workload;
+  std::vector<std::string> found = {difference("what is trained", default_name(a), default_name(b))};
+  for (const std::string_view name : kOptimizerNumbers) {
+    const double* in_base = optimizer_number(a.optimizer, name);
+    const double* in_head = optimizer_number(b.optimizer, name);
+    if (in_base != nullptr && in_head != nullptr)  // else another optimizer, which was said
+      found.push_back(
+          difference(std::string(name), fmt::format("{}", *in_base), fmt::format("{}", *in_head)));
+  }
+  found.push_back(difference("seed", fmt::format("{}", a.seed), fmt::format("{}", b.seed)));
+  found.push_back(difference("dataset.digest", text(base.dataset.digest), text(head.dataset.digest)));
+  for (const std::string& one : found)
+    if (!one.empty()) return fmt::format("workload {}: {}", a.name, one);
+  return "";
+}
+
+Comparison begin_files(const NamedResults& base, const NamedResults& head, const GateRule& rule) {
   Comparison comparison = begin(base, head, rule);
   comparison.kind = "files";
   comparison.widened_by = kRunDrift;
   comparison.rule.tolerance = (1 + rule.tolerance) * (1 + kRunDrift) - 1;
+  return comparison;
+}
+
+Comparison compare_files(const NamedResults& base, const NamedResults& head, const GateRule& rule) {
+  const auto refuse = [&](const std::string& found) {
+    if (!found.empty())
+      throw NotComparableError(fmt::format("{} and {} are not comparable: {}", base.name, head.name, found));
+  };
+  refuse(machine_difference(base.results, head.results));
+  // A workload of the same name must be the same workload.
+  for (const WorkloadEntry& one : base.results.workloads) {
+    if (const WorkloadEntry* other = head.results.find_workload(one.workload.name))
+      refuse(workload_difference(one, *other));
+  }
+  Comparison comparison = begin_files(base, head, rule);
   bool common = false;
   for (const Record& record : base.results.records) {
     const Record* other = head.results.find(record.workload, record.backend, record.precision);

@@ -7,6 +7,7 @@
 #include "analysis/gate.h"
 #include "core/error.h"
 #include "core/names.h"
+#include "driver/plan/named_option.h"
 #include "driver/plan/number_range.h"
 
 namespace headroom {
@@ -37,7 +38,10 @@ void CompareParser::add_what() {
   command->add_option("--base", options.base, "A git revision or a build folder, measured now")->group(what);
   command->add_option("--head", options.head, "The same for the other side; default: this checkout")
       ->group(what);
-  command->add_option("files", options.files, "BASE.json HEAD.json: two results files")->group(what);
+  command
+      ->add_option("files", options.files,
+                   "BASE.json HEAD.json: two results files, or two of Google Benchmark or NVBench")
+      ->group(what);
   command->add_option("--within", options.within, "One results file, two of its backends")->group(what);
   command->add_option("--base-backend", options.base_backend, "With --within")->group(what);
   command->add_option("--head-backend", options.head_backend, "With --within")->group(what);
@@ -183,14 +187,7 @@ void CompareParser::check_use() const {
 }
 
 void CompareParser::finish() {
-  const auto format = kFormats.find(format_);
-  if (format == kFormats.end()) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : kFormats) names.push_back(name);
-    throw InputError(
-        fmt::format("--format {}: unknown; did you mean '{}'?", format_, nearest_name(format_, names)));
-  }
-  options.format = format->second;
+  options.format = parse_named("--format", format_, kFormats);
   for (const std::string& name : precisions_) options.measured.precisions.push_back(parse_precision(name));
   options.measured.device_given = command->get_option("--device")->count() > 0;
   if (command->get_option("--suite")->count() > 0 && !options.measured.workload_names.empty())

@@ -12,8 +12,12 @@
 #include "core/error.h"
 #include "core/names.h"
 #include "core/optimizer_numbers.h"
+#include "driver/plan/backends.h"
 #include "driver/plan/compare_options.h"
+#include "driver/plan/file_options.h"
+#include "driver/plan/named_option.h"
 #include "driver/plan/number_range.h"
+#include "driver/plan/profile_options.h"
 #include "driver/system/command_name.h"
 #include "driver/system/version.h"
 
@@ -184,11 +188,14 @@ GoogleBenchmarkOptions take_benchmark_flags(std::vector<std::string>& arguments)
   return options;
 }
 
+const std::set<std::string> kCommands = {"run",     "list",   "calibrate", "compare",
+                                         "history", "report", "profile"};
+// Of these, what follows "--" are names of files.
+const std::set<std::string> kTakeFiles = {"compare", "history", "report"};
+
 // " run" if that was called.
 std::string subcommand_called(const std::vector<std::string>& argv) {
-  const bool known = argv.size() > 1 && (argv[1] == "run" || argv[1] == "list" || argv[1] == "calibrate" ||
-                                         argv[1] == "compare");
-  return known ? " " + argv[1] : "";
+  return argv.size() > 1 && kCommands.contains(argv[1]) ? " " + argv[1] : "";
 }
 
 // "headroom run" if that was called, for `headroom run --help`.
@@ -213,9 +220,12 @@ struct Parser {
   RunOptions options;
   ListOptions list_options;
   CompareParser compare{app};
+  HistoryParser history{app};
+  ReportParser report{app};
+  ProfileParser profile{app};
   CalibrateOptions calibrate_options;
   std::vector<std::string> precisions, workers, list_workers, calibrate_workers, loss_seeds;
-  std::string seed, shard, output, resume, model, loss, optimizer;
+  std::string seed, shard, output, resume, model, loss, optimizer, format = "text";
   int batch_size = 0;
   std::map<std::string, double> numbers;  // by option
   std::int64_t loss_steps = 0;
@@ -223,9 +233,9 @@ struct Parser {
   CLI::Option* device_option = nullptr;
 
   Parser() {
-    app.add_flag("--version", version, "Print the version and exit");
+    app.add_flag("--version", version, "Print version and commit, and exit");
     app.footer(
-        "Front door commands (./headroom): test, report, clean. `" + command_name() +
+        "Front door commands (./headroom): test, clean, and report with its figures. `" + command_name() +
         " COMMAND --help` explains a command.\n"
         "Exit codes: 0 done, 1 a failed record or a regression, 2 wrong usage, bad input or output that "
         "cannot be\n"
@@ -247,7 +257,9 @@ struct Parser {
         ->add_flag("--share-device", calibrate_options.share_device,
                    "Go on although another run uses the device, or its lock cannot be had")
         ->excludes(wait);
-    for (CLI::App* command : {run, list, calibrate, compare.command}) command->allow_extras();
+    for (CLI::App* command :
+         {run, list, calibrate, compare.command, history.command, report.command, profile.command})
+      command->allow_extras();
     app.allow_extras();
   }
 
@@ -364,7 +376,11 @@ struct Parser {
     run->add_flag("--retry-failed", options.retry_failed,
                   "With --resume: measure again where a record failed, with all it is compared with")
         ->group(where);
-    run->add_flag("--json", options.json, "Print a summary as JSON instead of the table")->group(where);
+    run->add_option("--format", format,
+                    "What to print: text (a table), json (a summary) or csv (a row for each block)")
+        ->capture_default_str()
+        ->group(where);
+    run->add_flag_callback("--json", [this] { format = "json"; }, "The same as --format json")->group(where);
     run->add_flag("--no-figures", no_figures, "Draw no figures")->group(where);
     run->footer(
         "Google Benchmark's --benchmark_filter, --benchmark_out, --benchmark_out_format, --benchmark_format "
@@ -404,9 +420,9 @@ struct Parser {
     std::vector<std::string> arguments(argv.begin() + (argv.empty() ? 0 : 1), argv.end());
     const bool is_run = !arguments.empty() && arguments.front() == "run";
     if (is_run) options.google_benchmark = take_benchmark_flags(arguments);
-    // What follows "--" are names, and only compare takes any.
+    // What follows "--" are names, which not every command takes.
     const auto mark = std::find(arguments.begin(), arguments.end(), "--");
-    if (mark != arguments.end() && arguments.front() != "compare") {
+    if (mark != arguments.end() && !kTakeFiles.contains(arguments.front())) {
       if (mark + 1 != arguments.end()) {
         const std::string called = command_called(argv);
         throw InputError(fmt::format("unknown argument '{}'; see headroom{} --help", *(mark + 1), called));
@@ -421,7 +437,7 @@ struct Parser {
     } catch (const CLI::ParseError& error) {
       throw InputError(fmt::format("{}; see {} --help", first_line(error.what()), command_called(argv)));
     }
-    if (version) return fmt::format("headroom {}\n", kVersion);
+    if (version) return fmt::format("headroom {}\n", version_text(find_installation().root));
     for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
     refuse_extras(app, subcommand_called(argv));
     if (run->parsed()) {
@@ -437,6 +453,17 @@ struct Parser {
     } else if (compare.command->parsed()) {
       refuse_extras(*compare.command, " compare");
       compare.finish();
+    } else if (history.command->parsed()) {
+      refuse_extras(*history.command, " history");
+      history.finish();
+    } else if (report.command->parsed()) {
+      refuse_extras(*report.command, " report");
+      report.finish();
+    } else if (profile.command->parsed()) {
+      refuse_extras(*profile.command, " profile");
+      std::vector<WorkerOption> programs;
+      for (const std::string& text : profile.workers) programs.push_back(parse_worker(text));
+      profile.finish(argv, std::move(programs));
     } else {
       return app.help();
     }
@@ -491,11 +518,12 @@ struct Parser {
     }
     if (options.retry_failed && resume.empty())
       throw InputError("--retry-failed: goes with --resume FILE, whose failed records are measured again");
-    if (options.json && !options.google_benchmark.format.empty()) {
+    options.format = parse_named("--format", format, kSummaryFormats);
+    if (options.format != SummaryFormat::kText && !options.google_benchmark.format.empty()) {
       throw InputError(fmt::format(
-          "--json and --benchmark_format={}: both print on standard output; give one of them, or write the "
-          "other into a file with --benchmark_out=FILE",
-          options.google_benchmark.format));
+          "--format {} and --benchmark_format={}: both print on standard output; give one of them, or write "
+          "the other into a file with --benchmark_out=FILE",
+          format, options.google_benchmark.format));
     }
     for (const std::string& name : kSettings) {
       const CLI::Option* option = run->get_option("--" + name);
@@ -563,11 +591,17 @@ CommandLine parse_command_line(const std::vector<std::string>& argv) {
   line.command = parser.run->parsed()               ? CommandLine::Command::kRun
                  : parser.compare.command->parsed() ? CommandLine::Command::kCompare
                  : parser.calibrate->parsed()       ? CommandLine::Command::kCalibrate
+                 : parser.history.command->parsed() ? CommandLine::Command::kHistory
+                 : parser.report.command->parsed()  ? CommandLine::Command::kReport
+                 : parser.profile.command->parsed() ? CommandLine::Command::kProfile
                                                     : CommandLine::Command::kList;
   line.run = parser.options;
   line.list = parser.list_options;
   line.compare = parser.compare.options;
   line.calibrate = parser.calibrate_options;
+  line.history = parser.history.options;
+  line.report = parser.report.options;
+  line.profile = parser.profile.options;
   return line;
 }
 

@@ -36,6 +36,11 @@ struct ModelOption {
   std::string file, name;
 };
 
+/// What a run prints when it is over: a table, a summary as JSON, a row of CSV for each block.
+enum class SummaryFormat { kText, kJson, kCsv };
+inline const std::map<std::string, SummaryFormat> kSummaryFormats = {
+    {"text", SummaryFormat::kText}, {"json", SummaryFormat::kJson}, {"csv", SummaryFormat::kCsv}};
+
 struct RunOptions {
   std::string suite = "quick";       ///< name or file
   std::optional<ModelOption> model;  ///< instead of a suite, until run/user_model.h makes it a workload
@@ -62,7 +67,8 @@ struct RunOptions {
   std::filesystem::path resume;  ///< empty: a new run
   bool retry_failed = false;     ///< with `resume`: what failed is measured again
   bool yes = false;              ///< start even what takes longer than a day
-  bool json = false, figures = true, wait = false, share_device = false;
+  SummaryFormat format = SummaryFormat::kText;
+  bool figures = true, wait = false, share_device = false;
   std::vector<WorkerOption> workers;
   std::string cache_folder;   ///< empty: one in the user's cache
   bool choose_again = false;  ///< backends that take one of several do not go by what earlier runs found
@@ -113,12 +119,35 @@ struct CalibrateOptions {
   std::vector<WorkerOption> workers;
 };
 
+/// `headroom history`: step times over commits.
+struct HistoryOptions {
+  std::vector<std::filesystem::path> files;
+  SummaryFormat format = SummaryFormat::kText;
+  std::filesystem::path output;  ///< folder for figures; empty: none are drawn
+  double tolerance_percent = 2;
+};
+
+/// `headroom report --format csv`: a row for each block of the files.
+struct ReportOptions {
+  std::vector<std::filesystem::path> files;
+};
+
+/// `headroom profile`: one backend in one process, for a profiler to watch.
+struct ProfileOptions {
+  RunOptions trained;       ///< one workload, one backend, one precision; device and limits
+  std::int64_t steps = 50;  ///< of the block after the check
+};
+
 struct CommandLine {
-  enum class Command { kRun, kList, kCompare, kCalibrate, kPrintAndExit } command = Command::kPrintAndExit;
+  enum class Command { kRun, kList, kCompare, kCalibrate, kHistory, kReport, kProfile, kPrintAndExit };
+  Command command = Command::kPrintAndExit;
   RunOptions run;
   ListOptions list;
   CompareOptions compare;
   CalibrateOptions calibrate;
+  HistoryOptions history;
+  ReportOptions report;
+  ProfileOptions profile;
   std::string text;  ///< kPrintAndExit: help or version, for standard output
 };
 

@@ -34,4 +34,8 @@ WorkloadEntry* Results::find_workload(const std::string& name) {
   return const_cast<WorkloadEntry*>(std::as_const(*this).find_workload(name));
 }
 
+std::string device_name(const Results& results) {
+  return results.device ? results.device->name : "CPU: " + results.host.cpu.value_or("unknown model");
+}
+
 }  // namespace headroom

@@ -4,11 +4,13 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/choice.h"
+#include "core/error.h"
 #include "core/record.h"
 #include "core/workload.h"
 #include "driver/system/host.h"
@@ -74,10 +76,22 @@ struct Results {
   WorkloadEntry* find_workload(const std::string& name);
 };
 
+/// What was measured on: "NVIDIA H200", or "CPU: model" where no GPU was.
+std::string device_name(const Results& results);
+
 /// The file's text. Never NaN or infinity: what is not finite becomes null. Losses have 7 significant digits.
 std::string to_json(const Results& results);
 
-/// Throws InputError (`file: records[3].backend: expected a string, found null`).
+/// A file that is no fault of the user's and holds no results for this program: of a version of the schema that it does not
+/// know, or the proof of the gate, which lies beside results files.
+class OtherFileError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// Throws InputError (`file: records[3].backend: expected a string, found null`), OtherFileError.
 Results read_results(const std::filesystem::path& file);
+/// The same of a file's JSON, which is read already.
+Results results_of(nlohmann::json root, const std::string& file);
 
 }  // namespace headroom

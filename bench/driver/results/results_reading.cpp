@@ -316,19 +316,22 @@ void add_record(Results& results, const Record& record, const std::string& file)
 
 }  // namespace
 
-Results read_results(const std::filesystem::path& file) {
-  Parsed root = read_json(file, "a results file");
+Results results_of(Parsed root, const std::string& file) {
   Results results;
-  results.version = check_results(root, file.string());
+  results.version = check_results(root, file);
   root.at("run").get_to(results.run);
   root.at("host").get_to(results.host);
   read_if_known(root, "device", results.device);
   results.software = read_strings(root.at("software"));
   root.at("calibration").get_to(results.calibration);
   for (const Parsed& workload : root.at("workloads"))
-    add_workload(results, workload.get<WorkloadEntry>(), file.string());
-  for (const Parsed& record : root.at("records")) add_record(results, record.get<Record>(), file.string());
+    add_workload(results, workload.get<WorkloadEntry>(), file);
+  for (const Parsed& record : root.at("records")) add_record(results, record.get<Record>(), file);
   return results;
+}
+
+Results read_results(const std::filesystem::path& file) {
+  return results_of(read_json(file, "a results file"), file.string());
 }
 
 }  // namespace headroom

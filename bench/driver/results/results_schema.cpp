@@ -217,14 +217,16 @@ void upgrade_from_version_1(json& document, const std::string& file) {
 int check_results(json& document, const std::string& file) {
   static const json kSchema = json::parse(kResultsSchema);
   static const CompiledSchema kCompiled(kSchema);
+  if (document.is_object() && document.contains("planted") && !document.contains("records"))
+    throw OtherFileError(fmt::format("{}: expected a results file, found the proof of the gate", file));
   // First, because a file of another version has other fields.
   int version = kResultsVersion;
   if (document.is_object() && document.contains("schema_version")) {
     const json& found = document["schema_version"];
     const bool known = found.is_number_integer() && (found == 1 || found == kResultsVersion);
     if (!known)
-      throw InputError(fmt::format("{}: schema_version: expected 1 or {}, found {}", file, kResultsVersion,
-                                   shown_value(found)));
+      throw OtherFileError(fmt::format("{}: schema_version: expected 1 or {}, found {}", file,
+                                       kResultsVersion, shown_value(found)));
     version = found.get<int>();
   }
   if (version == 1) upgrade_from_version_1(document, file);

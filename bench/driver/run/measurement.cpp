@@ -84,7 +84,8 @@ void choose_block(TimedTrainer& trainer, double block_seconds) {
   };
   trainer.least_seconds = block_seconds;
   trainer.steps_per_block = std::max(kLeastSteps, steps_for(kMargin * block_seconds));
-  trainer.warmup_steps = std::max(kLeastWarmupSteps, steps_for(kWarmupSeconds));
+  // As long as the runs above, and no length of its own: a backend may compile for each length that it meets.
+  trainer.warmup_steps = steps;
 }
 
 void initialize_google_benchmark(const GoogleBenchmarkOptions& options) {

@@ -75,9 +75,9 @@ std::string read_text(const fs::path& file) {
   return text;
 }
 
-json read_json(const fs::path& file, const std::string& what) {
+json json_of(const std::string& text, const fs::path& file, const std::string& what) {
   try {
-    json parsed = parse_json(read_text(file), /*unique_keys=*/true);
+    json parsed = parse_json(text, /*unique_keys=*/true);
     clean(parsed, file.string());
     return parsed;
   } catch (const JsonSyntaxError& error) {
@@ -86,5 +86,7 @@ json read_json(const fs::path& file, const std::string& what) {
     throw InputError(fmt::format("{}: {}", file.string(), without_controls(error.what())));
   }
 }
+
+json read_json(const fs::path& file, const std::string& what) { return json_of(read_text(file), file, what); }
 
 }  // namespace headroom

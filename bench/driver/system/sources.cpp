@@ -54,6 +54,18 @@ GitState git_state(const fs::path& root) {
   return state;
 }
 
+std::map<std::string, std::int64_t> commit_times(const fs::path& root, const std::set<std::string>& commits) {
+  if (commits.empty()) return {};
+  std::vector<std::string> command = {
+      "git", "-C", root.string(), "rev-list", "--ignore-missing", "--no-walk", "--timestamp"};
+  command.insert(command.end(), commits.begin(), commits.end());
+  std::map<std::string, std::int64_t> times;
+  std::istringstream lines(run_program(command, 20, false).output);
+  std::int64_t seconds = 0;
+  for (std::string name; lines >> seconds >> name;) times[name] = seconds;
+  return times;
+}
+
 std::optional<std::string> source_digest(const fs::path& root) {
   std::error_code ignored;
   if (!fs::exists(root / "bench", ignored)) return std::nullopt;
@@ -63,6 +75,8 @@ std::optional<std::string> source_digest(const fs::path& root) {
     for (auto it = fs::recursive_directory_iterator(root / folder, ignored);
          it != fs::recursive_directory_iterator(); it.increment(ignored)) {
       const fs::path& path = it->path();
+      // What pip leaves when it installs torch_impl/python: copies.
+      if (path.filename() == "build" && it->is_directory(ignored)) it.disable_recursion_pending();
       const std::string extension = path.extension().string();
       const bool source = extension == ".h" || extension == ".cpp" || extension == ".cu" ||
                           extension == ".cuh" || extension == ".py" || path.filename() == "CMakeLists.txt";

@@ -1,8 +1,11 @@
 // Which sources a run measured, and its command line without this machine's paths.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,8 +20,13 @@ struct GitState {
 };
 GitState git_state(const std::filesystem::path& root);
 
+/// When each of the commits was made, in seconds since 1970, by its full name; without those that the checkout at `root` does not
+/// have, and empty where there is no checkout. `commits`: names of hexadecimal digits.
+std::map<std::string, std::int64_t> commit_times(const std::filesystem::path& root,
+                                                 const std::set<std::string>& commits);
+
 /// "fnv1a64:" and the FNV-1a 64 hash over path and contents of every source (*.h *.cpp *.cu *.cuh *.py
-/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/, in order of their paths. nullopt if `root` has
+/// CMakeLists.txt) under bench/, cuda_impl/ and torch_impl/ (folders named build left out), in order of their paths. nullopt if `root` has
 /// no bench/.
 std::optional<std::string> source_digest(const std::filesystem::path& root);
 

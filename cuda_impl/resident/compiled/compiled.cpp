@@ -11,6 +11,7 @@
 #include "jit/kernel.h"
 #include "resident/column_arguments.h"
 #include "resident/slice_arguments.h"
+#include "resident/slice_slots.h"
 
 namespace headroom {
 namespace {
@@ -72,6 +73,7 @@ class AheadKernel : public PlanKernel {
 
 int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
 int threads_of(const ColumnPlan& plan, Precision) { return plan.threads; }
+int threads_of(const SlotPlan& plan, Precision) { return plan.threads; }
 
 class Maker : public KernelMaker {
  public:
@@ -85,14 +87,21 @@ class Maker : public KernelMaker {
     }
   }
   std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
-    try {
-      return made(plan, precision);
-    } catch (const jit::CompileError& error) {  // slices may have one
-      throw UnsupportedError(error.what());
-    }
+    return made_or_refused(plan, precision);
+  }
+  std::shared_ptr<const PlanKernel> make(const SlotPlan& plan, Precision precision) const override {
+    return made_or_refused(plan, precision);
   }
 
  private:
+  template <class AnyPlan>
+  std::shared_ptr<const PlanKernel> made_or_refused(const AnyPlan& plan, Precision precision) const {
+    try {
+      return made(plan, precision);
+    } catch (const jit::CompileError& error) {  // another plan may have a kernel
+      throw UnsupportedError(error.what());
+    }
+  }
   template <class AnyPlan>
   std::shared_ptr<const PlanKernel> made(const AnyPlan& plan, Precision precision) const {
     const jit::Cubin cubin =
@@ -112,6 +121,9 @@ class Listener : public KernelMaker {
     return remember(plan, precision);
   }
   std::shared_ptr<const PlanKernel> make(const ColumnPlan& plan, Precision precision) const override {
+    return remember(plan, precision);
+  }
+  std::shared_ptr<const PlanKernel> make(const SlotPlan& plan, Precision precision) const override {
     return remember(plan, precision);
   }
 
@@ -139,6 +151,16 @@ std::string format_of(Precision precision) {
   throw std::logic_error("format_of: not a Precision");
 }
 
+std::string exchange_of(const SlicePlan& plan) {
+  return std::string("headroom::resident::") + (plan.form == Form::kCluster ? "SliceCluster" : "SliceGrid");
+}
+/// An unrolled step in fp32, or of more pairs, is longer than the instruction cache; 0 then.
+int unrolled_layers(const SlicePlan& plan, Precision precision) {
+  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
+  const bool unrolls = precision != Precision::kFp32 && plan.own == 1 && (sixteen || plan.pairs <= 2);
+  return unrolls ? plan.layers : 0;
+}
+
 /// The header and the class of the members, as nearest_slice_kernel() in resident/launch.cu chooses them; but for any depth where
 /// that has one for four layers and one for any.
 std::pair<std::string, std::string> members_of(const SlicePlan& plan, Precision precision) {
@@ -163,12 +185,9 @@ std::pair<std::string, std::string> members_of(const SlicePlan& plan, Precision 
                          : std::pair<std::string, std::string>{"slice_whole_rows.cuh",
                                                                "SliceWholeRowsMember<" + format + ">"};
   }
-  // An unrolled step in fp32, or of more pairs, is longer than the instruction cache.
-  const bool unrolls = precision != Precision::kFp32 && plan.own == 1 && (sixteen || plan.pairs <= 2);
-  return {"slice_step.cuh", "SliceMember<" + format + ", headroom::resident::" +
-                                (plan.form == Form::kCluster ? "SliceCluster" : "SliceGrid") + ", " +
-                                number(plan.pairs) + ", " + number(unrolls ? plan.layers : 0) + ", " +
-                                number(plan.team) + ", " + number(plan.own) + ">"};
+  return {"slice_step.cuh", "SliceMember<" + format + ", " + exchange_of(plan) + ", " + number(plan.pairs) +
+                                ", " + number(unrolled_layers(plan, precision)) + ", " + number(plan.team) +
+                                ", " + number(plan.own) + ">"};
 }
 
 }  // namespace
@@ -194,9 +213,10 @@ jit::Request compiled_request(const SlicePlan& plan, Precision precision) {
 
 jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   const ColumnShape& shape = plan.shape;
-  const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
-                              number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
-                              number(shape.register_masters) + "}";
+  const std::string numbers =
+      "{" + number(shape.hidden) + ", " + number(shape.members) + ", " + number(shape.clusters) + ", " +
+      number(shape.input_pairs) + ", " + number(shape.register_masters) + ", " + number(shape.slots) + ", " +
+      number(shape.memory_slots) + ", " + number(shape.activation) + ", " + number(shape.loss) + "}";
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
@@ -206,6 +226,33 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   request.constants = {{"COLUMN_PLAN", jit::as_words(plan)}};
   request.argument_type = "headroom::resident::ColumnArguments";
   request.argument_bytes = sizeof(ColumnArguments);
+  // Exact quotients and roots, and subnormal ones, are most of Adam's update; these are good to two units in the last place. A gradient
+  // of less than 1e-38 is nothing beside its epsilon.
+  if (shape.slots > 0 || shape.activation != static_cast<int>(Activation::kRelu) ||
+      shape.loss != static_cast<int>(Loss::kCrossEntropy)) {
+    request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
+    request.most_local_bytes = 128;  // GELU at 256 columns; with Adam alone 8 there in fp16
+  }
+  return request;
+}
+
+jit::Request compiled_request(const SlotPlan& plan, Precision precision) {
+  const SlicePlan& slices = plan.slices;
+  jit::Request request;
+  request.headers = {"resident/slice_slots.cuh"};
+  request.kernel =
+      "headroom::resident::slice_slots_steps<headroom::resident::SliceSlotsMember<headroom::resident::" +
+      format_of(precision) + ", " + exchange_of(slices) + ", " + number(slices.pairs) + ", " +
+      number(unrolled_layers(slices, precision)) + ", " + number(slices.team) + ", " + number(plan.slots) +
+      ">>";
+  request.name = "cuda-resident slices with " + number(plan.slots) +
+                 (plan.slots == 1 ? " slot, " : " slots, ") + std::string(to_string(precision)) + ", " +
+                 number(slices.layers) + " layers, batch " + number(slices.batch);
+  request.constants = {{"SLICE_PLAN", jit::as_words(slices)}};
+  request.argument_type = "headroom::resident::SlotArguments";
+  request.argument_bytes = sizeof(SlotArguments);
+  request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
+  request.most_local_bytes = 256;  // tf32 at 512 columns; none elsewhere
   return request;
 }
 

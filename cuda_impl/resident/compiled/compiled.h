@@ -16,9 +16,10 @@
 namespace headroom {
 
 namespace resident {
-/// Both throw UnsupportedError if there is no kernel for such a plan.
+/// Throw UnsupportedError if there is no kernel for such a plan.
 jit::Request compiled_request(const SlicePlan& plan, Precision precision);
 jit::Request compiled_request(const ColumnPlan& plan, Precision precision);
+jit::Request compiled_request(const SlotPlan& plan, Precision precision);
 }  // namespace resident
 
 /// Throws what make_resident_trainer() throws, jit::CompileError, and UnsupportedError if there is no compiler. A kernel of slices that is

@@ -5,6 +5,7 @@ Lengths of more than a tenth of a second are made of shorter ones that are there
 asks for seconds, and nothing may be compiled meanwhile.
 """
 
+import concurrent.futures
 import functools
 import itertools
 import time
@@ -67,14 +68,19 @@ class ScanTrainer(JaxTrainer):
         """A step's number, as the network's step takes it, and its batch."""
         return np.float32(step), np.int32(step % self.batches)
 
-    def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
-        """Compiled, and run once: a first run loads kernels and builds graphs of launches."""
+    def _compiled(self, length: int, unroll: int) -> jax.stages.Compiled:
         scan = functools.partial(self._scan, length=length, unroll=unroll)
-        program = self.compiled(scan, self.network_state, self._first(0), self.features, self.targets)
+        return self.compiled(scan, self.network_state, self._first(0), self.features, self.targets)
+
+    def _run_once(self, program: jax.stages.Compiled) -> jax.stages.Compiled:
+        """A first run loads kernels and builds graphs of launches."""
         jax.block_until_ready(
             program(copies(self.network_state), self._first(0), self.features, self.targets)
         )
         return program
+
+    def _program(self, length: int, unroll: int) -> jax.stages.Compiled:
+        return self._run_once(self._compiled(length, unroll))
 
     def _choose_unroll(self) -> tuple[int, int, str]:
         """The fastest unroll, the steps of the longest scan, and what was measured."""
@@ -82,9 +88,13 @@ class ScanTrainer(JaxTrainer):
         if step_seconds > SLOW_STEP_SECONDS:
             return 1, LONGEST_STEPS, f"unroll 1, as a step takes over {SLOW_STEP_SECONDS * 1e3:g} ms"
         repeats = max(3, min(50, int(TRIAL_SECONDS / (step_seconds * TRIAL_STEPS))))
-        times = {}
-        for unroll in UNROLLS:
-            times[unroll] = self._seconds(self._program(TRIAL_STEPS, unroll), repeats) / TRIAL_STEPS
+        # Compiled side by side, as that takes seconds each; timed one after the other.
+        with concurrent.futures.ThreadPoolExecutor(len(UNROLLS)) as threads:
+            programs = list(threads.map(functools.partial(self._compiled, TRIAL_STEPS), UNROLLS))
+        times = {
+            unroll: self._seconds(self._run_once(program), repeats) / TRIAL_STEPS
+            for unroll, program in zip(UNROLLS, programs, strict=True)
+        }
         fastest = min(times, key=times.get)
         measured = ", ".join(f"{unroll}: {seconds * 1e6:.1f}" for unroll, seconds in times.items())
         longest = max(LONGEST_STEPS, int(LONGEST_SECONDS / times[fastest]))

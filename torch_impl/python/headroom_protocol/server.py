@@ -1,8 +1,8 @@
 """The worker's end of the protocol (bench/worker/PROTOCOL.md): JSON lines in and out, one trainer at a time.
 
 Knows no framework and starts without NumPy, so that a Python without them can still say so. What it serves
-has `hello()`, `prepare(request)`, `error_kind(exception)` and `free_memory()`; a trainer has
-the calls of bench/core/trainer.h.
+has `hello()`, `prepare(request)`, `error_kind(exception)` and `free_memory()`, and where it has ranges
+`begin_range(name)`; a trainer has the calls of bench/core/trainer.h.
 """
 
 from __future__ import annotations
@@ -287,6 +287,7 @@ class Session:
             "state": self._state,
             "set_state": self._set_state,
             "reference": self._reference,
+            "range": self._range,
             "release": self._release,
         }
 
@@ -370,6 +371,14 @@ class Session:
 
     def _reference(self, arguments: Arguments) -> dict:
         raise WorkerError("unsupported", "reference: no backend of this worker is a double-precision oracle")
+
+    def _range(self, arguments: Arguments) -> dict:
+        name = arguments.name("name") if arguments.text_or_null("name") is not None else None
+        begin = getattr(self._backends, "begin_range", None)
+        if begin is None:
+            raise WorkerError("unsupported", "range: this worker has none")
+        begin(name)
+        return {}
 
     def _release(self, arguments: Arguments) -> dict:
         peak = self._trainer.peak_device_bytes() if self._trainer is not None else None

@@ -121,6 +121,7 @@ class PyTorchBackends:
     def __init__(self, device: int, backends: tuple[Backend, ...] = BACKENDS):
         self._device = device
         self._torch, self._missing, self._broken = None, None, None
+        self._range = None  # of NVTX, the one that is open
         try:
             self._torch, self._missing = import_torch()
         except WorkerError as error:
@@ -161,8 +162,16 @@ class PyTorchBackends:
             "software": software,
             "device": device_description(self._torch, self._device) if on_gpu else None,
             "backends": self._table.offered(),
+            "ranges": "torch_cuda" in software,
             "broken": None if self._broken is None else str(self._broken),
         }
+
+    def begin_range(self, name: str | None) -> None:
+        """For profilers, instead of the range before. Not of a thread: autograd launches from its own."""
+        nvtx = self._torch.cuda.nvtx
+        if self._range is not None:
+            nvtx.range_end(self._range)
+        self._range = None if name is None else nvtx.range_start(name)
 
     def prepare(self, request: TrainerRequest) -> Trainer:
         backend = self._table.asked_for(request)

@@ -40,15 +40,17 @@ json cell_json(const ComparedCell& cell, const Comparison& comparison) {
                {"head_step_seconds", found.head_seconds},
                {"visible_slowdown", visible ? finite_or_null(*visible) : json(nullptr)}};
   }
-  return {{"workload", cell.workload},
-          {"base_backend", cell.base_backend},
-          {"head_backend", cell.head_backend},
-          {"precision", to_string(cell.precision)},
-          {"verdict", verdict_word(cell)},
-          {"message", cell.message},
-          {"rounds", cell.rounds},
-          {"finding", finding},
-          {"pairs", pairs}};
+  json written = cell.benchmark.empty() ? json{{"workload", cell.workload},
+                                               {"base_backend", cell.base_backend},
+                                               {"head_backend", cell.head_backend},
+                                               {"precision", to_string(cell.precision)}}
+                                        : json{{"benchmark", cell.benchmark}};
+  written.update({{"verdict", verdict_word(cell)},
+                  {"message", cell.message},
+                  {"rounds", cell.rounds},
+                  {"finding", finding},
+                  {"pairs", pairs}});
+  return written;
 }
 
 }  // namespace
@@ -57,30 +59,31 @@ std::string comparison_json(const Comparison& comparison) {
   json cells = json::array();
   for (const ComparedCell& cell : comparison.cells) cells.push_back(cell_json(cell, comparison));
   const GateRule& rule = comparison.rule;
-  const json everything = {{"schema_version", 1},
-                           {"kind", comparison.kind},
-                           {"verdict", exit_code(comparison) == 1   ? "regression"
-                                       : exit_code(comparison) == 4 ? "not_comparable"
-                                       : exit_code(comparison) == 3 ? "inconclusive"
-                                                                    : "no_regression"},
-                           {"exit_code", exit_code(comparison)},
-                           {"sentence", verdict_sentence(comparison)},
-                           {"started_utc", comparison.started_utc},
-                           {"seconds", comparison.seconds},
-                           {"base", json{{"label", comparison.base}}},
-                           {"head", json{{"label", comparison.head}}},
-                           {"device", comparison.device ? json({{"name", comparison.device->name},
-                                                                {"driver", comparison.device->driver}})
-                                                        : json(nullptr)},
-                           {"software", json(comparison.software)},
-                           {"rule",
-                            {{"tolerance", rule.tolerance},
-                             {"tolerance_seconds", rule.tolerance_seconds},
-                             {"level", rule.level},
-                             {"looks", rule.looks},
-                             {"widened_by", comparison.widened_by}}},
-                           {"planted_percent", comparison.planted_percent},
-                           {"cells", cells}};
+  const json everything = {
+      {"schema_version", 1},
+      {"kind", comparison.kind},
+      {"verdict", exit_code(comparison) == 1   ? "regression"
+                  : exit_code(comparison) == 4 ? "not_comparable"
+                  : exit_code(comparison) == 3 ? "inconclusive"
+                                               : "no_regression"},
+      {"exit_code", exit_code(comparison)},
+      {"sentence", verdict_sentence(comparison)},
+      {"started_utc", comparison.started_utc.empty() ? json(nullptr) : json(comparison.started_utc)},
+      {"seconds", comparison.seconds},
+      {"base", json{{"label", comparison.base}}},
+      {"head", json{{"label", comparison.head}}},
+      {"device", comparison.device
+                     ? json({{"name", comparison.device->name}, {"driver", comparison.device->driver}})
+                     : json(nullptr)},
+      {"software", json(comparison.software)},
+      {"rule",
+       {{"tolerance", rule.tolerance},
+        {"tolerance_seconds", rule.tolerance_seconds},
+        {"level", rule.level},
+        {"looks", rule.looks},
+        {"widened_by", comparison.widened_by}}},
+      {"planted_percent", comparison.planted_percent},
+      {"cells", cells}};
   return everything.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -22,6 +22,11 @@ std::string tolerance_text(const Comparison& comparison) {
   return text;
 }
 
+// A benchmark of another tool may take nanoseconds.
+std::string time_text(double seconds) {
+  return seconds < 1e-7 ? fmt::format("{:.3g} ns", 1e9 * seconds) : step_text(seconds);
+}
+
 struct Count {
   std::string word;
   int cells = 0;
@@ -31,7 +36,7 @@ struct Count {
 std::vector<Count> counts_of(const Comparison& comparison) {
   std::vector<Count> counts;
   for (const char* word : {"failed", "missing", "regression", "chose otherwise", "inconclusive",
-                           "base failed", "improvement", "equivalent", "new", "skipped"}) {
+                           "cannot tell", "base failed", "improvement", "equivalent", "new", "skipped"}) {
     Count count{word, 0};
     for (const ComparedCell& cell : comparison.cells) count.cells += verdict_word(cell) == word;
     if (count.cells > 0) counts.push_back(count);
@@ -68,6 +73,13 @@ std::string percent(double ratio) {
   return std::isfinite(ratio) ? fmt::format("{:+.2f} %", 100 * (ratio - 1)) : "none";
 }
 
+std::string shown_verdict(std::string verdict) {
+  if (verdict == "failed" || verdict == "missing" || verdict == "regression")
+    std::transform(verdict.begin(), verdict.end(), verdict.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+  return verdict;
+}
+
 std::string verdict_sentence(const Comparison& comparison) {
   std::string text;
   for (const auto& [word, cells] : counts_of(comparison))
@@ -88,14 +100,10 @@ std::vector<Table::Row> comparison_rows(const Comparison& comparison) {
   for (const ComparedCell& cell : comparison.cells) {
     const CellFinding& found = cell.finding;
     const bool has = judged(cell);
-    std::string result = verdict_word(cell);
-    const bool alarm = result == "failed" || result == "missing" || result == "regression";
-    if (alarm)
-      std::transform(result.begin(), result.end(), result.begin(),
-                     [](unsigned char c) { return std::toupper(c); });
+    std::string result = shown_verdict(verdict_word(cell));
     if (!cell.message.empty() && !is_plain_note(cell, comparison)) result += ": " + cell.message;
-    rows.push_back({cell.name(), has ? step_text(found.base_seconds) : "",
-                    has ? step_text(found.head_seconds) : "", has ? percent(found.ratio) : "",
+    rows.push_back({cell.name(), has ? time_text(found.base_seconds) : "",
+                    has ? time_text(found.head_seconds) : "", has ? percent(found.ratio) : "",
                     has ? fmt::format("{} .. {}", percent(found.low), percent(found.high)) : "", result});
   }
   return rows;
@@ -103,6 +111,8 @@ std::vector<Table::Row> comparison_rows(const Comparison& comparison) {
 
 std::string how_measured(const Comparison& comparison) {
   if (comparison.kind == "files") return "two results files";
+  if (comparison.kind == "google-benchmark") return "two Google Benchmark files";
+  if (comparison.kind == "nvbench") return "two NVBench files";
   if (comparison.kind == "within") return "two backends of one run";
   std::size_t pairs = 0;
   int processes = 0;

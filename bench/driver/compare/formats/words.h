@@ -14,6 +14,9 @@ bool judged(const ComparedCell& cell);
 /// "+3.1 %"; bounds that few pairs cannot give are "none".
 std::string percent(double ratio);
 
+/// A verdict as people are to notice it: what alarms in capitals.
+std::string shown_verdict(std::string verdict);
+
 /// What it comes to, in a sentence: "No regression: 8 equivalent (tolerance 2 %)."
 std::string verdict_sentence(const Comparison& comparison);
 

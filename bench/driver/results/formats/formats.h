@@ -10,7 +10,7 @@
 
 namespace headroom {
 
-/// The results in the format that was asked for: our table, or with --json and --benchmark_format what other programs read.
+/// The results in the format that was asked for: our table, or with --format and --benchmark_format what other programs read.
 /// `file`: where they are. Only what is for people is made to fit a terminal of `width` columns.
 std::string printed(const Results& results, const RunOptions& options, const std::filesystem::path& file,
                     std::size_t width);
@@ -22,6 +22,11 @@ std::string ladder_table(const Results& results, std::size_t width = kNoWidth);
 std::string summary_sentence(const Results& results);
 /// The same for programs.
 std::string summary_json(const Results& results, const std::filesystem::path& file);
+
+/// A row for each block, for spreadsheets and data frames, and one for each record without blocks. `file`: what the first
+/// column says.
+std::string blocks_csv_header();
+std::string blocks_csv(const Results& results, const std::string& file);
 
 /// The records as Google Benchmark would report them. Made of the records and not of what the library reported while it
 /// timed: a record can fail after its blocks, the library's CPU time is that of this process, which only waits, and a run

@@ -4,6 +4,8 @@
 
 namespace headroom {
 
+inline constexpr int kMaxLayers = 16;
+
 enum class Precision { kFp32, kTf32, kFp16, kBf16 };
 enum class Activation { kRelu, kTanh, kSilu, kGelu, kElu };
 enum class Loss { kCrossEntropy, kMeanSquaredError, kBinaryCrossEntropy };
