@@ -245,6 +245,15 @@ std::vector<int> teams_of_slots(Precision precision, const ResidentOptions& opti
   return {4, 2};
 }
 
+/// Whether columns would have slots in device memory.
+bool keeps_slots_outside(const Workload& workload, Precision precision, const Limits& limits) {
+  try {
+    return make_column_plan(workload, precision, limits).slot_bytes > 0;
+  } catch (const UnsupportedError&) {
+    return false;
+  }
+}
+
 /// What no kernel takes.
 void require_a_shape_with_kernels(const Workload& workload) {
   const auto require = [](bool fits, const std::string& what, const std::string& takes) {
@@ -298,13 +307,16 @@ Program choose_program(const Workload& workload, Precision precision, const Limi
   };
   if (const std::string beyond = beyond_plain_training(workload); !beyond.empty()) {
     if (maker == nullptr) throw UnsupportedError("cuda-resident: " + beyond);
-    consider_columns();
+    // With four layers slices, which hold all their slots in shared memory, were the faster ones there (version 53 of the log).
+    const bool has_faster_slices = workload.layers() == 4 && keeps_slots_outside(workload, precision, limits);
+    if (!has_faster_slices) consider_columns();
     if (allowed(Kernel::kSlices))
       for (const int team : teams_of_slots(precision, options))
         consider([&] {
           const SlotPlan plan = make_slot_plan(workload, precision, Form::kGrid, limits, team);
           return Program(plan, maker->make(plan, precision));
         });
+    consider_columns();
     if (!found) throw UnsupportedError(reason);
     return *found;
   }

@@ -420,7 +420,7 @@ def test_bad_combinations_and_files_without_a_complete_workload(tmp_path):
     [
         (["x.json"], "-o/--output"),
         (["-o", "report"], "FILE and -o/--output are required, or --published"),
-        (["x.json", "--published"], "--published takes no FILE"),
+        (["x.json", "--published"], "--published takes no other FILE"),
         (["x.json", "-o", ""], "-o/--output: expected a folder, found an empty name"),
         (["x.json", "-o", "report", "--doc"], "unrecognized arguments: --doc"),
     ],
