@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from output_folder import filled
+from output_folder import filled_by
 from program import BAD_INPUT, DONE, end_with, show
 from results_file import PRECISIONS, InputError, Results, Row, read_results
 
@@ -139,16 +139,8 @@ def main() -> int:
     if not results.rows:
         print("figures.py: no figures: the files hold no records", file=sys.stderr)
         return DONE
-    try:
-        with filled(arguments.output) as made:
-            names = draw(results, made)
-    except InputError as error:
-        print(f"figures.py: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(
-            f"figures.py: {arguments.output}: cannot be written: {error.strerror or error}", file=sys.stderr
-        )
+    names = filled_by("figures.py", arguments.output, lambda made: draw(results, made))
+    if names is None:
         return BAD_INPUT
     return show("figures.py", [arguments.output / name for name in names])
 

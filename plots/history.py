@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import json_file
 from figures import NO_PACKAGE, file_name
 from json_file import InputError
-from output_folder import filled
+from output_folder import filled_by
 from program import BAD_INPUT, end_with, show
 
 if TYPE_CHECKING:
@@ -263,14 +263,8 @@ def main() -> int:
     except ImportError as error:
         print(f"{NAME}: no figures: {error}", file=sys.stderr)
         return NO_PACKAGE
-    try:
-        with filled(arguments.output) as made:
-            names = draw(history, made)
-    except InputError as error:
-        print(f"{NAME}: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except OSError as error:
-        print(f"{NAME}: {arguments.output}: cannot be written: {error.strerror or error}", file=sys.stderr)
+    names = filled_by(NAME, arguments.output, lambda made: draw(history, made))
+    if names is None:
         return BAD_INPUT
     # Standard output is the table's.
     print(f"Figures: {arguments.output} ({len(names)} files)", file=sys.stderr)

@@ -16,7 +16,8 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -163,3 +164,15 @@ def filled(folder: Path) -> Iterator[Path]:
                 if is_new:
                     folder.rmdir()
             raise
+
+
+def filled_by(program: str, folder: Path, draw: Callable[[Path], list[str]]) -> list[str] | None:
+    """What `draw` says that it made in `folder`; None where that fails, with a line on standard error."""
+    try:
+        with filled(folder) as made:
+            return draw(made)
+    except InputError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"{program}: {folder}: cannot be written: {error.strerror or error}", file=sys.stderr)
+    return None

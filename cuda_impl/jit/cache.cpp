@@ -72,6 +72,19 @@ bool Cache::keep(const std::string& key, const Cubin& cubin) const {
   return files_.keep(file_name(key), encode(cubin));
 }
 
+Cache cubins_in(const std::string& cache_folder) {
+  return Cache(cache_folder.empty() ? std::filesystem::path()
+                                    : std::filesystem::path(cache_folder) / "cubins");
+}
+
+std::string note_of(const Cubin& cubin) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
+  return (cubin.was_kept ? "its kernel was kept, of "
+                         : "its kernel was compiled in " + std::string(seconds) + " s by ") +
+         cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+}
+
 std::string digest_of(const Request& request, const Architecture& architecture) {
   static const std::string sources = [] {
     Digest digest;

@@ -34,6 +34,11 @@ class Cache {
   KeptFiles files_;
 };
 
+/// Where a run keeps cubins: `cubins` in its cache folder; nowhere if that is empty.
+Cache cubins_in(const std::string& cache_folder);
+/// For a record: who made it and when, and its registers.
+std::string note_of(const Cubin& cubin);
+
 /// Of its text and options, all embedded headers, and the architecture.
 std::string digest_of(const Request& request, const Architecture& architecture);
 /// Under what a request is kept: its digest, and behind a hyphen one of the compiler.

@@ -1,7 +1,5 @@
 #include "fused/compiled/compiled.h"
 
-#include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -16,19 +14,11 @@ namespace {
 
 using namespace fused;
 
-jit::Cache cache_in(const std::string& folder) {
-  return jit::Cache(folder.empty() ? std::filesystem::path() : std::filesystem::path(folder) / "cubins");
-}
-
 class CompiledPlanKernel : public PlanKernel {
  public:
   CompiledPlanKernel(const Plan& plan, const Limits& limits, const jit::Cubin& cubin)
       : plan_(plan), shared_limit_(limits.shared_bytes), kernel_(cubin), was_kept_(cubin.was_kept) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
-    note_ = (was_kept_ ? "its kernel was kept, of "
-                       : "its kernel was compiled in " + std::string(seconds) + " s by ") +
-            cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+    note_ = jit::note_of(cubin);
     kernel_.allow_shared_bytes(launch_shape(plan, 1, shared_limit_).shared_bytes);
   }
   void launch(const ChainArguments& arguments, int workers, Stream& stream) const override {
@@ -112,13 +102,14 @@ std::unique_ptr<Trainer> make_compiled_fused_trainer(const Workload& workload, P
   const narrow::Limits device_limits = narrow::limits_of(device);
   if (goes_to_narrow(workload, precision, {device_limits.sm_count, device_limits.shared_bytes}))
     return make_compiled_narrow_trainer(workload, precision, data, initial, device, jit::found_compiler(),
-                                        cache_in(cache_folder));
+                                        jit::cubins_in(cache_folder));
   const auto compile = [&](const Plan& plan, const Limits& limits) -> std::unique_ptr<PlanKernel> {
     const DeviceInfo info = device_info(device);
     const jit::Architecture architecture{.major = info.compute_major, .minor = info.compute_minor};
-    return std::make_unique<CompiledPlanKernel>(plan, limits,
-                                                jit::compile(compiled_request(plan, precision), architecture,
-                                                             jit::found_compiler(), cache_in(cache_folder)));
+    return std::make_unique<CompiledPlanKernel>(
+        plan, limits,
+        jit::compile(compiled_request(plan, precision), architecture, jit::found_compiler(),
+                     jit::cubins_in(cache_folder)));
   };
   return make_fused_trainer(workload, precision, data, initial, device, compile);
 }
@@ -128,9 +119,9 @@ jit::Cubin compile_fused(const Workload& workload, Precision precision, const Li
   validate(workload);
   if (goes_to_narrow(workload, precision, limits))
     return compile_narrow(workload, precision, {limits.sm_count, limits.shared_bytes}, jit::found_compiler(),
-                          cache_in(cache_folder));
+                          jit::cubins_in(cache_folder));
   return jit::compile(compiled_request(make_plan(workload, precision, limits), precision), {},
-                      jit::found_compiler(), cache_in(cache_folder));
+                      jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
 }  // namespace headroom

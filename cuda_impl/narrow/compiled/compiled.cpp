@@ -1,6 +1,5 @@
 #include "narrow/compiled/compiled.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "core/error.h"
@@ -32,11 +31,7 @@ class CompiledStep : public StepKernel {
       shape_.cluster = plan.blocks;
     else
       shape_.is_cooperative = plan.blocks > 1;
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
-    note_ = (was_kept_ ? "its kernel was kept, of "
-                       : "its kernel was compiled in " + std::string(seconds) + " s by ") +
-            cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+    note_ = jit::note_of(cubin);
     kernel_.allow_shared_bytes(shape_.shared_bytes);
   }
   void launch(const Arguments& arguments, Stream& stream) const override {

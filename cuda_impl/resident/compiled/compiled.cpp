@@ -1,7 +1,5 @@
 #include "resident/compiled/compiled.h"
 
-#include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include "core/error.h"
@@ -18,31 +16,11 @@ namespace {
 
 using namespace resident;
 
-/// Found once: it takes a tenth of a second and stays the same. Null: there is none, and what was kept has to do.
-const jit::Compiler* compiler() {
-  static const std::unique_ptr<jit::Compiler> found = [] {
-    try {
-      return jit::find_compiler();
-    } catch (const UnsupportedError&) {
-      return std::unique_ptr<jit::Compiler>();
-    }
-  }();
-  return found.get();
-}
-
-jit::Cache cache_in(const std::string& folder) {
-  return jit::Cache(folder.empty() ? std::filesystem::path() : std::filesystem::path(folder) / "cubins");
-}
-
 class CompiledKernel : public PlanKernel {
  public:
   CompiledKernel(const jit::Cubin& cubin, int threads)
       : kernel_(cubin), threads_(threads), was_kept_(cubin.was_kept) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
-    note_ = (was_kept_ ? "its kernel was kept, of "
-                       : "its kernel was compiled in " + std::string(seconds) + " s by ") +
-            cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+    note_ = jit::note_of(cubin);
   }
   const void* function() const override { return kernel_.handle(); }
   int threads() const override { return threads_; }
@@ -104,8 +82,8 @@ class Maker : public KernelMaker {
   }
   template <class AnyPlan>
   std::shared_ptr<const PlanKernel> made(const AnyPlan& plan, Precision precision) const {
-    const jit::Cubin cubin =
-        jit::compile(compiled_request(plan, precision), architecture_, compiler(), cache_in(cache_folder_));
+    const jit::Cubin cubin = jit::compile(compiled_request(plan, precision), architecture_,
+                                          jit::found_compiler(), jit::cubins_in(cache_folder_));
     return std::make_shared<CompiledKernel>(cubin, threads_of(plan, precision));
   }
 
@@ -275,7 +253,7 @@ jit::Cubin compile_resident(const Workload& workload, Precision precision, const
   const Listener listener;
   const std::string reason = offer_plans(workload, precision, limits, options, listener);
   if (!listener.request) throw UnsupportedError(reason);
-  return jit::compile(*listener.request, {}, compiler(), cache_in(cache_folder));
+  return jit::compile(*listener.request, {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
 }  // namespace headroom

@@ -1,8 +1,6 @@
 #include "streamed/compiled/compiled.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 
 #include "core/error.h"
 #include "device/device.h"
@@ -16,18 +14,10 @@ namespace {
 
 using namespace streamed;
 
-jit::Cache cache_in(const std::string& folder) {
-  return jit::Cache(folder.empty() ? std::filesystem::path() : std::filesystem::path(folder) / "cubins");
-}
-
 class CompiledSlotKernel : public SlotKernel {
  public:
   explicit CompiledSlotKernel(const jit::Cubin& cubin) : kernel_(cubin), was_kept_(cubin.was_kept) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.2f", cubin.seconds);
-    note_ = (was_kept_ ? "its kernel was kept, of "
-                       : "its kernel was compiled in " + std::string(seconds) + " s by ") +
-            cubin.compiler + ", " + std::to_string(cubin.registers) + " registers";
+    note_ = jit::note_of(cubin);
   }
   const void* function() const override { return kernel_.handle(); }
   bool was_kept() const override { return was_kept_; }
@@ -106,7 +96,7 @@ std::unique_ptr<Trainer> make_compiled_streamed_trainer(const Workload& workload
       workload, precision, data, initial, device, options,
       [&](const SlotKernelShape& shape) -> std::unique_ptr<SlotKernel> {
         return std::make_unique<CompiledSlotKernel>(jit::compile(
-            compiled_request(shape), architecture, jit::found_compiler(), cache_in(cache_folder)));
+            compiled_request(shape), architecture, jit::found_compiler(), jit::cubins_in(cache_folder)));
       });
 }
 
@@ -121,7 +111,7 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   SlotKernelShape shape =
       slot_kernel_shape(make_plan(workload, members), workload, precision, l2_bytes, held);
   if (options.told >= 0) shape.told = options.told;
-  return jit::compile(compiled_request(shape), {}, jit::found_compiler(), cache_in(cache_folder));
+  return jit::compile(compiled_request(shape), {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
 }  // namespace headroom
