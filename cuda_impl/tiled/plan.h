@@ -49,8 +49,8 @@ struct Tiling {
 constexpr Tiling wgmma_tiling(int groups, int columns, int teams, int slabs_of_stage) {
   return {.groups = groups, .columns = columns, .teams = teams, .slabs_of_stage = slabs_of_stage};
 }
-/// With the largest tiles stages of two slabs would be too few.
-inline constexpr Tiling kTilings[] = {wgmma_tiling(1, 64, 2, 2), wgmma_tiling(1, 128, 2, 2),
+/// With larger tiles stages of two slabs would be too few: 64x128 took 57 us instead of 50 at width 1024 and batch 1024.
+inline constexpr Tiling kTilings[] = {wgmma_tiling(1, 64, 2, 2), wgmma_tiling(1, 128, 2, 1),
                                       wgmma_tiling(2, 128, 1, 1)};
 
 constexpr Tiling portable_tiling(int rows, int columns, int weight_rows, int weight_columns) {

@@ -21,7 +21,7 @@
 
 #include "machine/compiler.cuh"
 #include "machine/masks.cuh"
-#include "tiled/activated.cuh"
+#include "rules/rounded_activation.cuh"
 #include "tiled/loss.cuh"
 #include "tiled/tile.cuh"
 #include "tiled/update.cuh"
@@ -165,7 +165,7 @@ MACHINE_DEVICE void forward_tile(const Arguments& a, const Task& task, Worker<S>
           float& x = sums[8 * quad + 2 * i];
           float& y = sums[8 * quad + 2 * i + 1];
           if (!kKeepsOutputs) kept[i] = Format::pack(x, y);
-          x = activated_for_sixteen_bits(kActivation, x), y = activated_for_sixteen_bits(kActivation, y);
+          x = rules::activated_roughly(kActivation, x), y = rules::activated_roughly(kActivation, y);
           held[4 * quad + i] = Format::pack(x, y);
           if (kKeepsOutputs) kept[i] = held[4 * quad + i];
         }
@@ -217,8 +217,8 @@ struct Slopes {
           for (int i = 0; i < 4; ++i) {
             const float2 from = Format::unpack(words[i]);
             const float* sum = sums + 8 * quad + 2 * i;
-            held[4 * quad + i] = Format::pack(rules::passed_back(kActivation, from.x, sum[0]),
-                                              rules::passed_back(kActivation, from.y, sum[1]));
+            held[4 * quad + i] = Format::pack(rules::passed_back_roughly(kActivation, from.x, sum[0]),
+                                              rules::passed_back_roughly(kActivation, from.y, sum[1]));
           }
         }
       });
@@ -300,7 +300,7 @@ MACHINE_DEVICE void outputs_and_loss_tile(const Arguments& a, const Task& task, 
 template <class S, int kColumns = S::kColumns>
 struct Weights {
   static constexpr int kQuads = kColumns / 8, kPart = S::kTeams == 1 ? 4 : 2;
-  static constexpr bool kAllEarly = kColumns <= 64;
+  static constexpr bool kAllEarly = kColumns <= kColumnsOfUpdate;
   float4 masters[kQuads], slots[2][kAllEarly ? kQuads : 1];
   std::int64_t begin;
 
