@@ -43,10 +43,10 @@ CUtensorMap encode_map(Element element, const void* data, const Tensor& tensor) 
   std::copy(std::begin(tensor.strides), std::end(tensor.strides), strides);
   std::copy(std::begin(tensor.box), std::end(tensor.box), box);
   const cuuint32_t every[] = {1, 1, 1, 1};
-  const CUresult code = encode(&map, type, static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(data),
-                               extents, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code =
+      encode(&map, type, static_cast<cuuint32_t>(tensor.rank), const_cast<void*>(data), extents, strides, box,
+             every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code == CUDA_SUCCESS) return map;
   std::string shape;
   for (int dimension = tensor.rank - 1; dimension >= 0; --dimension)

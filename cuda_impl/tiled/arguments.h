@@ -34,7 +34,7 @@ struct Factors {
 /// uses one or the other by its parity.
 struct LayerArguments {
   Factors weights;  ///< [2][out][in], as they enter products
-  Factors input;    ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
+  Factors input;  ///< of the first layer the data set, [batches][batch][in]; else activations, [2][batch][in]
   Factors gradient;                             ///< of the layer's sums, [1][batch][out]
   Rows weight_rows, input_rows, gradient_rows;  ///< the same
   Rows kept_rows;  ///< [1][batch][out], what slopes are taken from where that is not the activations

@@ -13,9 +13,8 @@ template <class Format, int kIndex, bool kRelu>
 Kernel kernel_of() {
   constexpr Tiling kTiling = kTilings[kIndex];
   using S = Shape<kTiling.groups, kTiling.columns, kTiling.teams, kTiling.slabs_of_stage>;
-  return {reinterpret_cast<const void*>(
-              train_kernel<S, Format, kRelu>),
-          S::kThreads, static_cast<int>(sizeof(SharedMemory<S>)) + 1024};
+  return {reinterpret_cast<const void*>(train_kernel<S, Format, kRelu>), S::kThreads,
+          static_cast<int>(sizeof(SharedMemory<S>)) + 1024};
 }
 
 template <class Format>

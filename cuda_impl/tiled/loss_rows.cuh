@@ -97,8 +97,8 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
   if (a.loss == Loss::kCrossEntropy) {
     // The first 128 outputs stay in registers; others come from the L2 each time.
     const std::int32_t label = __ldg(a.labels + row.sample);
-    const float4 kept = 4 * lane < pitch ? outputs_of(4 * lane)
-                                         : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+    const float4 kept =
+        4 * lane < pitch ? outputs_of(4 * lane) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
     const auto for_all = [&](const auto& work) {
       work(4 * lane, kept);
 #pragma unroll 4
@@ -140,9 +140,11 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
         const int column = begin + 128 * quad;
-        four[quad] = column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
+        four[quad] =
+            column < pitch ? __ldcg(reinterpret_cast<const float4*>(z + column)) : make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
+        for (int i = 0; i < 4; ++i)
+          wanted[quad][i] = column + i < outputs ? __ldg(targets + column + i) : 0.0f;
       }
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -154,8 +156,8 @@ MACHINE_DEVICE float loss_of_outputs(const Arguments& a, const SampleRow& row, i
           loss += term.loss / static_cast<float>(outputs);
           return term.gradient * a.gradient_scale;
         };
-        const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1), third = gradient(four[quad].z, 2),
-                    w = gradient(four[quad].w, 3);
+        const float x = gradient(four[quad].x, 0), y = gradient(four[quad].y, 1),
+                    third = gradient(four[quad].z, 2), w = gradient(four[quad].w, 3);
         store(column, x, y, third, w);
       }
     }

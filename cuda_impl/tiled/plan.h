@@ -37,7 +37,8 @@ struct Tiling {
   /// Of weight gradients, where their tiles are others: only the portable kernel's, which has one group and one team.
   int own_weight_rows = 0, own_weight_columns = 0;
   bool portable = false;
-  int slabs_of_stage = 1;  ///< that are fetched and multiplied at once, a stage of the ring; of the portable kernel its own matter
+  int slabs_of_stage =
+      1;  ///< that are fetched and multiplied at once, a stage of the ring; of the portable kernel its own matter
 
   TILED_BOTH int rows() const { return group_rows * groups; }
   constexpr int weight_rows() const { return own_weight_rows > 0 ? own_weight_rows : rows(); }

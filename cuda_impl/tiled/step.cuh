@@ -600,7 +600,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) train_kernel(const __grid_cons
   auto& memory = *reinterpret_cast<SharedMemory<S>*>(begin);
   if (machine::thread_index() == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
-      machine::barrier_init(shared_address(&memory.full[stage]), 2);            // both fetching threads
+      machine::barrier_init(shared_address(&memory.full[stage]), 2);               // both fetching threads
       machine::barrier_init(shared_address(&memory.free[stage]), 4 * S::kGroups);  // the warps of a team
     }
     for (std::uint64_t& turn : memory.turn) machine::barrier_init(shared_address(&turn), 4);

@@ -131,7 +131,8 @@ MACHINE_DEVICE void multiply_slabs(Worker<S>& worker, int slabs, float (&sums)[k
   // Of a factor in its stage: from 16 inner indices to the next, from a slab to the next, and from a warpgroup's rows to the next's.
   constexpr int kStepA = kA == Factor::kPlain ? machine::kAlong : machine::kAcross;
   constexpr int kStepB = kB == Factor::kPlain ? machine::kAlong : machine::kAcross;
-  constexpr int kSlabA = kA == Factor::kPlain ? S::kRows * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
+  constexpr int kSlabA =
+      kA == Factor::kPlain ? S::kRows * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
   constexpr int kSlabB =
       kB == Factor::kPlain ? S::kColumns * machine::kPanelRowBytes / 16 : 4 * machine::kAcross;
   constexpr int kGroupBytes = (kA == Factor::kPlain ? 1 : S::kSlabs) * kTilePanelBytes;
@@ -205,10 +206,10 @@ template <class S, class Format, int kWords>
 MACHINE_DEVICE void multiply_held_slab(Worker<S>& worker, std::uint32_t (&held)[kWords],
                                        float (&sums)[S::kSums]) {
   const std::uint32_t full = shared_address(worker.memory.full), free = shared_address(worker.memory.free);
-  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(
-      static_cast<int>(machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) + S::kRowsBytes,
-                                         S::kSlabs * kTilePanelBytes)
-                           .low)))};
+  const machine::Panels b{static_cast<std::uint32_t>(machine::uniform(static_cast<int>(
+      machine::describe(shared_address(worker.memory.ring[worker.ring.stage]) + S::kRowsBytes,
+                        S::kSlabs * kTilePanelBytes)
+          .low)))};
   wait_for_barrier(worker.waiter, WaitFor::kFullStage, full + 8 * worker.ring.stage, worker.ring.parity);
   machine::wgmma_words_are_final(held);
   machine::wgmma_fence();

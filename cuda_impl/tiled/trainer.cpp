@@ -314,10 +314,10 @@ class Tiled : public TiledTrainer {
     if (tiling_.portable) return {};
     const auto element = precision_ == Precision::kBf16 ? machine::Element::kBf16 : machine::Element::kFp16;
     const int slabs = tiling_.slabs_of_stage;
-    return {machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
-                                          across, slabs),
-            machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns),
-                                kSlab * slabs)};
+    return {
+        machine::tensor_map_of_panels(element, values.data(), slices, rows, columns, pitch_of(columns),
+                                      across, slabs),
+        machine::tensor_map(element, values.data(), slices, rows, columns, pitch_of(columns), kSlab * slabs)};
   }
 
   Rows rows(DeviceBuffer<unsigned char>& values, std::int64_t rows, std::int64_t columns) const {
