@@ -49,11 +49,8 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
   const std::span<const float> before = start.flat, after = trained.flat;
   std::vector<SquaredNorms> norms;
   for (const TensorRange& range : tensor_ranges(start.widths)) {
-    std::vector<SquaredNorms> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
-    parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
+    const auto norms_between = [&](std::int64_t begin, std::int64_t end) {
       SquaredNorms sums;
-      const std::int64_t begin = range.begin + piece * kPiece;
-      const std::int64_t end = std::min(begin + kPiece, range.begin + range.size);
       for (std::int64_t i = begin; i < end; ++i) {
         const double value = before[i], expected = reference(i);
         const double stored = value + expected;
@@ -68,7 +65,17 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
         sums.start += value * value;
         sums.start_rounding += size * value * size * value;
       }
-      pieces[static_cast<std::size_t>(piece)] = sums;
+      return sums;
+    };
+    if (range.size <= kPiece) {
+      norms.push_back(norms_between(range.begin, range.begin + range.size));
+      continue;
+    }
+    std::vector<SquaredNorms> pieces(static_cast<std::size_t>((range.size + kPiece - 1) / kPiece));
+    parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t piece, std::int64_t) {
+      const std::int64_t begin = range.begin + piece * kPiece;
+      pieces[static_cast<std::size_t>(piece)] =
+          norms_between(begin, std::min(begin + kPiece, range.begin + range.size));
     });
     SquaredNorms total;
     for (const SquaredNorms& piece : pieces) total += piece;
@@ -160,8 +167,8 @@ void expect_same_network(const ParametersView& a, const ParametersView& b) {
   if (a.widths != b.widths) throw std::invalid_argument("verification: parameters of different networks");
 }
 
-// Median of errors; infinite ones take part as the largest, a NaN makes it NaN.
-double median_of_errors(std::vector<double> errors) {
+// Median of errors; infinite ones take part as the largest, a NaN makes it NaN. Sorts them.
+double median_of_errors(std::span<double> errors) {
   if (errors.empty()) throw std::invalid_argument("verification: no errors to judge");
   for (double error : errors) {
     if (std::isnan(error)) return error;
@@ -300,10 +307,10 @@ Check scale_check(std::span<const StepErrors> steps, std::span<const ScalePlace>
   check.bound = rule.*direction.least;
   check.passed = true;
   if (places.empty()) return check;
+  std::vector<double> scales(places.size());
   const auto median_of = [&](const auto& scale) {
-    std::vector<double> scales;
-    for (const ScalePlace& place : places) scales.push_back(scale(steps[place.step], place.tensor));
-    return median_of_errors(std::move(scales));
+    for (std::size_t i = 0; i < places.size(); ++i) scales[i] = scale(steps[places[i].step], places[i].tensor);
+    return median_of_errors(scales);
   };
   check.error = std::abs(median_of(
       [&](const StepErrors& step, std::size_t place) { return step.tensors[place].*direction.scale; }));
@@ -482,7 +489,8 @@ Check probe_check(const Workload& workload, const StepErrors& errors, Precision 
 Check ten_steps_check(std::span<const double> tensor_errors, double spread, const BoundRule& rule) {
   Check check{.name = "ten_steps", .tensor = {}, .steps = {}};
   for (std::int64_t step = 0; step < kFreeSteps; ++step) check.steps.push_back(step);
-  check.error = median_of_errors({tensor_errors.begin(), tensor_errors.end()});
+  std::vector<double> errors(tensor_errors.begin(), tensor_errors.end());
+  check.error = median_of_errors(errors);
   check.worst = largest_error(tensor_errors);
   check.bound = std::max(
       rule.ten_steps, std::isfinite(spread) ? std::min(rule.ten_steps_spreads * spread, kNoBound) : kNoBound);
@@ -516,8 +524,8 @@ Check curve_check(std::span<const double> last_means, std::span<const double> re
     errors.push_back(difference == 0 ? 0 : difference / reference_last_means[i]);
   }
   Check check{.name = "curve", .tensor = {}, .steps = {}};
-  check.error = median_of_errors(errors);
   check.worst = largest_error(errors);
+  check.error = median_of_errors(errors);
   check.bound = kCurveBound;
   check.passed = check.error <= check.bound;
   return check;
