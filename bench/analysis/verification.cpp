@@ -41,6 +41,20 @@ struct SquaredNorms {
   }
 };
 
+SquaredNorms terms_of(double before, double after, double expected) {
+  const double stored = before + expected, difference = after - stored, size = std::abs(stored) + kSmallest;
+  return {.difference = difference * difference,
+          .update = expected * expected,
+          .stored = size * size,
+          .along = difference * expected,
+          .rounding = size * expected * size * expected,
+          .along_start = difference * before,
+          .start = before * before,
+          .start_rounding = size * before * size * before};
+}
+/// Elements whose terms are made side by side, before they are added one after the other.
+constexpr std::int64_t kTerms = 8;
+
 // `reference(i)` is the oracle's update of element i. Partial sums of fixed pieces are added in order.
 template <typename Reference>
 std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const ParametersView& trained,
@@ -51,20 +65,14 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
   for (const TensorRange& range : tensor_ranges(start.widths)) {
     const auto norms_between = [&](std::int64_t begin, std::int64_t end) {
       SquaredNorms sums;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const double value = before[i], expected = reference(i);
-        const double stored = value + expected;
-        const double difference = static_cast<double>(after[i]) - stored;
-        sums.difference += difference * difference;
-        sums.update += expected * expected;
-        const double size = std::abs(stored) + kSmallest;
-        sums.stored += size * size;
-        sums.along += difference * expected;
-        sums.rounding += size * expected * size * expected;
-        sums.along_start += difference * value;
-        sums.start += value * value;
-        sums.start_rounding += size * value * size * value;
+      std::int64_t i = begin;
+      for (; i + kTerms <= end; i += kTerms) {
+        SquaredNorms terms[kTerms];
+        for (std::int64_t k = 0; k < kTerms; ++k)
+          terms[k] = terms_of(before[i + k], after[i + k], reference(i + k));
+        for (const SquaredNorms& term : terms) sums += term;
       }
+      for (; i < end; ++i) sums += terms_of(before[i], after[i], reference(i));
       return sums;
     };
     if (range.size <= kPiece) {
@@ -167,15 +175,15 @@ void expect_same_network(const ParametersView& a, const ParametersView& b) {
   if (a.widths != b.widths) throw std::invalid_argument("verification: parameters of different networks");
 }
 
-// Median of errors; infinite ones take part as the largest, a NaN makes it NaN. Sorts them.
+// Median of errors; infinite ones take part as the largest, a NaN makes it NaN. Moves them.
 double median_of_errors(std::span<double> errors) {
   if (errors.empty()) throw std::invalid_argument("verification: no errors to judge");
   for (double error : errors) {
     if (std::isnan(error)) return error;
   }
-  std::sort(errors.begin(), errors.end());
-  const std::size_t half = errors.size() / 2;
-  return errors.size() % 2 == 1 ? errors[half] : (errors[half - 1] + errors[half]) / 2;
+  const auto half = errors.begin() + std::ssize(errors) / 2;
+  std::nth_element(errors.begin(), half, errors.end());
+  return errors.size() % 2 == 1 ? *half : (*std::max_element(errors.begin(), half) + *half) / 2;
 }
 
 double largest_error(std::span<const double> errors) {
