@@ -41,19 +41,15 @@ struct SquaredNorms {
   }
 };
 
-SquaredNorms terms_of(double before, double after, double expected) {
-  const double stored = before + expected, difference = after - stored, size = std::abs(stored) + kSmallest;
-  return {.difference = difference * difference,
-          .update = expected * expected,
-          .stored = size * size,
-          .along = difference * expected,
-          .rounding = size * expected * size * expected,
-          .along_start = difference * before,
-          .start = before * before,
-          .start_rounding = size * before * size * before};
-}
 /// Elements whose terms are made side by side, before they are added one after the other.
 constexpr std::int64_t kTerms = 8;
+/// Adds term(0) to term(kTerms - 1), in this order. They are worked out side by side.
+template <typename Term>
+void add(double& sum, const Term& term) {
+  double terms[kTerms];
+  for (std::int64_t k = 0; k < kTerms; ++k) terms[k] = term(k);
+  for (const double one : terms) sum += one;
+}
 
 // `reference(i)` is the oracle's update of element i. Partial sums of fixed pieces are added in order.
 template <typename Reference>
@@ -63,16 +59,41 @@ std::vector<SquaredNorms> norms_by_tensor(const ParametersView& start, const Par
   const std::span<const float> before = start.flat, after = trained.flat;
   std::vector<SquaredNorms> norms;
   for (const TensorRange& range : tensor_ranges(start.widths)) {
-    const auto norms_between = [&](std::int64_t begin, std::int64_t end) {
+    const auto norms_between = [before, after, reference](std::int64_t begin, std::int64_t end) {
       SquaredNorms sums;
       std::int64_t i = begin;
       for (; i + kTerms <= end; i += kTerms) {
-        SquaredNorms terms[kTerms];
-        for (std::int64_t k = 0; k < kTerms; ++k)
-          terms[k] = terms_of(before[i + k], after[i + k], reference(i + k));
-        for (const SquaredNorms& term : terms) sums += term;
+        double difference[kTerms], stored[kTerms], value[kTerms], expected[kTerms];
+        for (std::int64_t k = 0; k < kTerms; ++k) {
+          value[k] = before[i + k];
+          expected[k] = reference(i + k);
+          stored[k] = value[k] + expected[k];
+          difference[k] = after[i + k] - stored[k];
+        }
+        add(sums.difference, [&](std::int64_t k) { return difference[k] * difference[k]; });
+        add(sums.update, [&](std::int64_t k) { return expected[k] * expected[k]; });
+        add(sums.along, [&](std::int64_t k) { return difference[k] * expected[k]; });
+        add(sums.along_start, [&](std::int64_t k) { return difference[k] * value[k]; });
+        add(sums.start, [&](std::int64_t k) { return value[k] * value[k]; });
+        double size[kTerms];
+        for (std::int64_t k = 0; k < kTerms; ++k) size[k] = std::abs(stored[k]) + kSmallest;
+        add(sums.stored, [&](std::int64_t k) { return size[k] * size[k]; });
+        add(sums.rounding, [&](std::int64_t k) { return size[k] * expected[k] * size[k] * expected[k]; });
+        add(sums.start_rounding, [&](std::int64_t k) { return size[k] * value[k] * size[k] * value[k]; });
       }
-      for (; i < end; ++i) sums += terms_of(before[i], after[i], reference(i));
+      for (; i < end; ++i) {
+        const double value = before[i], expected = reference(i);
+        const double stored = value + expected, difference = after[i] - stored;
+        const double size = std::abs(stored) + kSmallest;
+        sums += {.difference = difference * difference,
+                 .update = expected * expected,
+                 .stored = size * size,
+                 .along = difference * expected,
+                 .rounding = size * expected * size * expected,
+                 .along_start = difference * value,
+                 .start = value * value,
+                 .start_rounding = size * value * size * value};
+      }
       return sums;
     };
     if (range.size <= kPiece) {
@@ -258,7 +279,7 @@ StepErrors compare_step(std::int64_t step, const Optimizer& optimizer, const Sta
     const rules::OptimizerStep rule = rules::at_step(optimizer, static_cast<double>(step));
     errors.rule_errors = errors_by_tensor(
         start.parameters, trained.parameters, roundings,
-        [&](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
+        [=](std::int64_t i) { return rules::increment(rule, before[i], first[i], second[i]); });
   }
   if (errors.copies.count > 0 && errors.copies.tensors() != errors.tensors.size())
     throw std::invalid_argument("compare_step: copies of another network");
