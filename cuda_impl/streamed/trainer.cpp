@@ -14,6 +14,7 @@
 #include "streamed/logit_sums.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -212,7 +213,7 @@ class StreamedTrainer : public PersistentTrainer {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
     if (!slots_.empty())
-      set_factors(optimizer_, first_step, static_cast<int>(steps) + 1, factors_.data(), stream_.get());
+      set_step_factors(optimizer_, first_step, steps + 1, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = static_cast<std::int32_t>(steps);
     void* parameters[] = {&arguments_};
