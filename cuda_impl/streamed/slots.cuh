@@ -10,6 +10,7 @@
 #include "machine/copy.cuh"
 #include "machine/memory.cuh"
 #include "machine/numbers.cuh"
+#include "machine/roots.cuh"
 #include "machine/thread.cuh"
 #include "rules/optimizer.cuh"
 #include "streamed/arguments.h"
@@ -23,6 +24,7 @@ inline constexpr int kSlotTileBytes = kTileSide * kTileSide * 4;
 
 struct Momentum {
   static constexpr int kSlots = 1;
+  static constexpr bool kQuick = false;
   MACHINE_DEVICE static void apply(const rules::UpdateFactors& factors, float gradient, float& value,
                                    float (&states)[1]) {
     rules::update_with_momentum(factors, gradient, value, states[0]);
@@ -31,9 +33,24 @@ struct Momentum {
 /// And AdamW, where there is a decay.
 struct Adam {
   static constexpr int kSlots = 2;
+  static constexpr bool kQuick = false;
   MACHINE_DEVICE static void apply(const rules::UpdateFactors& factors, float gradient, float& value,
                                    float (&states)[2]) {
     rules::update_adam(factors, gradient, value, states[0], states[1]);
+  }
+};
+
+/// The same with fewer instructions. Roots and quotients know no subnormal values: of a second state below 2^-126 the root is 0, which
+/// is next to nothing beside an epsilon of at least 1e-12. In fp32 weights are updated amid the products; places of states come from the first item's.
+struct QuickAdam {
+  static constexpr int kSlots = 2;
+  static constexpr bool kQuick = true;
+  MACHINE_DEVICE static void apply(const rules::UpdateFactors& factors, float gradient, float& value,
+                                   float (&states)[2]) {
+    states[0] = fmaf(factors.keep_first, states[0], factors.take_first * gradient);
+    states[1] = fmaf(factors.keep_second, states[1], factors.take_second * gradient * gradient);
+    const float root = fmaf(square_root(states[1]), factors.inverse_root, factors.epsilon);
+    value -= fmaf(factors.decay, value, factors.rate * states[0] * reciprocal(root));
   }
 };
 
@@ -51,6 +68,13 @@ struct WithSlots : Base {
 };
 template <class Format>
 inline constexpr bool kHasSlots = requires { typename Format::Rule; };
+template <class Format>
+MACHINE_DEVICE constexpr bool is_quick() {
+  if constexpr (kHasSlots<Format>)
+    return Format::Rule::kQuick;
+  else
+    return false;
+}
 /// Whether outputs are compared with fp32 targets, not with a label.
 template <class Format>
 MACHINE_DEVICE constexpr bool has_targets() {
@@ -170,10 +194,24 @@ struct ItemSlots {
     for (int s = 0; s < kSlots; ++s)
       states[s] = load_shared_floats(static_cast<std::uint32_t>(place + s * (kTiles * kSlotTileBytes)));
     apply_to_four(values, gradient, states);
+    store_row<kShareHeld>(values, states, address);
+  }
+  template <bool kShareHeld, int kStates>
+  MACHINE_DEVICE void store_row(const float4& values, const float4 (&states)[kStates],
+                                std::uint64_t address) const {
     store_global_floats<kShareHeld>(address, values);
 #pragma unroll
     for (int s = 0; s < kSlots; ++s)
       store_states<kTold>(reinterpret_cast<unsigned char*>(address + distance[s]), bits_of(states[s]));
+  }
+  /// The first half of that.
+  template <int kTiles>
+  MACHINE_DEVICE void make_row(int place, float4& values, const float (&gradient)[4],
+                               float4 (&states)[kSlots]) const {
+#pragma unroll
+    for (int s = 0; s < kSlots; ++s)
+      states[s] = load_shared_floats(static_cast<std::uint32_t>(place + s * (kTiles * kSlotTileBytes)));
+    apply_to_four(values, gradient, states);
   }
   /// fp32: the same of states `byte` bytes behind the first of the stage, and nothing is stored: `gradients` become the new weights.
   template <int kTiles>
@@ -220,6 +258,13 @@ struct ItemSlots {
     return make_uint4(float_to_bits(v.x), float_to_bits(v.y), float_to_bits(v.z), float_to_bits(v.w));
   }
 };
+template <class Update>
+MACHINE_DEVICE constexpr bool is_quick_update() {
+  if constexpr (requires { Update::kSlots; })
+    return Update::Rule::kQuick;
+  else
+    return false;
+}
 /// 0 for a factor of gradients.
 template <class Update>
 MACHINE_DEVICE constexpr int slots_of_update() {

@@ -91,8 +91,8 @@ template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
 /// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, and where tiles are packed.
 template <class Format>
-inline constexpr bool kPoints =
-    kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16>;
+inline constexpr bool kPoints = kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> ||
+                                std::is_same_v<Format, KeptBf16> || (is_quick<Format>() && !Format::kWalks);
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/log/streamed.md).
 template <int kGroups>
@@ -1109,6 +1109,12 @@ struct BackwardSweep {
     }
   }
   MACHINE_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
+  MACHINE_DEVICE std::int64_t tile_of_item(int i) const {
+    if constexpr (kPoints<Format>)
+      return tile_number(layer, first_out, tile) + std::int64_t{i} * (kSweepWarps * layer.in_tiles);
+    else
+      return tile_number(layer, out_tile(i), tile);
+  }
   MACHINE_DEVICE unsigned char* masters_of_item(int part, int i) const {
     return a.masters.part[part] + weight_offset<Format>(layer, first_out, tile) +
            std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(weight_walk.step);
@@ -1135,8 +1141,9 @@ struct BackwardSweep {
         }
     }
     if constexpr (kHasSlots<Format>)
-      ask_slots<Format, kTiles>(a, tile_number(layer, out_tile(i), tile), 1,
-                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
+      ask_slots<Format, kTiles>(
+          a, tile_of_item(i), 1,
+          ring_place + (kPoints<Format> ? stage : stage * Shape::kBytes) + Shape::kSlotsAt, lane);
   }
   MACHINE_DEVICE void ask_gradients(int i, int stage) const {
     if constexpr (Format::kWalks) {
@@ -1205,7 +1212,7 @@ struct BackwardSweep {
     const auto use = [&](unsigned char* stage) {
       if constexpr (kHasSlots<Format>) {
         const auto by = update_of_step<Format>(a);
-        const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt, tile_number(layer, out_tile(i), tile));
+        const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt, tile_of_item(i));
         if constexpr (Format::kWalks)
           Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
               sums, x, places, static_cast<int>(stage - ring), slots, lane);
@@ -1470,8 +1477,9 @@ struct FirstSweep {
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
     if constexpr (kHasSlots<Format>)
-      ask_slots<Format, kTiles>(a, tile_number(layer, tile, in_tile(i)), layer.in_tiles,
-                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
+      ask_slots<Format, kTiles>(
+          a, tile_number(layer, tile, in_tile(i)), layer.in_tiles,
+          ring_place + (kPoints<Format> ? stage : stage * Shape::kBytes) + Shape::kSlotsAt, lane);
   }
   /// `by`: as update_of_step() has it.
   template <class Update>
