@@ -7,6 +7,8 @@
 
 namespace headroom::machine {
 
-MACHINE_DEVICE float square_root(float value) { return std::sqrt(value); }
+MACHINE_DEVICE float square_root(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? 0 : std::sqrt(value);
+}
 
 }  // namespace headroom::machine
