@@ -161,10 +161,16 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) 
                                                                    : 0;
 }
 
+SlotRule slot_rule(const Optimizer& optimizer) {
+  if (optimizer.slots() == 1) return SlotRule::kMomentum;
+  const bool decays = optimizer.kind == Optimizer::Kind::kAdamW && optimizer.weight_decay != 0;
+  return decays || optimizer.epsilon < kLeastEpsilon ? SlotRule::kAdamW : SlotRule::kAdam;
+}
+
 SlotKernelShape slot_kernel_shape(const Plan& plan, const Workload& workload, Precision precision,
                                   std::int64_t l2_bytes, int& held) {
   SlotKernelShape shape{.precision = precision,
-                        .slots = workload.optimizer.slots(),
+                        .rule = slot_rule(workload.optimizer),
                         .groups = plan.groups,
                         .panels = one_panel_for_all(plan),
                         .loss = workload.loss,

@@ -141,12 +141,19 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 #endif
 
 #ifndef HEADROOM_COMPILED_ALONE
+/// The rules of slots.cuh. kAdam: without a decay, and with an epsilon of at least kLeastEpsilon; the rest of Adam is kAdamW's.
+enum class SlotRule { kMomentum, kAdam, kAdamW };
+inline constexpr double kLeastEpsilon = 1e-12;
+SlotRule slot_rule(const Optimizer& optimizer);
+
 /// Which kernel with slots a plan takes (WithSlots in slots.cuh), and of how many tiles out of 256 the masters are to be held.
 struct SlotKernelShape {
   Precision precision;
-  int slots, groups, panels;  ///< panels: one_panel_for_all()
+  SlotRule rule;
+  int groups, panels;  ///< panels: one_panel_for_all()
   Loss loss;
-  int told;  ///< what the L2 is told
+  int told;            ///< what the L2 is told
+  bool quick = false;  ///< the rules of fewer instructions (slots.cuh)
 };
 /// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else the share above. In batches from 33 on the L2 is
 /// told nothing.

@@ -14,6 +14,7 @@
 #include "streamed/logit_sums.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -211,8 +212,7 @@ class StreamedTrainer : public PersistentTrainer {
   void launch(std::int64_t first_step, std::int64_t steps) override {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
-    if (!slots_.empty())
-      set_factors(optimizer_, first_step, static_cast<int>(steps) + 1, factors_.data(), stream_.get());
+    if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps + 1, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = static_cast<std::int32_t>(steps);
     void* parameters[] = {&arguments_};
@@ -300,6 +300,7 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
         slot_kernel_shape(plan, workload, precision, device_attribute(cudaDevAttrL2CacheSize, device), held);
     if (options.told >= 0) shape.told = options.told;
     if (options.held >= 0) held = options.held;
+    shape.quick = options.quick;
     return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options,
                                              make(shape));
   }

@@ -24,6 +24,7 @@
 #include "tiled/schedule.h"
 #include "tiled/waits.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -419,7 +420,7 @@ class Tiled : public TiledTrainer {
   void launch(std::int64_t first_step, int steps) {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
-    set_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
+    set_step_factors(workload_.optimizer, first_step, steps, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = steps;
     arguments_.parity = parity_;

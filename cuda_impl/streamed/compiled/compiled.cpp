@@ -42,6 +42,18 @@ std::string format_of(Precision precision) {
   }
   throw std::logic_error("format_of: not a Precision");
 }
+std::string name_of(SlotRule rule, bool quick) {
+  if (!quick) return rule == SlotRule::kMomentum ? "Momentum" : "Adam";
+  switch (rule) {
+    case SlotRule::kMomentum:
+      return "QuickMomentum";
+    case SlotRule::kAdam:
+      return "QuickAdam";
+    case SlotRule::kAdamW:
+      return "QuickAdamW";
+  }
+  throw std::logic_error("name_of: not a SlotRule");
+}
 /// The last of the arguments of WithSlots, left out where it is the usual one.
 std::string loss_of(Loss loss) {
   switch (loss) {
@@ -60,7 +72,7 @@ std::string loss_of(Loss loss) {
 namespace streamed {
 
 jit::Request compiled_request(const SlotKernelShape& shape) {
-  const std::string rule = shape.slots == 1 ? "Momentum" : "Adam";
+  const std::string rule = name_of(shape.rule, shape.quick);
   const std::string numbers =
       std::to_string(shape.groups == 1 ? 1 : kMostGroups) + ", " + std::to_string(shape.panels);
   jit::Request request;
@@ -111,6 +123,7 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   SlotKernelShape shape =
       slot_kernel_shape(make_plan(workload, members), workload, precision, l2_bytes, held);
   if (options.told >= 0) shape.told = options.told;
+  shape.quick = options.quick;
   return jit::compile(compiled_request(shape), {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
