@@ -67,7 +67,8 @@ void add_with_arguments(Kernels& kernels) {
 void add_with_constants(Kernels& kernels) {
   const auto add = [&](const char* name, Precision precision, Kernel kernel) {
     const ResidentOptions options{.kernel = kernel, .plan_form = PlanForm::kConstants};
-    kernels[std::string(name) + " " + std::string(to_string(precision))] = [=] {
+    const char* const divided = kernel == Kernel::kColumns ? "columns " : "slices ";
+    kernels[divided + std::string(name) + " " + std::string(to_string(precision))] = [=] {
       return compile_resident(parse_workload_name(name), precision, kH200, folder_of_kept_kernels(), options);
     };
   };
