@@ -33,7 +33,8 @@ SHARDS = 4
 SANITIZERS = ("racecheck", "memcheck", "synccheck")  # the slowest first
 SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
-# The vendor's library and kernels that are compiled when a trainer is made hold no PTX.
+# The vendor's library holds no PTX to compile, so nothing in its tests can run that way; nor can kernels that are
+# compiled at set-up, which are machine code.
 WITHOUT_PTX = ("cublaslt_test", "cuda_resident_tests", "cuda_compiled_resident_tests")
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"
@@ -388,9 +389,11 @@ def main():
     print(f"logs: {options.logs}", flush=True)
     folders = [folder for folder in (options.torch_libraries, os.environ.get("LD_LIBRARY_PATH")) if folder]
     environment = {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
+    # Programs and shards compile each kernel once (tests/cuda/kept_kernels.h).
+    environment["HEADROOM_TEST_CUBINS"] = os.environ.get(
+        "HEADROOM_TEST_CUBINS", str(options.logs.resolve() / "cubins")
+    )
     if options.compile_first:
-        # tests/cuda/kept_kernels.h
-        environment["HEADROOM_TEST_CUBINS"] = os.environ.get("HEADROOM_TEST_CUBINS", str(options.logs))
         compile_kernels(options.build, options.logs, environment)
     parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
     with_pytest = "tests" in parts or options.parts == "pytest"
