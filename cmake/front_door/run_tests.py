@@ -33,8 +33,9 @@ SHARDS = 4
 SANITIZERS = ("racecheck", "memcheck", "synccheck")  # the slowest first
 SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
-# The vendor's library holds no PTX to compile, so nothing in its tests can run that way.
-WITHOUT_PTX = ("cublaslt_test",)
+# The vendor's library holds no PTX to compile, so nothing in its tests can run that way; nor can kernels that are
+# compiled at set-up, which are machine code.
+WITHOUT_PTX = ("cublaslt_test", "cuda_fused_tests")
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.
@@ -373,6 +374,10 @@ def main():
     print(f"logs: {options.logs}", flush=True)
     folders = [folder for folder in (options.torch_libraries, os.environ.get("LD_LIBRARY_PATH")) if folder]
     environment = {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
+    # Programs and shards compile each kernel once (tests/cuda/kept_kernels.h).
+    environment["HEADROOM_TEST_CUBINS"] = os.environ.get(
+        "HEADROOM_TEST_CUBINS", str(options.logs.resolve() / "cubins")
+    )
     parts = [part for part in ("tests", *SANITIZERS, "ptx_jit") if part in options.parts.split(",")]
     with_pytest = "tests" in parts or options.parts == "pytest"
     jobs = list(pytest_jobs(options.root)) if with_pytest else []

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "resident/block_arguments.h"
 #include "resident/column_arguments.h"
@@ -25,10 +24,8 @@ static_assert(alignof(resident::SliceArguments) <= 16 && alignof(resident::Patch
 
 }  // namespace
 
-void call_kernel(const void* kernel, const void* argument) {
-  AnyArguments arguments;
-  std::memcpy(arguments.bytes, argument, sizeof arguments.bytes);
-  reinterpret_cast<void (*)(AnyArguments)>(const_cast<void*>(kernel))(arguments);
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<AnyArguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated

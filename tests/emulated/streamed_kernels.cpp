@@ -4,9 +4,8 @@
 namespace headroom::emulated {
 
 /// All kernels of cuda-streamed that are launched by a pointer have the same one parameter.
-void call_kernel(const void* kernel, const void* argument) {
-  reinterpret_cast<void (*)(streamed::Arguments)>(const_cast<void*>(kernel))(
-      *static_cast<const streamed::Arguments*>(argument));
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<streamed::Arguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated
