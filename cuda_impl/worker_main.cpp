@@ -118,12 +118,16 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device);
+             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for large weights: each is read once forward, and read and written once backward"},
+           "our kernel for large weights: each is read once forward, and read and written once backward",
+       .compiles = true,
+       .compile = compiled_ahead<streamed::Limits>(
+           "cuda-streamed", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "cuda-fused",
        .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
@@ -172,19 +176,6 @@ WorkerDescription describe(int device) {
        .compiles = true,
        .compile = compiled_ahead<resident::Limits>(
            "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
-      {.name = "cuda-streamed-compiled",
-       .precisions = all_precisions(streamed_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
-                                                   request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
-       .compiles = true,
-       .compile = compiled_ahead<streamed::Limits>(
-           "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

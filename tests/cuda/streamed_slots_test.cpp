@@ -1,5 +1,4 @@
-// cuda-streamed with an optimizer's slots against the oracle: momentum, Adam and AdamW, in every precision. On a GPU its kernels are
-// compiled when a trainer is made; tests/emulated has instances of them.
+// cuda-streamed with an optimizer's slots against the oracle: momentum, Adam and AdamW, in every precision.
 //
 // Tests named Small also run where the CPU plays the GPU.
 #include <gtest/gtest.h>
@@ -9,15 +8,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kept_streamed_trainer.h"
 #include "not_finite.h"
 #include "step_check.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
-#ifdef HEADROOM_EMULATED
-#include "streamed_slot_kernels.h"
-#else
-#include "kept_streamed_trainer.h"
-#endif
 
 namespace headroom {
 namespace {
@@ -32,13 +27,8 @@ std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision pre
                                       int told = -1, int held = -1) {
   const StreamedOptions options{
       .wait_seconds = kLongWaitSeconds, .most_members = members, .told = told, .held = held};
-#ifdef HEADROOM_EMULATED
-  return make_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
-                               options, emulated::streamed_slot_kernel);
-#else
-  return make_compiled_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial,
-                                        0, folder_of_kept_kernels(), options);
-#endif
+  return make_kept_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
+                                    options);
 }
 
 class StreamedSlots : public testing::TestWithParam<Precision> {};
@@ -188,13 +178,11 @@ TEST_P(StreamedSlots, TwoRunsGiveTheSameBitsHoweverTheyAreCut) {
 #endif
 
 TEST(StreamedSlotsPlan, ToldTheL2ByTheBytesOfTheMasters) {
-  constexpr std::int64_t kL2 = streamed::kUsualL2Bytes;
   const auto shape = [&](const char* name, Precision precision) {
-    const Workload workload = parse_workload_name(name);
-    int held = -1;
     const auto found =
-        streamed::slot_kernel_shape(streamed::make_plan(workload, kH200), workload, precision, kL2, held);
-    return std::vector<int>{found.slots, found.groups, found.panels, found.told, held};
+        streamed::plan_with_kernel(parse_workload_name(name), precision, kH200, streamed::kUsualL2Bytes);
+    return std::vector<int>{found.kernel.slots, found.kernel.groups, found.kernel.panels, found.kernel.told,
+                            found.held};
   };
   EXPECT_EQ(shape("mlp-784x2048x2048x2048x10-b32-adam", Precision::kBf16),
             (std::vector<int>{2, 1, 1, 1, 256}));
@@ -205,16 +193,6 @@ TEST(StreamedSlotsPlan, ToldTheL2ByTheBytesOfTheMasters) {
   EXPECT_EQ(shape("mlp-784x2048x2048x2048x10-b100-adam", Precision::kFp16),
             (std::vector<int>{2, 4, 0, 0, 0}));
 }
-TEST(StreamedSlotsPlan, RefusesWithTheReason) {
-  for (const auto& [name, reason] : {std::pair{"mlp-8x8x8-b4", "plain sgd"},
-                                     {"mlp-8x8x8-b4-tanh-adam", "tanh"},
-                                     {"mlp-8x8x8-b4-mse", "plain sgd"}}) {
-    const auto refused = streamed::cannot_stream_slots(parse_workload_name(name));
-    ASSERT_TRUE(refused.has_value()) << name;
-    EXPECT_NE(refused->find(reason), std::string::npos) << *refused;
-  }
-  EXPECT_FALSE(streamed::cannot_stream_slots(parse_workload_name("mlp-8x8x8-b4-adamw")));
-}
 TEST(StreamedSlotsPlan, CountsTheBytesOfAStep) {
   const auto bytes = [](const char* name, Precision precision) {
     return streamed::weight_bytes_per_step(parse_workload_name(name), precision);
@@ -223,34 +201,6 @@ TEST(StreamedSlotsPlan, CountsTheBytesOfAStep) {
   EXPECT_EQ(bytes("mlp-1000x2000x3000x10-b32-adam", Precision::kBf16), 26 * weights - 2 * 2e6);
   EXPECT_EQ(bytes("mlp-1000x2000x3000x10-b32-momentum0.9", Precision::kFp32), 20 * weights - 4 * 2e6);
 }
-
-#ifndef HEADROOM_EMULATED
-/// More of them only where they are to be kept; where the L2 is told what a variable says, the two that are timed so.
-TEST_P(StreamedSlots, RequestsCompileWithoutAGpu) {
-  const std::string folder = folder_of_kept_kernels();
-  std::vector<Case> all;
-  if (GetParam() == Precision::kBf16 || !folder.empty())
-    all.push_back({"mlp-784x4096x4096x4096x10-b32-adam", 0});
-  if (!folder.empty()) {
-    all.push_back({"mlp-784x2048x2048x2048x10-b32-adam", 0});
-  }
-  const int told = number_of_variable("HEADROOM_STREAMED_TOLD");
-  if (!folder.empty() && told < 0) {
-    for (const Case& of : kSmall) all.push_back(of);
-    for (const char* loss : {"mse-adam", "bce-adam"})
-      for (const auto& [name, members] : {Case{"mlp-33x40x17x5-b17-", 2}, {"mlp-20x40x70x100-b20-", 3}})
-        all.push_back({name + std::string(loss), members});
-  }
-  for (const auto& [name, members] : all) try {
-      EXPECT_GT(compile_streamed(parse_workload_name(name), GetParam(), kH200, folder,
-                                 streamed::kUsualL2Bytes, {.most_members = members, .told = told})
-                    .registers,
-                0);
-    } catch (const UnsupportedError& error) {
-      GTEST_SKIP() << error.what();
-    }
-}
-#endif
 
 }  // namespace
 }  // namespace headroom
