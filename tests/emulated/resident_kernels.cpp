@@ -1,6 +1,5 @@
 // The kernels of cuda-resident that tests have in place of a compiler, and how one is called.
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -70,10 +69,8 @@ const resident::KernelMaker& resident_kernels() {
   return maker;
 }
 
-void call_kernel(const void* kernel, const void* argument) {
-  AnyArguments arguments;
-  std::memcpy(arguments.bytes, argument, sizeof arguments.bytes);
-  reinterpret_cast<void (*)(AnyArguments)>(const_cast<void*>(kernel))(arguments);
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<AnyArguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated
