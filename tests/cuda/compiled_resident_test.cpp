@@ -94,6 +94,7 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
   for (const char* name : {"mlp-784x256x10-b32", "mlp-784x256x256x256x256x10-b32"})
     cells.push_back({{name, Precision::kBf16}, Kernel::kColumns});
   cells.push_back({{"mlp-33x24x17x120x9x5-b17", Precision::kFp16}, Kernel::kColumns});
+  cells.push_back({{"mlp-784x256x256x256x10-b64", Precision::kBf16}, Kernel::kColumns});
   cells.push_back({kSlices.front(), Kernel::kSlices});
   cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kBf16}, Kernel::kColumns});
   cells.push_back({{"mlp-784x128x128x128x10-b32-adam", Precision::kFp32}, Kernel::kSlices});
@@ -109,6 +110,8 @@ TEST(CompiledResident, RequestsCompileWithoutAGpu) {
       for (const char* name : kColumnsWithSlots) cells.push_back({{name, precision}, Kernel::kColumns});
       for (const char* name : kSmallColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
       for (const char* name : kColumnsWithRules) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kSmallHalves) cells.push_back({{name, precision}, Kernel::kColumns});
+      for (const char* name : kHalves) cells.push_back({{name, precision}, Kernel::kColumns});
     }
     for (const auto* cases : {&kSmallSlots, &kSlots})
       for (const SlotCase& of : *cases)

@@ -33,4 +33,8 @@ std::shared_ptr<const resident::PlanKernel> column_instance(const resident::Colu
 std::shared_ptr<const resident::PlanKernel> column_kernel_of_rules(const resident::ColumnPlan& plan,
                                                                    Precision precision);
 
+/// column_halves_kernels.cpp: with batches over 32.
+std::shared_ptr<const resident::PlanKernel> column_kernel_of_halves(const resident::ColumnPlan& plan,
+                                                                    Precision precision);
+
 }  // namespace headroom::emulated

@@ -11,6 +11,7 @@
 namespace headroom::emulated {
 std::shared_ptr<const resident::PlanKernel> column_kernel(const resident::ColumnPlan& plan,
                                                           Precision precision) {
+  if (plan.shape.halves > 1) return column_kernel_of_halves(plan, precision);
   if (plan.shape.activation != 0 || plan.shape.loss != 0) return column_kernel_of_rules(plan, precision);
   if (precision == Precision::kFp16)
     return column_instance<resident::SliceFp16, ColumnShape{1, 16, 1, 3, 1}, ColumnShape{2, 16, 1, 3, 2},

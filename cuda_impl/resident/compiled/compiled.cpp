@@ -50,7 +50,7 @@ class AheadKernel : public PlanKernel {
 };
 
 int threads_of(const SlicePlan& plan, Precision precision) { return slice_kernel(precision, plan).threads; }
-int threads_of(const ColumnPlan& plan, Precision) { return plan.threads; }
+int threads_of(const ColumnPlan&, Precision) { return kColumnThreads; }
 int threads_of(const SlotPlan& plan, Precision) { return plan.threads; }
 
 class Maker : public KernelMaker {
@@ -191,10 +191,11 @@ jit::Request compiled_request(const SlicePlan& plan, Precision precision) {
 
 jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
   const ColumnShape& shape = plan.shape;
-  const std::string numbers =
-      "{" + number(shape.hidden) + ", " + number(shape.members) + ", " + number(shape.clusters) + ", " +
-      number(shape.input_pairs) + ", " + number(shape.register_masters) + ", " + number(shape.slots) + ", " +
-      number(shape.memory_slots) + ", " + number(shape.activation) + ", " + number(shape.loss) + "}";
+  const std::string numbers = "{" + number(shape.hidden) + ", " + number(shape.members) + ", " +
+                              number(shape.clusters) + ", " + number(shape.input_pairs) + ", " +
+                              number(shape.register_masters) + ", " + number(shape.slots) + ", " +
+                              number(shape.memory_slots) + ", " + number(shape.activation) + ", " +
+                              number(shape.loss) + ", " + number(shape.halves) + "}";
   jit::Request request;
   request.headers = {"resident/column_step.cuh"};
   request.kernel = "headroom::resident::column_steps<headroom::resident::ColumnStep<headroom::resident::" +
@@ -211,6 +212,8 @@ jit::Request compiled_request(const ColumnPlan& plan, Precision precision) {
     request.options = {"--prec-div=false", "--prec-sqrt=false", "--ftz=true"};
     request.most_local_bytes = 128;  // GELU at 256 columns; with Adam alone 8 there in fp16
   }
+  if (shape.halves > 1)
+    request.most_local_bytes = 128;  // at 256 columns, most of it addresses, which stay for the whole launch
   return request;
 }
 
