@@ -914,16 +914,16 @@ class ColumnStep {
         const Product product = load_rows(layer);
         const float2 bias = load_bias(layer);
         if (layer == kHidden && !kSecondIsInH2) await_own(read_barrier(2), parity_);
-#pragma unroll
+#pragma unroll 1
         for (int half = 0; half < kHalves; ++half) {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
-          multiply(sum[half], product, columns, bias);
-          hidden[half] = activated(sum[half]);
-          kept[half] = kept_of(sum[half], hidden[half]);
-          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, hidden[half]);
+          float sums[4];
+          multiply(sums, product, columns, bias);
+          const Two made = activated(sums), left = kept_of(sums, made);
+          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, made);
           if (kKeepsSums && layer == kHidden)
-            publish(a, lane, hidden_exchange(layer), last_sums(), half, kept[half]);
-          if (layer < kHidden) keep_own(layer, half, hidden[half], kept[half]);
+            publish(a, lane, hidden_exchange(layer), last_sums(), half, left);
+          if (layer < kHidden) keep_own(layer, half, made, left);
           expect_next(hidden_exchange(layer - 1), half);
         }
         expect_next_rows(layer);
@@ -941,20 +941,21 @@ class ColumnStep {
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
         Two below[kHalves];
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) below[half] = kept_two(kept_tile(layer - 1), half);
+        if constexpr (kHalves == 1) below[0] = kept_two(kept_tile(layer - 1), 0);
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
         }
         if (layer >= 4) await_own(read_barrier(layer + 1), parity_);
-#pragma unroll
+#pragma unroll 1
         for (int half = 0; half < kHalves; ++half) {
           const bool is_last = half == kHalves - 1;
+          const Two beneath = kHalves == 1 ? below[0] : kept_two(kept_tile(layer - 1), half);
           take(a, gradient_exchange(layer), gradient_tiles(layer), half, columns);
           if (layer == 2 && is_last) say_taken(layer);
-          multiply(sum[half], product, columns);
-          const Two gradient = passed_back(sum[half], below[half]);
+          float sums[4];
+          multiply(sums, product, columns);
+          const Two gradient = passed_back(sums, beneath);
           if (layer > 2) {
             publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), half, gradient);
             if (is_last) say_taken(layer);

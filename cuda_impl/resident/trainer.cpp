@@ -255,14 +255,14 @@ bool keeps_slots_outside(const Workload& workload, Precision precision, const Li
 }
 
 /// What no kernel takes.
-void require_a_shape_with_kernels(const Workload& workload, bool is_compiled) {
+void require_a_shape_with_kernels(const Workload& workload, bool is_for_columns) {
   const auto require = [](bool fits, const std::string& what, const std::string& takes) {
     if (!fits) throw UnsupportedError("cuda-resident: " + what + "; it trains " + takes);
   };
   const auto layers = workload.layers();
   require(layers >= 2 && layers <= resident::kMaxLayers, std::to_string(layers) + " layers",
           "2 to " + std::to_string(resident::kMaxLayers));
-  const int most_rows = is_compiled ? kMostColumnRows : kGroupRows;
+  const int most_rows = is_for_columns ? kMostColumnRows : kGroupRows;
   require(workload.batch_size <= most_rows, "batch size " + std::to_string(workload.batch_size),
           "up to " + std::to_string(most_rows));
   const std::string outputs = workload.loss == Loss::kCrossEntropy ? " classes" : " outputs";
@@ -274,7 +274,9 @@ void require_a_shape_with_kernels(const Workload& workload, bool is_compiled) {
 /// several times faster than the patch kernel at the widths that both take.
 Program choose_program(const Workload& workload, Precision precision, const Limits& limits,
                        const ResidentOptions& options, const KernelMaker* maker) {
-  require_a_shape_with_kernels(workload, maker != nullptr);
+  // Batches over 32 in columns have not run on a GPU yet, so they have to be asked for.
+  require_a_shape_with_kernels(workload,
+                               maker != nullptr && options.kernel == ResidentOptions::Kernel::kColumns);
   std::vector<Form> forms = {Form::kGrid};
   if (widest_hidden(workload) <= kMaxCluster * kSliceColumns) forms = {Form::kCluster, Form::kGrid};
   if (options.form == ResidentOptions::Form::kCluster) forms = {Form::kCluster};
