@@ -724,6 +724,16 @@ class ColumnStep {
 
   /// Of the first half, or of the second.
   MACHINE_DEVICE int group(int half = 0) const { return half * kColumnGroups + warp_ - kWarps; }
+  /// visit(half). Two are a loop: code that a step executes once is fetched anew in every step.
+  template <class Visit>
+  MACHINE_DEVICE static void for_halves(Visit&& visit) {
+    if constexpr (kHalves == 1) {
+      visit(0);
+    } else {
+#pragma unroll 1
+      for (int half = 0; half < kHalves; ++half) visit(half);
+    }
+  }
   /// Of columns g and g + 8 of this member's 16, two rows each.
   struct Two {
     std::uint32_t first, second;
@@ -846,18 +856,12 @@ class ColumnStep {
                   exchange);
     const unsigned char* place = tiles + group(half) * kGroupTiles + lane_ * 16;
 #pragma unroll
-    for (int i = 0; i < kMembers / 2; ++i) read_two_members(place, i, columns);
-  }
-  MACHINE_DEVICE static void read_two_members(const unsigned char* place, int i, Columns& columns) {
-    std::uint32_t word[4];
-    load_matrices_transposed(place + i * 512, word);
+    for (int i = 0; i < kMembers / 2; ++i) {
+      std::uint32_t word[4];
+      load_matrices_transposed(place + i * 512, word);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
-  }
-  MACHINE_DEVICE static void keep_two_members(unsigned char* place, int i, const Columns& columns) {
-    const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1], columns.word[4 * i + 2],
-                                   columns.word[4 * i + 3]};
-    store_matrices_transposed(place + i * 512, word);
+      for (int j = 0; j < 4; ++j) columns.word[4 * i + j] = word[j];
+    }
   }
   /// When the buffer is taken and what depends on it is on its way. A completed phase stays visible until the next one is
   /// complete too.
@@ -895,8 +899,8 @@ class ColumnStep {
       begin_step(step);
       next_batch(a);
       Labels labels;
-      if constexpr (kHalves == 1) labels = load_labels(a);  // with two there are no registers to keep them
-      step_sync();                                          // 1
+      if constexpr (kHalves == 1) labels = load_labels(a, 0);
+      step_sync();  // 1
       float sum[kHalves][4];
       make_first(a, x, sum);
       Two hidden[kHalves], kept[kHalves];
@@ -920,23 +924,20 @@ class ColumnStep {
         const Product product = load_rows(layer);
         const float2 bias = load_bias(layer);
         if (layer == kHidden && !kSecondIsInH2) await_own(read_barrier(2), parity_);
-#pragma unroll 1
-        for (int half = 0; half < kHalves; ++half) {
+        for_halves([&](int half) {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
-          float sums[4];
-          multiply(sums, product, columns, bias);
-          const Two made = activated(sums), left = kept_of(sums, made);
-          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, made);
+          multiply(sum[0], product, columns, bias);
+          hidden[0] = activated(sum[0]), kept[0] = kept_of(sum[0], hidden[0]);
+          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, hidden[0]);
           if (kKeepsSums && layer == kHidden)
-            publish(a, lane, hidden_exchange(layer), last_sums(), half, left);
-          if (layer < kHidden) keep_own(layer, half, made, left);
+            publish(a, lane, hidden_exchange(layer), last_sums(), half, kept[0]);
+          if (layer < kHidden) keep_own(layer, half, hidden[0], kept[0]);
           expect_next(hidden_exchange(layer - 1), half);
-        }
+        });
         expect_next_rows(layer);
       }
 
       if constexpr (kLastIsLate) await_own(last_barrier(kLastUpdated), parity_);
-      if constexpr (kHalves > 1) labels = load_labels(a);
       loss(a, lane, labels, kept);
       const bool goes_on = step + 1 < a.steps;
       if (kHidden <= 2) {
@@ -946,22 +947,20 @@ class ColumnStep {
 #pragma unroll
       for (int layer = kHidden - 1; layer >= 2; --layer) {
         const Product product = load_product(layer - 2);
-        Two below[kHalves];
-        if constexpr (kHalves == 1) below[0] = kept_two(kept_tile(layer - 1), 0);
+        Two below;
+        if constexpr (kHalves == 1) below = kept_two(kept_tile(layer - 1), 0);
         if (layer == 2) {
           if (goes_on) await_own(staging_barrier(0), static_cast<std::uint32_t>(step + 1) & 1);
           x = load_input_rows();
         }
         if (layer >= 4) await_own(read_barrier(layer + 1), parity_);
-#pragma unroll 1
-        for (int half = 0; half < kHalves; ++half) {
+        for_halves([&](int half) {
           const bool is_last = half == kHalves - 1;
-          const Two beneath = kHalves == 1 ? below[0] : kept_two(kept_tile(layer - 1), half);
+          if constexpr (kHalves > 1) below = kept_two(kept_tile(layer - 1), half);
           take(a, gradient_exchange(layer), gradient_tiles(layer), half, columns);
           if (layer == 2 && is_last) say_taken(layer);
-          float sums[4];
-          multiply(sums, product, columns);
-          const Two gradient = passed_back(sums, beneath);
+          multiply(sum[0], product, columns);
+          const Two gradient = passed_back(sum[0], below);
           if (layer > 2) {
             publish(a, lane, gradient_exchange(layer - 1), gradient_tiles(layer - 1), half, gradient);
             if (is_last) say_taken(layer);
@@ -969,7 +968,7 @@ class ColumnStep {
           } else {
             keep_two(first_gradient(), half, gradient);
           }
-        }
+        });
       }
       if (waiter_.timed_out && lane_ == 0) timed_out_words()[group()] = 1;
       step_sync();  // 2
@@ -1046,151 +1045,120 @@ class ColumnStep {
     }
   }
 
-  /// -1 of a row that there is not.
+  /// Of this lane's two rows; -1 of a row that there is not.
   struct Labels {
-    int row[kHalves][2];
+    int row[2];
   };
-  MACHINE_DEVICE Labels load_labels(const Arguments& a) const {
+  MACHINE_DEVICE Labels load_labels(const Arguments& a, int half) const {
     Labels labels;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = first_row(half) + i;
-        labels.row[half][i] = kHasLabels && row < plan_of(a).batch
-                                  ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row]
-                                  : -1;
-      }
+    for (int i = 0; i < 2; ++i) {
+      const int row = first_row(half) + i;
+      labels.row[i] =
+          kHasLabels && row < plan_of(a).batch ? a.labels[std::int64_t{batch_} * plan_of(a).batch + row] : -1;
+    }
     return labels;
   }
   /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const Labels& labels,
-                           const Two (&own)[kHalves]) {
+  /// With two halves weights and labels are loaded for each: there are no registers to keep all of them.
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, Labels labels, const Two (&own)[kHalves]) {
     const int g = lane_ >> 2;
-    const Product last = load_product(kLastMatrix);
+    Product last;
+    if constexpr (kHalves == 1) last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
     std::uint32_t own_across[4];
-    if constexpr (kHidden > 1) {
+    const auto load_across = [&] {
 #pragma unroll
       for (int i = 0; i < kMembers; ++i)
         load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, across.weight[i]);
+    };
+    if constexpr (kHidden > 1) {
+      if constexpr (kHalves == 1) load_across();
     } else {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
     float2 bias = load_bias(kHidden + 1);  // those classes that are not there have no chance
-    float target[kHalves][4];
     if constexpr (kHasLabels) {
       if (g >= plan_of(a).classes) bias.x = -INFINITY;
       if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
-    } else {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) load_targets(a, half, target[half]);
     }
-    Columns columns[kHalves];
-    float logit[kHalves][4];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), half, columns[half]);
-      multiply(logit[half], last, columns[half], bias);
-    }
-    Product product;
-    if constexpr (kHidden > 1) product = load_product(kHidden - 2);
+    for_halves([&](int half) {
+      if constexpr (kHalves > 1) {
+        last = load_product(kLastMatrix);
+        if constexpr (kHidden > 1) load_across();
+        labels = load_labels(a, half);
+      }
+      float target[4];
+      if constexpr (!kHasLabels) load_targets(a, half, target);
+      Columns columns;
+      take(a, hidden_exchange(kHidden), hidden_tiles(kHidden), half, columns);
+      float logit[4];
+      multiply(logit, last, columns, bias);
+      Product product;
+      if constexpr (kHidden > 1) product = load_product(kHidden - 2);
 
-    // Classes g and g + 8 of two rows: a row is in eight lanes.
-    float gradient[kHalves][4], beneath[kHalves][4], row_sum[kHalves][2];
-    Two kept[kHalves];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+      // Classes g and g + 8 of two rows: a row is in eight lanes.
+      float gradient[4], beneath[4], row_sum[2];
       if constexpr (kHasLabels)
-        loss_of_labels(a, half, labels.row[half], logit[half], gradient[half], beneath[half], row_sum[half]);
+        loss_of_labels(a, half, labels.row, logit, gradient, beneath, row_sum);
       else
-        loss_of_targets(a, half, logit[half], target[half], gradient[half], row_sum[half]);
-      kept[half] = {Format::pack(gradient[half][0], gradient[half][1]),
-                    Format::pack(gradient[half][2], gradient[half][3])};
-    }
-    const auto keep_losses = [&] {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        keep_two(dlogits(), half, kept[half]);
-        if (kHasLabels && member_ == 0)
-#pragma unroll
-          for (int c = 0; c < 4; ++c)
-            if (g + 8 * (c >> 1) == labels.row[half][c & 1])
-              row_losses()[first_row(half) + (c & 1)] = make_float2(row_sum[half][c & 1], beneath[half][c]);
-        if (!kHasLabels && member_ == 0 && g == 0)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[half][i], 0);
-      }
-    };
-    // It is off the chain behind it; but with two halves there are no registers to keep this until then.
-    if constexpr (kHalves > 1) keep_losses();
-    std::uint32_t first_classes[kHalves], others[kHalves];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      first_classes[half] = transpose8x8(kept[half].first);
-      others[half] = transpose8x8(kept[half].second);
-    }
-    if constexpr (kHidden == 1) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
+        loss_of_targets(a, half, logit, target, gradient, row_sum);
+      const Two kept = {Format::pack(gradient[0], gradient[1]), Format::pack(gradient[2], gradient[3])};
+      const std::uint32_t first_classes = transpose8x8(kept.first), others = transpose8x8(kept.second);
+
+      if constexpr (kHidden == 1) {
         float sum[4] = {};
-        Format::product(sum, as_uint4(own_across), first_classes[half], others[half]);
-        keep_two(first_gradient(), half, passed_back(sum, own[half]));
-      }
-    } else {
-      // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
-      // once what the next product takes. Two halves' columns are read again, as there is no room for them in registers.
-      Two below[kHalves];
-      std::uint32_t sums[kHalves][4];  // of two members' columns
-      Chains chains[kHalves];
+        Format::product(sum, as_uint4(own_across), first_classes, others);
+        keep_two(first_gradient(), half, passed_back(sum, half == 0 ? own[0] : own[kHalves - 1]));
+      } else {
+        // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
+        // once what the next product takes.
+        const uint4 rows = make_uint4(first_classes, 0, others, 0);
+        const Two below = kept_two(kept_tile(kHidden - 1), half);
+        std::uint32_t sums[4];  // of two members' columns
+        Chains chains = begin_chains(0, 0);
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        below[half] = kept_two(kept_tile(kHidden - 1), half);
-        chains[half] = begin_chains(0, 0);
-      }
-#pragma unroll
-      for (int i = 0; i < kMembers; ++i)
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          if (kHalves > 1 && i % 2 == 0)
-            read_two_members(hidden_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16, i / 2,
-                             columns[half]);
-          const uint4 rows = make_uint4(first_classes[half], 0, others[half], 0);
+        for (int i = 0; i < kMembers; ++i) {
           if (kKeepsSums && i % 2 == 0)
             load_matrices_transposed(last_sums() + group(half) * kGroupTiles + lane_ * 16 + i / 2 * 512,
-                                     sums[half]);
+                                     sums);
 #pragma unroll
           for (int slice = 0; slice < 2; ++slice) {
             float sum[4] = {};
             Format::product(sum, rows, across.weight[i][2 * slice], across.weight[i][2 * slice + 1]);
-            std::uint32_t& word = columns[half].word[2 * i + slice];
-            word = passed_back(sum[0], sum[1], kKeepsSums ? sums[half][2 * (i % 2) + slice] : word);
+            std::uint32_t& word = columns.word[2 * i + slice];
+            word = passed_back(sum[0], sum[1], kKeepsSums ? sums[2 * (i % 2) + slice] : word);
           }
-          Format::product(chains[half].sum[i % 4], as_uint4(product.weight[i]), columns[half].word[2 * i],
-                          columns[half].word[2 * i + 1]);
-          if (kHalves > 1 && i % 2 == 1)
-            keep_two_members(gradient_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16, i / 2,
-                             columns[half]);
+          Format::product(chains.sum[i % 4], as_uint4(product.weight[i]), columns.word[2 * i],
+                          columns.word[2 * i + 1]);
         }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
         float sum[4];
-        chains[half].add(sum);
-        const Two next = passed_back(sum, below[half]);
+        chains.add(sum);
+        const Two next = passed_back(sum, below);
         if constexpr (kHidden > 2)
           publish(a, lane, gradient_exchange(kHidden - 1), gradient_tiles(kHidden - 1), half, next);
         else
           keep_two(first_gradient(), half, next);
-      }
-      // What updates take.
-      if constexpr (kHalves == 1) {
-        unsigned char* place = gradient_tiles(kHidden) + group() * kGroupTiles + lane_ * 16;
+        // What updates take.
+        unsigned char* place = gradient_tiles(kHidden) + group(half) * kGroupTiles + lane_ * 16;
 #pragma unroll
-        for (int i = 0; i < kMembers / 2; ++i) keep_two_members(place, i, columns[0]);
+        for (int i = 0; i < kMembers / 2; ++i) {
+          const std::uint32_t word[4] = {columns.word[4 * i], columns.word[4 * i + 1],
+                                         columns.word[4 * i + 2], columns.word[4 * i + 3]};
+          store_matrices_transposed(place + i * 512, word);
+        }
       }
-    }
-    expect_next(hidden_exchange(kHidden));
-    if constexpr (kHalves == 1) keep_losses();
+      expect_next(hidden_exchange(kHidden), half);
+      keep_two(dlogits(), half, kept);
+      if (kHasLabels && member_ == 0)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (g + 8 * (c >> 1) == labels.row[c & 1])
+            row_losses()[first_row(half) + (c & 1)] = make_float2(row_sum[c & 1], beneath[c]);
+      if (!kHasLabels && member_ == 0 && g == 0)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[i], 0);
+    });
     say_taken(kHidden);
   }
   /// Softmax of both rows: their gradients, the logits beneath the highest, and the sums of their exponentials.
