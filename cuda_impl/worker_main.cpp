@@ -12,7 +12,6 @@
 #include "layered/trainer.h"
 #include "oracle/reference.h"
 #include "resident/compiled/compiled.h"
-#include "resident/trainer.h"
 #include "streamed/compiled/compiled.h"
 #include "streamed/trainer.h"
 #include "tiled/trainer.h"
@@ -110,10 +109,15 @@ WorkerDescription describe(int device) {
        .make_trainer =
            [](const TrainerRequest& request) {
              return make_resident_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device);
+                                          request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernel for small networks: weights stay on the chip, many steps a launch"},
+       .description = "our kernels for small networks: weights stay on the chip, many steps a launch; "
+                      "compiled at set-up",
+       .compiles = true,
+       .compile = compiled_ahead<resident::Limits>(
+           "cuda-resident", [](const auto&... what) { return compile_resident(what...); })},
       {.name = "cuda-streamed",
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
@@ -163,19 +167,6 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
        .repeats = true},
-      {.name = "cuda-resident-compiled",
-       .precisions = all_precisions(resident_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_resident_trainer(request.workload, request.precision, request.data,
-                                                   request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "cuda-resident with its kernel compiled for the network, at more depths",
-       .compiles = true,
-       .compile = compiled_ahead<resident::Limits>(
-           "cuda-resident-compiled", [](const auto&... what) { return compile_resident(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

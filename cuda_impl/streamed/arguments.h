@@ -76,10 +76,6 @@ void pack_weights(const Plan& plan, int layer, const Layout& layout, const float
 /// The way back.
 void unpack_weights(const Plan& plan, int layer, const Layout& layout, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream);
-
-/// factors [steps]: the optimizer's at steps first_step to first_step + steps - 1. Asynchronous.
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream);
 #endif
 
 }  // namespace headroom::streamed

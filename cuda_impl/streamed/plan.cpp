@@ -168,7 +168,26 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes) 
                                                                    : 0;
 }
 
+SlotRule slot_rule(const Optimizer& optimizer) {
+  if (optimizer.slots() == 1) return SlotRule::kMomentum;
+  const bool decays = optimizer.kind == Optimizer::Kind::kAdamW && optimizer.weight_decay != 0;
+  return decays || optimizer.epsilon < kLeastEpsilon ? SlotRule::kAdamW : SlotRule::kAdam;
+}
+
 namespace {
+
+std::string name_of(SlotRule rule, bool quick) {
+  if (!quick) return rule == SlotRule::kMomentum ? "Momentum" : "Adam";
+  switch (rule) {
+    case SlotRule::kMomentum:
+      return "QuickMomentum";
+    case SlotRule::kAdam:
+      return "QuickAdam";
+    case SlotRule::kAdamW:
+      return "QuickAdamW";
+  }
+  throw std::logic_error("name_of: not a SlotRule");
+}
 
 /// The kernel of plain SGD.
 KernelShape plain_kernel(const Plan& plan, Precision precision, int held) {
@@ -211,7 +230,7 @@ KernelShape slot_kernel(const Plan& plan, const Workload& workload, Precision pr
                                                               : "Bf16",
                     .groups = plan.groups > 1 ? kMostGroups : 1,
                     .panels = one_panel_for_all(plan),
-                    .slots = workload.optimizer.slots(),
+                    .rule = slot_rule(workload.optimizer),
                     .loss = workload.loss,
                     .told = 0};
   held = 0;
@@ -248,8 +267,8 @@ PlanAndKernel plan_with_kernel(const Workload& workload, Precision precision, co
 std::string kernel_name(const KernelShape& shape) {
   const std::string space = "headroom::streamed::";
   std::string format = space + shape.format;
-  if (shape.slots > 0) {
-    format = space + "WithSlots<" + format + ", " + space + (shape.slots == 1 ? "Momentum" : "Adam") + ", " +
+  if (shape.rule) {
+    format = space + "WithSlots<" + format + ", " + space + name_of(*shape.rule, shape.quick) + ", " +
              std::to_string(shape.told);
     if (shape.loss == Loss::kMeanSquaredError) format += ", headroom::Loss::kMeanSquaredError";
     if (shape.loss == Loss::kBinaryCrossEntropy) format += ", headroom::Loss::kBinaryCrossEntropy";

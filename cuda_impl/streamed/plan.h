@@ -141,6 +141,11 @@ int tiles_to_hold(const Plan& plan, Precision precision, std::int64_t l2_bytes);
 #endif
 
 #ifndef HEADROOM_COMPILED_ALONE
+/// The rules of slots.cuh. kAdam: without a decay, and with an epsilon of at least kLeastEpsilon; the rest of Adam is kAdamW's.
+enum class SlotRule { kMomentum, kAdam, kAdamW };
+inline constexpr double kLeastEpsilon = 1e-12;
+SlotRule slot_rule(const Optimizer& optimizer);
+
 /// Which instance of the kernel (streamed_steps in step.cuh) a plan takes.
 struct KernelShape {
   Precision precision;
@@ -148,9 +153,11 @@ struct KernelShape {
   /// own, which `told` and the rules go beside (WithSlots in slots.cuh).
   std::string format;
   int groups, panels;  ///< kMostGroups or 1; tiles of every panel, or 0: any
-  int slots = 0;       ///< of the optimizer
+  // With slots:
+  std::optional<SlotRule> rule = std::nullopt;  ///< none: plain SGD
   Loss loss = Loss::kCrossEntropy;
-  int told = 0;  ///< with slots: what the L2 is told
+  int told = 0;        ///< what the L2 is told
+  bool quick = false;  ///< the rules of fewer instructions (slots.cuh)
 };
 /// What a network gets.
 struct PlanAndKernel {

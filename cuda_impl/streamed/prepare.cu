@@ -84,12 +84,6 @@ void copy_weights(const Plan& plan, int index, const Layout& layout, const Maste
   CUDA_CHECK(cudaGetLastError());
 }
 
-__global__ void __launch_bounds__(kBlock)
-    factors_kernel(Optimizer optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors) {
-  const int step = static_cast<int>(blockIdx.x * kBlock + threadIdx.x);
-  if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
-}
-
 }  // namespace
 
 int block_threads(Precision precision) {
@@ -120,12 +114,6 @@ void pack_weights(const Plan& plan, int layer, const Layout& layout, const float
 void unpack_weights(const Plan& plan, int layer, const Layout& layout, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream) {
   copy_weights<false>(plan, layer, layout, masters, first_row, rows, rows_of_weight, stream);
-}
-
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream) {
-  factors_kernel<<<blocks_for(steps), kBlock, 0, stream>>>(optimizer, first_step, steps, factors);
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace headroom::streamed

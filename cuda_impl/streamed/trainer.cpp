@@ -14,6 +14,7 @@
 #include "streamed/logit_sums.h"
 #include "trainers/persistent_trainer.h"
 #include "trainers/samples.h"
+#include "trainers/step_factors.h"
 
 namespace headroom {
 namespace {
@@ -210,8 +211,7 @@ class StreamedTrainer : public PersistentTrainer {
   void launch(std::int64_t first_step, std::int64_t steps) override {
     CUDA_CHECK(
         cudaMemsetAsync(counters_.data(), 0, static_cast<std::size_t>(counters_.bytes()), stream_.get()));
-    if (!slots_.empty())
-      set_factors(optimizer_, first_step, static_cast<int>(steps) + 1, factors_.data(), stream_.get());
+    if (!slots_.empty()) set_step_factors(optimizer_, first_step, steps + 1, factors_.data(), stream_.get());
     arguments_.first_step = first_step;
     arguments_.steps = static_cast<std::int32_t>(steps);
     void* parameters[] = {&arguments_};
@@ -287,8 +287,9 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
   if (options.most_members > 0) limits.sm_count = std::min(limits.sm_count, options.most_members);
   PlanAndKernel all = plan_with_kernel(workload, precision, limits,
                                        device_attribute(cudaDevAttrL2CacheSize, device), options.hold);
-  if (workload.optimizer.slots() > 0 && options.told >= 0) all.kernel.told = options.told;
-  if (workload.optimizer.slots() > 0 && options.held >= 0) all.held = options.held;
+  if (all.kernel.rule && options.told >= 0) all.kernel.told = options.told;
+  if (all.kernel.rule && options.held >= 0) all.held = options.held;
+  all.kernel.quick = options.quick;
   return std::make_unique<StreamedTrainer>(workload, precision, data, initial, all.plan, all.held, options,
                                            make(all.kernel));
 }

@@ -1,7 +1,6 @@
 // cuda-streamed with a folder for its kernels (kept_kernels.h), or on the GPU that the CPU plays with the instances of tests/emulated.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
 
 #ifdef HEADROOM_EMULATED
@@ -11,18 +10,17 @@
 #include "kept_kernels.h"
 #include "streamed/compiled/compiled.h"
 #endif
+#include "number_of_variable.h"
 
 namespace headroom {
 
-inline int number_of_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? -1 : std::atoi(value);
-}
-/// For an optimizer with slots: what the L2 is told (streamed/slots.cuh) and how many tiles of masters out of 256 it is to hold, for timing one beside
-/// the other: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD; not set: as the plan has it.
+/// For an optimizer with slots, for timing one beside the other: what the L2 is told (streamed/slots.cuh), how many tiles of masters out of 256 it is to
+/// hold, and whether the rules are those of fewer instructions: HEADROOM_STREAMED_TOLD, HEADROOM_STREAMED_HELD; not set: as the plan has it.
+/// HEADROOM_STREAMED_QUICK=1.
 inline StreamedOptions options_of_variables() {
   return {.told = number_of_variable("HEADROOM_STREAMED_TOLD"),
-          .held = number_of_variable("HEADROOM_STREAMED_HELD")};
+          .held = number_of_variable("HEADROOM_STREAMED_HELD"),
+          .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0};
 }
 
 inline std::unique_ptr<Trainer> make_kept_streamed_trainer(

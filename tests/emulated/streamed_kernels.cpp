@@ -44,7 +44,7 @@ const Instance kInstances[] = {INSTANCE(Fp32, kMostGroups, 0),
 #undef INSTANCE
 
 const void* function_of(const KernelShape& shape) {
-  if (shape.slots > 0) return streamed_slot_kernel(shape);
+  if (shape.rule) return streamed_slot_kernel(shape);
   for (const Instance& one : kInstances)
     if (one.format == shape.format && one.groups == shape.groups && one.panels == shape.panels)
       return one.function;

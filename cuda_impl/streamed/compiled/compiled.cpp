@@ -24,13 +24,13 @@ jit::Request compiled_request(const KernelShape& shape) {
   request.argument_type = "headroom::streamed::Arguments";
   request.argument_bytes = sizeof(Arguments);
   // Of quotients and roots: exact ones are most of Adam's update; these are good to two units in the last place.
-  if (shape.slots > 0) request.options = {"--prec-div=false", "--prec-sqrt=false"};
+  if (shape.rule) request.options = {"--prec-div=false", "--prec-sqrt=false"};
   // At its usual level ptxas reorders fp32's multiply-adds until neighbours share no operand: a tenth slower
   // (docs/kernels/log/streamed.md).
   if (shape.precision == Precision::kFp32) request.options.push_back("--ptxas-options=-O1");
-  // A batch of several groups of rows has more sums than there are registers. Of one group tf32 keeps up to 64 bytes in local memory where it has
-  // code for any panels, or packs activations in panels of two tiles (docs/kernels/log/streamed.md).
-  request.most_local_bytes = shape.groups > 1 ? 1024 : shape.precision == Precision::kTf32 ? 168 : 64;
+  // A batch of several groups of rows has more sums than there are registers. Of one group tf32 keeps up to 64 bytes of an H200's thread in local memory,
+  // with slots others too (docs/kernels/log/streamed.md); newer GPUs may keep more.
+  request.most_local_bytes = shape.groups > 1 ? 1024 : 512;
   return request;
 }
 
@@ -58,7 +58,8 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   Limits members = limits;
   if (options.most_members > 0) members.sm_count = std::min(members.sm_count, options.most_members);
   KernelShape shape = plan_with_kernel(workload, precision, members, l2_bytes, options.hold).kernel;
-  if (workload.optimizer.slots() > 0 && options.told >= 0) shape.told = options.told;
+  if (shape.rule && options.told >= 0) shape.told = options.told;
+  shape.quick = options.quick;
   return jit::compile(compiled_request(shape), {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 

@@ -1,4 +1,4 @@
-// Choosing the kernel, and the inputs in the orders in which it reads them.
+// The inputs in the orders in which kernels read them.
 #include <stdexcept>
 
 #include "device/check.h"
@@ -165,10 +165,6 @@ void pack_patches(const PatchPlan& plan, Precision precision, const float* featu
   pack_patches_as<Bf16Type>(plan, features, batches, x_rows, stream);
 }
 
-const void* patch_kernel(Precision precision) {
-  return precision == Precision::kFp16 ? patch_kernel_fp16() : patch_kernel_bf16();
-}
-
 void pack_blocks(const BlockPlan& plan, const float* features, std::int64_t batches, unsigned char* x_tiles,
                  cudaStream_t stream) {
   const std::int64_t packets = batches * plan.x_batch_bytes / 16;
@@ -205,56 +201,6 @@ void pack_columns(const ColumnPlan& plan, Precision precision, const float* feat
   slices.widths[0] = plan.widths[0];
   slices.x_batch_bytes = plan.x_batch_bytes;
   pack_slices(slices, precision, features, batches, x_rows, x_columns, stream);
-}
-
-std::vector<Sharing> slice_sharings(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return {{4, 1}, {3, 1}, {2, 1}};
-    case Precision::kTf32:
-      return {{4, 1}, {2, 1}, {2, 2}};
-    case Precision::kFp16:
-    case Precision::kBf16:
-      return {{2, 2}, {2, 1}, {1, 1}};
-  }
-  throw std::logic_error("slice_sharings: not a Precision");
-}
-
-namespace {
-/// Of a plan that it takes, or any other.
-SliceKernel nearest_slice_kernel(Precision precision, const SlicePlan& plan) {
-  const Form form = plan.form;
-  const bool sixteen = precision == Precision::kFp16 || precision == Precision::kBf16;
-  if (sixteen && in_pair_clusters(plan)) return slice_whole_pair_kernel(precision, clusters(plan));
-  if (form == Form::kGrid && divides_rows(precision, plan.team, plan.own))
-    return slice_rows_kernel(precision);
-  if (turns_tiles(precision, plan.layers, plan.team, plan.own)) return slice_turned_kernel(precision);
-  const int pairs = plan.pairs, layers = plan.layers;
-  switch (precision) {
-    case Precision::kFp32:
-      return sums_ahead(plan) ? slice_ahead_kernel_fp32(plan.team, ahead_slices(plan), gram_teams(plan))
-                              : slice_kernel_fp32(pairs, plan.team);
-    case Precision::kTf32:
-      if (packs_tiles(precision, layers, plan.team, plan.own)) return slice_packed_kernel_tf32();
-      if (!sums_whole(precision, plan)) return slice_kernel_tf32(form, pairs, layers, plan.team, plan.own);
-      return plan.own == 2 ? slice_wide_rows_kernel_tf32() : slice_whole_rows_kernel_tf32();
-    case Precision::kFp16:
-      return slice_kernel_fp16(form, pairs, plan.own, sums_whole(precision, plan));
-    case Precision::kBf16:
-      return slice_kernel_bf16(form, pairs, plan.own, sums_whole(precision, plan));
-  }
-  throw std::logic_error("slice_kernel: not a Precision");
-}
-}  // namespace
-
-SliceKernel slice_kernel(Precision precision, const SlicePlan& plan) {
-  const SliceKernel kernel = nearest_slice_kernel(precision, plan);
-  if (!kernel.takes(precision, plan))
-    throw std::invalid_argument("cuda-resident: no kernel in " + std::string(to_string(precision)) + " for " +
-                                std::string(to_string(plan.form)) + "s in which " +
-                                std::to_string(plan.team) + " thread blocks own " + std::to_string(plan.own) +
-                                " slices of " + std::to_string(plan.pairs) + " pairs a warp");
-  return kernel;
 }
 
 }  // namespace headroom::resident
