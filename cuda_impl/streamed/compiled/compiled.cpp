@@ -28,9 +28,9 @@ jit::Request compiled_request(const KernelShape& shape) {
   // At its usual level ptxas reorders fp32's multiply-adds until neighbours share no operand: a tenth slower
   // (docs/kernels/log/streamed.md).
   if (shape.precision == Precision::kFp32) request.options.push_back("--ptxas-options=-O1");
-  // A batch of several groups of rows has more sums than there are registers. Of one group tf32 keeps up to 64 bytes in local memory where it has
-  // code for any panels, or packs activations in panels of two tiles (docs/kernels/log/streamed.md).
-  request.most_local_bytes = shape.groups > 1 ? 1024 : shape.precision == Precision::kTf32 ? 168 : 64;
+  // A batch of several groups of rows has more sums than there are registers. Of one group tf32 keeps up to 64 bytes of an H200's thread in local memory,
+  // with slots others too (docs/kernels/log/streamed.md); newer GPUs may keep more.
+  request.most_local_bytes = shape.groups > 1 ? 1024 : 512;
   return request;
 }
 
