@@ -291,8 +291,8 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
     if short:
         chance = [name for name in short if name not in certain]
         text += (
-            f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes. Where one of 1000 is wrong,"
-            " at most one class of twenty comes out as bad"
+            f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes."
+            " Where one of 1000 is wrong, at most one class of twenty comes out as bad"
         )
         text += f" as {', '.join(certain)}." if certain else " as any of them."
         text += f" These have too few networks to tell: {', '.join(chance)}." if chance else ""
@@ -349,7 +349,7 @@ def contract_lines(classes: list[dict]) -> list[list[str]]:
 def simulated_line(
     title: str, counts: list[tuple[str, int, int, int, int]]
 ) -> tuple[list[str], dict[str, bool]]:
-    """A line of the table; each class in which fewer than 999 of 1000 were right, and if it is hardly chance."""
+    """A line of the table; each class with fewer than 999 of 1000 right, and whether that is hardly chance."""
     wrong = {name: 1000 * missed / max(1, right + missed) for name, right, missed, *_ in counts}
     sums = [f"{sum(column):,}" for column in list(zip(*counts, strict=True))[1:]]
     cells = [title, str(len(counts)), *sums[:2], f"{max(wrong.values()):.2g}", *sums[2:]]
