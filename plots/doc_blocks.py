@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from math import comb
 from pathlib import Path
 
 import community
@@ -255,7 +256,7 @@ def verification_block(data: Published, arguments: list[str]) -> list[str]:
 
 
 def bounds_block(data: Published, arguments: list[str]) -> list[str]:
-    """How often the step check was right over random networks: the worst and the sum of all classes."""
+    """How often the checks were right over random networks: all classes together, and those of a contract."""
     file = ROOT / "results" / "bounds" / "simulation.json"
     if not file.exists():
         return ["No simulation has been recorded."]
@@ -281,13 +282,20 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
     ]
     lines.insert(1, simulated_line("correct code passes ten free steps", free_steps))
     short = sorted({name for _, misses in lines for name in misses})
+    certain = sorted({name for _, misses in lines for name, is_certain in misses.items() if is_certain})
     seeds = sorted({part["seed"] for one in classes for part in one["ranges"]})
     text = (
         f"{len(classes)} classes of at least {record['networks']:,} networks each,"
         f" seed {', '.join(map(str, seeds))}, {record['copies']} copies."
     )
     if short:
-        text += f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes: {', '.join(short)}."
+        chance = [name for name in short if name not in certain]
+        text += (
+            f" Fewer than 999 of 1000 were judged rightly in {len(short)} classes."
+            " Where one of 1000 is wrong, at most one class of twenty comes out as bad"
+        )
+        text += f" as {', '.join(certain)}." if certain else " as any of them."
+        text += f" These have too few networks to tell: {', '.join(chance)}." if chance else ""
     elif record["networks"] < 1000:
         text += " None was judged wrongly; so few networks a class cannot show 999 of 1000."
     else:
@@ -301,15 +309,60 @@ def bounds_block(data: Published, arguments: list[str]) -> list[str]:
         "cannot be checked",
         "invisible",
     ]
-    return [text, "", *table(titles, [cells for cells, _ in lines])]
+    of_contracts = [
+        "precision and contract",
+        "correct: passed",
+        "failed",
+        "of a thousand",
+        "faults: caught",
+        "missed",
+        "of a thousand",
+    ]
+    return [
+        text,
+        "",
+        *table(titles, [cells for cells, _ in lines]),
+        "",
+        *table(of_contracts, contract_lines(classes)),
+    ]
 
 
-def simulated_line(title: str, counts: list[tuple[str, int, int, int, int]]) -> tuple[list[str], list[str]]:
-    """A line of the table, and the classes in which fewer than 999 of 1000 were right."""
+def contract_lines(classes: list[dict]) -> list[list[str]]:
+    """For each precision and contract its correct networks and its faults, of all classes together."""
+    sums: dict[str, Counter[str]] = {}
+    for one in classes:
+        # The last three words are activation, loss and optimizer.
+        of_contract = sums.setdefault(" ".join(one["class"].split()[:-3]), Counter())
+        of_contract.update({what: one[what] for what in ("passed", "failed")})
+        for fault in one["faults"].values():
+            of_contract.update({what: fault[what] for what in ("caught", "missed")})
+    lines = []
+    for name, counted in sums.items():
+        cells = [name]
+        for right, wrong in (("passed", "failed"), ("caught", "missed")):
+            share = 1000 * counted[wrong] / max(1, counted[right] + counted[wrong])
+            cells += [f"{counted[right]:,}", f"{counted[wrong]:,}", f"{share:.2g}"]
+        lines.append(cells)
+    return lines
+
+
+def simulated_line(
+    title: str, counts: list[tuple[str, int, int, int, int]]
+) -> tuple[list[str], dict[str, bool]]:
+    """A line of the table; each class with fewer than 999 of 1000 right, and whether that is hardly chance."""
     wrong = {name: 1000 * missed / max(1, right + missed) for name, right, missed, *_ in counts}
     sums = [f"{sum(column):,}" for column in list(zip(*counts, strict=True))[1:]]
     cells = [title, str(len(counts)), *sums[:2], f"{max(wrong.values()):.2g}", *sums[2:]]
-    return cells, [name for name, share in wrong.items() if share > 1]
+    return cells, {
+        name: chance_of(missed, right + missed) < 0.05
+        for name, right, missed, *_ in counts
+        if wrong[name] > 1
+    }
+
+
+def chance_of(wrong: int, judged: int, share: float = 1e-3) -> float:
+    """The probability of so many wrong or more where each is wrong with probability `share`."""
+    return 1 - sum(comb(judged, k) * share**k * (1 - share) ** (judged - k) for k in range(wrong))
 
 
 TESTED = {

@@ -242,7 +242,8 @@ Counts simulate_one(const SimulatedClass& simulated, const SimulatedNetworks& ne
         const std::vector<float> gradient = gradient_of(point.start.parameters, point.step);
         right = point.start;
         descend(workload, point.step, gradient, {}, 1, right);
-        is_finite = is_finite && is_all_finite(point.update);
+        // A loss beyond fp32 is what a run's losses say of it; single steps may look right long after.
+        is_finite = is_finite && is_all_finite(point.update) && std::isfinite(static_cast<float>(point.loss));
         correct.push_back(compare_step(workload.optimizer, point, right, format));
         for (std::size_t i = 0; i < faults.size(); ++i) {
           const Fault& fault = faults[i].fault;
