@@ -27,16 +27,6 @@ std::vector<BackendPrecision> all_precisions(const std::optional<std::string>& u
   return precisions;
 }
 
-/// What the machine lacks comes first; then fp32 and tf32 are refused with `reason`.
-std::vector<BackendPrecision> sixteen_bits_only(const std::optional<std::string>& unavailable,
-                                                const char* reason) {
-  std::vector<BackendPrecision> precisions = all_precisions(unavailable);
-  for (BackendPrecision& one : precisions)
-    if (!unavailable && one.precision != Precision::kFp16 && one.precision != Precision::kBf16)
-      one.unavailable = reason;
-  return precisions;
-}
-
 /// Why `backend` cannot be asked to train this; nullopt if it can.
 std::optional<std::string> not_offered(const Backend& backend, const Workload& workload,
                                        Precision precision) {
@@ -132,21 +122,29 @@ WorkerDescription describe(int device) {
        .precisions = all_precisions(streamed_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_streamed_trainer(request.workload, request.precision, request.data, request.initial,
-                                          request.device);
+             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
+                                                   request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
        .description =
-           "our kernel for large weights: each is read once forward, and read and written once backward"},
+           "our kernel for large weights: each is read once forward, and read and written once backward",
+       .compiles = true,
+       .compile = compiled_ahead<streamed::Limits>(
+           "cuda-streamed", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "cuda-fused",
-       .precisions = sixteen_bits_only(fused_unavailable(device), "cuda-fused trains in fp16 and bf16"),
+       .precisions = all_precisions(fused_unavailable(device)),
        .make_trainer =
            [](const TrainerRequest& request) {
-             return make_fused_trainer(request.workload, request.precision, request.data, request.initial,
-                                       request.device);
+             return make_compiled_fused_trainer(request.workload, request.precision, request.data,
+                                                request.initial, request.device, request.cache_folder);
            },
+       .trains_everything = true,
        .family = Family::kOurs,
-       .description = "our kernels for narrow networks: activations stay on the chip, forward to backward"},
+       .description = "our kernels for narrow networks: activations stay on the chip, forward to backward",
+       .compiles = true,
+       .compile = compiled_ahead<fused::Limits>("cuda-fused",
+                                                [](const auto&... what) { return compile_fused(what...); })},
       {.name = "cuda-tiled",
        .precisions = all_precisions(tiled_unavailable(device)),
        .make_trainer =
@@ -169,32 +167,6 @@ WorkerDescription describe(int device) {
        .family = Family::kOurs,
        .description = "cuda-tiled by the kernel for every GPU, without wgmma; not in 'all'",
        .repeats = true},
-      {.name = "cuda-fused-compiled",
-       .precisions = all_precisions(fused_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_fused_trainer(request.workload, request.precision, request.data,
-                                                request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "our kernels for narrow networks, compiled for the network at hand",
-       .compiles = true,
-       .compile = compiled_ahead<fused::Limits>("cuda-fused-compiled",
-                                                [](const auto&... what) { return compile_fused(what...); })},
-      {.name = "cuda-streamed-compiled",
-       .precisions = all_precisions(streamed_unavailable(device)),
-       .make_trainer =
-           [](const TrainerRequest& request) {
-             return make_compiled_streamed_trainer(request.workload, request.precision, request.data,
-                                                   request.initial, request.device, request.cache_folder);
-           },
-       .trains_everything = true,
-       .family = Family::kOurs,
-       .description = "cuda-streamed with momentum, adam and adamw; its kernel is compiled when it is set up",
-       .compiles = true,
-       .compile = compiled_ahead<streamed::Limits>(
-           "cuda-streamed-compiled", [](const auto&... what) { return compile_streamed(what...); })},
       {.name = "oracle-cuda",
        .precisions = all_precisions(missing),
        .make_trainer =

@@ -35,7 +35,13 @@ SANITIZER_FAILED = 86
 MOST_NAMED = 4  # of the tests that a line says were not finished; the record has all
 # The vendor's library holds no PTX to compile, so nothing in its tests can run that way; nor can kernels that
 # are compiled at set-up, which are machine code.
-WITHOUT_PTX = ("cublaslt_test", "cuda_resident_tests", "cuda_compiled_resident_tests")
+WITHOUT_PTX = (
+    "cublaslt_test",
+    "cuda_resident_tests",
+    "cuda_compiled_resident_tests",
+    "cuda_fused_tests",
+    "cuda_streamed_tests",
+)
 # Minutes for a shard, so its jobs begin before all others: a run lasts as long as what ends last.
 LONGEST = "racecheck: cuda_resident_tests"
 # Tests that take minutes, as they compile with torch.compile: each is a job of its own.

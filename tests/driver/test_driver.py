@@ -820,7 +820,7 @@ KERNEL_WORKER = """
 import json, sys
 reason = {"contract": "exact", "unavailable": "no CUDA device"}
 hello = {"protocol": 2, "worker": "cuda", "software": {}, "device": None,
-         "backends": [{"name": "cuda-fused-compiled", "family": "ours", "description": "", "compiles": True,
+         "backends": [{"name": "cuda-fused", "family": "ours", "description": "", "compiles": True,
                        "repeats": True, "precisions": {"fp16": reason, "bf16": reason}}]}
 for line in sys.stdin:
     request = json.loads(line)
@@ -844,7 +844,7 @@ def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none
         *("--worker", f"cuda={sys.executable} {tmp_path / 'worker.py'} {log}"),
         *(
             "--backend",
-            "cuda-fused-compiled",
+            "cuda-fused",
             "--cache-dir",
             tmp_path / "cache",
             "--compile-only",
@@ -863,23 +863,21 @@ def test_compile_only_makes_our_kernels_for_the_usual_device_where_there_is_none
             "sm_count": 132,
             "shared_bytes": 232448,
         }
-    assert "mlp-64x64x10-b256/cuda-fused-compiled/fp16: compiled in 1.5 s" in done.stderr
-    assert "mlp-64x64x10-b256/cuda-fused-compiled/bf16: kernel 'k': it spills" in done.stderr
+    assert "mlp-64x64x10-b256/cuda-fused/fp16: compiled in 1.5 s" in done.stderr
+    assert "mlp-64x64x10-b256/cuda-fused/bf16: kernel 'k': it spills" in done.stderr
 
 
 def test_compile_only_asks_each_worker_for_its_own_rows(tmp_path):
     """One process at a time: the one that made a row of the first worker does not serve the second's."""
     first, second = tmp_path / "worker.py", tmp_path / "second.py"
     first.write_text(KERNEL_WORKER)
-    second.write_text(
-        KERNEL_WORKER.replace('"cuda"', '"second"').replace("cuda-fused-compiled", "second-row")
-    )
-    logs = {"cuda-fused-compiled": tmp_path / "first.log", "second-row": tmp_path / "second.log"}
+    second.write_text(KERNEL_WORKER.replace('"cuda"', '"second"').replace("cuda-fused", "second-row"))
+    logs = {"cuda-fused": tmp_path / "first.log", "second-row": tmp_path / "second.log"}
     done = headroom(
         *("run", "--workload", "mlp-64x64x10-b256", "--workload", "mlp-64x32x10-b256", "--precision", "fp16"),
-        *("--worker", f"cuda={sys.executable} {first} {logs['cuda-fused-compiled']}"),
+        *("--worker", f"cuda={sys.executable} {first} {logs['cuda-fused']}"),
         *("--worker", f"second={sys.executable} {second} {logs['second-row']}"),
-        *("--backend", "cuda-fused-compiled,second-row", "--device", -1, "--no-figures"),
+        *("--backend", "cuda-fused,second-row", "--device", -1, "--no-figures"),
         *("--cache-dir", tmp_path / "cache", "--compile-only"),
     )
     assert done.returncode == 0, done.stderr

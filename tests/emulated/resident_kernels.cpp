@@ -1,6 +1,5 @@
 // The kernels of cuda-resident that tests have in place of a compiler, and how one is called.
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -54,8 +53,9 @@ class Maker : public resident::KernelMaker {
   std::shared_ptr<const resident::PlanKernel> make(const resident::AnyPlan& plan,
                                                    Precision precision) const override {
     const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
-    for (const auto& instances : {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(),
-                                  column_instances(), column_rules_instances(), slot_instances()})
+    for (const auto& instances :
+         {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
+          column_rules_instances(), column_halves_instances(), slot_instances()})
       for (const KernelInstance& instance : instances)
         if (instance.name == name)
           return std::make_shared<Instance>(instance.function, threads_of(plan, precision));
@@ -70,10 +70,8 @@ const resident::KernelMaker& resident_kernels() {
   return maker;
 }
 
-void call_kernel(const void* kernel, const void* argument) {
-  AnyArguments arguments;
-  std::memcpy(arguments.bytes, argument, sizeof arguments.bytes);
-  reinterpret_cast<void (*)(AnyArguments)>(const_cast<void*>(kernel))(arguments);
+std::function<void()> call_of(const void* kernel, const void* argument) {
+  return call_with<AnyArguments>(kernel, argument);
 }
 
 }  // namespace headroom::emulated

@@ -217,4 +217,4 @@ GOOD = "`Narrow.SmallCasesMatchTheOracle` 20x33x7"
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(cells, problem):
-    assert problem in "\n".join(problems_of(Line(("narrow/step.cuh",), ("cuda-fused-compiled",), cells)))
+    assert problem in "\n".join(problems_of(Line(("narrow/step.cuh",), ("cuda-fused",), cells)))
