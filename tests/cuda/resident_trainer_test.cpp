@@ -811,7 +811,8 @@ TEST(ResidentWaits, SmallLostExchangeFailsTeamsInsteadOfHanging) {
   NEEDS_GPU();
   for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kFp16})
     for (const Sharing sharing : sharings(precision)) {
-      expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, precision, sharing);
+      expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, precision, sharing, "mlp-33x24x17x7x5-b17",
+                                     {Form::kGrid, Form::kGrid});
       if (under_racecheck()) break;
     }
   expect_a_lost_exchange_to_fail(Kernel::kSlices, {0, 2, 3}, Precision::kTf32, kFour, kMoreThanACluster,

@@ -37,26 +37,33 @@ struct Compiled {
   std::string note;  ///< for a record
 };
 
-/// Throws jit::CompileError.
+/// Throws jit::CompileError, and UnsupportedError if there is no compiler and the kernel was not kept.
 Compiled compiled(const AnyPlan& plan, Precision precision, PlanForm form,
                   const jit::Architecture& architecture, const std::string& cache_folder) {
   const auto made = [&](PlanForm its_form) {
     return jit::compile(request_of(plan, precision, its_form), architecture, jit::found_compiler(),
                         jit::cubins_in(cache_folder));
   };
+  const auto* slices = std::get_if<SlicePlan>(&plan);
+  if (slices != nullptr && form == PlanForm::kChosen) form = plan_form_of(*slices, precision);
+  if (slices == nullptr || form == PlanForm::kArgument) {
+    const jit::Cubin cubin = made(form);
+    return {cubin, jit::note_of(cubin)};
+  }
+  std::string refusal;
+  bool was_compiled = false;
   try {
     const jit::Cubin cubin = made(form);
     return {cubin, jit::note_of(cubin)};
   } catch (const jit::CompileError& error) {
-    const auto* slices = std::get_if<SlicePlan>(&plan);
-    const bool has_constants =
-        slices != nullptr &&
-        (form == PlanForm::kConstants ||
-         (form == PlanForm::kChosen && plan_form_of(*slices, precision) == PlanForm::kConstants));
-    if (!has_constants) throw;
-    const jit::Cubin cubin = made(PlanForm::kArgument);
-    return {cubin, jit::note_of(cubin) + "; its plan is an argument, as with constants: " + error.what()};
+    refusal = error.what();
+    was_compiled = true;
+  } catch (const UnsupportedError& error) {  // a kernel of another network may have been kept
+    refusal = error.what();
   }
+  jit::Cubin cubin = made(PlanForm::kArgument);
+  if (was_compiled) cubin.was_kept = false;  // it took as long
+  return {cubin, jit::note_of(cubin) + "; its plan is an argument, as with constants: " + refusal};
 }
 
 class Maker : public KernelMaker {

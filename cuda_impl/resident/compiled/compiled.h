@@ -15,7 +15,8 @@
 namespace headroom {
 
 /// Throws what make_resident_trainer() of resident/trainer.h throws, jit::CompileError, and UnsupportedError if there is no compiler
-/// and the kernel was not kept. A kernel of slices that is refused with its plan as constants, because it spills, has it as an argument.
+/// and the kernel was not kept. A kernel of slices that is refused with its plan as constants, because it spills, has it as an argument;
+/// so has one that was not kept with constants, where there is no compiler.
 /// `cache_folder`: where compiled code is kept; empty for nowhere.
 std::unique_ptr<Trainer> make_resident_trainer(const Workload& workload, Precision precision,
                                                const DatasetView& data, const Parameters& initial, int device,

@@ -190,8 +190,11 @@ int threads(const SlotPlan& plan, Precision) { return plan.threads; }
 PlanForm plan_form_of(const SlicePlan& plan, Precision precision) {
   // With four layers the published times are of kernels with an argument. Constants were at most 3 % faster there, in one cell
   // of two, and four of eleven such requests spill (docs/kernels/log/resident.md, version 50). At other depths constants take 3 to
-  // 7 % off, as the loop over layers is unrolled; in fp32 it never is, and they were not timed.
-  return plan.layers != 4 && precision != Precision::kFp32 ? PlanForm::kConstants : PlanForm::kArgument;
+  // 7 % off, as the loop over layers is unrolled. In fp32 it never is, and gains nothing by them; in tf32 with two pairs they spill from
+  // three layers on.
+  const bool is_no_faster = plan.layers == 4 || precision == Precision::kFp32;
+  const bool spills = precision == Precision::kTf32 && plan.own == 1 && plan.pairs > 1;
+  return is_no_faster || spills ? PlanForm::kArgument : PlanForm::kConstants;
 }
 
 jit::Request request_of(const AnyPlan& plan, Precision precision, PlanForm form) {
