@@ -84,12 +84,6 @@ void copy_weights(const Plan& plan, int index, const Layout& layout, const Maste
   CUDA_CHECK(cudaGetLastError());
 }
 
-__global__ void __launch_bounds__(kBlock)
-    factors_kernel(Optimizer optimizer, std::int64_t first_step, int steps, rules::UpdateFactors* factors) {
-  const int step = static_cast<int>(blockIdx.x * kBlock + threadIdx.x);
-  if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
-}
-
 }  // namespace
 
 int block_threads(Precision precision) {
@@ -100,27 +94,6 @@ int activation_bytes(const Layout& layout) {
 }
 int master_stride(Precision precision) {
   return with_format({precision}, [](auto format) { return decltype(format)::kMasterStride; });
-}
-
-const void* streamed_kernel(Precision precision, const Plan& plan, int held) {
-  const int groups = plan.groups;
-  const int panels = one_panel_for_all(plan);
-  if (packs_activations(plan, precision))
-    return streamed_kernel_packed_tf32(panels, held > 0, plan.keeps == Kept::kFirstLayer);
-  if (plan.keeps == Kept::kFirstLayer) return streamed_kernel_first_kept(precision, panels);
-  switch (precision) {
-    case Precision::kFp32:
-      return held > 0 ? streamed_kernel_held_fp32() : streamed_kernel_fp32(groups);
-    case Precision::kTf32:
-      return held > 0 ? streamed_kernel_held_tf32() : streamed_kernel_tf32(groups, panels);
-    case Precision::kFp16:
-      return held > 0 ? streamed_kernel_held_fp16() : streamed_kernel_fp16(groups, panels);
-    case Precision::kBf16:
-      if (plan.kept_part > 0) return streamed_kernel_partly_kept_bf16();
-      if (held > 0) return streamed_kernel_held_bf16();
-      return plan.keeps == Kept::kLowerHalves ? streamed_kernel_kept_bf16() : streamed_kernel_bf16(groups);
-  }
-  throw std::logic_error("cuda-streamed: not a Precision");
 }
 
 void pack_inputs(const Plan& plan, const Layout& layout, const float* features, std::int64_t batches,
@@ -141,12 +114,6 @@ void pack_weights(const Plan& plan, int layer, const Layout& layout, const float
 void unpack_weights(const Plan& plan, int layer, const Layout& layout, const Masters& masters, int first_row,
                     int rows, float* rows_of_weight, cudaStream_t stream) {
   copy_weights<false>(plan, layer, layout, masters, first_row, rows, rows_of_weight, stream);
-}
-
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream) {
-  factors_kernel<<<blocks_for(steps), kBlock, 0, stream>>>(optimizer, first_step, steps, factors);
-  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace headroom::streamed

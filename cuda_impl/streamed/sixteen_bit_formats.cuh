@@ -90,21 +90,9 @@ struct Fp16Numbers {
   }
 };
 
-/// sums[16 * (tile * groups + group) + 4 * j + c]: rows 8j + 2t and 8j + 2t + 1 of features g and g + 8.
-template <int kGroups>
-MACHINE_DEVICE Place place_of_tensor_sum(int index, int lane) {
-  const int c = index % 4, j = index / 4 % 4, group = index / 16 % kGroups, tile = index / 16 / kGroups;
-  return {tile * kTileSide + (lane >> 2) + 8 * (c >> 1),
-          group * kGroupRows + 8 * j + 2 * (lane & 3) + (c & 1)};
-}
-
-template <class Numbers>
-struct SixteenBit : Numbers {
-  using Numbers::kForwardParts;
-  static constexpr int kWarps = 16, kPanelTiles = 2, kActivationBytes = 1024;
-  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
-
-  /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
+/// sums[16 * (tile * groups + group) + 4 * j + c]: rows 8j + 2t and 8j + 2t + 1 of features g and g + 8. A lane keeps them while it
+/// multiplies, and hands them on as they are.
+struct TensorSums {
   template <int kTiles, int kGroups>
   static constexpr int kForwardSums = 16 * kTiles * kGroups;
   template <int kTiles, int kGroups>
@@ -121,12 +109,21 @@ struct SixteenBit : Numbers {
   }
   template <int kTiles, int kGroups>
   MACHINE_DEVICE static Place forward_place(int index, int lane) {
-    return place_of_tensor_sum<kGroups>(index, lane);
+    const int c = index % 4, j = index / 4 % 4, group = index / 16 % kGroups, tile = index / 16 / kGroups;
+    return {tile * kTileSide + (lane >> 2) + 8 * (c >> 1),
+            group * kGroupRows + 8 * j + 2 * (lane & 3) + (c & 1)};
   }
   template <int kTiles, int kGroups, bool kFirst>
   MACHINE_DEVICE static Place panel_place(int index, int lane) {
-    return place_of_tensor_sum<kGroups>(index, lane);
+    return forward_place<kTiles, kGroups>(index, lane);
   }
+};
+
+template <class Numbers>
+struct SixteenBit : Numbers, TensorSums {
+  using Numbers::kForwardParts;
+  static constexpr int kWarps = 16, kPanelTiles = 2, kActivationBytes = 1024;
+  static constexpr bool kWalks = false;  // sweeps work out the places of their copies
 
   /// Masters of one tile, as one lane holds them.
   struct Tile {

@@ -91,8 +91,8 @@ template <class Format>
 inline constexpr bool kPacks = std::is_base_of_v<PackedTf32, Format>;
 /// Whether sweeps keep the place of their first item and work out those of others from it: in kernels for panels of one tile, and where tiles are packed.
 template <class Format>
-inline constexpr bool kPoints =
-    kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> || std::is_same_v<Format, KeptBf16>;
+inline constexpr bool kPoints = kPacks<Format> || std::is_same_v<Format, FirstKeptFp16> ||
+                                std::is_same_v<Format, KeptBf16> || (is_quick<Format>() && !Format::kWalks);
 /// Whether a kernel has code for joined logits, and whether the last layer then goes through the loop of all layers instead of code of its
 /// own, so that in fp32 a step fits the instruction cache (docs/kernels/log/streamed.md).
 template <int kGroups>
@@ -214,7 +214,7 @@ MACHINE_DEVICE void prefetch(int count, const Begin& begin) {
   for (int i = 0; i < Shape::kCount - 1; ++i)
     if (i < count) begin(i, Shape::kPoints ? i * Shape::kBytes : i);
 }
-/// Where sweeps walk, stages are numbered by their first byte.
+/// Where sweeps point, stages are numbered by their first byte.
 template <class Shape, class Begin, class Finish, class Use>
 MACHINE_DEVICE void run(int count, unsigned char* ring, const Begin& begin, const Finish& finish,
                         const Use& use) {
@@ -225,7 +225,7 @@ MACHINE_DEVICE void run(int count, unsigned char* ring, const Begin& begin, cons
   };
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) ask(i, Shape::kPoints ? i * Shape::kBytes : i);
-  if constexpr (Shape::kPoints) {
+  if constexpr (Shape::kPoints && kAhead > 0) {
     // The stage that is free is the one before.
     int place = 0, before = kAhead * Shape::kBytes;
 #pragma unroll 1
@@ -401,10 +401,10 @@ MACHINE_DEVICE std::int64_t tile_number(const LayerPlan& layer, int out_tile, in
 template <class Format>
 MACHINE_DEVICE auto update_of_step(const Arguments& a) {
   if constexpr (kHasSlots<Format>) {
-    StepRule<typename Format::Rule> rule{a.rule, a.inverse_loss_scale, true};
     const volatile int* words = words_of_warp();
-    rule.factors.rate = bits_to_float(static_cast<std::uint32_t>(words[0]));
-    rule.factors.inverse_root = bits_to_float(static_cast<std::uint32_t>(words[1]));
+    const StepNumbers numbers{bits_to_float(static_cast<std::uint32_t>(words[0])),
+                              bits_to_float(static_cast<std::uint32_t>(words[1]))};
+    StepRule<typename Format::Rule> rule{a.rule, numbers, a.inverse_loss_scale, true};
     if constexpr (!std::is_base_of_v<Fp16, Format>) rule.inverse_scale = 1;
     return rule;
   } else {
@@ -421,15 +421,17 @@ struct NextStep {
 template <class Format>
   requires kHasSlots<Format>
 struct NextStep<Format> {
-  float rate, inverse_root;
-  MACHINE_DEVICE NextStep(const Arguments& a, int done)
-      : rate(load_l2<true>(&a.factors[done].rate)),
-        inverse_root(load_l2<true>(&a.factors[done].inverse_root)) {}
+  rules::UpdateFactors factors;
+  MACHINE_DEVICE NextStep(const Arguments& a, int done) : factors(a.rule) {
+    factors.rate = load_l2<true>(&a.factors[done].rate);
+    factors.inverse_root = load_l2<true>(&a.factors[done].inverse_root);
+  }
   MACHINE_DEVICE void begin() const {
     warp_sync();  // all lanes have read those of the step before
     volatile int* words = words_of_warp();
-    words[0] = static_cast<int>(float_to_bits(rate));
-    words[1] = static_cast<int>(float_to_bits(inverse_root));
+    const StepNumbers numbers = Format::Rule::of_step(factors);
+    words[0] = static_cast<int>(float_to_bits(numbers.first));
+    words[1] = static_cast<int>(float_to_bits(numbers.second));
     warp_sync();
   }
 };
@@ -487,6 +489,18 @@ MACHINE_DEVICE void with_destination(const Arguments& a, const LayerPlan& layer,
   }
 }
 
+/// Asks for what meets an item's weights, behind them in its stage: by the walk, or from source() where places are worked out.
+template <class Format, class Shape, class Source>
+MACHINE_DEVICE void ask_what_meets(unsigned char* ring, int ring_place, const Walk& walk, int i, int stage,
+                                   int lane, const Source& source) {
+  if constexpr (Format::kWalks)
+    copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes, walk.at(i));
+  else if constexpr (kPoints<Format>)
+    copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, walk.at_unsigned(i), lane);
+  else
+    copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes, source(), lane);
+}
+
 // ---- forward
 
 template <class Format, int kTiles, int kGroups>
@@ -518,13 +532,8 @@ struct ForwardSweep {
     count = (in.end - in.begin - warp + Format::kWarps - 1) / Format::kWarps;
     if constexpr (kHolds<Format> || kPoints<Format>)
       ring_place = kept_by_lane(shared_place(ring) + lane * 16);
-    if constexpr (Format::kWalks) {
-      ring_place = kept_whole(shared_place(ring) + lane * 16);
-      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
-                        Format::kWarps * Format::kMasterStride);
-      input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
-                       Format::kWarps * Shape::kInputBytes);
-    } else if constexpr (kPoints<Format>) {
+    if constexpr (Format::kWalks) ring_place = kept_whole(shared_place(ring) + lane * 16);
+    if constexpr (Format::kWalks || kPoints<Format>) {
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, tile, in_tile(0)), lane,
                         Format::kWarps * Format::kMasterStride);
       input_walk.begin(inputs + std::int64_t{in_tile(0)} * Shape::kInputBytes, lane,
@@ -557,16 +566,8 @@ struct ForwardSweep {
     }
   }
   MACHINE_DEVICE void ask_inputs(int i, int stage) const {
-    if constexpr (Format::kWalks) {
-      copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                        input_walk.at(i));
-    } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, input_walk.at_unsigned(i),
-                                       lane);
-    } else {
-      copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
-                                       inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes, lane);
-    }
+    ask_what_meets<Format, Shape>(ring, ring_place, input_walk, i, stage, lane,
+                                  [&] { return inputs + std::int64_t{in_tile(i)} * Shape::kInputBytes; });
   }
   MACHINE_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
@@ -1095,13 +1096,8 @@ struct BackwardSweep {
     if constexpr (kKeepsSome<Format>) share = layer.kept < 0 ? 0 : a.plan.kept_part;
     if constexpr (kHolds<Format> || kPoints<Format> || kHasSlots<Format>)
       ring_place = kept_by_lane(shared_place(ring) + lane * 16);
-    if constexpr (Format::kWalks) {
-      ring_place = kept_whole(shared_place(ring) + lane * 16);
-      weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
-                        kSweepWarps * layer.in_tiles * Format::kMasterStride);
-      gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
-                          kSweepWarps * Shape::kInputBytes);
-    } else if constexpr (kPoints<Format>) {
+    if constexpr (Format::kWalks) ring_place = kept_whole(shared_place(ring) + lane * 16);
+    if constexpr (Format::kWalks || kPoints<Format>) {
       weight_walk.begin(a.masters.part[0] + weight_offset<Format>(layer, first_out, tile), lane,
                         kSweepWarps * layer.in_tiles * Format::kMasterStride);
       gradient_walk.begin(a.gradients + output_offset<Format, kGroups>(layer, first_out), lane,
@@ -1109,6 +1105,12 @@ struct BackwardSweep {
     }
   }
   MACHINE_DEVICE int out_tile(int i) const { return first_out + kSweepWarps * i; }
+  MACHINE_DEVICE std::int64_t tile_of_item(int i) const {
+    if constexpr (kPoints<Format>)
+      return tile_number(layer, first_out, tile) + std::int64_t{i} * (kSweepWarps * layer.in_tiles);
+    else
+      return tile_number(layer, out_tile(i), tile);
+  }
   MACHINE_DEVICE unsigned char* masters_of_item(int part, int i) const {
     return a.masters.part[part] + weight_offset<Format>(layer, first_out, tile) +
            std::uint64_t{static_cast<std::uint32_t>(i)} * static_cast<std::uint32_t>(weight_walk.step);
@@ -1135,21 +1137,14 @@ struct BackwardSweep {
         }
     }
     if constexpr (kHasSlots<Format>)
-      ask_slots<Format, kTiles>(a, tile_number(layer, out_tile(i), tile), 1,
-                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
+      ask_slots<Format, kTiles>(
+          a, tile_of_item(i), 1,
+          ring_place + (kPoints<Format> ? stage : stage * Shape::kBytes) + Shape::kSlotsAt, lane);
   }
   MACHINE_DEVICE void ask_gradients(int i, int stage) const {
-    if constexpr (Format::kWalks) {
-      copy_by_lanes<Shape::kInputBytes>(ring_place + stage * Shape::kBytes + Shape::kWeightBytes,
-                                        gradient_walk.at(i));
-    } else if constexpr (kPoints<Format>) {
-      copy_to_lane<Shape::kInputBytes>(ring_place + stage + Shape::kWeightBytes, gradient_walk.at_unsigned(i),
-                                       lane);
-    } else {
-      copy_by_warp<Shape::kInputBytes>(ring + stage * Shape::kBytes + Shape::kWeightBytes,
-                                       a.gradients + output_offset<Format, kGroups>(layer, out_tile(i)),
-                                       lane);
-    }
+    ask_what_meets<Format, Shape>(ring, ring_place, gradient_walk, i, stage, lane, [&] {
+      return a.gradients + output_offset<Format, kGroups>(layer, out_tile(i));
+    });
   }
   MACHINE_DEVICE void prefetch_weights() const {
     prefetch<Shape>(count, [&](int i, int stage) { ask_weights(i, stage); });
@@ -1205,7 +1200,7 @@ struct BackwardSweep {
     const auto use = [&](unsigned char* stage) {
       if constexpr (kHasSlots<Format>) {
         const auto by = update_of_step<Format>(a);
-        const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt, tile_number(layer, out_tile(i), tile));
+        const ItemSlots<Format> slots(a, by, stage + Shape::kSlotsAt, tile_of_item(i));
         if constexpr (Format::kWalks)
           Format::template backward<kTiles, kGroups, kHoldsAShare<Format>>(
               sums, x, places, static_cast<int>(stage - ring), slots, lane);
@@ -1470,8 +1465,9 @@ struct FirstSweep {
         ask_part<Format>(a, layer, p, tile + m, in_tile(i), ring, ring_place,
                          (kPoints<Format> ? stage : stage * Shape::kBytes) + m * 1024 + p * 512, lane);
     if constexpr (kHasSlots<Format>)
-      ask_slots<Format, kTiles>(a, tile_number(layer, tile, in_tile(i)), layer.in_tiles,
-                                ring_place + stage * Shape::kBytes + Shape::kSlotsAt, lane);
+      ask_slots<Format, kTiles>(
+          a, tile_number(layer, tile, in_tile(i)), layer.in_tiles,
+          ring_place + (kPoints<Format> ? stage : stage * Shape::kBytes) + Shape::kSlotsAt, lane);
   }
   /// `by`: as update_of_step() has it.
   template <class Update>

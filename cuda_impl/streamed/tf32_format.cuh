@@ -15,34 +15,11 @@
 
 namespace headroom::streamed {
 
-struct Tf32 {
+struct Tf32 : TensorSums {
   static constexpr int kWarps = 16, kPanelTiles = 2;
   static constexpr bool kWalks = false;  // sweeps work out the places of their copies
   static constexpr int kForwardParts = 2, kMasterStride = 1024, kActivationBytes = 2048;
 
-  /// Sums that a lane keeps while it multiplies, and on their way to their places: the same here.
-  template <int kTiles, int kGroups>
-  static constexpr int kForwardSums = 16 * kTiles * kGroups;
-  template <int kTiles, int kGroups>
-  static constexpr int kPanelSums = 16 * kTiles * kGroups;
-  template <int kTiles, int kGroups>
-  MACHINE_DEVICE static void settle_forward(const float (&sums)[16 * kTiles * kGroups],
-                                            float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
-    copy_sums(sums, kept);
-  }
-  template <int kTiles, int kGroups>
-  MACHINE_DEVICE static void settle_panel(const float (&sums)[16 * kTiles * kGroups],
-                                          float (&kept)[16 * kTiles * kGroups], int /*lane*/) {
-    copy_sums(sums, kept);
-  }
-  template <int kTiles, int kGroups>
-  MACHINE_DEVICE static Place forward_place(int index, int lane) {
-    return place_of_tensor_sum<kGroups>(index, lane);
-  }
-  template <int kTiles, int kGroups, bool kFirst>
-  MACHINE_DEVICE static Place panel_place(int index, int lane) {
-    return place_of_tensor_sum<kGroups>(index, lane);
-  }
   MACHINE_DEVICE static std::uint32_t rounded(std::uint32_t bits) {
     return float_to_bits(round_tf32(bits_to_float(bits)));
   }
@@ -70,16 +47,11 @@ struct Tf32 {
     mma_tf32(c, a.word[0], a.word[1], a.word[2], a.word[3], b0, b1);
   }
 
+  /// Rows of weights times a tile of inputs.
   template <int kTiles, int kGroups>
-  MACHINE_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
-                                     const unsigned char* inputs, int lane) {
-    RowOperand a[kTiles];
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      const Words part[2] = {words_of(load_shared16(weights + m * 1024 + lane * 16)),
-                             words_of(load_shared16(weights + m * 1024 + 512 + lane * 16))};
-      a[m] = row_operand(part);
-    }
+  MACHINE_DEVICE static void multiply_along(float (&sums)[16 * kTiles * kGroups],
+                                            const RowOperand (&a)[kTiles], const unsigned char* inputs,
+                                            int lane) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
 #pragma unroll
@@ -92,6 +64,19 @@ struct Tf32 {
             product(sums + 16 * (m * kGroups + group) + 4 * j, a[m].step[h], x.word[2 * h],
                     x.word[2 * h + 1]);
       }
+  }
+
+  template <int kTiles, int kGroups>
+  MACHINE_DEVICE static void forward(float (&sums)[16 * kTiles * kGroups], const unsigned char* weights,
+                                     const unsigned char* inputs, int lane) {
+    RowOperand a[kTiles];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const Words part[2] = {words_of(load_shared16(weights + m * 1024 + lane * 16)),
+                             words_of(load_shared16(weights + m * 1024 + 512 + lane * 16))};
+      a[m] = row_operand(part);
+    }
+    multiply_along<kTiles, kGroups>(sums, a, inputs, lane);
   }
 
   /// For products over rows 8s + t and 8s + t + 4: own activations as column operands, own gradients as row operands.
@@ -210,20 +195,7 @@ struct Tf32 {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
       a[m] = row_operand(update_tile(weights + m * 1024, gradient[m], out, m * tile_step, by, lane).part);
-    if constexpr (kForward) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const Words x = words_of(load_shared16(next + group * kActivationBytes + j * 512 + lane * 16));
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-              product(sums + 16 * (m * kGroups + group) + 4 * j, a[m].step[h], x.word[2 * h],
-                      x.word[2 * h + 1]);
-        }
-    }
+    if constexpr (kForward) multiply_along<kTiles, kGroups>(sums, a, next, lane);
   }
 
   struct Tile {

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "core/workload.h"
-#include "rules/optimizer.cuh"
 #include "tiled/plan.h"
 
 namespace headroom::tiled {
@@ -48,8 +47,5 @@ void collect_weights(const float* placed, const WeightPlaces& places, float* wei
 /// rounded [rows, pitch] = features [rows, columns]; what lies behind the columns of a row is left alone.
 void round_features(Precision precision, const float* features, std::int64_t rows, std::int64_t columns,
                     void* rounded, std::int64_t pitch, cudaStream_t stream);
-/// factors[i] are those of step first_step + i, for `steps` steps.
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream);
 
 }  // namespace headroom::tiled

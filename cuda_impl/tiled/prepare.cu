@@ -1,5 +1,4 @@
-// Between the flat arrays that the host knows and the orders in which the step reads: once for a data set or a state, and a small
-// kernel before each launch of steps.
+// Between the flat arrays that the host knows and the orders in which the step reads: once for a data set or a state.
 #include "device/check.h"
 #include "machine/formats.cuh"
 #include "tiled/kernels.h"
@@ -50,12 +49,6 @@ __global__ void __launch_bounds__(kThreads)
   rounded[element / columns * pitch + element % columns] = Format::round(features[element]);
 }
 
-__global__ void __launch_bounds__(kThreads) set_factors_kernel(Optimizer optimizer, std::int64_t first_step,
-                                                               int steps, rules::UpdateFactors* factors) {
-  const std::int64_t step = thread_of_grid();
-  if (step < steps) factors[step] = rules::update_factors(optimizer, first_step + step);
-}
-
 /// Calls work(format, value of its type).
 template <class Work>
 void with_format(Precision precision, const Work& work) {
@@ -100,12 +93,6 @@ void round_features(Precision precision, const float* features, std::int64_t row
     round_features_kernel<Format, Value>
         <<<blocks, kThreads, 0, stream>>>(features, rows, columns, static_cast<Value*>(rounded), pitch);
   });
-  CUDA_CHECK(cudaGetLastError());
-}
-
-void set_factors(const Optimizer& optimizer, std::int64_t first_step, int steps,
-                 rules::UpdateFactors* factors, cudaStream_t stream) {
-  set_factors_kernel<<<blocks_for(steps), kThreads, 0, stream>>>(optimizer, first_step, steps, factors);
   CUDA_CHECK(cudaGetLastError());
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,32 @@ inline void check_against_oracle(const NamedProblem& problem, Precision precisio
               static_cast<int>(free_steps), free.error, trainer.note().c_str(),
               worst < 1e-2 ? "" : all.c_str());
   std::fflush(stdout);
+}
+
+/// Step numbers of which the bias corrections are far apart: at the last there is none any more.
+inline constexpr std::int64_t kFarApartSteps[] = {0, 1, 17, 1000, std::int64_t{1} << 40};
+
+/// One step from `start` at each of `steps`, which a trajectory need not reach: the batch, and the bias corrections of Adam, go by the
+/// number alone. What parameters become is compared with the trainer's own new slots, not with the oracle's parameters: from slots of
+/// zeros Adam moves a parameter by its learning rate, whichever way its gradient points. So one gradient near zero, whose sign a rounding
+/// switches, would be 2 / sqrt(n) of a tensor of n parameters.
+inline void check_single_steps(const Workload& workload, Precision precision, Trainer& trainer,
+                               const DatasetView& data, const State& start,
+                               std::span<const std::int64_t> steps) {
+  for (const std::int64_t step : steps) {
+    SCOPED_TRACE(workload.name + " " + std::string(to_string(precision)) + " seed " +
+                 std::to_string(workload.seed) + ", step " + std::to_string(step));
+    const ReferencePoint point =
+        reference_step(workload, precision, Contract::kExact, data, start, step, kCopies);
+    trainer.set_state(start);
+    trainer.train(step, 1);
+    EXPECT_NEAR(trainer.losses(step, 1)[0], point.loss, 1e-3 * std::fabs(point.loss) + 1e-5);
+    const StepErrors errors = compare_step(workload.optimizer, point, trainer.state());
+    for (const Check& check : step_update_checks(workload, {&errors, 1}, precision)) {
+      EXPECT_TRUE(check.passed || check.name == "evidence")
+          << check.name << " " << check.tensor << ": " << check.error << ", at most " << check.bound;
+    }
+  }
 }
 
 }  // namespace headroom

@@ -82,22 +82,23 @@ TEST_P(LibtorchRules, EveryCombinationStepsLikeTheOracleOnTheCpu) {
     expect_training(worker, GetParam(), Precision::kFp32, Contract::kExact, workload);
 }
 
+/// Parameters are compared with the rule on the row's own slots, not with the oracle's: of a gradient near zero Adam may go either way.
 TEST_P(LibtorchRules, ALargeStepNumberIsNoBiasCorrectionAnyMore) {
   const Scratch scratch(network({17, 33, 5, 3}, 7, Activation::kTanh, Loss::kMeanSquaredError,
                                 {.kind = Optimizer::Kind::kAdam}));
   WorkerClient worker(torch_worker(scratch), -1);
   scratch.prepare(worker, GetParam());
-  auto oracle =
-      make_oracle_trainer(scratch.workload, Precision::kFp32, true, scratch.view(), scratch.initial);
   for (const std::int64_t step : {std::int64_t{1000}, std::int64_t{1} << 40}) {
-    worker.train(step, 1);
-    oracle->train(step, 1);
+    const ReferencePoint point =
+        reference_step(scratch.workload, Precision::kFp32, Contract::kExact, scratch.view(),
+                       State::initial(scratch.initial, 2), step, kCopies);
+    const StepErrors errors = errors_at(worker, scratch, Precision::kFp32, Contract::kExact, point);
+    for (const Check& check : step_update_checks(scratch.workload, {&errors, 1}, Precision::kFp32)) {
+      EXPECT_TRUE(check.passed || check.name == "evidence")
+          << check.name << " " << check.tensor << ": " << check.error << ", at most " << check.bound
+          << ", step " << step << ", seed " << scratch.workload.seed;
+    }
   }
-  State found = State::unset(scratch.workload.model.widths, 2);
-  worker.state(scratch.folder / "after");
-  read_state(scratch.folder / "after", found);
-  for (const double error : update_errors_from_end(scratch.initial, found.parameters, oracle->parameters()))
-    EXPECT_FALSE(!(error <= 1e-3)) << error << ", seed " << scratch.workload.seed;
 }
 
 struct RowOnGpu {

@@ -51,6 +51,23 @@ inline OfferedPrecision offered(const WorkerHello& hello, const std::string& nam
 }
 
 /// The check before timing, as the driver makes it at all of its steps.
+/// Sets the point's state, trains its step and compares what came of it.
+inline StepErrors errors_at(WorkerClient& worker, const Scratch& scratch, Precision precision,
+                            Contract contract, const ReferencePoint& point) {
+  write_state(scratch.folder / "start", point.start);
+  worker.set_state(scratch.folder / "start");
+  worker.train(point.step, 1);
+  worker.state(scratch.folder / "after");
+  State after = State::unset(scratch.workload.model.widths, scratch.workload.optimizer.slots());
+  read_state(scratch.folder / "after", after);
+  if (contract == Contract::kExact) {
+    const float loss = worker.losses(point.step, 1, scratch.folder / "losses").at(0);
+    EXPECT_NEAR(loss, point.loss, 1e-5 * (1 + point.loss));
+  }
+  return compare_step(scratch.workload.optimizer, point, after,
+                      gradient_format(precision, contract, scratch.workload.batch_size));
+}
+
 inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& scratch, Precision precision,
                                          Contract contract,
                                          const std::vector<std::int64_t>& steps = {std::begin(kCheckSteps),
@@ -59,18 +76,7 @@ inline void expect_steps_like_the_oracle(WorkerClient& worker, const Scratch& sc
   follow_reference(
       scratch.workload, precision, /*rounding=*/true, scratch.view(), scratch.initial, steps,
       [&](const ReferencePoint& point) {
-        write_state(scratch.folder / "start", point.start);
-        worker.set_state(scratch.folder / "start");
-        worker.train(point.step, 1);
-        worker.state(scratch.folder / "after");
-        State after = State::unset(scratch.workload.model.widths, scratch.workload.optimizer.slots());
-        read_state(scratch.folder / "after", after);
-        errors.push_back(compare_step(scratch.workload.optimizer, point, after,
-                                      gradient_format(precision, contract, scratch.workload.batch_size)));
-        if (contract == Contract::kExact) {
-          const float loss = worker.losses(point.step, 1, scratch.folder / "losses").at(0);
-          EXPECT_NEAR(loss, point.loss, 1e-5 * (1 + point.loss));
-        }
+        errors.push_back(errors_at(worker, scratch, precision, contract, point));
       },
       [](const Parameters&) {}, {{contract}, kCopies});
   const Verification verification = judge(step_update_checks(scratch.workload, errors, precision));
