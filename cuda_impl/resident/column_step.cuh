@@ -777,6 +777,14 @@ class ColumnStep {
     load_matrices_transposed(block + lane_ * 16, word);
     weight[0] = word[0], weight[1] = word[2], weight[2] = word[1], weight[3] = word[3];
   }
+  /// The last layer's, of the gradient below it: [own columns, classes].
+  MACHINE_DEVICE Product load_across() const {
+    Product product;
+#pragma unroll
+    for (int i = 0; i < kMembers; ++i)
+      load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, product.weight[i]);
+    return product;
+  }
   MACHINE_DEVICE Product load_rows(int layer) const {
     Product product;
 #pragma unroll
@@ -927,11 +935,11 @@ class ColumnStep {
         for_halves([&](int half) {
           take(a, hidden_exchange(layer - 1), hidden_tiles(layer - 1), half, columns);
           multiply(sum[0], product, columns, bias);
-          hidden[0] = activated(sum[0]), kept[0] = kept_of(sum[0], hidden[0]);
-          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, hidden[0]);
+          const Two made = activated(sum[0]), left = kept_of(sum[0], made);
+          publish(a, lane, hidden_exchange(layer), hidden_tiles(layer), half, made);
           if (kKeepsSums && layer == kHidden)
-            publish(a, lane, hidden_exchange(layer), last_sums(), half, kept[0]);
-          if (layer < kHidden) keep_own(layer, half, hidden[0], kept[0]);
+            publish(a, lane, hidden_exchange(layer), last_sums(), half, left);
+          if (layer < kHidden) keep_own(layer, half, made, left);
           expect_next(hidden_exchange(layer - 1), half);
         });
         expect_next_rows(layer);
@@ -1061,19 +1069,15 @@ class ColumnStep {
   }
   /// From h(L) to the publication of d(L - 1), or to the first layer's gradient. `own`: what the way back takes of this member's h(L).
   /// With two halves weights and labels are loaded for each: there are no registers to keep all of them.
-  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, Labels labels, const Two (&own)[kHalves]) {
+  MACHINE_DEVICE void loss(const Arguments& a, const Lane& lane, const Labels& given,
+                           const Two (&own)[kHalves]) {
     const int g = lane_ >> 2;
     Product last;
     if constexpr (kHalves == 1) last = load_product(kLastMatrix);
     Product across;  // the same, of the gradient below: [own columns, classes]
     std::uint32_t own_across[4];
-    const auto load_across = [&] {
-#pragma unroll
-      for (int i = 0; i < kMembers; ++i)
-        load_matrices_transposed(columns(kLastMatrix) + lane_ * 16 + i * kBlockBytes, across.weight[i]);
-    };
     if constexpr (kHidden > 1) {
-      if constexpr (kHalves == 1) load_across();
+      if constexpr (kHalves == 1) across = load_across();
     } else {
       load_transposed(columns(kLastMatrix) + member_ * kBlockBytes, own_across);
     }
@@ -1082,10 +1086,12 @@ class ColumnStep {
       if (g >= plan_of(a).classes) bias.x = -INFINITY;
       if (g + 8 >= plan_of(a).classes) bias.y = -INFINITY;
     }
-    for_halves([&](int half) {
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      Labels labels = given;
       if constexpr (kHalves > 1) {
         last = load_product(kLastMatrix);
-        if constexpr (kHidden > 1) load_across();
+        if constexpr (kHidden > 1) across = load_across();
         labels = load_labels(a, half);
       }
       float target[4];
@@ -1109,7 +1115,7 @@ class ColumnStep {
       if constexpr (kHidden == 1) {
         float sum[4] = {};
         Format::product(sum, as_uint4(own_across), first_classes, others);
-        keep_two(first_gradient(), half, passed_back(sum, half == 0 ? own[0] : own[kHalves - 1]));
+        keep_two(first_gradient(), half, passed_back(sum, own[half]));
       } else {
         // The gradient below: rows of the batch are the rows of an instruction, eight of its sixteen, so that what it leaves is at
         // once what the next product takes.
@@ -1158,7 +1164,7 @@ class ColumnStep {
       if (!kHasLabels && member_ == 0 && g == 0)
 #pragma unroll
         for (int i = 0; i < 2; ++i) row_losses()[first_row(half) + i] = make_float2(row_sum[i], 0);
-    });
+    }
     say_taken(kHidden);
   }
   /// Softmax of both rows: their gradients, the logits beneath the highest, and the sums of their exponentials.
