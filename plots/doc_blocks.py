@@ -349,7 +349,7 @@ def contract_lines(classes: list[dict]) -> list[list[str]]:
 def simulated_line(
     title: str, counts: list[tuple[str, int, int, int, int]]
 ) -> tuple[list[str], dict[str, bool]]:
-    """A line of the table; each class with fewer than 999 of 1000 right, and whether that is hardly chance."""
+    """A line of the table; each class with fewer than 999 of 1000 right, and if it is hardly chance."""
     wrong = {name: 1000 * missed / max(1, right + missed) for name, right, missed, *_ in counts}
     sums = [f"{sum(column):,}" for column in list(zip(*counts, strict=True))[1:]]
     cells = [title, str(len(counts)), *sums[:2], f"{max(wrong.values()):.2g}", *sums[2:]]

@@ -43,5 +43,12 @@ TEST(BoundsSimulation, CorrectCodePassesAndEachFaultIsCaughtInEveryPrecisionActi
   EXPECT_EQ(counts.faults.size(), 16u);
 }
 
+// Its loss is 1e65 at the last step, while its steps still fit in fp32.
+TEST(BoundsSimulation, LeavesOutANetworkWhoseLossIsBeyondFp32) {
+  const SimulatedClass diverging{Precision::kBf16,        Contract::kAutocast,   Activation::kTanh,
+                                 Loss::kMeanSquaredError, Optimizer::Kind::kSgd, false};
+  EXPECT_EQ(simulate(diverging, {.first = 1521, .count = 1}).networks, 0);
+}
+
 }  // namespace
 }  // namespace headroom

@@ -113,6 +113,35 @@ def test_a_verification_record_is_a_line_a_kind_of_test(tmp_path, monkeypatch):
     assert line.startswith("| GPU | 2026-01-01 | tests of the kernels") and line.endswith("| 4 | 0 | 1 | 2 |")
 
 
+def simulated(name: str, passed: int, failed: int) -> dict:
+    fault = {"caught": 400, "missed": 0, "cannot_be_checked": 0, "invisible": 0}
+    return {
+        "class": name,
+        "ranges": [{"seed": 1, "first": 0, "networks": passed + failed}],
+        "passed": passed,
+        "failed": failed,
+        "cannot_be_checked": 0,
+        "free_steps": {"passed": passed + failed, "failed": 0},
+        "faults": {"NaN": fault},
+    }
+
+
+def test_a_class_that_misses_is_told_from_one_with_too_few_networks(tmp_path, monkeypatch):
+    classes = [
+        simulated("fp32 relu mse sgd", 800, 0),
+        simulated("bf16 relu mse sgd", 799, 1),
+        simulated("bf16 autocast relu mse sgd", 796, 4),
+    ]
+    (tmp_path / "results" / "bounds").mkdir(parents=True)
+    file = tmp_path / "results" / "bounds" / "simulation.json"
+    file.write_text(json.dumps({"networks": 800, "copies": 16, "classes": classes}))
+    monkeypatch.setattr(doc_blocks, "ROOT", tmp_path)
+    text = doc_blocks.made_block(published(tmp_path, document()), "bounds")
+    assert "comes out as bad as bf16 autocast relu mse sgd." in text
+    assert "too few networks to tell: bf16 relu mse sgd." in text
+    assert "| bf16 autocast | 796 | 4 | 5 | 400 | 0 | 0 |" in text
+
+
 def test_every_record_is_among_the_outcomes(tmp_path):
     results = document()
     name = results["workloads"][0]["name"]
