@@ -33,13 +33,13 @@ constexpr std::int64_t kMostSteps = std::int64_t{1} << 16;
 /// One of the kernels with its plan, and what of the plan the host needs whichever it is.
 struct Program {
   AnyPlan plan;
-  std::shared_ptr<const PlanKernel> kernel;
+  PlanKernel kernel;
   Form form;
   std::int32_t members, cluster, team, batch, exchanges, shared_bytes;  // cluster: thread blocks of one
   std::int64_t exchange_bytes, x_batch_bytes;
 
   template <class OnePlan>
-  Program(const OnePlan& given, std::shared_ptr<const PlanKernel> made)
+  Program(const OnePlan& given, PlanKernel made)
       : plan(given),
         kernel(std::move(made)),
         form(layout_of(given).form),
@@ -93,7 +93,7 @@ struct Program {
            (in_clusters && members > cluster ? std::to_string(members / cluster) + " clusters"
                                              : std::string(to_string(form))) +
            " of " + std::to_string(in_clusters ? cluster : members) + " thread blocks, " +
-           std::to_string(shared_bytes) + " bytes of shared memory each; " + kernel->note();
+           std::to_string(shared_bytes) + " bytes of shared memory each; " + kernel.ready.note;
   }
 };
 
@@ -103,7 +103,7 @@ struct LaunchShape {
 
   LaunchShape(const Program& plan, cudaStream_t stream) {
     config.gridDim = dim3(static_cast<unsigned>(plan.members));
-    config.blockDim = dim3(static_cast<unsigned>(plan.kernel->threads()));
+    config.blockDim = dim3(static_cast<unsigned>(plan.kernel.threads));
     config.dynamicSmemBytes = static_cast<std::size_t>(plan.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
@@ -125,7 +125,7 @@ struct LaunchShape {
 
 /// Lets the kernel have its shared memory, and asks whether all members can be resident at once. The reason if not.
 std::optional<std::string> not_resident(const Program& plan, int sm_count) {
-  const void* kernel = plan.kernel->function();
+  const void* kernel = plan.kernel.ready.function;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
   int fitting = 0;
   if (plan.form == Form::kCluster || plan.cluster > 1) {
@@ -137,7 +137,7 @@ std::optional<std::string> not_resident(const Program& plan, int sm_count) {
     fitting = clusters * plan.cluster;
   } else {
     int blocks = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.kernel->threads(),
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, plan.kernel.threads,
                                                              static_cast<std::size_t>(plan.shared_bytes)));
     fitting = blocks * sm_count;
   }
@@ -447,7 +447,7 @@ class ResidentTrainer : public PersistentTrainer {
 
   std::string note() override { return program_.note(); }
   std::optional<SetupCache> setup_cache() override {
-    return program_.kernel->was_kept() ? SetupCache::kWarm : SetupCache::kCold;
+    return program_.kernel.ready.was_kept ? SetupCache::kWarm : SetupCache::kCold;
   }
 
  private:
@@ -542,7 +542,7 @@ class ResidentTrainer : public PersistentTrainer {
           arguments.steps = static_cast<std::int32_t>(steps);
           if constexpr (requires { arguments.continues; }) arguments.continues = first_step == ahead_step_;
           void* parameters[] = {&arguments};
-          CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel->function(), parameters));
+          CUDA_CHECK(cudaLaunchKernelExC(&shape.config, program_.kernel.ready.function, parameters));
         },
         arguments_);
     ahead_step_ = first_step + steps;

@@ -10,6 +10,7 @@
 #include "core/parameters.h"
 #include "core/trainer.h"
 #include "core/workload.h"
+#include "jit/ready_kernel.h"
 #include "resident/block_plan.h"
 #include "resident/column_plan.h"
 #include "resident/patch_plan.h"
@@ -24,20 +25,16 @@ namespace resident {
 using AnyPlan = std::variant<BlockPlan, SlicePlan, SlotPlan, PatchPlan, ColumnPlan>;
 
 /// A kernel that trains what one plan, or several, say.
-class PlanKernel {
- public:
-  virtual ~PlanKernel() = default;
-  virtual const void* function() const = 0;  ///< as the runtime's launches take it
-  virtual int threads() const = 0;           ///< of a thread block
-  virtual bool was_kept() const = 0;         ///< by an earlier compilation
-  virtual std::string note() const = 0;
+struct PlanKernel {
+  jit::ReadyKernel ready;
+  int threads;  ///< of a thread block
 };
 /// Makes the kernels of plans: compiled/compiled.h for a GPU, tests/emulated for one that the CPU plays.
 class KernelMaker {
  public:
   virtual ~KernelMaker() = default;
   /// Throws UnsupportedError if there is no kernel for such a plan, but may be for another one.
-  virtual std::shared_ptr<const PlanKernel> make(const AnyPlan& plan, Precision precision) const = 0;
+  virtual PlanKernel make(const AnyPlan& plan, Precision precision) const = 0;
 };
 
 /// Where a slice kernel finds its plan: in its argument, so that networks of one kind share a kernel, or in constants of its code.

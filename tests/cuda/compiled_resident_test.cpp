@@ -123,7 +123,7 @@ TEST(ResidentRequests, HaveTheFormThatWasMeasuredToBeFaster) {
   EXPECT_EQ(form("mlp-784x128x128x128x128x10-b32", Precision::kTf32, 4, 1), PlanForm::kConstants);
   EXPECT_EQ(form("mlp-784x256x256x256x256x10-b32", Precision::kFp32, 3, 1), PlanForm::kArgument);
   EXPECT_EQ(form("mlp-784x512x512x512x512x10-b32", Precision::kTf32, 2, 1), PlanForm::kArgument);
-  EXPECT_EQ(form("mlp-784x512x512x512x512x10-b32", Precision::kBf16, 2, 2), PlanForm::kConstants);
+  EXPECT_EQ(form("mlp-784x512x512x512x512x10-b32", Precision::kBf16, 1, 1), PlanForm::kConstants);
 }
 TEST(ResidentRequests, WithTheirPlanAsAnArgumentAreThoseOfAllNetworksOfAKind) {
   const auto request = [](const char* name, PlanForm form) {

@@ -35,30 +35,20 @@ std::string short_name(std::string name) {
   return name;
 }
 
-class Instance : public resident::PlanKernel {
- public:
-  Instance(const void* function, int threads) : function_(function), threads_(threads) {}
-  const void* function() const override { return function_; }
-  int threads() const override { return threads_; }
-  bool was_kept() const override { return false; }
-  std::string note() const override { return "its kernel is an instance of the tests"; }
-
- private:
-  const void* function_;
-  int threads_;
-};
-
 class Maker : public resident::KernelMaker {
  public:
-  std::shared_ptr<const resident::PlanKernel> make(const resident::AnyPlan& plan,
-                                                   Precision precision) const override {
+  resident::PlanKernel make(const resident::AnyPlan& plan, Precision precision) const override {
     const std::string name = short_name(request_of(plan, precision, resident::PlanForm::kArgument).kernel);
     for (const auto& instances :
          {fp32_instances(), tf32_instances(), fp16_instances(), bf16_instances(), column_instances(),
           column_rules_instances(), column_halves_instances(), slot_instances()})
       for (const KernelInstance& instance : instances)
         if (instance.name == name)
-          return std::make_shared<Instance>(instance.function, threads_of(plan, precision));
+          return {{.function = instance.function,
+                   .was_kept = false,
+                   .note = "its kernel is an instance of the tests",
+                   .code = {}},
+                  threads_of(plan, precision)};
     throw std::logic_error("tests/emulated has no instance of " + name);
   }
 };

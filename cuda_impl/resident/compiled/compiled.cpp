@@ -1,36 +1,18 @@
 #include "resident/compiled/compiled.h"
 
 #include <optional>
-#include <utility>
 #include <variant>
 
 #include "core/error.h"
 #include "device/device.h"
 #include "jit/cache.h"
 #include "jit/compiler.h"
-#include "jit/kernel.h"
 #include "resident/compiled/requests.h"
 
 namespace headroom {
 namespace {
 
 using namespace resident;
-
-class CompiledKernel : public PlanKernel {
- public:
-  CompiledKernel(const jit::Cubin& cubin, int threads, std::string note)
-      : kernel_(cubin), threads_(threads), was_kept_(cubin.was_kept), note_(std::move(note)) {}
-  const void* function() const override { return kernel_.handle(); }
-  int threads() const override { return threads_; }
-  bool was_kept() const override { return was_kept_; }
-  std::string note() const override { return note_; }
-
- private:
-  jit::Kernel kernel_;
-  int threads_;
-  bool was_kept_;
-  std::string note_;
-};
 
 struct Compiled {
   jit::Cubin cubin;
@@ -70,10 +52,12 @@ class Maker : public KernelMaker {
  public:
   Maker(const jit::Architecture& architecture, const std::string& cache_folder, PlanForm form)
       : architecture_(architecture), cache_folder_(cache_folder), form_(form) {}
-  std::shared_ptr<const PlanKernel> make(const AnyPlan& plan, Precision precision) const override {
+  PlanKernel make(const AnyPlan& plan, Precision precision) const override {
     try {
       const auto [cubin, note] = compiled(plan, precision, form_, architecture_, cache_folder_);
-      return std::make_shared<CompiledKernel>(cubin, threads_of(plan, precision), note);
+      PlanKernel kernel{.ready = jit::ready(cubin), .threads = threads_of(plan, precision)};
+      kernel.ready.note = note;
+      return kernel;
     } catch (const jit::CompileError& error) {
       // Where constants are the only form, some plans spill, and another one may not.
       if (std::holds_alternative<ColumnPlan>(plan) || std::holds_alternative<SlotPlan>(plan))
@@ -92,7 +76,7 @@ class Maker : public KernelMaker {
 class Listener : public KernelMaker {
  public:
   mutable std::optional<AnyPlan> plan;
-  std::shared_ptr<const PlanKernel> make(const AnyPlan& asked, Precision precision) const override {
+  PlanKernel make(const AnyPlan& asked, Precision precision) const override {
     (void)request_of(asked, precision);  // throws if there is no such kernel
     if (!plan) plan = asked;
     throw UnsupportedError("no kernel is wanted");
