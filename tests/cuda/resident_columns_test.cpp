@@ -148,6 +148,15 @@ TEST_P(ResidentColumns, SmallStepsOfTwoHalvesWithRulesMatchTheOracle) {
   NEEDS_GPU();
   for (const int which : {6, 7}) check(kSmallHalves[which], GetParam(), kFewSteps);
 }
+TEST_P(ResidentColumns, SmallBatchesOver32GoToColumnsUnasked) {
+  NEEDS_GPU();
+  for (const int which : {1, 3}) {
+    const NamedProblem problem(kSmallHalves[which], fresh_seed());
+    const auto trainer = make_resident_test_trainer(problem.workload, GetParam(), problem.dataset.train(),
+                                                    problem.initial, {});
+    EXPECT_NE(trainer->note().find(" columns a thread block"), std::string::npos) << trainer->note();
+  }
+}
 TEST_P(ResidentColumns, StepsOfTwoHalvesMatchTheOracle) {
   NEEDS_GPU();
   for (const char* name : kHalves) check(name, GetParam(), {0, 1, 7, 29, 71}, 2);
