@@ -152,8 +152,7 @@ struct SlotKernelShape {
   SlotRule rule;
   int groups, panels;  ///< panels: one_panel_for_all()
   Loss loss;
-  int told;            ///< what the L2 is told
-  bool quick = false;  ///< the rules of fewer instructions (slots.cuh)
+  int told;  ///< what the L2 is told
 };
 /// Masters that take at most half of the L2, in bf16 their high halves, are held whole, else the share above. In batches from 33 on the L2 is
 /// told nothing.

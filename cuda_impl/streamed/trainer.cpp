@@ -300,7 +300,6 @@ std::unique_ptr<Trainer> make_streamed_trainer(const Workload& workload, Precisi
         slot_kernel_shape(plan, workload, precision, device_attribute(cudaDevAttrL2CacheSize, device), held);
     if (options.told >= 0) shape.told = options.told;
     if (options.held >= 0) held = options.held;
-    shape.quick = options.quick;
     return std::make_unique<StreamedTrainer>(workload, precision, data, initial, plan, held, options,
                                              make(shape));
   }

@@ -12,7 +12,6 @@
 
 #include "core/error.h"
 #include "not_finite.h"
-#include "number_of_variable.h"
 #include "step_check.h"
 #include "streamed/plan.h"
 #include "streamed/trainer.h"
@@ -33,11 +32,8 @@ constexpr double kLongWaitSeconds = 20;
 
 std::unique_ptr<Trainer> make_trainer(const NamedProblem& problem, Precision precision, int members,
                                       int told = -1, int held = -1) {
-  const StreamedOptions options{.wait_seconds = kLongWaitSeconds,
-                                .most_members = members,
-                                .told = told,
-                                .held = held,
-                                .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0};
+  const StreamedOptions options{
+      .wait_seconds = kLongWaitSeconds, .most_members = members, .told = told, .held = held};
 #ifdef HEADROOM_EMULATED
   return make_streamed_trainer(problem.workload, precision, problem.dataset.train(), problem.initial, 0,
                                options, emulated::streamed_slot_kernel);
@@ -292,10 +288,7 @@ TEST_P(StreamedSlots, RequestsCompileWithoutAGpu) {
   for (const auto& [kernel, of] : kernels)
     registers.push_back(std::async(std::launch::async, [&] {
       return compile_streamed(parse_workload_name(of.name), GetParam(), kH200, folder,
-                              streamed::kUsualL2Bytes,
-                              {.most_members = of.members,
-                               .told = told,
-                               .quick = number_of_variable("HEADROOM_STREAMED_QUICK") > 0})
+                              streamed::kUsualL2Bytes, {.most_members = of.members, .told = told})
           .registers;
     }));
   for (std::future<int>& of : registers) try {

@@ -42,15 +42,14 @@ std::string format_of(Precision precision) {
   }
   throw std::logic_error("format_of: not a Precision");
 }
-std::string name_of(SlotRule rule, bool quick) {
-  if (!quick) return rule == SlotRule::kMomentum ? "Momentum" : "Adam";
+std::string name_of(SlotRule rule) {
   switch (rule) {
     case SlotRule::kMomentum:
-      return "QuickMomentum";
+      return "Momentum";
     case SlotRule::kAdam:
-      return "QuickAdam";
+      return "Adam";
     case SlotRule::kAdamW:
-      return "QuickAdamW";
+      return "AdamW";
   }
   throw std::logic_error("name_of: not a SlotRule");
 }
@@ -72,7 +71,7 @@ std::string loss_of(Loss loss) {
 namespace streamed {
 
 jit::Request compiled_request(const SlotKernelShape& shape) {
-  const std::string rule = name_of(shape.rule, shape.quick);
+  const std::string rule = name_of(shape.rule);
   const std::string numbers =
       std::to_string(shape.groups == 1 ? 1 : kMostGroups) + ", " + std::to_string(shape.panels);
   jit::Request request;
@@ -123,7 +122,6 @@ jit::Cubin compile_streamed(const Workload& workload, Precision precision, const
   SlotKernelShape shape =
       slot_kernel_shape(make_plan(workload, members), workload, precision, l2_bytes, held);
   if (options.told >= 0) shape.told = options.told;
-  shape.quick = options.quick;
   return jit::compile(compiled_request(shape), {}, jit::found_compiler(), jit::cubins_in(cache_folder));
 }
 
