@@ -75,6 +75,19 @@ struct AdamW : Adam {
   }
 };
 
+/// Both by rules::update_adam(), for tf32: there the others have been timed on a GPU, but not tested.
+struct PlainAdam {
+  static constexpr int kSlots = 2;
+  MACHINE_DEVICE static StepNumbers of_step(const rules::UpdateFactors& factors) {
+    return {factors.rate, factors.inverse_root};
+  }
+  MACHINE_DEVICE static void apply(rules::UpdateFactors factors, const StepNumbers& numbers, float gradient,
+                                   float& value, float (&states)[2]) {
+    factors.rate = numbers.first, factors.inverse_root = numbers.second;
+    rules::update_adam(factors, gradient, value, states[0], states[1]);
+  }
+};
+
 /// A format whose weights are updated by a rule, and what the L2 is told:
 ///   0  nothing
 ///   1  states only pass; in 16 bits and tf32 a share of the masters' first parts is to be held, and the rest passes, too

@@ -40,7 +40,7 @@ const void* of_rule(const SlotKernelShape& shape) {
     // Losses over targets: one a format, by Adam.
     constexpr Loss kLoss =
         std::is_same_v<Format, Bf16> || Format::kWalks ? Loss::kMeanSquaredError : Loss::kBinaryCrossEntropy;
-    if constexpr (std::is_same_v<Rule, Adam>)
+    if constexpr (std::is_same_v<Rule, Adam> || std::is_same_v<Rule, PlainAdam>)
       if (shape.loss == kLoss && shape.groups == 1)
         return kernel_of<WithSlots<Format, Rule, 1, kLoss>, 1, 0>();
     throw UnsupportedError("no such instance among those of tests/emulated/streamed_slot_kernels.cpp");
@@ -55,15 +55,11 @@ const void* of_rule(const SlotKernelShape& shape) {
 }
 template <class Format>
 const void* of_format(const SlotKernelShape& shape) {
-  switch (shape.rule) {
-    case SlotRule::kMomentum:
-      return of_rule<Format, Momentum>(shape);
-    case SlotRule::kAdam:
-      return of_rule<Format, Adam>(shape);
-    case SlotRule::kAdamW:
-      return of_rule<Format, AdamW>(shape);
-  }
-  throw std::logic_error("of_format: not a SlotRule");
+  if (shape.rule == SlotRule::kMomentum) return of_rule<Format, Momentum>(shape);
+  if constexpr (std::is_same_v<Format, Tf32>)
+    return of_rule<Format, PlainAdam>(shape);
+  else
+    return shape.rule == SlotRule::kAdam ? of_rule<Format, Adam>(shape) : of_rule<Format, AdamW>(shape);
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ std::string format_of(Precision precision) {
   }
   throw std::logic_error("format_of: not a Precision");
 }
-std::string name_of(SlotRule rule) {
+std::string name_of(SlotRule rule, Precision precision) {
+  if (precision == Precision::kTf32 && rule != SlotRule::kMomentum) return "PlainAdam";
   switch (rule) {
     case SlotRule::kMomentum:
       return "Momentum";
@@ -71,7 +72,7 @@ std::string loss_of(Loss loss) {
 namespace streamed {
 
 jit::Request compiled_request(const SlotKernelShape& shape) {
-  const std::string rule = name_of(shape.rule);
+  const std::string rule = name_of(shape.rule, shape.precision);
   const std::string numbers =
       std::to_string(shape.groups == 1 ? 1 : kMostGroups) + ", " + std::to_string(shape.panels);
   jit::Request request;
